@@ -1,0 +1,35 @@
+"""The built-in engines, launchers and workloads, offered through the same hooks as a plugin's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.hooks import hookimpl
+from servebench.contracts.request import Workload
+
+
+@hookimpl
+def servebench_engines() -> Sequence[type[Engine]]:
+    """The OpenAI-compatible endpoint, and the engines of the field."""
+    from servebench.engine.openai import OpenAiEngine
+
+    return (OpenAiEngine,)
+
+
+@hookimpl
+def servebench_launchers() -> Sequence[type[Launcher]]:
+    """A process of our own, or an endpoint that somebody else runs."""
+    from servebench.engine.attach import AttachLauncher
+    from servebench.engine.process import ProcessLauncher
+
+    return (ProcessLauncher, AttachLauncher)
+
+
+@hookimpl
+def servebench_workloads() -> Sequence[type[Workload]]:
+    """Prompts of real people, and prompts that share nothing."""
+    from servebench.workload.sharegpt import ShareGptWorkload
+    from servebench.workload.unique import UniqueWorkload
+
+    return (ShareGptWorkload, UniqueWorkload)

@@ -1,0 +1,1 @@
+"""What passes between rooms. Every room may import this one; it imports no other."""

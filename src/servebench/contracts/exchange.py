@@ -1,0 +1,94 @@
+"""What the load room hands over: each request's bytes with their stamps, unparsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+WireOutcome = Literal["complete", "timeout", "reset", "refused", "closed", "cancelled", "too_large", "protocol", "tls"]
+"""How the wire saw a request end. `complete`: the HTTP message ended, whatever its status. `closed`: the server closed
+before it did. `cancelled`: we stopped first. `too_large`: more bytes than any answer may have. `protocol`: not HTTP."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where requests go. `headers` are sent with each; values may be secret, so a Target is never logged."""
+
+    host: str
+    port: int
+    tls: bool = False
+    verify_tls: bool = True
+    server_name: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        """Without the headers: an API key may stand in them."""
+        return f"Target({'https' if self.tls else 'http'}://{self.host}:{self.port})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRequest:
+    """A request ready for the wire: `path` and `body` are final. `scheduled_s` is set in open loops, from the start."""
+
+    request_id: str
+    path: str
+    body: bytes
+    session_id: str | None = None
+    scheduled_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointPlan:
+    """One phase of load: `requests` in order, at most `concurrency` in flight. With `duration_s` the requests are the
+    supply and the phase ends by time; those in flight then are let finish for at most `drain_s`."""
+
+    requests: Sequence[PlannedRequest]
+    concurrency: int
+    timeout_s: float
+    connect_timeout_s: float
+    duration_s: float | None = None
+    drain_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request's life on the wire. All stamps are CLOCK_REALTIME nanoseconds; None where it did not happen.
+
+    `connected_ns` is set only when a new connection was made for this request. `reads` are (stamp, bytes) in order; the
+    bytes are the HTTP response as received (after decryption). `stamp_source` is `kernel` or `user`.
+    """
+
+    request_id: str
+    session_id: str | None
+    scheduled_ns: int
+    connect_started_ns: int | None
+    connected_ns: int | None
+    sent_ns: int | None
+    ended_ns: int
+    outcome: WireOutcome
+    error: str | None
+    stamp_source: Literal["kernel", "user"]
+    reads: list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseReport:
+    """What the client knows of itself after a phase. CPU in seconds of the worker processes, over `elapsed_s`.
+
+    `loop_lag_ms_p99` is how late the loop came back from its naps; `clock_step_ns` how far the wall clock was stepped.
+    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, or null.
+    """
+
+    started_ns: int
+    ended_ns: int
+    planned: int
+    sent: int
+    elapsed_s: float
+    cpu_s: float
+    loop_lag_ms_p99: float | None
+    loop_lag_ms_max: float | None
+    clock_step_ns: int
+    stamp_source: Literal["kernel", "user"]
+    stopped: str | None = None
+    connections_opened: int = 0

@@ -1,0 +1,94 @@
+"""Every hook, on one page. A plugin is a module or object with functions of these names marked `@hookimpl`, named by an
+entry point of the group `servebench`.
+
+Registration hooks return classes; each class has a `name` by which configs ask for it. Life-cycle hooks are told what
+happened, with one frozen object each. None is called between a point's first request and its last record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pluggy
+
+from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.request import Workload
+from servebench.contracts.results import Point, RunOutcome
+from servebench.contracts.settings import RunSettings
+
+GROUP = "servebench"
+"""Entry-point group, and pluggy project name."""
+
+API_VERSION = 1
+"""Raised when a hook changes so that older plugins must change too. A plugin may set `requires_api`."""
+
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted:
+    """A run is about to start its engine. `folder` is where its files will be."""
+
+    run_id: str
+    settings: RunSettings
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointFinished:
+    """A point was measured and stored."""
+
+    run_id: str
+    point: Point
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished:
+    """A run is over, its engine stopped, its files written."""
+
+    outcome: RunOutcome
+    settings: RunSettings
+    folder: Path
+
+
+@hookspec
+def servebench_engines() -> Sequence[type[Engine]]:
+    """Engine classes. Called once, at start. (since 0.1)"""
+    return ()
+
+
+@hookspec
+def servebench_launchers() -> Sequence[type[Launcher]]:
+    """Launch strategies. Called once, at start. (since 0.1)"""
+    return ()
+
+
+@hookspec
+def servebench_workloads() -> Sequence[type[Workload]]:
+    """Workload classes; each is constructed with its settings (`settings_type`). Called once, at start. (since 0.1)"""
+    return ()
+
+
+@hookspec
+def servebench_config_paths() -> Sequence[str]:
+    """Folders of Hydra config groups, as absolute paths or `pkg://package.folder`. Called once, at start. (since 0.1)"""
+    return ()
+
+
+@hookspec
+def servebench_run_started(event: RunStarted) -> None:
+    """Called before the engine is started. (since 0.1)"""
+
+
+@hookspec
+def servebench_point_finished(event: PointFinished) -> None:
+    """Called after a point is stored, before the next begins. (since 0.1)"""
+
+
+@hookspec
+def servebench_run_finished(event: RunFinished) -> None:
+    """Called after the run's files are written. (since 0.1)"""

