@@ -1,0 +1,56 @@
+# Two commands set everything up on a fresh machine with Python 3.11: `make run` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOURCES := pyproject.toml $(wildcard plugins/*/pyproject.toml)
+ARGS ?=
+
+.PHONY: run test check fix real bench docs build clean help
+
+help: ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+run: $(VENV)/.run ## set up and run the main job on the embedded engine (ARGS="..." passes words on)
+	@$(BIN)/servebench $(ARGS)
+
+test: $(VENV)/.dev ## set up what tests need and pass them
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fix: $(VENV)/.dev ## what lint and format can mend by themselves
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+real: $(VENV)/.dev ## tests that need a real engine
+	$(BIN)/python -m pytest tests/real -m real $(ARGS)
+
+bench: $(VENV)/.dev ## servebench measured by itself
+	$(BIN)/python -m pytest tests/bench -m bench -s $(ARGS)
+
+build: $(VENV)/.dev ## the wheels, in dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
+
+docs: $(VENV)/.dev ## check that every command in the docs runs
+	$(BIN)/python -m pytest tests/docs $(ARGS)
+
+clean: ## remove what make made
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/bin/python:
+	@echo "making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(VENV)/bin/python $(SOURCES)
+	@echo "installing servebench, the embedded engine and MLflow (about a minute, once)"
+	@$(PIP) install --no-compile -e . -e plugins/servebench-llamacpp
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "installing what tests and checks need"
+	@$(PIP) install --no-compile -e ".[dev,tokenizers]"
+	@touch $@

@@ -1,0 +1,5 @@
+"""`python -m servebench` is `servebench`."""
+
+from servebench.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,113 @@
+"""The command line: a verb and its words, or Hydra words that describe a study.
+
+Everything heavy is imported by the verb that needs it, so that `--help` and mistakes answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from servebench.errors import ConfigError, ServebenchError
+
+VERBS = {
+    "run": "run a study (the word may be left out); run --lock manifest.json repeats a stored run",
+    "plugins": "list plugins, what each offers and what is wrong with the broken ones (--json)",
+    "sync": "send studies to MLflow that a dead tracking server, or kill -9, kept back: sync [STUDY ...]",
+    "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
+    "help": "show this text",
+}
+
+
+def _run(words: Sequence[str]) -> int:
+    from servebench import config
+    from servebench.registry import registry
+
+    if config.hydra_words(words):
+        return config.hydra_information(words, registry())
+    from servebench.study import run_study
+
+    return run_study(words, registry())
+
+
+def _plugins(words: Sequence[str]) -> int:
+    from servebench.registry import registry
+    from servebench.report.plugins import show_plugins
+
+    rest = [word for word in words if word != "--json"]
+    if rest:
+        raise ConfigError(f"plugins: unknown word '{rest[0]}'; it takes --json or nothing")
+    show_plugins(registry(), as_json="--json" in words)
+    return 0
+
+
+def _sync(words: Sequence[str]) -> int:
+    from servebench.aftermath import sync
+
+    return sync(words)
+
+
+def _recover(words: Sequence[str]) -> int:
+    from servebench.aftermath import recover
+
+    return recover(words)
+
+
+def _help(_: Sequence[str]) -> int:
+    from servebench import config
+    from servebench.registry import registry
+
+    sys.stdout.write(config.help_text(registry(), verbs=VERBS))
+    return 0
+
+
+def _version(_: Sequence[str]) -> int:
+    from servebench import __version__
+
+    sys.stdout.write(f"servebench {__version__}\n")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": _run,
+    "plugins": _plugins,
+    "sync": _sync,
+    "recover": _recover,
+    "help": _help,
+    "--help": _help,
+    "-h": _help,
+    "--version": _version,
+}
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """Do what the words ask for; returns the exit code. Raises ServebenchError."""
+    if words and words[0] in COMMANDS:
+        return COMMANDS[words[0]](words[1:])
+    if any(word in ("--help", "-h") for word in words):
+        return _help(words)
+    return _run(words)
+
+
+def main() -> int:
+    """The entry point of `servebench`."""
+    try:
+        code = dispatch(sys.argv[1:])
+        sys.stdout.flush()
+    except ServebenchError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"servebench: {line}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("servebench: interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # whoever read our output has enough; Python would complain once more while it shuts down
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,144 @@
+"""Where an HTTP response ends: no more of HTTP is understood while the clock runs."""
+
+from __future__ import annotations
+
+HEADER_BYTES_MAX = 65_536
+LINE_BYTES_MAX = 4_096
+
+
+class FramingError(Exception):
+    """What came is not an HTTP response."""
+
+
+class Framing:
+    """Follows one response after another on a connection and says when each is complete.
+
+    It is right however the bytes are cut.
+    """
+
+    __slots__ = ("close", "header", "remaining", "state")
+
+    HEADERS, LENGTH, UNTIL_CLOSE, CHUNK_SIZE, CHUNK_DATA, TRAILER, DONE = range(7)
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Get ready for the next response."""
+        self.state = self.HEADERS
+        self.header = b""
+        self.remaining = 0
+        self.close = False
+
+    def feed(self, data: bytes) -> bool:
+        """Take bytes; True when the response is complete with them. Raises FramingError.
+
+        After True, `close` says whether the connection must not be used again (asked by the server, or because bytes
+        followed that nobody asked for).
+        """
+        if self.state == self.CHUNK_SIZE and not self.header:
+            # the usual read is exactly one chunk: an SSE event
+            end = data.find(b"\r\n", 0, 10)
+            if end > 0:
+                try:
+                    length = int(data[:end], 16)
+                except ValueError:
+                    length = 0
+                if length and end + length + 4 == len(data):
+                    return False
+        return self._follow(data)
+
+    def _follow(self, data: bytes) -> bool:
+        position, size = 0, len(data)
+        while True:
+            if self.state == self.CHUNK_DATA or self.state == self.LENGTH:
+                step = min(self.remaining, size - position)
+                position += step
+                self.remaining -= step
+                if self.remaining:
+                    return False
+                self.state = self.CHUNK_SIZE if self.state == self.CHUNK_DATA else self.DONE
+            elif self.state == self.UNTIL_CLOSE:
+                return False
+            elif self.state == self.DONE:
+                self.close = self.close or position < size
+                return True
+            elif position >= size:
+                return False
+            elif self.state == self.HEADERS:
+                position = self._headers(data, position)
+            else:
+                position = self._line(data, position)
+
+    def end_of_stream(self) -> bool:
+        """The server closed: True when that is how this response ends, False when it was cut."""
+        return self.state == self.UNTIL_CLOSE
+
+    def _headers(self, data: bytes, position: int) -> int:
+        before = len(self.header)
+        self.header += data[position:]
+        end = self.header.find(b"\r\n\r\n", max(0, before - 3))
+        if end < 0:
+            if len(self.header) > HEADER_BYTES_MAX:
+                raise FramingError(f"the header of the response is longer than {HEADER_BYTES_MAX} bytes")
+            if self.header[:5] != b"HTTP/"[: len(self.header)]:
+                raise FramingError("the answer is not HTTP")
+            return len(data)
+        header, self.header = self.header[:end], b""
+        self._start_body(header)
+        return position + end + 4 - before
+
+    def _start_body(self, header: bytes) -> None:
+        lines = header.split(b"\r\n")
+        parts = lines[0].split(None, 2)
+        if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
+            raise FramingError("the answer is not HTTP/1.1")
+        status = int(parts[1])
+        if 100 <= status < 200:
+            return
+        fields = {}
+        for line in lines[1:]:
+            name, _, value = line.partition(b":")
+            fields[name.strip().lower()] = value.strip().lower()
+        connection = fields.get(b"connection", b"")
+        self.close = b"close" in connection or (parts[0] == b"HTTP/1.0" and b"keep-alive" not in connection)
+        if b"chunked" in fields.get(b"transfer-encoding", b""):
+            self.state = self.CHUNK_SIZE
+        elif status in (204, 304):
+            self.state = self.DONE
+        elif b"content-length" in fields:
+            length = fields[b"content-length"]
+            if not length.isdigit():
+                raise FramingError("the answer has a content-length that is no number")
+            self.remaining = int(length)
+            self.state = self.LENGTH
+        else:
+            self.state = self.UNTIL_CLOSE
+            self.close = True
+
+    def _line(self, data: bytes, position: int) -> int:
+        """A chunk's size line or a trailer line; `header` holds what came of it before."""
+        end = data.find(b"\n", position)
+        if end < 0:
+            self.header += data[position:]
+            if len(self.header) > LINE_BYTES_MAX:
+                raise FramingError("a chunk's size line is too long")
+            return len(data)
+        line = (self.header + data[position:end]).rstrip(b"\r")
+        self.header = b""
+        if self.state == self.TRAILER:
+            if not line:
+                self.state = self.DONE
+            return end + 1
+        try:
+            size = int(line.partition(b";")[0].strip(), 16)
+        except ValueError:
+            raise FramingError("a chunk's size is no number") from None
+        if size < 0:
+            raise FramingError("a chunk's size is negative")
+        if size:
+            self.remaining = size + 2
+            self.state = self.CHUNK_DATA
+        else:
+            self.state = self.TRAILER
+        return end + 1

@@ -1,0 +1,166 @@
+"""What a coordinator and its worker say to each other: a job on the worker's standard input, progress in shared memory.
+
+A job goes through a pipe and never through a file or an argument, because its headers may hold an API key.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+
+GO = b"g"
+STOP = b"s"
+CONNECT_BURST = 256
+"""Connections that are being opened at once: more overrun the listen queue of common servers (uvicorn 2048, others 128)
+and would wait a second for the retry of a lost SYN."""
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """A request as bytes, ready to send."""
+
+    request_id: str
+    session_id: str | None
+    scheduled_s: float | None
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that a worker needs to know. `spool` and `progress` are paths of files that exist."""
+
+    target: Target
+    spool: str
+    progress: str
+    concurrency: int
+    timeout_s: float
+    connect_timeout_s: float
+    duration_s: float | None
+    drain_s: float
+    requests: Sequence[WireRequest]
+    connect_burst: int = CONNECT_BURST
+
+
+def request_bytes(target: Target, request: PlannedRequest) -> bytes:
+    """The HTTP/1.1 request, headers and body."""
+    default_port = 443 if target.tls else 80
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    authority = host if target.port == default_port else f"{host}:{target.port}"
+    lines = [
+        f"POST {request.path} HTTP/1.1",
+        f"Host: {authority}",
+        "User-Agent: servebench",
+        "Accept: text/event-stream",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+        f"Content-Length: {len(request.body)}",
+        *(f"{name}: {value}" for name, value in target.headers),
+    ]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + request.body
+
+
+def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> bytes:
+    """A job in the form in which it goes to the worker: a JSON head, then each request's bytes."""
+    blobs = [request_bytes(target, request) for request in plan.requests]
+    head = {
+        "target": asdict(target),
+        "spool": str(spool),
+        "progress": str(progress),
+        "concurrency": plan.concurrency,
+        "timeout_s": plan.timeout_s,
+        "connect_timeout_s": plan.connect_timeout_s,
+        "duration_s": plan.duration_s,
+        "drain_s": plan.drain_s,
+        "requests": [
+            [request.request_id, request.session_id, request.scheduled_s, len(blob)]
+            for request, blob in zip(plan.requests, blobs, strict=True)
+        ],
+    }
+    text = orjson.dumps(head)
+    return b"".join([_LENGTH.pack(len(text)), text, *blobs])
+
+
+def read_job(descriptor: int) -> Job:
+    """The job from a pipe, unbuffered, so that the orders that follow it stay in the pipe."""
+    head: dict[str, Any] = orjson.loads(_read_exactly(descriptor, _LENGTH.unpack(_read_exactly(descriptor, 8))[0]))
+    target = head.pop("target")
+    target["headers"] = tuple(tuple(pair) for pair in target["headers"])
+    requests = [
+        WireRequest(request_id, session_id, scheduled_s, _read_exactly(descriptor, length))
+        for request_id, session_id, scheduled_s, length in head.pop("requests")
+    ]
+    return Job(target=Target(**target), requests=requests, **head)
+
+
+def _read_exactly(descriptor: int, count: int) -> bytes:
+    parts = []
+    while count:
+        part = os.read(descriptor, min(count, 1 << 20))
+        if not part:
+            raise EOFError("whoever started this worker is gone")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How far a phase is. `completed` counts answers that ended, whatever their status; `reads` is close to events."""
+
+    sent: int = 0
+    completed: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    reads: int = 0
+
+
+class Progress:
+    """Five counters in a shared page: the worker writes, the coordinator reads. A torn read is off by one update."""
+
+    _FORMAT = struct.Struct("<qqqqq")
+
+    def __init__(self, page: mmap.mmap) -> None:
+        self._page = page
+
+    @classmethod
+    def create(cls, path: Path) -> Progress:
+        """Make the page's file. Raises OSError."""
+        path.write_bytes(bytes(mmap.PAGESIZE))
+        return cls.attach(str(path))
+
+    @classmethod
+    def attach(cls, path: str) -> Progress:
+        """Open a page that exists. Raises OSError."""
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            return cls(mmap.mmap(descriptor, mmap.PAGESIZE))
+        finally:
+            os.close(descriptor)
+
+    def write(self, *, sent: int, completed: int, failed: int, in_flight: int, reads: int) -> None:
+        """Publish the counters."""
+        self._FORMAT.pack_into(self._page, 0, sent, completed, failed, in_flight, reads)
+
+    def read(self) -> Counts:
+        """The counters as last published."""
+        return Counts(*self._FORMAT.unpack_from(self._page, 0))
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._page.close()

@@ -1,0 +1,131 @@
+"""The spool: an append-only log of what the wire saw, so that a kill -9 keeps every finished request.
+
+A file is a row of frames, little-endian: kind (u8), index of the request in the plan (u32), length (u32), payload.
+
+    META  once, first: JSON {"requests": [[request_id, session_id], ...]}
+    SENT  scheduled_ns, connect_started_ns, connected_ns, sent_ns (i64 each; 0 for "did not happen")
+    DATA  the kernel's timespec (i64 seconds, i64 nanoseconds, as it gave them), then the bytes of one read
+    USER  the same with a stamp taken in user space
+    END   ended_ns (i64), outcome (u8), then an error as UTF-8
+
+Stamps stay as the kernel gave them and bytes stay unparsed: both can wait until the load is over.
+A second SENT for an index means that the request was sent again on a new connection; what came before is void.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+import orjson
+
+from servebench.contracts.exchange import Exchange, WireOutcome
+from servebench.errors import StoreError
+from servebench.units import NS_PER_S
+
+META, SENT, DATA, USER, END = range(5)
+HEAD = struct.Struct("<BII")
+STAMPS = struct.Struct("<qqqq")
+TIMESPEC = struct.Struct("<qq")
+CLOSE = struct.Struct("<qB")
+OUTCOMES: tuple[WireOutcome, ...] = get_args(WireOutcome)
+OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+
+NOT_ENDED = "the client ended before the request did"
+
+
+def meta_frame(requests: Sequence[tuple[str, str | None]]) -> bytes:
+    """The first frame: who the indexes of the others are."""
+    payload = orjson.dumps({"requests": requests})
+    return HEAD.pack(META, 0, len(payload)) + payload
+
+
+def sent_frame(index: int, scheduled_ns: int, connect_started_ns: int, connected_ns: int, sent_ns: int) -> bytes:
+    """A request was handed to the kernel. Stamps in CLOCK_REALTIME nanoseconds, 0 where there is none."""
+    return HEAD.pack(SENT, index, STAMPS.size) + STAMPS.pack(scheduled_ns, connect_started_ns, connected_ns, sent_ns)
+
+
+def end_frame(index: int, ended_ns: int, outcome: WireOutcome, error: str = "") -> bytes:
+    """A request ended, well or not."""
+    text = error.encode()[:2000]
+    return HEAD.pack(END, index, CLOSE.size + len(text)) + CLOSE.pack(ended_ns, OUTCOME_CODE[outcome]) + text
+
+
+class _Open:
+    """A request that was sent and has not ended, while the spool is read."""
+
+    __slots__ = ("reads", "stamps", "user")
+
+    def __init__(self, stamps: tuple[int, ...]) -> None:
+        self.stamps = stamps
+        self.reads: list[tuple[int, bytes]] = []
+        self.user = False
+
+    def close(self, who: tuple[str, str | None], ended_ns: int, outcome: WireOutcome, error: str | None) -> Exchange:
+        scheduled, connect_started, connected, sent = self.stamps
+        return Exchange(
+            request_id=who[0],
+            session_id=who[1],
+            scheduled_ns=scheduled,
+            connect_started_ns=connect_started or None,
+            connected_ns=connected or None,
+            sent_ns=sent or None,
+            ended_ns=ended_ns,
+            outcome=outcome,
+            error=error,
+            stamp_source="user" if self.user else "kernel",
+            reads=self.reads,
+        )
+
+
+def read_spool(path: Path) -> Iterator[Exchange]:
+    """The exchanges of a spool in the order in which they ended; those that never ended come last, as cancelled.
+
+    A last frame that was cut (the client was killed while writing it) is left out. Raises StoreError when the file is
+    no spool.
+    """
+    if path.stat().st_size == 0:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield from _exchanges(memoryview(data), path)
+
+
+def _frames(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    position, size = 0, len(data)
+    while position + HEAD.size <= size:
+        kind, index, length = HEAD.unpack_from(data, position)
+        start = position + HEAD.size
+        position = start + length
+        if position > size:
+            return
+        yield kind, index, start, position
+
+
+def _exchanges(data: memoryview, path: Path) -> Iterator[Exchange]:
+    try:
+        frames = _frames(data)
+        kind, _, start, stop = next(frames, (-1, 0, 0, 0))
+        if kind != META:
+            raise StoreError(f"{path} is no spool of requests: it does not begin with their names")
+        who: list[tuple[str, str | None]] = [tuple(pair) for pair in orjson.loads(bytes(data[start:stop]))["requests"]]
+        live: dict[int, _Open] = {}
+        for kind, index, start, stop in frames:
+            if kind in (DATA, USER):
+                request = live[index]
+                seconds, nanoseconds = TIMESPEC.unpack_from(data, start)
+                request.reads.append((seconds * NS_PER_S + nanoseconds, bytes(data[start + TIMESPEC.size : stop])))
+                request.user = request.user or kind == USER
+            elif kind == SENT:
+                live[index] = _Open(STAMPS.unpack_from(data, start))
+            elif kind == END:
+                ended_ns, code = CLOSE.unpack_from(data, start)
+                error = bytes(data[start + CLOSE.size : stop]).decode(errors="replace") or None
+                yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error)
+        for index, request in live.items():
+            last = request.reads[-1][0] if request.reads else request.stamps[3]
+            yield request.close(who[index], last, "cancelled", NOT_ENDED)
+    finally:
+        data.release()

@@ -1,0 +1,493 @@
+"""The worker process: holds the streams of one phase of load and writes what it sees to a spool.
+
+Its standard input brings one job (see `jobs.py`), then a byte for each order: `g` go, `s` stop. When the input closes,
+whoever started it is gone and it stops by itself. It answers in lines of JSON on standard output.
+
+The loop polls, takes what is there, naps, and polls again. The kernel keeps the time of each segment, so a nap costs
+no exactness as long as two events of one stream do not meet in one read; the reader of the spool counts those that do.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections import deque
+from typing import BinaryIO
+
+import orjson
+
+from servebench.clock import step_ns, take_anchor
+from servebench.contracts.exchange import WireOutcome
+from servebench.load.framing import FramingError
+from servebench.load.jobs import GO, STOP, Job, Progress, read_job
+from servebench.load.spool import DATA, HEAD, USER, end_frame, meta_frame, sent_frame
+from servebench.load.wire import Connection, Dialer, WireFailure
+from servebench.units import NS_PER_MS, NS_PER_S
+
+NAP_S_PER_STREAM = 20e-6
+NAP_S_MAX = 1e-3
+"""At 50 streams and more the loop wakes at most a thousand times a second. With few streams it naps less: there an
+event costs nothing worth saving, and a request that ended is followed at once by the next."""
+
+HOUSEKEEPING_S = 0.02
+FLUSH_BYTES = 1 << 18
+ANSWER_BYTES_MAX = 256 << 20
+"""No answer to one request is this long; a server that sends more is cut off."""
+
+STALE_MIN = 3
+
+INTEREST = select.EPOLLIN | select.EPOLLRDHUP
+STAMP_AND_HEAD = 16
+
+
+class Phase:
+    """One phase of load on one thread. `run` returns when every request has ended or the phase was stopped."""
+
+    def __init__(self, job: Job, spool: BinaryIO, progress: Progress, orders: int) -> None:
+        """Nothing is opened yet. `orders` is the file descriptor that orders come from."""
+        self.job = job
+        self.spool = spool
+        self.progress = progress
+        self.orders = orders
+        self.dialer = Dialer(job.target)
+        self.poller = select.epoll()
+        self.connecting: dict[int, Connection] = {}
+        self.idle: dict[int, Connection] = {}
+        self.active: dict[int, Connection] = {}
+        self.closed_after_use = 0
+        self.timeouts: deque[tuple[float, Connection, int]] = deque()
+        self.connect_deadlines: deque[tuple[float, Connection]] = deque()
+        self.backlog: deque[int] = deque()
+        self.buffer = bytearray()
+        self.next_index = 0
+        self.free_since_ns: deque[int] = deque()
+        self.ended_some = False
+        self.stopped: str | None = None
+        self.sent = self.completed = self.failed = self.reads = self.opened = 0
+        self.user_stamps = False
+        self.lags = LagHistogram()
+        self.scheduled: dict[int, int] = {}
+
+    # -- before the clock ------------------------------------------------------------------------------------------
+
+    def connect_all(self) -> None:
+        """Open the pool before the first request is due, so that connecting is no part of any latency."""
+        self.spool.write(meta_frame([(request.request_id, request.session_id) for request in self.job.requests]))
+        self.spool.flush()
+        self.poller.register(self.orders, select.EPOLLIN)
+        wanted = min(self.job.concurrency, len(self.job.requests))
+        deadline = time.monotonic() + self.job.connect_timeout_s
+        for _ in range(wanted):
+            if not self._dial():
+                break
+            while len(self.connecting) >= self.job.connect_burst and time.monotonic() < deadline:
+                self._take_events(0.05)
+        while self.connecting and time.monotonic() < deadline and not self.stopped:
+            self._take_events(0.05)
+
+    def _dial(self) -> bool:
+        try:
+            connection = self.dialer.open()
+        except WireFailure as failure:
+            self._connect_failed(failure)
+            return False
+        self.opened += 1
+        self.connecting[connection.sock.fileno()] = connection
+        self.connect_deadlines.append((time.monotonic() + self.job.connect_timeout_s, connection))
+        self.poller.register(connection.sock.fileno(), INTEREST | select.EPOLLOUT)
+        return True
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Drive the phase to its end."""
+        job = self.job
+        anchor = take_anchor()
+        self.start_ns = anchor.realtime_ns
+        start = time.monotonic()
+        self.start = start
+        self.end_sending = start + job.duration_s if job.duration_s else None
+        self.end_draining = self.end_sending + job.drain_s if self.end_sending else None
+        self.free_since_ns.extend([anchor.realtime_ns] * job.concurrency)
+        nap_s = min(NAP_S_MAX, NAP_S_PER_STREAM * job.concurrency)
+        monotonic_ns = time.monotonic_ns
+        sleep = time.sleep
+        lags = self.lags
+        nap_ns = int(nap_s * NS_PER_S)
+        next_chores = start + HOUSEKEEPING_S
+        while True:
+            self._send_due()
+            if self.ended_some or len(self.buffer) > FLUSH_BYTES:
+                self._flush()
+            now = time.monotonic()
+            if now >= next_chores:
+                self._chores(now)
+                next_chores = now + HOUSEKEEPING_S
+            if self._over(now):
+                break
+            left_ns = monotonic_ns()
+            sleep(nap_s)
+            taken = self._take_events(0)
+            lags.add(monotonic_ns() - left_ns - nap_ns)
+            if not taken:
+                self._take_events(self._wait_s())
+
+    def _over(self, now: float) -> bool:
+        if self.stopped:
+            self._cancel_all("cancelled", f"the phase was stopped: {self.stopped}")
+            return True
+        if self.end_draining is not None and now >= self.end_draining:
+            self._cancel_all("timeout", f"not answered within {self.job.drain_s:g} s after the end of the point")
+            return True
+        return not self.active and not self.backlog and not self._more_to_send(now)
+
+    def _more_to_send(self, now: float) -> bool:
+        if self.next_index >= len(self.job.requests):
+            return False
+        return self.end_sending is None or now < self.end_sending
+
+    def _wait_s(self) -> float:
+        """How long the loop may sleep when nothing is going on: till the next request is due, or for chores."""
+        wait = HOUSEKEEPING_S
+        if self.next_index < len(self.job.requests):
+            scheduled_s = self.job.requests[self.next_index].scheduled_s
+            if scheduled_s is not None:
+                wait = min(wait, max(0.0, self.start + scheduled_s - time.monotonic()))
+        return wait
+
+    def _take_events(self, timeout_s: float) -> int:
+        """Take what the sockets have; how many had something."""
+        active = self.active
+        buffer = self.buffer
+        pack = HEAD.pack
+        events = self.poller.poll(timeout_s)
+        for fd, mask in events:
+            connection = active.get(fd)
+            if connection is None:
+                self._other_event(fd, mask)
+                continue
+            if connection.outgoing and mask & select.EPOLLOUT:
+                self._flush_request(connection)
+            if not mask & ~select.EPOLLOUT:
+                continue
+            try:
+                got = connection.read()
+                if got is None:
+                    continue
+                kind, stamp, data = got
+                if not data:
+                    self._server_closed(connection)
+                    continue
+                self.reads += 1
+                buffer += pack(kind, connection.index, len(data) + STAMP_AND_HEAD)
+                buffer += stamp
+                buffer += data
+                connection.received += len(data)
+                if connection.framing.feed(data):
+                    self._complete(connection)
+                elif connection.received > ANSWER_BYTES_MAX:
+                    self._fail(connection, "too_large", f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+                if kind != DATA:
+                    self.user_stamps = True
+            except WireFailure as failure:
+                self._broken(connection, failure)
+            except FramingError as error:
+                self._fail(connection, "protocol", str(error))
+        return len(events)
+
+    def _other_event(self, fd: int, mask: int) -> None:
+        if fd == self.orders:
+            self._take_order()
+        elif fd in self.connecting:
+            self._connecting_event(self.connecting[fd])
+        elif fd in self.idle:
+            # an idle connection has nothing to say: the server closed it, or speaks out of turn
+            connection = self.idle.pop(fd)
+            self.closed_after_use += not connection.fresh
+            self._close(connection)
+
+    def _take_order(self) -> None:
+        order = os.read(self.orders, 1)
+        if order == GO:
+            return
+        if order == STOP:
+            reason = os.read(self.orders, 64).decode(errors="replace").strip()
+            self.stopped = reason or "interrupt"
+        elif not order:
+            self.poller.unregister(self.orders)
+            self.stopped = "interrupt"
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _connecting_event(self, connection: Connection) -> None:
+        fd = connection.sock.fileno()
+        try:
+            done = connection.finish_connecting()
+        except WireFailure as failure:
+            del self.connecting[fd]
+            self._close(connection)
+            self._connect_failed(failure)
+            return
+        self.poller.modify(fd, INTEREST)
+        if done:
+            del self.connecting[fd]
+            self.idle[fd] = connection
+
+    def _connect_failed(self, failure: WireFailure) -> None:
+        """A request that waits for a connection fails with it; a pool that is only being filled does not care."""
+        if self.backlog:
+            index = self.backlog.popleft()
+            now_ns = time.time_ns()
+            self.buffer += sent_frame(index, self._scheduled_of(index), now_ns, 0, 0)
+            self._end(index, failure.outcome, f"cannot connect: {failure}")
+
+    def _close(self, connection: Connection) -> None:
+        self.poller.unregister(connection.sock.fileno())
+        connection.close()
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _scheduled_of(self, index: int) -> int:
+        """When the plan wanted the request sent: in a closed loop, the moment a stream was free for it."""
+        scheduled_s = self.job.requests[index].scheduled_s
+        if scheduled_s is not None:
+            return self.start_ns + int(scheduled_s * NS_PER_S)
+        return self.scheduled[index]
+
+    def _send_due(self) -> None:
+        """Send what is due while streams are free; what has no connection yet waits in the backlog for one."""
+        now = time.monotonic()
+        requests = self.job.requests
+        while self.free_since_ns and not self.stopped and self._more_to_send(now):
+            scheduled_s = requests[self.next_index].scheduled_s
+            if scheduled_s is not None and self.start + scheduled_s > now:
+                break
+            self.scheduled[self.next_index] = self.free_since_ns.popleft()
+            self.backlog.append(self.next_index)
+            self.next_index += 1
+        while self.backlog and self.idle:
+            _, connection = self.idle.popitem()
+            self._send(connection, self.backlog.popleft())
+        missing = len(self.backlog) - len(self.connecting)
+        for _ in range(missing):
+            if not self.backlog or not self._dial():
+                break
+
+    def _send(self, connection: Connection, index: int) -> None:
+        job = self.job
+        fd = connection.sock.fileno()
+        connection.index = index
+        connection.sequence += 1
+        self.active[fd] = connection
+        try:
+            sent_ns = connection.send(job.requests[index].data)
+        except WireFailure as failure:
+            self.buffer += sent_frame(index, self._scheduled_of(index), 0, 0, time.time_ns())
+            self._broken(connection, failure)
+            return
+        connect_started_ns = connection.connect_started_ns if connection.fresh else 0
+        connected_ns = connection.connected_ns if connection.fresh else 0
+        self.buffer += sent_frame(index, self._scheduled_of(index), connect_started_ns, connected_ns, sent_ns)
+        self.sent += 1
+        self.timeouts.append((time.monotonic() + job.timeout_s, connection, connection.sequence))
+        if connection.outgoing:
+            self.poller.modify(fd, INTEREST | select.EPOLLOUT)
+
+    def _flush_request(self, connection: Connection) -> None:
+        try:
+            connection.flush()
+        except WireFailure as failure:
+            self._broken(connection, failure)
+            return
+        if not connection.outgoing:
+            self.poller.modify(connection.sock.fileno(), INTEREST)
+
+    def _complete(self, connection: Connection) -> None:
+        fd = connection.sock.fileno()
+        del self.active[fd]
+        index, connection.index = connection.index, -1
+        connection.fresh = False
+        self._end(index, "complete", "")
+        if connection.framing.close or connection.outgoing or self._server_closes_after_use():
+            self._close(connection)
+        else:
+            self.idle[fd] = connection
+
+    def _server_closes_after_use(self) -> bool:
+        """Some servers (llama.cpp's) promise keep-alive and close after each stream: there it is not tried for long."""
+        return self.closed_after_use >= STALE_MIN and 2 * self.closed_after_use > self.completed
+
+    def _server_closed(self, connection: Connection) -> None:
+        if connection.framing.end_of_stream():
+            self._complete(connection)
+        else:
+            self._broken(connection, WireFailure("closed", "the server closed the connection before the answer was whole"))
+
+    def _broken(self, connection: Connection, failure: WireFailure) -> None:
+        """A connection broke. A kept-alive one that the server closed just as we sent is nobody's fault: sent again."""
+        index = connection.index
+        if not connection.fresh and not connection.received and failure.outcome in ("closed", "reset"):
+            self.closed_after_use += 1
+            self.active.pop(connection.sock.fileno(), None)
+            self._close(connection)
+            self.sent -= 1
+            self.backlog.appendleft(index)
+            return
+        self._fail(connection, failure.outcome, str(failure))
+
+    def _fail(self, connection: Connection, outcome: WireOutcome, message: str) -> None:
+        index, connection.index = connection.index, -1
+        self.active.pop(connection.sock.fileno(), None)
+        self._close(connection)
+        self._end(index, outcome, message)
+
+    def _end(self, index: int, outcome: WireOutcome, message: str) -> None:
+        now_ns = time.time_ns()
+        self.buffer += end_frame(index, now_ns, outcome, message)
+        self.scheduled.pop(index, None)
+        self.free_since_ns.append(now_ns)
+        self.ended_some = True
+        if outcome == "complete":
+            self.completed += 1
+        else:
+            self.failed += 1
+
+    def _cancel_all(self, outcome: WireOutcome, message: str) -> None:
+        for connection in list(self.active.values()):
+            self._fail(connection, outcome, message)
+        self.backlog.clear()
+
+    # -- between polls ---------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        rest = memoryview(self.buffer)
+        while rest:
+            rest = rest[self.spool.write(rest) :]
+        rest.release()
+        self.buffer.clear()
+        self.ended_some = False
+
+    def _chores(self, now: float) -> None:
+        while self.timeouts and self.timeouts[0][0] <= now:
+            _, connection, sequence = self.timeouts.popleft()
+            if connection.sequence == sequence and connection.index >= 0:
+                self._fail(connection, "timeout", f"no complete answer within {self.job.timeout_s:g} s")
+        while self.connect_deadlines and self.connect_deadlines[0][0] <= now:
+            _, connection = self.connect_deadlines.popleft()
+            fd = connection.sock.fileno()
+            if self.connecting.get(fd) is connection:
+                del self.connecting[fd]
+                self._close(connection)
+                self._connect_failed(WireFailure("refused", f"no connection within {self.job.connect_timeout_s:g} s"))
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        self.progress.write(
+            sent=self.sent, completed=self.completed, failed=self.failed, in_flight=len(self.active), reads=self.reads
+        )
+
+    def close(self) -> None:
+        """Write what is left and close every socket."""
+        self._tell_progress()
+        self._flush()
+        for connection in [*self.connecting.values(), *self.idle.values(), *self.active.values()]:
+            connection.close()
+        self.poller.close()
+
+
+class LagHistogram:
+    """How late the loop comes back from its naps: counts in buckets of 2**16 ns (66 us), up to 0.27 s."""
+
+    SHIFT, BUCKETS = 16, 4096
+
+    def __init__(self) -> None:
+        self.counts = [0] * self.BUCKETS
+        self.max_ns = 0
+
+    def add(self, lag_ns: int) -> None:
+        """Count one lag, in nanoseconds."""
+        lag_ns = max(lag_ns, 0)
+        self.max_ns = max(self.max_ns, lag_ns)
+        self.counts[min(lag_ns >> self.SHIFT, self.BUCKETS - 1)] += 1
+
+    def percentile_ms(self, share: float) -> float | None:
+        """The upper edge of the bucket that holds this share, in milliseconds; None when nothing was counted."""
+        left = share * sum(self.counts)
+        if not left:
+            return None
+        for bucket, count in enumerate(self.counts):
+            left -= count
+            if left <= 0:
+                return min((bucket + 1) << self.SHIFT, self.max_ns) / NS_PER_MS
+        return self.max_ns / NS_PER_MS
+
+
+def _say(**facts: object) -> None:
+    sys.stdout.buffer.write(orjson.dumps(facts) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _drive(phase: Phase) -> dict[str, object]:
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    cpu_ns, before = time.process_time_ns(), take_anchor()
+    try:
+        phase.run()
+    finally:
+        phase.close()
+    after = take_anchor()
+    return {
+        "started_ns": before.realtime_ns,
+        "ended_ns": after.realtime_ns,
+        "planned": len(phase.job.requests),
+        "sent": phase.sent,
+        "elapsed_s": (after.monotonic_ns - before.monotonic_ns) / NS_PER_S,
+        "cpu_s": (time.process_time_ns() - cpu_ns) / NS_PER_S,
+        "loop_lag_ms_p99": phase.lags.percentile_ms(0.99),
+        "loop_lag_ms_max": phase.lags.max_ns / NS_PER_MS,
+        "clock_step_ns": step_ns(before, after),
+        "stamp_source": "user" if phase.user_stamps else "kernel",
+        "stopped": phase.stopped,
+        "connections_opened": phase.opened,
+    }
+
+
+def _raise_descriptor_limit() -> None:
+    """A stream is a descriptor, and the usual soft limit is 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main() -> int:
+    """Read a job, wait for the order to go, drive it, tell how it went."""
+    # a terminal sends Ctrl-C to the whole group: whoever started this worker decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _raise_descriptor_limit()
+    orders = sys.stdin.fileno()
+    job = read_job(orders)
+    try:
+        with open(job.spool, "ab", buffering=0) as spool, Progress.attach(job.progress) as progress:  # noqa: PTH123
+            phase = Phase(job, spool, progress, orders)
+            phase.connect_all()
+            _say(ready=len(phase.idle))
+            if not phase.stopped and os.read(orders, 1) != GO:
+                return 0
+            _say(**_drive(phase))
+    except WireFailure as failure:
+        _say(failed=str(failure))
+        return 1
+    except OSError as error:
+        _say(failed=f"cannot write {job.spool}: {(error.strerror or str(error)).lower()}", full=error.errno == errno.ENOSPC)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,183 @@
+"""The terminal: one live line while load runs, a row for each point, a table and the doubts at the end.
+
+Progress goes to standard error; the final tables go to standard output, so that they can be piped. When standard error
+is no terminal, progress is a line for each thing that happened.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.report.figures import MISSING, level, number, seconds, with_interval
+
+VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
+
+
+class Display:
+    """Everything that is told while a study runs. Use as a context manager; safe when nothing is a terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.out = Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.err = Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+        self.quiet = quiet
+        self.lively = self.err.is_terminal and not quiet
+        self._live: Live | None = None
+        self._points: list[Point] = []
+        self._title = ""
+        self._status = ""
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Display:
+        if self.lively:
+            self._live = Live(console=self.err, refresh_per_second=4, transient=True, get_renderable=self._render)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def begin(self, title: str) -> None:
+        """A run begins; `title` says which."""
+        self._title, self._points, self._began = title, [], time.monotonic()
+        self.say(title)
+
+    def say(self, text: str) -> None:
+        """Something happened that stays on screen."""
+        if not self.quiet:
+            self.err.print(Text(text))
+
+    def status(self, text: str) -> None:
+        """What is being waited for, by name. Shown in the live line only."""
+        self._status = text
+
+    def progress(self, *, label: str, done: int, planned: int, failed: int, in_flight: int, rate: float, left_s: float | None) -> None:
+        """How far a phase is. `rate` is stream reads a second, close to tokens a second while the load runs."""
+        left = f" · {seconds(left_s)} left" if left_s is not None else ""
+        wrong = f" · {failed} failed" if failed else ""
+        self._status = f"{label} · {done}/{planned} requests · {in_flight} in flight · {number(rate)} events/s{wrong}{left}"
+
+    def point(self, point: Point) -> None:
+        """A point was measured."""
+        self._points.append(point)
+        if not self.lively:
+            self.say("  " + point_line(point))
+
+    def finish(self, outcome: RunOutcome, title: str) -> None:
+        """A run is over: its table and doubts, on standard output."""
+        if self._live is not None:
+            self._live.stop()
+        self._status = ""
+        if outcome.points:
+            self.out.print(points_table(outcome.points, title))
+            for line in doubt_lines(outcome.points):
+                self.out.print(line)
+        if self.lively:
+            self.__enter__()
+
+    def _render(self) -> Group:
+        parts: list[Table | Text] = []
+        if self._points:
+            parts.append(points_table(self._points, self._title))
+        spent = seconds(time.monotonic() - self._began)
+        parts.append(Text(f"{spent}  {self._status}", style="cyan", no_wrap=True, overflow="ellipsis"))
+        return Group(*parts)
+
+
+def point_line(point: Point) -> str:
+    """A point in one plain line."""
+    row = point.row
+    return (
+        f"{'rate' if row.get('rate') is not None else 'concurrency'} {level(row)}: "
+        f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.get('ttft_ms_p50'))} ms, "
+        f"ITL mean {number(row.get('itl_ms_mean'))} ms, {row.get('requests_ok')} ok, {row.get('requests_failed')} failed, "
+        f"{point.verdict}"
+    )
+
+
+def points_table(points: Sequence[Point], title: str) -> Table:
+    """The points of a run, a row each. Units stand in the header; ± is half of a 95 % interval."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    rate = any(point.row.get("rate") is not None for point in points)
+    repeated = any((point.row.get("repeat") or 0) > 0 for point in points)
+    table.add_column("rate\nreq/s" if rate else "concur-\nrency", justify="right")
+    if repeated:
+        table.add_column("repeat", justify="right")
+    for name in ("ok /\nfailed", "output\ntok/s", "TTFT ms\np50", "\np99", "ITL ms\nmean", "\np99", "TPOT ms\nmean", "E2E ms\np50"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for point in points:
+        row = point.row
+        cells = [level(row)]
+        if repeated:
+            cells.append(str(row.get("repeat", 0)))
+        cells += [
+            f"{row.get('requests_ok')} / {row.get('requests_failed')}",
+            with_interval(row, "output_throughput_tok_s"),
+            number(row.get("ttft_ms_p50")),
+            number(row.get("ttft_ms_p99")),
+            number(row.get("itl_ms_mean")),
+            number(row.get("itl_ms_p99")),
+            number(row.get("tpot_ms_mean")),
+            number(row.get("e2e_ms_p50")),
+        ]
+        verdict = Text(point.verdict, style=VERDICT_STYLE[point.verdict])
+        table.add_row(*cells, verdict)
+    return table
+
+
+def doubt_lines(points: Iterable[Point]) -> list[str]:
+    """Each doubt once, with the levels it is about, what it means and what to do."""
+    about: dict[str, list[str]] = {}
+    first: dict[str, Doubt] = {}
+    for point in points:
+        for doubt in point.doubts:
+            about.setdefault(doubt.code, []).append(level(point.row))
+            first.setdefault(doubt.code, doubt)
+    lines = []
+    for code, levels in about.items():
+        doubt = first[code]
+        where = ", ".join(dict.fromkeys(levels))
+        lines.append(f"{code} (at {where}): {doubt.message}; {doubt.remedy}")
+    return lines
+
+
+def study_table(rows: Sequence[tuple[str, RunOutcome]]) -> Table:
+    """The runs of a study, a row each: how each ended and its best point that may be believed."""
+    table = Table(title="study", title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    for name in ("run", "status", "best output tok/s", "at", "TTFT ms p50 there", "verdict"):
+        table.add_column(name, justify="right" if name in ("best output tok/s", "at", "TTFT ms p50 there") else "left")
+    for name, outcome in rows:
+        best = best_point(outcome.points)
+        row = best.row if best else {}
+        status = outcome.status if outcome.error is None else f"{outcome.status}: {outcome.failure or 'error'}"
+        table.add_row(
+            name,
+            status,
+            with_interval(row, "output_throughput_tok_s"),
+            level(row) if best else MISSING,
+            number(row.get("ttft_ms_p50")),
+            best.verdict if best else MISSING,
+        )
+    return table
+
+
+def best_point(points: Iterable[Point]) -> Point | None:
+    """The point with the highest output throughput, of the best verdict that any point has; void ones never win."""
+    for verdict in ("valid", "doubtful"):
+        of_verdict = [p for p in points if p.verdict == verdict and p.row.get("output_throughput_tok_s") is not None]
+        if of_verdict:
+            return max(of_verdict, key=lambda p: float(p.row["output_throughput_tok_s"]))
+    return None

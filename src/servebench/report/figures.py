@@ -1,0 +1,41 @@
+"""How a figure is written for a person: rounded to what it can carry, with its interval, a dash when it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MISSING = "–"
+
+
+def number(value: float | int | None, digits: int = 3) -> str:
+    """`value` with this many significant digits and no exponent; a dash for a missing one."""
+    if value is None or value != value:
+        return MISSING
+    if value == 0:
+        return "0"
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:,.{max(0, digits - magnitude)}f}"
+
+
+def with_interval(row: Mapping[str, Any], column: str) -> str:
+    """A figure and half the width of its 95 % interval (the larger side), when the row has one."""
+    value, low, high = row.get(column), row.get(f"{column}_low"), row.get(f"{column}_high")
+    text = number(value)
+    if value is None or low is None or high is None:
+        return text
+    return f"{text} ±{number(max(value - low, high - value), 2)}"
+
+
+def level(row: Mapping[str, Any]) -> str:
+    """The load level of a point, with its unit where it is a rate."""
+    if row.get("rate") is not None:
+        return f"{number(row['rate'])}/s"
+    return str(row.get("concurrency") if row.get("concurrency") is not None else MISSING)
+
+
+def seconds(value: float) -> str:
+    """A span of time as `m:ss`, or with hours where there are any."""
+    whole = round(value)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

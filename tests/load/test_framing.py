@@ -1,0 +1,109 @@
+"""Where a response ends, however its bytes are cut."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servebench.load.framing import Framing, FramingError
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"
+EVENTS = b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in (b"data: {}\n\n", b"0\r\n\r\n", b"data: [DONE]\n\n"))
+
+WHOLE = {
+    "chunked": CHUNKED + EVENTS + b"0\r\n\r\n",
+    "chunked with trailers": CHUNKED + EVENTS + b"0\r\nX-Time: 1\r\nX-More: 2\r\n\r\n",
+    "chunk extensions": CHUNKED + b"5;name=value\r\nhello\r\n0\r\n\r\n",
+    "upper-case size": CHUNKED + b"0A\r\n0123456789\r\n0\r\n\r\n",
+    "content-length": b"HTTP/1.1 503 Busy\r\ncontent-length: 5\r\n\r\nhello",
+    "content-length zero": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "after an interim answer": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+}
+
+
+def fed(pieces):
+    framing = Framing()
+    results = [framing.feed(piece) for piece in pieces]
+    return framing, results
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_response_is_complete_at_its_last_byte_and_not_before(name):
+    """Fed byte by byte, only the last byte completes it."""
+    data = WHOLE[name]
+    _, results = fed([data[i : i + 1] for i in range(len(data))])
+    assert results == [False] * (len(data) - 1) + [True]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@given(cuts=st.lists(st.integers(0, 300), max_size=8))
+def test_cuts_do_not_matter(name, cuts):
+    """Cut anywhere, the response completes with its last piece and the connection may be used again."""
+    data = WHOLE[name]
+    places = sorted({cut for cut in cuts if 0 < cut < len(data)})
+    pieces = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+    framing, results = fed(pieces)
+    assert results == [False] * (len(pieces) - 1) + [True]
+    assert not framing.close
+
+
+def test_a_header_that_looks_like_a_last_chunk_is_none():
+    """llama.cpp's header ends with `max=100` and a blank line: the bytes of a last chunk, and yet no end."""
+    assert fed([CHUNKED])[1] == [False]
+
+
+@pytest.mark.parametrize(
+    ("header", "close"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: Keep-Alive\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", True),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nleft over", True),
+    ],
+)
+def test_whether_the_connection_may_be_used_again(header, close):
+    """Not when the server says so, speaks HTTP/1.0, or sent more than was asked for."""
+    framing, results = fed([header])
+    assert (results, framing.close) == ([True], close)
+
+
+def test_a_body_without_a_length_ends_with_the_connection():
+    """Neither chunked nor a length: the end of the stream is the end of the answer."""
+    framing, results = fed([b"HTTP/1.1 200 OK\r\n\r\n", b"data: {}\n\n"])
+    assert results == [False, False]
+    assert framing.end_of_stream()
+
+
+def test_the_end_of_the_stream_inside_a_chunk_is_a_cut():
+    """A connection that closes inside a chunked body did not end the answer."""
+    framing, _ = fed([CHUNKED + b"5\r\nhel"])
+    assert not framing.end_of_stream()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "not HTTP"),
+        (b"SSH-2.0", "not HTTP"),
+        (b"HTTP/2 200\r\n\r\n", "not HTTP/1.1"),
+        (b"HTTP/1.1 OK\r\n\r\n", "not HTTP/1.1"),
+        (CHUNKED + b"zz\r\n", "no number"),
+        (CHUNKED + b"-5\r\nhello\r\n", "negative"),
+        (CHUNKED + b"1" * 5000, "too long"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "no number"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "longer than"),
+    ],
+)
+def test_what_is_no_http_is_refused(data, reason):
+    """A server that speaks something else, or without end, is told apart and cannot fill the memory."""
+    with pytest.raises(FramingError, match=reason):
+        fed([data])
+
+
+def test_one_response_follows_another_on_the_same_connection():
+    """After `reset` the next response is followed from its beginning."""
+    framing = Framing()
+    for _ in range(3):
+        framing.reset()
+        assert framing.feed(WHOLE["chunked"])

@@ -1,0 +1,61 @@
+"""Which points a run has, in which order, and how much each needs."""
+
+import pytest
+
+from servebench.contracts.settings import LoadSettings
+from servebench.load.plan import Level, levels, supply
+
+
+def load(**settings):
+    return LoadSettings(**{"name": "x", "concurrency": (1, 8), **settings})
+
+
+def test_auto_requests_are_ten_a_stream_and_at_least_fifty():
+    """The presets' default, per level."""
+    found = levels(load(concurrency=(1, 5, 6, 100)), 0)
+    assert [level.requests for level in found] == [50, 50, 60, 1000]
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("auto", [2, 16, 32]), (0, [0, 0, 0]), (7, [7, 7, 7])])
+def test_warm_up_requests(asked, expected):
+    """`auto` is two a stream and at most 32; a number is taken as it is."""
+    assert [x.warmup_requests for x in levels(load(concurrency=(1, 8, 100), warmup_requests=asked), 0)] == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("ascending", ["c1-r0", "c1-r1", "c8-r0", "c8-r1"]),
+        ("interleaved", ["c1-r0", "c8-r0", "c1-r1", "c8-r1"]),
+    ],
+)
+def test_order(order, expected):
+    """Repeats stay together, or each round goes through all levels."""
+    assert [level.point for level in levels(load(repeats=2, order=order), 0)] == expected
+
+
+def test_shuffled_is_fixed_by_the_seed():
+    """The same seed gives the same order, and every point is there once."""
+    settings = load(concurrency=tuple(range(1, 20)), order="shuffled")
+    one, again, other = levels(settings, 1), levels(settings, 1), levels(settings, 2)
+    assert one == again != other
+    assert sorted(level.concurrency for level in one) == list(range(1, 20))
+
+
+def timed(concurrency):
+    return Level(point="p", concurrency=concurrency, repeat=0, requests=None, duration_s=10.0, warmup_requests=0)
+
+
+@pytest.mark.parametrize(
+    ("level", "rate_req_s", "expected"),
+    [
+        (Level(point="p", concurrency=4, repeat=0, requests=77, duration_s=None, warmup_requests=0), 3.0, 77),
+        (timed(4), 100.0, 2004),
+        (timed(4), 0.1, 80),
+        (timed(64), None, 1280),
+        (timed(1), None, 20),
+    ],
+)
+def test_supply(level, rate_req_s, expected):
+    """A timed point gets twice what the warm-up's rate would use, and never less than twenty a stream."""
+    assert supply(level, rate_req_s) == expected

@@ -1,0 +1,78 @@
+"""What was written down is read back, also when the writer was killed in the middle."""
+
+import pytest
+
+from servebench.errors import StoreError
+from servebench.load.spool import DATA, END, HEAD, TIMESPEC, USER, end_frame, meta_frame, read_spool, sent_frame
+
+WHO = [("a", None), ("b", "s1"), ("c", None)]
+
+
+def data_frame(index, seconds, nanoseconds, data, kind=DATA):
+    payload = TIMESPEC.pack(seconds, nanoseconds) + data
+    return HEAD.pack(kind, index, len(payload)) + payload
+
+
+FRAMES = [
+    meta_frame(WHO),
+    sent_frame(0, 1, 2, 3, 4),
+    sent_frame(1, 5, 0, 0, 6),
+    data_frame(0, 7, 1, b"one"),
+    data_frame(1, 7, 2, b"two"),
+    data_frame(0, 8, 0, b"three"),
+    end_frame(1, 9, "reset", "connection reset by peer"),
+    end_frame(0, 10, "complete"),
+]
+
+
+def read(tmp_path, data):
+    path = tmp_path / "x.spool"
+    path.write_bytes(data)
+    return list(read_spool(path))
+
+
+def test_exchanges_come_in_the_order_in_which_they_ended(tmp_path):
+    """Interleaved streams are taken apart; a zero stamp means that it did not happen."""
+    first, second = read(tmp_path, b"".join(FRAMES))
+    assert (first.request_id, first.session_id, first.outcome, first.error) == ("b", "s1", "reset", "connection reset by peer")
+    assert (first.connect_started_ns, first.connected_ns, first.sent_ns, first.ended_ns) == (None, None, 6, 9)
+    assert second.reads == [(7_000_000_001, b"one"), (8_000_000_000, b"three")]
+    assert (second.connect_started_ns, second.connected_ns, second.error) == (2, 3, None)
+    assert second.stamp_source == "kernel"
+
+
+def test_a_user_space_stamp_is_told(tmp_path):
+    """One read without the kernel's stamp makes the whole exchange one of user-space stamps."""
+    frames = [meta_frame(WHO), sent_frame(0, 1, 0, 0, 1), data_frame(0, 1, 0, b"x", USER), end_frame(0, 2, "complete")]
+    assert read(tmp_path, b"".join(frames))[0].stamp_source == "user"
+
+
+def test_a_second_sending_voids_the_first(tmp_path):
+    """A request that was sent again on a new connection has only the second one's stamps and reads."""
+    frames = [meta_frame(WHO), sent_frame(0, 1, 0, 0, 1), data_frame(0, 1, 0, b"x"), sent_frame(0, 1, 2, 3, 4), end_frame(0, 5, "complete")]
+    (exchange,) = read(tmp_path, b"".join(frames))
+    assert (exchange.sent_ns, exchange.reads) == (4, [])
+
+
+def test_every_cut_keeps_what_was_finished(tmp_path):
+    """Killed after any byte: whole frames count, the finished stay finished, the others come as cancelled."""
+    whole = b"".join(FRAMES)
+    starts = len(FRAMES[0])
+    for size in range(starts, len(whole) + 1):
+        exchanges = read(tmp_path, whole[:size])
+        finished = [exchange.request_id for exchange in exchanges if exchange.outcome != "cancelled"]
+        written = [end for end in (len(b"".join(FRAMES[:7])), len(whole)) if end <= size]
+        assert finished == ["b", "a"][: len(written)]
+        assert len(exchanges) <= 2
+
+
+def test_an_empty_spool_has_no_exchange(tmp_path):
+    """Killed before the first frame."""
+    assert read(tmp_path, b"") == []
+
+
+@pytest.mark.parametrize("data", [b"PAR1 is something else", HEAD.pack(END, 0, 0)])
+def test_another_file_is_refused(tmp_path, data):
+    """A file that does not begin with the names of its requests is no spool."""
+    with pytest.raises(StoreError, match="no spool"):
+        read(tmp_path, data)
