@@ -13,8 +13,11 @@ from servebench.contracts.request import Workload
 def servebench_engines() -> Sequence[type[Engine]]:
     """The OpenAI-compatible endpoint, and the engines of the field."""
     from servebench.engine.openai import OpenAiEngine
+    from servebench.engine.sglang import SglangEngine
+    from servebench.engine.trtllm import TrtllmEngine
+    from servebench.engine.vllm import VllmEngine
 
-    return (OpenAiEngine,)
+    return (VllmEngine, SglangEngine, TrtllmEngine, OpenAiEngine)
 
 
 @hookimpl

@@ -1,0 +1,180 @@
+"""What settings mean together: those that exclude each other, and those that follow from others. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from servebench.config.faults import show
+from servebench.contracts.settings import (
+    EngineSettings,
+    GpuSettings,
+    LaunchSettings,
+    LengthSettings,
+    LoadSettings,
+    QualitySettings,
+    RunSettings,
+    StudySettings,
+    WorkloadSettings,
+)
+
+ATTACH = "attach"
+_URL_EXAMPLE = "launch.base_url=http://HOST:PORT/v1"
+_NEEDED = {
+    "fixed": ("mean",),
+    "uniform": ("min", "max"),
+    "normal": ("mean", "stdev"),
+    "lognormal": ("mean", "stdev"),
+}
+
+
+def normalised(settings: RunSettings) -> RunSettings:
+    """The settings with what follows from them filled in.
+
+    A point that lasts `duration_s` has no number of requests; several GPUs set the tensor parallelism unless told.
+    """
+    load, engine = settings.load, settings.engine
+    if load.duration_s is not None and load.requests == "auto":
+        load = replace(load, requests=None)
+    if settings.gpu.count >= 2 and engine.tensor_parallel_size is None:
+        engine = replace(engine, tensor_parallel_size=settings.gpu.count)
+    return replace(settings, load=load, engine=engine)
+
+
+def combination_faults(settings: RunSettings, *, launchable: bool = True) -> list[str]:
+    """What makes these settings impossible together, one line each.
+
+    `launchable` is that of the engine's class: false for an endpoint that only somebody else starts.
+    """
+    sections = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    return section_faults(sections, launchable=launchable)
+
+
+def section_faults(sections: Mapping[str, Any], *, launchable: bool = True) -> list[str]:
+    """As `combination_faults`, for as many sections as there are: a check whose section is missing is left out."""
+    faults: list[str] = []
+    for names, check in _CHECKS:
+        if all(name in sections for name in names):
+            faults.extend(check(*(sections[name] for name in names)))
+    if not launchable and "engine" in sections and "launch" in sections:
+        faults.extend(_unlaunchable(sections["engine"], sections["launch"]))
+    return faults
+
+
+def _levels(load: LoadSettings) -> list[str]:
+    if load.rate is not None:
+        return ["load.rate: open-loop levels are not available yet in this version; give load.concurrency and no rate"]
+    if load.concurrency is None:
+        return ["load.concurrency: no level is given, such as load.concurrency=[1,2,4]"]
+    if not load.concurrency:
+        return ["load.concurrency: the list is empty; give one level or more, such as load.concurrency=[1,2,4]"]
+    twice = [level for level, times in Counter(load.concurrency).items() if times > 1]
+    return [f"load.concurrency: {level} is there more than once; to repeat levels use load.repeats" for level in twice]
+
+
+def _length_of_a_point(load: LoadSettings) -> list[str]:
+    faults: list[str] = []
+    if load.duration_s is None and load.requests is None:
+        faults.append("load.requests: a point needs an end; give load.requests (a number or auto) or load.duration_s")
+    if load.duration_s is not None and load.requests not in (None, "auto"):
+        faults.append(
+            f"load.requests={load.requests} and load.duration_s={load.duration_s:g} exclude each other; "
+            "set load.requests=null or load.duration_s=null"
+        )
+    if load.warmup_s > 0 and load.duration_s is None:
+        faults.append(
+            f"load.warmup_s={load.warmup_s:g} needs load.duration_s, longer than it; or use load.warmup_requests"
+        )
+    elif load.duration_s is not None and load.warmup_s >= load.duration_s:
+        faults.append(
+            f"load.warmup_s={load.warmup_s:g} leaves nothing of load.duration_s={load.duration_s:g}; make one smaller "
+            "or the other larger"
+        )
+    return faults
+
+
+def _not_yet(load: LoadSettings) -> list[str]:
+    faults: list[str] = []
+    if load.workers not in (1, "auto"):
+        faults.append(f"load.workers={load.workers}: more than one worker is not available yet in this version; use 1")
+    if load.max_concurrency is not None and load.rate is None:
+        faults.append(
+            f"load.max_concurrency={load.max_concurrency} bounds open-loop levels only; the levels are load.concurrency"
+        )
+    return faults
+
+
+def _quality(quality: QualitySettings) -> list[str]:
+    if quality.name == "none":
+        return []
+    return [f"quality={quality.name}: grading answers is not available yet in this version; use quality=none"]
+
+
+def _lengths(workload: WorkloadSettings) -> list[str]:
+    faults: list[str] = []
+    for key in ("input_tokens", "output_tokens"):
+        length = getattr(workload, key)
+        if isinstance(length, LengthSettings):
+            faults.extend(_length(f"workload.{key}", length))
+    return faults
+
+
+def _length(path: str, length: LengthSettings) -> list[str]:
+    missing = [name for name in _NEEDED[length.kind] if getattr(length, name) is None]
+    if missing:
+        return [f"{path}: kind {length.kind} needs {' and '.join(missing)}"]
+    if length.min is not None and length.max is not None and length.min > length.max:
+        return [f"{path}: min {length.min} is larger than max {length.max}"]
+    return []
+
+
+def _address(launch: LaunchSettings) -> list[str]:
+    if launch.name != ATTACH:
+        return []
+    # the attach launcher's own settings: read by name, for they belong to another room
+    url = getattr(launch, "base_url", None)
+    if not url:
+        return [f"launch=attach needs the address of the engine: {_URL_EXAMPLE}"]
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    return [] if good else [f"launch.base_url: {show(url)} is not an http(s) URL, such as {_URL_EXAMPLE}"]
+
+
+def _unlaunchable(engine: EngineSettings, launch: LaunchSettings) -> list[str]:
+    if launch.name == ATTACH:
+        return []
+    return [
+        f"engine={engine.name} is run by somebody else and cannot be started (launch={launch.name}): "
+        f"add launch=attach {_URL_EXAMPLE}"
+    ]
+
+
+def _parallelism(engine: EngineSettings, gpu: GpuSettings, launch: LaunchSettings) -> list[str]:
+    size = engine.tensor_parallel_size
+    if launch.name == ATTACH or size is None or gpu.count == 0 or size <= gpu.count:
+        return []
+    return [f"engine.tensor_parallel_size={size} needs {size} GPUs, but gpu.count={gpu.count}: set gpu.count={size}"]
+
+
+def _study_name(study: StudySettings) -> list[str]:
+    if study.name is None or (study.name not in ("", ".", "..") and "/" not in study.name and "\0" not in study.name):
+        return []
+    return [f"study.name: {show(study.name)} is not the name of a folder; the folder above it is study.dir"]
+
+
+_CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
+    (("load",), _levels),
+    (("load",), _length_of_a_point),
+    (("load",), _not_yet),
+    (("quality",), _quality),
+    (("workload",), _lengths),
+    (("launch",), _address),
+    (("engine", "gpu", "launch"), _parallelism),
+    (("study",), _study_name),
+)

@@ -1,0 +1,103 @@
+"""Faults: what is wrong with what was asked, one line each, and how a value, a name or an error is put into a line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError  # type: ignore[import-untyped, unused-ignore]
+
+Kind = Literal["words", "syntax", "group", "compose", "key", "value", "class", "combination"]
+"""`words`: an option of the command line. `syntax`: an override that cannot be read. `group`: an unknown group or
+option. `compose`: files that do not compose. `key`: an unknown key. `value`: a value of the wrong type or out of range.
+`class`: nothing installed offers it. `combination`: settings that exclude each other."""
+
+_LONGEST_VALUE = 80
+_LONGEST_LINE = 300
+_NOISE = re.compile(
+    r"^(See https?:|full_key:|object_type=|reference_type=|To append to your|Set the environment|\^$|Search path:)"
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong. `path` is the dotted key it concerns (empty: none)."""
+
+    text: str
+    kind: Kind
+    path: str = ""
+
+
+def show(value: Any) -> str:
+    """A value as a config writes it: null, true, 'text', a list; long ones are cut."""
+    if isinstance(value, str):
+        text = repr(value)
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError):
+            text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`, or null. Of dotted names those of the same section are tried first by
+    what follows it, then all by their last part (the key is right, the section wrong), then all as they are.
+    """
+    candidates = sorted(set(known))
+    section, dot, rest = name.partition(".")
+    within = {item.partition(".")[2]: item for item in candidates if dot and item.startswith(f"{section}.")}
+    leaves: dict[str, str] = {}
+    for item in candidates:
+        leaves.setdefault(item.rpartition(".")[2], item)
+    whole = {item: item for item in candidates}
+    tries = ((rest, within, 0.6), (name.rpartition(".")[2], leaves, 0.85), (name, {} if within else whole, 0.7))
+    for wanted, names, cutoff in tries:
+        close = difflib.get_close_matches(wanted, names, n=1, cutoff=cutoff)
+        if close:
+            return names[close[0]]
+    return None
+
+
+def did_you_mean(name: str, known: Sequence[str], *, listed: bool = False) -> str:
+    """The second half of a fault line: the nearest known name, and with `listed` all of them."""
+    near = nearest(name, known)
+    parts = [] if near is None else [f"did you mean '{near}'?"]
+    if not known:
+        parts.append("none is known")
+    elif len(known) == 1 and listed:
+        parts.append(f"the only one is '{known[0]}'")
+    elif listed or near is None:
+        parts.append(f"known are {', '.join(sorted(known))}")
+    return " ".join(parts)
+
+
+def one_line(error: BaseException) -> str:
+    """The gist of an error of Hydra, OmegaConf or YAML in one line, without its advice for programmers."""
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}"
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not _NOISE.match(line)]
+    if lines and lines[0].endswith(":"):
+        lines = [" ".join(lines[:2])]
+    text = lines[0] if lines else ""
+    cause = error.__cause__
+    if isinstance(cause, OmegaConfBaseException):
+        text = f"{text.rstrip('.')}: {one_line(cause)}" if text else one_line(cause)
+    text = text or type(error).__name__
+    where, said, what = text.partition("': ")
+    if said and where.startswith("In '"):
+        text = f"{where}{said}{what[:1].lower()}{what[1:]}"
+    text = text[0].lower() + text[1:]
+    return text.rstrip(".") if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."
+
+
+def unique(faults: Iterable[Fault]) -> list[Fault]:
+    """The faults in order, each text once: the runs of a sweep share most of theirs."""
+    return list({fault.text: fault for fault in faults}.values())

@@ -1,0 +1,128 @@
+"""Where configs come from, and Hydra set up to compose them: the only module that touches Hydra's global state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig
+
+import servebench
+from servebench.config.faults import Fault
+from servebench.errors import ConfigError
+from servebench.registry import Registry
+
+VERSION_BASE = "1.3"
+ABSTRACT = "base"
+"""The file of a group that others inherit; it is no option of its own."""
+EXPERIMENT = "experiment"
+
+_added: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("servebench_config_folders", default=())
+
+
+class ServebenchSearchPath(SearchPathPlugin):
+    """Adds the plugins' folders, then those of `--config-dir`, to Hydra's search path: the first of a name wins."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Called by Hydra when it is set up; adds nothing outside `search_path`."""
+        for provider, path in _added.get():
+            search_path.append(provider=provider, path=path)
+
+
+def conf_dir() -> Path:
+    """The folder of the built-in config groups: in the package when installed, beside it in a checkout.
+
+    Raises ConfigError when neither is there.
+    """
+    package = Path(servebench.__file__).resolve().parent
+    candidates = (package / "conf", package.parents[1] / "conf")
+    for candidate in candidates:
+        if (candidate / "config.yaml").is_file():
+            return candidate
+    raise ConfigError(f"no config folder at {candidates[0]}: reinstall servebench-suite")
+
+
+def folder_faults(config_dirs: Sequence[str], registry: Registry) -> list[Fault]:
+    """Folders of `--config-dir` that are not there, and files in them that would silently lose to a built-in one."""
+    faults: list[Fault] = []
+    earlier = [conf_dir(), *(Path(path) for path in registry.config_paths if "://" not in path)]
+    for name in config_dirs:
+        folder = Path(name)
+        if not folder.is_dir():
+            faults.append(Fault(f"--config-dir {name}: no such folder", "words"))
+            continue
+        for file in sorted(folder.rglob("*.yaml")):
+            relative = file.relative_to(folder)
+            hidden_by = next((other for other in earlier if (other / relative).is_file()), None)
+            if hidden_by is not None and hidden_by.resolve() != folder.resolve():
+                line = f"{file}: never read, for {hidden_by / relative} has the same name; give it another"
+                faults.append(Fault(line, "words"))
+    return faults
+
+
+@contextmanager
+def search_path(registry: Registry, config_dirs: Sequence[str]) -> Iterator[None]:
+    """Within, Hydra also searches the plugins' folders and these, in this order."""
+    Plugins.instance().register(ServebenchSearchPath)
+    folders = [("servebench-plugin", path) for path in registry.config_paths]
+    folders += [("command-line", str(Path(name).absolute())) for name in config_dirs if Path(name).is_dir()]
+    token = _added.set(tuple(folders))
+    try:
+        yield
+    finally:
+        _added.reset(token)
+
+
+class Composer:
+    """Hydra's Compose API over one search path, with the groups and options found there."""
+
+    def __init__(self, loader: ConfigLoader, config_name: str) -> None:
+        """`loader` is Hydra's; `config_name` the primary config."""
+        self.loader = loader
+        self.config_name = config_name
+        self._options: dict[str, tuple[str, ...]] = {}
+        self._last: tuple[tuple[str, ...], DictConfig] | None = None
+        found = loader.get_group_options("", results_filter=ObjectType.GROUP)
+        self.groups = tuple(sorted({name for name in found if name != "hydra"} | {EXPERIMENT}))
+
+    def options(self, group: str) -> tuple[str, ...]:
+        """What may be chosen of a group, sorted."""
+        if group not in self._options:
+            found = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
+            self._options[group] = tuple(sorted(name for name in found if name != ABSTRACT))
+        return self._options[group]
+
+    def has_abstract(self, group: str) -> bool:
+        """Whether the group has a base file."""
+        return ABSTRACT in self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
+
+    def compose(self, overrides: Sequence[str]) -> DictConfig:
+        """One composed config, its `hydra` node included; not to be changed. Raises what Hydra and YAML raise.
+
+        Composing takes a tenth of a second, and what is asked for a sweep is asked again for its first job: the last
+        answer is kept.
+        """
+        words = tuple(overrides)
+        if self._last is None or self._last[0] != words:
+            composed = compose(config_name=self.config_name, overrides=list(words), return_hydra_config=True)
+            self._last = (words, composed)
+        return self._last[1]
+
+
+@contextmanager
+def composer(registry: Registry, config_dirs: Sequence[str] = (), config_name: str = "config") -> Iterator[Composer]:
+    """Hydra, set up on the built-in folder, the plugins' and these; put back as it was at the end."""
+    with (
+        search_path(registry, config_dirs),
+        initialize_config_dir(config_dir=str(conf_dir()), job_name="servebench", version_base=VERSION_BASE),
+    ):
+        yield Composer(GlobalHydra.instance().config_loader(), config_name)

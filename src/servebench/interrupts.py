@@ -1,0 +1,43 @@
+"""Ctrl-C, a closed terminal and SIGTERM all end a study the same way: once, in order, and only once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Turns the first signal into a KeyboardInterrupt and swallows the rest, so that cleaning up is not cut short.
+
+    Cleaning up is bounded by the deadlines of the rooms that do it.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        del number, frame
+        if not self.asked:
+            self.asked = True
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    """While open, the stopping signals are handled. Outside the main thread nothing changes."""
+    state = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield state
+        return
+    before = {number: signal.signal(number, state.handle) for number in STOPPING}
+    try:
+        yield state
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

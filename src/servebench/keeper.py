@@ -1,0 +1,100 @@
+"""Keeps one engine running for as long as consecutive runs ask for the same one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StopReport
+from servebench.contracts.settings import RunSettings
+from servebench.engine.ports import free_port
+from servebench.registry import Registry
+from servebench.report.console import Display
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """An engine that a run may use. `shared` says that an earlier run started it (its cold start is that run's)."""
+
+    engine: Engine
+    running: RunningEngine
+    context: LaunchContext
+    shared: bool
+    owner_log: Path
+
+
+def launch_context(settings: RunSettings, cache_dir: Path) -> LaunchContext:
+    """What the command depends on, with a free port where none was asked for."""
+    port = settings.engine.port or free_port(settings.engine.host)
+    return LaunchContext(
+        engine=settings.engine, model=settings.model, gpu=settings.gpu, port=port, cache_dir=cache_dir
+    )
+
+
+def same_engine(one: RunSettings, other: RunSettings) -> bool:
+    """Whether two runs can share one start: everything that shapes the engine is equal, and sharing is allowed."""
+    return (
+        one.engine.reuse
+        and one.engine == other.engine
+        and one.launch == other.launch
+        and one.model == other.model
+        and one.gpu == other.gpu
+    )
+
+
+class EngineKeeper:
+    """Starts engines on demand and stops them when the next run needs another, or at the end."""
+
+    def __init__(self, registry: Registry, display: Display, cache_dir: Path) -> None:
+        self._registry = registry
+        self._display = display
+        self._cache_dir = cache_dir
+        self._held: tuple[RunSettings, Lease] | None = None
+
+    def acquire(self, settings: RunSettings, *, log_path: Path) -> Lease:
+        """The engine that these settings ask for: the one that runs, if it is the same and alive, else a new one.
+
+        Raises EngineError or PreflightError; nothing runs then.
+        """
+        if self._held is not None:
+            held, lease = self._held
+            if same_engine(held, settings) and not lease.running.died():
+                self._display.say(f"sharing the running {settings.engine.name} with the run before")
+                return Lease(
+                    engine=lease.engine,
+                    running=lease.running,
+                    context=lease.context,
+                    shared=True,
+                    owner_log=lease.owner_log,
+                )
+            self.stop()
+        lease = self._start(settings, log_path)
+        self._held = (settings, lease)
+        return lease
+
+    def _start(self, settings: RunSettings, log_path: Path) -> Lease:
+        engine = self._registry.engine(settings.engine.name)
+        launcher: Launcher = self._registry.launcher(settings.launch.name)
+        context = launch_context(settings, self._cache_dir)
+        if settings.launch.name != "attach":
+            self._display.status(f"preparing {engine.name}")
+            engine.prepare(context, self._display.say)
+        self._display.status(f"waiting for {engine.name} to generate a first token")
+        running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
+        return Lease(engine=engine, running=running, context=context, shared=False, owner_log=log_path)
+
+    def keep_for(self, settings: RunSettings | None) -> StopReport | None:
+        """After a run: stop the engine unless the next run (None: there is none) asks for the same one."""
+        if self._held is None or (settings is not None and same_engine(self._held[0], settings)):
+            return None
+        return self.stop()
+
+    def stop(self) -> StopReport | None:
+        """Stop what runs; None when nothing does."""
+        if self._held is None:
+            return None
+        _, lease = self._held
+        self._display.status(f"stopping {lease.engine.name}")
+        report = lease.running.stop()
+        self._held = None
+        return report

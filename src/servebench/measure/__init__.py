@@ -1,0 +1,1 @@
+"""From bytes with stamps to numbers: every metric is defined here, once."""

@@ -1,0 +1,195 @@
+"""What every number means, in one place: from the bytes of an exchange to a record, and from a record to its metrics.
+
+Times are integer nanoseconds, CLOCK_REALTIME; metrics are milliseconds. A metric that is undefined for a request is
+None, never 0.
+
+| name | definition |
+|---|---|
+| content event | an SSE event with generated content: a non-empty `delta.content`, `delta.reasoning`, `delta.reasoning_content` or `text`, a tool call with a name or arguments, or non-empty `token_ids`, in any choice. Role-only and empty deltas, `content: null`, comments, usage and progress chunks are none |
+| TTFT | first content event - sent |
+| TTFT from schedule | first content event - scheduled |
+| TTFO | first event with content that is not reasoning - sent; token ids alone do not tell which they are and do not count |
+| ITL | each gap between consecutive content events of a request |
+| TPOT | (last content event - first) / (output tokens - 1); needs two tokens and two events: an answer that came in one piece shows no time between tokens |
+| E2E | last content event - sent |
+| lateness | sent - scheduled; in a closed loop the schedule is the moment the slot was free |
+| output tokens | the server's usage; else token ids in the stream; else a tokenizer. `counted_by` says which |
+| tokens of an event | its token ids; else the growth of a usage sent with every event; else the growth of llama.cpp's `timings.predicted_n`; else unknown |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from servebench.contracts.exchange import Exchange, WireOutcome
+from servebench.contracts.results import Outcome, Record
+from servebench.measure import answer, http
+from servebench.units import NS_PER_MS
+
+_SAME: dict[WireOutcome, Outcome] = {
+    "timeout": "timeout",
+    "reset": "reset",
+    "refused": "refused",
+    "cancelled": "cancelled",
+    "closed": "truncated",
+    "complete": "truncated",
+    "too_large": "protocol",
+    "tls": "protocol",
+    "protocol": "protocol",
+}
+"""What the wire's outcome means where the answer itself tells nothing better."""
+
+
+def record(
+    exchange: Exchange,
+    *,
+    run_id: str,
+    point: str,
+    warmup: bool,
+    planned_prompt_tokens: int | None,
+    asked_output_tokens: int | None,
+) -> Record:
+    """The record of one exchange. Pure; never raises for what a server sent: whatever it is becomes an outcome.
+
+    A request that failed keeps the events that it had. A status that is neither 2xx nor interim is an `http_error`.
+    """
+    message = http.decode(exchange.reads)
+    scan = answer.read(message)
+    outcome, error = _outcome(exchange, message, scan, asked_output_tokens)
+    output_tokens, counted_by = scan.count()
+    event_ns = scan.event_ns
+    return Record(
+        run_id=run_id,
+        point=point,
+        request_id=exchange.request_id,
+        session_id=exchange.session_id,
+        warmup=warmup,
+        scheduled_ns=exchange.scheduled_ns,
+        connect_started_ns=exchange.connect_started_ns,
+        connected_ns=exchange.connected_ns,
+        sent_ns=exchange.sent_ns,
+        first_event_ns=event_ns[0] if event_ns else None,
+        first_output_ns=scan.first_output_ns,
+        last_event_ns=event_ns[-1] if event_ns else None,
+        ended_ns=exchange.ended_ns,
+        event_ns=event_ns,
+        event_tokens=scan.event_tokens(),
+        reads_merged=scan.reads_merged,
+        prompt_tokens=scan.prompt_tokens,
+        planned_prompt_tokens=planned_prompt_tokens,
+        cached_tokens=scan.cached_tokens,
+        reasoning_tokens=scan.reasoning_tokens,
+        output_tokens=output_tokens,
+        asked_output_tokens=asked_output_tokens,
+        counted_by=counted_by,
+        finish_reason=scan.finish_reason,
+        outcome=outcome,
+        http_status=message.status,
+        error=error,
+        stamp_source=exchange.stamp_source,
+        text=scan.text,
+        reasoning=scan.reasoning,
+    )
+
+
+def count_missing(records: Sequence[Record], count: Callable[[list[str]], list[int]]) -> list[Record]:
+    """The same records, those with content but without a token count counted by `count` (texts to tokens, asked once).
+
+    Reasoning and answer are counted apart and added. Nothing is counted where no text came.
+    """
+    missing = [r for r in records if r.output_tokens is None and (r.text or r.reasoning)]
+    if not missing:
+        return list(records)
+    texts = [text for r in missing for text in (r.reasoning, r.text) if text]
+    counts = iter(count(texts))
+    counted = {id(r): sum(next(counts) for text in (r.reasoning, r.text) if text) for r in missing}
+    return [
+        replace(r, output_tokens=counted[id(r)], counted_by="tokenizer") if id(r) in counted else r for r in records
+    ]
+
+
+def ttft_ms(record: Record) -> float | None:
+    """Time to first token: first content event minus sent."""
+    return _between_ms(record.sent_ns, record.first_event_ns)
+
+
+def ttft_from_schedule_ms(record: Record) -> float | None:
+    """First content event minus the moment that the plan wanted the request sent: what a user waited."""
+    return _between_ms(record.scheduled_ns, record.first_event_ns)
+
+
+def ttfo_ms(record: Record) -> float | None:
+    """Time to first output: first content that is not reasoning, minus sent."""
+    return _between_ms(record.sent_ns, record.first_output_ns)
+
+
+def itl_ms(record: Record) -> list[float]:
+    """Inter-token latencies: every gap between consecutive content events; empty for fewer than two events."""
+    stamps = record.event_ns
+    return [(later - earlier) / NS_PER_MS for earlier, later in pairwise(stamps)]
+
+
+def tpot_ms(record: Record) -> float | None:
+    """Time per output token after the first: (last content event - first) / (output tokens - 1).
+
+    None under two output tokens, when nobody counted them, and when all content came in one event.
+    """
+    if record.output_tokens is None or record.output_tokens < 2 or len(record.event_ns) < 2:
+        return None
+    return (record.event_ns[-1] - record.event_ns[0]) / NS_PER_MS / (record.output_tokens - 1)
+
+
+def e2e_ms(record: Record) -> float | None:
+    """Last content event minus sent."""
+    return _between_ms(record.sent_ns, record.last_event_ns)
+
+
+def lateness_ms(record: Record) -> float | None:
+    """Sent minus scheduled: the client's own delay."""
+    return _between_ms(record.scheduled_ns, record.sent_ns)
+
+
+def connect_ms(record: Record) -> float | None:
+    """Time to connect, TLS included; None when the request used an open connection."""
+    return _between_ms(record.connect_started_ns, record.connected_ns)
+
+
+def _between_ms(start_ns: int | None, end_ns: int | None) -> float | None:
+    return None if start_ns is None or end_ns is None else (end_ns - start_ns) / NS_PER_MS
+
+
+def _outcome(
+    exchange: Exchange, message: http.HttpAnswer, scan: answer.Scan, asked_output_tokens: int | None
+) -> tuple[Outcome, str | None]:
+    """How the request ended. What the server said goes before how the connection ended."""
+    wire = exchange.outcome
+    if wire in ("complete", "closed", "reset"):
+        if message.error is not None:
+            return "protocol", message.error
+        if message.status is not None and not 200 <= message.status < 300:
+            return "http_error", answer.http_message(message)
+        if scan.error is not None:
+            return "stream_error", scan.error
+    if wire == "complete" and message.complete:
+        return _ending(scan, asked_output_tokens)
+    told = exchange.error or wire
+    if _SAME[wire] == "truncated":
+        told = exchange.error or f"the connection closed early, after {len(scan.event_ns)} content events"
+    return _SAME[wire], told
+
+
+def _ending(scan: answer.Scan, asked_output_tokens: int | None) -> tuple[Outcome, str | None]:
+    """The outcome of a message that came whole and has no error in it."""
+    events = len(scan.event_ns)
+    if not (scan.done or scan.finish_reason is not None or scan.ended_by_usage):
+        unknown = f" ({scan.unknown_lines} lines were no event)" if scan.unknown_lines else ""
+        return "truncated", (
+            f"the stream ended without a finish reason, [DONE] or usage, after {events} content events{unknown}"
+        )
+    if not events and asked_output_tokens != 0:
+        reason = f", finish reason '{scan.finish_reason}'" if scan.finish_reason else ""
+        told = f", usage tells of {scan.usage_tokens} tokens" if scan.usage_tokens is not None else ""
+        return "empty", f"the answer has no generated content{reason}{told}"
+    return "ok", None

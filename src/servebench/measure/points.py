@@ -1,0 +1,326 @@
+"""One point as one row: the columns of points.csv, each computed here and only here, on whole columns.
+
+Which requests count where:
+
+- latencies (TTFT, ITL, TPOT, E2E, TTFO, connect), token means, hit rate: ok requests sent inside the window;
+- output throughput: tokens of ok requests whose event's stamp lies inside the window, over the window's length; the
+  tokens of an event are those the stream tells, else the request's output tokens in equal shares;
+- output throughput of the whole run: all tokens of ok requests, from the first request sent to the last one ended;
+- request throughput: ok requests that ended inside the window; goodput: ok requests sent inside it that met every SLO
+  limit that is set. A request whose TPOT is undetermined (one token, or all in one event) does not fail that limit;
+- lateness: every request sent inside the window, failed ones too.
+
+Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, type 7). What cannot be known is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.results import Record
+from servebench.contracts.settings import SloSettings
+from servebench.measure import derive
+from servebench.measure.window import Window, find_window
+from servebench.units import NS_PER_MS, NS_PER_S
+
+Floats = NDArray[np.float64]
+Stamps = NDArray[np.int64]
+
+PERCENTILES = (50, 90, 95, 99)
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "n")
+LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+HEADLINES = (
+    "output_throughput_tok_s",
+    "ttft_ms_mean",
+    "ttft_ms_p50",
+    "ttft_ms_p99",
+    "itl_ms_mean",
+    "itl_ms_p99",
+    "tpot_ms_mean",
+    "e2e_ms_mean",
+)
+"""The numbers that get an interval: `_low` and `_high`."""
+
+COLUMNS = (
+    *("run_id", "engine", "engine_version", "launch", "model", "gpu", "gpu_count", "workload"),
+    *("concurrency", "rate", "repeat", "requests_planned", "requests_ok", "requests_failed", "window_s"),
+    *("output_throughput_tok_s", "output_throughput_whole_run_tok_s", "request_throughput_req_s", "goodput_req_s"),
+    *(f"{name}_{statistic}" for name in LATENCIES for statistic in STATISTICS),
+    *("lateness_ms_p99", "prefix_cache_hit_rate", "json_compliance", "energy_j_per_token", "cost_usd_per_mtok"),
+    "emulated",
+    *("ttft_from_schedule_ms_p50", "ttft_from_schedule_ms_p99", "ttfo_ms_mean", "connect_ms_mean"),
+    *("input_tokens_mean", "output_tokens_mean", "output_tokens_total"),
+    *("average_in_flight", "level_reached", "events", "events_merged"),
+    *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms", "stamp_source"),
+    *("window_start_ns", "window_end_ns", "point"),
+    *(f"{name}_{side}" for name in HEADLINES for side in ("low", "high")),
+)
+"""The columns of a point's row, in order; verdict and doubts are added where the row is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointContext:
+    """What a point is, apart from what was measured. `gpu_count` GPUs cost `price_usd_per_hour` each.
+
+    `concurrency` is null for a load given as a `rate`. `warmup_s` is cut from the window's front. `workers` is how many
+    processes drove the load: the client's CPU share is that of one of them.
+    """
+
+    run_id: str
+    point: str
+    engine: str
+    engine_version: str | None
+    launch: str
+    model: str
+    gpu: str
+    gpu_count: int
+    workload: str
+    concurrency: int | None
+    rate: float | None = None
+    repeat: int = 0
+    warmup_s: float = 0.0
+    workers: int = 1
+    price_usd_per_hour: float | None = None
+    emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointSample:
+    """What the intervals of a point's headline numbers are drawn from.
+
+    One entry a request in `ttft_ms`, `tpot_ms` and `e2e_ms`, those without the metric left out. `itl_ms` are all gaps,
+    request after request, `itl_counts` how many each request has. `arrival_s` and `arrival_tokens` are the events of
+    ok requests inside the window, in seconds from its start, and the tokens each brought; None when a count is unknown.
+    """
+
+    ttft_ms: Floats
+    tpot_ms: Floats
+    e2e_ms: Floats
+    itl_ms: Floats
+    itl_counts: Stamps
+    arrival_s: Floats
+    arrival_tokens: Floats | None
+    window_s: float
+
+
+def summarize(
+    records: Sequence[Record], *, context: PointContext, report: PhaseReport, slo: SloSettings
+) -> tuple[dict[str, Any], PointSample]:
+    """The row of a point (keys are COLUMNS, in order; `_low` and `_high` still None), and the sample for intervals.
+
+    `records` are all of the point's; warm-up ones are left out here. Works for no record and for no ok one.
+    """
+    measured = [r for r in records if not r.warmup]
+    ok = [r for r in measured if r.outcome == "ok" and r.sent_ns is not None]
+    window = find_window(measured, context.concurrency, context.warmup_s)
+    inside = [r for r in ok if window is not None and _sent_inside(r, window)]
+    sample = _sample(ok, inside, window)
+    found: dict[str, Any] = {
+        **_identity(context),
+        "requests_planned": report.planned,
+        "requests_ok": len(ok),
+        "requests_failed": len(measured) - len(ok),
+        **_latencies(sample),
+        **_means(inside),
+        **_throughput(measured, ok, inside, window, sample, slo),
+        **_client(measured, window, report, context),
+        "events": sum(len(r.event_ns) for r in ok),
+        "events_merged": sum(r.reads_merged for r in ok),
+    }
+    found["cost_usd_per_mtok"] = _cost(context, found["output_throughput_tok_s"])
+    return {column: found.get(column) for column in COLUMNS}, sample
+
+
+def with_intervals(row: Mapping[str, Any], intervals: Mapping[str, tuple[float, float] | None]) -> dict[str, Any]:
+    """The row with `_low` and `_high` of each named headline number."""
+    merged = dict(row)
+    for name, interval in intervals.items():
+        merged[f"{name}_low"], merged[f"{name}_high"] = interval if interval is not None else (None, None)
+    return merged
+
+
+def _sent_inside(record: Record, window: Window) -> bool:
+    return record.sent_ns is not None and window.start_ns <= record.sent_ns <= window.end_ns
+
+
+def _identity(context: PointContext) -> dict[str, Any]:
+    names = (*COLUMNS[:11], "point", "emulated")
+    return {name: getattr(context, name) for name in names}
+
+
+def _floats(values: Sequence[float | None]) -> Floats:
+    return np.array([value for value in values if value is not None], dtype=np.float64)
+
+
+def _flatten(records: Sequence[Record]) -> tuple[Stamps, Stamps]:
+    """All event stamps, request after request, and how many each request has."""
+    counts = np.array([len(r.event_ns) for r in records], dtype=np.int64)
+    stamps = np.fromiter(chain.from_iterable(r.event_ns for r in records), dtype=np.int64, count=int(counts.sum()))
+    return stamps, counts
+
+
+def _gaps(records: Sequence[Record]) -> tuple[Floats, Stamps]:
+    stamps, counts = _flatten(records)
+    if stamps.size < 2:
+        return np.empty(0), np.zeros(len(records), dtype=np.int64)
+    within = np.ones(stamps.size - 1, dtype=np.bool_)
+    borders = np.cumsum(counts)[:-1] - 1
+    within[borders[(borders >= 0) & (borders < within.size)]] = False
+    return np.diff(stamps)[within] / NS_PER_MS, np.maximum(counts - 1, 0)
+
+
+def _sample(ok: Sequence[Record], inside: Sequence[Record], window: Window | None) -> PointSample:
+    gaps, counts = _gaps(inside)
+    arrival_s, tokens = _arrivals(ok, window)
+    return PointSample(
+        ttft_ms=_floats([derive.ttft_ms(r) for r in inside]),
+        tpot_ms=_floats([derive.tpot_ms(r) for r in inside]),
+        e2e_ms=_floats([derive.e2e_ms(r) for r in inside]),
+        itl_ms=gaps,
+        itl_counts=counts,
+        arrival_s=arrival_s,
+        arrival_tokens=tokens,
+        window_s=window.seconds if window is not None else 0.0,
+    )
+
+
+def _arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats, Floats | None]:
+    if window is None:
+        return np.empty(0), np.empty(0)
+    stamps, _ = _flatten(ok)
+    inside = (stamps > window.start_ns) & (stamps <= window.end_ns)
+    arrival_s = (stamps[inside] - window.start_ns) / NS_PER_S
+    weights = [_event_weights(r) for r in ok]
+    known = [weight for weight in weights if weight is not None]
+    if len(known) < len(weights):
+        # one answer of unknown length makes the sum unknown
+        return arrival_s, None
+    return arrival_s, (np.concatenate(known) if known else np.empty(0))[inside]
+
+
+def _event_weights(record: Record) -> Floats | None:
+    """Tokens of each event of a request; they add up to its output tokens. None when unknown."""
+    count = len(record.event_ns)
+    if record.event_tokens is None:
+        if record.output_tokens is None:
+            return None
+        return np.full(count, record.output_tokens / max(count, 1))
+    weights = np.array(record.event_tokens, dtype=np.float64)
+    if count and record.output_tokens is not None:
+        # the end token and text that was withheld come without a content event: they belong to the last one
+        weights[-1] += max(record.output_tokens - weights.sum(), 0.0)
+    return weights
+
+
+def _statistics(name: str, values: Floats) -> dict[str, Any]:
+    if not values.size:
+        return {f"{name}_n": 0}
+    found = dict(zip((f"{name}_p{p}" for p in PERCENTILES), np.percentile(values, PERCENTILES).tolist(), strict=True))
+    return found | {
+        f"{name}_mean": float(values.mean()),
+        f"{name}_min": float(values.min()),
+        f"{name}_max": float(values.max()),
+        f"{name}_n": int(values.size),
+    }
+
+
+def _latencies(sample: PointSample) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in LATENCIES:
+        found.update(_statistics(name, getattr(sample, name)))
+    return found
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = _floats(values)
+    return float(known.mean()) if known.size else None
+
+
+def _means(inside: Sequence[Record]) -> dict[str, Any]:
+    waited = _statistics("ttft_from_schedule_ms", _floats([derive.ttft_from_schedule_ms(r) for r in inside]))
+    hits = [
+        (r.cached_tokens, r.prompt_tokens)
+        for r in inside
+        if r.cached_tokens is not None and r.prompt_tokens is not None
+    ]
+    prompt = sum(tokens for _, tokens in hits)
+    return waited | {
+        "ttfo_ms_mean": _mean([derive.ttfo_ms(r) for r in inside]),
+        "connect_ms_mean": _mean([derive.connect_ms(r) for r in inside]),
+        "input_tokens_mean": _mean([r.prompt_tokens for r in inside]),
+        "output_tokens_mean": _mean([r.output_tokens for r in inside]),
+        "prefix_cache_hit_rate": sum(cached for cached, _ in hits) / prompt if prompt else None,
+    }
+
+
+def _throughput(
+    measured: Sequence[Record],
+    ok: Sequence[Record],
+    inside: Sequence[Record],
+    window: Window | None,
+    sample: PointSample,
+    slo: SloSettings,
+) -> dict[str, Any]:
+    if window is None:
+        return {"output_throughput_tok_s": None}
+    seconds = window.seconds
+    counts = [r.output_tokens for r in ok]
+    total = None if None in counts else sum(count for count in counts if count is not None)
+    first = min(r.sent_ns for r in measured if r.sent_ns is not None)
+    whole_s = (max(r.ended_ns for r in measured) - first) / NS_PER_S
+    arrived = None if sample.arrival_tokens is None else float(sample.arrival_tokens.sum())
+    ended = sum(window.start_ns <= r.ended_ns <= window.end_ns for r in ok)
+    limits = (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms)
+    good = None if limits == (None, None, None) else sum(_is_good(r, slo) for r in inside)
+    return {
+        "window_s": seconds,
+        "window_start_ns": window.start_ns,
+        "window_end_ns": window.end_ns,
+        "average_in_flight": window.average_in_flight,
+        "level_reached": window.reached,
+        "output_tokens_total": total,
+        "output_throughput_tok_s": _rate(arrived, seconds),
+        "output_throughput_whole_run_tok_s": _rate(total, whole_s),
+        "request_throughput_req_s": _rate(ended, seconds),
+        "goodput_req_s": _rate(good, seconds),
+    }
+
+
+def _rate(amount: float | None, seconds: float) -> float | None:
+    return amount / seconds if amount is not None and seconds > 0 else None
+
+
+def _is_good(record: Record, slo: SloSettings) -> bool:
+    """Whether an ok request meets every limit that is set."""
+    for limit, value in ((slo.ttft_ms, derive.ttft_ms(record)), (slo.e2e_ms, derive.e2e_ms(record))):
+        if limit is not None and (value is None or value > limit):
+            return False
+    tpot = derive.tpot_ms(record)
+    return slo.tpot_ms is None or tpot is None or tpot <= slo.tpot_ms
+
+
+def _client(
+    measured: Sequence[Record], window: Window | None, report: PhaseReport, context: PointContext
+) -> dict[str, Any]:
+    late = [derive.lateness_ms(r) for r in measured if window is not None and _sent_inside(r, window)]
+    return {
+        "lateness_ms_p99": _statistics("late", _floats(late)).get("late_p99"),
+        "client_cpu_share": _rate(report.cpu_s / context.workers, report.elapsed_s),
+        "loop_lag_ms_p99": report.loop_lag_ms_p99,
+        "clock_step_ms": report.clock_step_ns / NS_PER_MS,
+        "stamp_source": report.stamp_source,
+    }
+
+
+def _cost(context: PointContext, throughput_tok_s: float | None) -> float | None:
+    """US dollars for a million output tokens, at the window's throughput."""
+    if context.price_usd_per_hour is None or not context.gpu_count or not throughput_tok_s:
+        return None
+    return context.price_usd_per_hour * context.gpu_count / 3600 / throughput_tok_s * 1_000_000

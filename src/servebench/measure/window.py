@@ -1,0 +1,76 @@
+"""Finds the part of a point in which the asked load was really there, from the records themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.contracts.results import Record
+from servebench.units import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The measurement window, CLOCK_REALTIME nanoseconds. `average_in_flight` is over the window, `share` that average
+    over the level asked. `reached` is false when the level was never there; the window is the whole run then.
+    """
+
+    start_ns: int
+    end_ns: int
+    reached: bool
+    average_in_flight: float | None
+    share: float | None
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return (self.end_ns - self.start_ns) / NS_PER_S
+
+
+def find_window(records: Sequence[Record], concurrency: int | None, warmup_s: float = 0.0) -> Window | None:
+    """The window of a point: from the moment `concurrency` requests are in flight to the moment they last are, less
+    `warmup_s` at the front. A request is in flight from sent to ended; warm-up records and those never sent are not.
+
+    Without a concurrency (a load given as a rate) it reaches from the first request sent to the last one sent.
+    None when nothing was sent.
+    """
+    spans = [(r.sent_ns, r.ended_ns) for r in records if not r.warmup and r.sent_ns is not None]
+    if not spans:
+        return None
+    pairs = np.array(spans, dtype=np.int64)
+    sent, ended = pairs[:, 0], np.maximum(pairs[:, 0], pairs[:, 1])
+    times, level = _in_flight(sent, ended)
+    start, end, reached = int(times[0]), int(times[-1]), True
+    if concurrency is None:
+        end = int(sent.max())
+    else:
+        at_level = np.flatnonzero(level >= concurrency)
+        reached = at_level.size > 0
+        if reached:
+            # the last entry of `level` is 0, so there is always a moment at which the level is left
+            start, end = int(times[at_level[0]]), int(times[at_level[-1] + 1])
+    if reached:
+        start = min(start + round(warmup_s * NS_PER_S), end)
+    average = _average(times, level, start, end)
+    share = average / concurrency if average is not None and concurrency is not None else None
+    return Window(start_ns=start, end_ns=end, reached=reached, average_in_flight=average, share=share)
+
+
+def _in_flight(sent: NDArray[np.int64], ended: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Moments in order, and how many requests are in flight from each on."""
+    times = np.concatenate((sent, ended))
+    steps = np.concatenate((np.ones_like(sent), -np.ones_like(ended)))
+    moments, where = np.unique(times, return_inverse=True)
+    change = np.zeros(moments.size, dtype=np.int64)
+    np.add.at(change, where, steps)
+    return moments, np.cumsum(change)
+
+
+def _average(times: NDArray[np.int64], level: NDArray[np.int64], start_ns: int, end_ns: int) -> float | None:
+    if end_ns <= start_ns:
+        return None
+    edges = np.clip(times, start_ns, end_ns)
+    return float(np.sum(np.diff(edges) * level[:-1]) / (end_ns - start_ns))

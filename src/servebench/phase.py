@@ -1,0 +1,154 @@
+"""One phase of load from requests to records: plan, drive, read the spool, derive, store.
+
+Knows the order in which workload, engine, load, measure and store are used for a point, and nothing of how they work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.exchange import Exchange, PhaseReport, PlannedRequest, PointPlan, Target
+from servebench.contracts.request import Request
+from servebench.contracts.results import Record
+from servebench.contracts.settings import RunSettings
+from servebench.errors import StoreError
+from servebench.load.drive import drive
+from servebench.load.jobs import Counts
+from servebench.load.spool import read_spool
+from servebench.measure.derive import record
+from servebench.report.console import Display
+
+import httpx
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFacts:
+    """What the records of a phase need to know beside its spool. Stored beside it, so that a killed run can be read."""
+
+    run_id: str
+    point: str
+    warmup: bool
+    concurrency: int
+    repeat: int
+    planned: dict[str, tuple[int | None, int, bool]]
+    """For each request_id: planned prompt tokens, asked output tokens, whether exactly that many were asked for."""
+
+    def dump(self) -> bytes:
+        """As JSON."""
+        return orjson.dumps(self)
+
+    @classmethod
+    def load(cls, path: Path) -> PhaseFacts:
+        """From a file written with `dump`. Raises StoreError."""
+        try:
+            return cls(**orjson.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise StoreError(f"{path} cannot be read: {error}") from error
+
+    def record(self, exchange: Exchange) -> Record:
+        """The record of one exchange of this phase."""
+        prompt_tokens, output_tokens, _ = self.planned.get(exchange.request_id, (None, None, False))
+        return record(
+            exchange,
+            run_id=self.run_id,
+            point=self.point,
+            warmup=self.warmup,
+            planned_prompt_tokens=prompt_tokens,
+            asked_output_tokens=output_tokens,
+        )
+
+
+def target_of(running: RunningEngine) -> Target:
+    """Where a running engine's requests go."""
+    url = httpx.URL(running.base_url)
+    tls = url.scheme == "https"
+    return Target(
+        host=url.host,
+        port=url.port or (443 if tls else 80),
+        tls=tls,
+        verify_tls=running.verify_tls,
+        server_name=url.host,
+        headers=running.headers,
+    )
+
+
+def planned_requests(
+    engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request]
+) -> list[PlannedRequest]:
+    """Requests in the engine's dialect, as bytes."""
+    base_path = httpx.URL(running.base_url).path.rstrip("/")
+    planned = []
+    for request in requests:
+        path, body = engine.body(request, running.model, settings.workload)
+        planned.append(
+            PlannedRequest(
+                request_id=request.request_id,
+                path=base_path + path,
+                body=orjson.dumps(body),
+                session_id=request.session_id,
+            )
+        )
+    return planned
+
+
+class Watcher:
+    """Looks after a phase while it runs: shows progress, and stops it when the engine is gone."""
+
+    def __init__(self, display: Display, running: RunningEngine, label: str, planned: int, duration_s: float | None) -> None:
+        self._display = display
+        self._running = running
+        self._label = label
+        self._planned = planned
+        self._duration_s = duration_s
+        self._began = self._last = time.monotonic()
+        self._reads = 0
+        self._rate = 0.0
+
+    def __call__(self, counts: Counts) -> str | None:
+        """Called about ten times a second."""
+        now = time.monotonic()
+        spent = now - self._began
+        if now - self._last >= 1.0:
+            self._rate = (counts.reads - self._reads) / (now - self._last)
+            self._reads, self._last = counts.reads, now
+        done = counts.completed + counts.failed
+        if self._duration_s is not None:
+            left_s: float | None = max(0.0, self._duration_s - spent)
+        else:
+            left_s = spent / done * (self._planned - done) if done else None
+        self._display.progress(
+            label=self._label,
+            done=done,
+            planned=self._planned,
+            failed=counts.failed,
+            in_flight=counts.in_flight,
+            rate=self._rate or (counts.reads / spent if spent else 0.0),
+            left_s=left_s,
+        )
+        return "engine_died" if self._running.died() else None
+
+
+def drive_phase(
+    target: Target, plan: PointPlan, facts: PhaseFacts, spool: Path, watch: Watcher
+) -> tuple[PhaseReport, list[Record]]:
+    """Drive a phase and derive its records. The spool and its facts stay on disk until the caller has stored them.
+
+    Raises what `drive` raises; the spool is then left for `servebench recover`.
+    """
+    spool.parent.mkdir(parents=True, exist_ok=True)
+    spool.with_suffix(".json").write_bytes(facts.dump())
+    spool.touch()
+    report = drive(target, plan, spool=spool, watch=watch)
+    return report, [facts.record(exchange) for exchange in read_spool(spool)]
+
+
+def discard_spool(spool: Path) -> None:
+    """Remove a spool whose records are stored."""
+    spool.unlink(missing_ok=True)
+    spool.with_suffix(".json").unlink(missing_ok=True)

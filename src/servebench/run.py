@@ -1,0 +1,227 @@
+"""One run: start (or share) an engine, measure its points, store everything. The only module that makes results.
+
+It knows the order of the rooms and nothing of how they do their work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servebench.config import Job
+from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.exchange import PhaseReport, PointPlan, Target
+from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
+from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.results import Doubt, Point, Record, RunOutcome
+from servebench.contracts.settings import RunSettings
+from servebench.engine.tokenize import engine_tokenizer
+from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
+from servebench.keeper import EngineKeeper, Lease
+from servebench.load.plan import Level, levels, supply
+from servebench.measure.derive import count_missing
+from servebench.measure.points import PointContext, summarize
+from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, target_of
+from servebench.registry import Registry
+from servebench.report.console import Display
+from servebench.score.statistics import headline_intervals
+from servebench.score.validity import doubts
+from servebench.store import RecordWriter, RunFolder, write_points
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What `execute` is asked to do."""
+
+    job: Job
+    run_id: str
+    title: str
+    folder: RunFolder
+    registry: Registry
+    display: Display
+    keeper: EngineKeeper
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bench:
+    """An engine that runs, and all that its points share."""
+
+    settings: RunSettings
+    run_id: str
+    folder: RunFolder
+    display: Display
+    engine: Engine
+    running: RunningEngine
+    target: Target
+    workload: Workload
+    tokenizer: Tokenizer
+    writer: RecordWriter
+
+
+def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
+    """Do one run and say how it ended. A user's error, a dead engine and Ctrl-C are outcomes, never exceptions.
+
+    The lease tells what the manifest needs to know of the engine; None when it never ran.
+    """
+    points: list[Point] = []
+    lease: Lease | None = None
+    status, error, failure = "finished", None, None
+    hook = asked.registry.manager.hook
+    writer = RecordWriter(asked.folder)
+    try:
+        hook.servebench_run_started(
+            event=RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path)
+        )
+        lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
+        bench = _bench(asked, lease, writer)
+        for level in levels(bench.settings.load, bench.settings.workload.seed):
+            point, stopped = _measure(bench, level)
+            points.append(point)
+            write_points(asked.folder, points)
+            asked.display.point(point)
+            hook.servebench_point_finished(
+                event=PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path)
+            )
+            if stopped == "interrupt":
+                raise Interrupted("interrupted")
+            if stopped is not None or bench.running.died():
+                raise EngineError(bench.running.died() or "the engine died under load", kind="died")
+        if points and not any(point.row["requests_ok"] for point in points):
+            raise LoadError(_all_failed(points))
+    except (KeyboardInterrupt, Interrupted):
+        status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
+    except ServebenchError as problem:
+        status, error = "failed", str(problem)
+        failure = problem.kind if isinstance(problem, EngineError) else type(problem).__name__.removesuffix("Error").lower()
+    finally:
+        writer.close()
+    outcome = RunOutcome(
+        run_id=asked.run_id, status=status, error=error, failure=failure, points=tuple(points)  # type: ignore[arg-type]
+    )
+    hook.servebench_run_finished(
+        event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
+    )
+    return outcome, lease
+
+
+def _all_failed(points: Sequence[Point]) -> str:
+    reasons = [doubt.message for point in points for doubt in point.doubts if doubt.code == "errors"]
+    return f"no request succeeded: {reasons[0] if reasons else 'see requests.parquet for the errors'}"
+
+
+def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter) -> _Bench:
+    settings = asked.job.settings
+    workload_class = asked.registry.find("workload", settings.workload.name)
+    asked.display.status("preparing prompts")
+    return _Bench(
+        settings=settings,
+        run_id=asked.run_id,
+        folder=asked.folder,
+        display=asked.display,
+        engine=lease.engine,
+        running=lease.running,
+        target=target_of(lease.running),
+        workload=workload_class(settings.workload),
+        tokenizer=engine_tokenizer(lease.engine, lease.running, settings.model),
+        writer=writer,
+    )
+
+
+def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
+    """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was."""
+    name = f"concurrency {level.concurrency}" + (f" repeat {level.repeat}" if bench.settings.load.repeats > 1 else "")
+    rate_req_s = None
+    if level.warmup_requests:
+        requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
+        report, _ = _phase(bench, level, requests, warmup=True, label=f"{name}: warm-up")
+        if report.stopped:
+            return _point(bench, level, [], report, planned=0), report.stopped
+        rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
+    requests = _requests(bench, supply(level, rate_req_s), level.point)
+    report, records = _phase(bench, level, requests, warmup=False, label=name)
+    planned = len(requests) if level.requests is not None else report.sent
+    return _point(bench, level, records, report, planned=planned), report.stopped
+
+
+def _requests(bench: _Bench, count: int, stream: str) -> Sequence[Request]:
+    bench.display.status(f"preparing {count} prompts")
+    return bench.workload.requests(count, stream=stream, tokenizer=bench.tokenizer)
+
+
+def _phase(
+    bench: _Bench, level: Level, requests: Sequence[Request], *, warmup: bool, label: str
+) -> tuple[PhaseReport, list[Record]]:
+    load = bench.settings.load
+    plan = PointPlan(
+        requests=planned_requests(bench.engine, bench.running, bench.settings, requests),
+        concurrency=level.concurrency,
+        timeout_s=load.timeout_s,
+        connect_timeout_s=load.connect_timeout_s,
+        duration_s=None if warmup else level.duration_s,
+    )
+    facts = PhaseFacts(
+        run_id=bench.run_id,
+        point=level.point,
+        warmup=warmup,
+        concurrency=level.concurrency,
+        repeat=level.repeat,
+        planned={r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests},
+    )
+    watch = Watcher(bench.display, bench.running, label, len(requests), plan.duration_s)
+    spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
+    report, records = drive_phase(bench.target, plan, facts, spool, watch)
+    records = count_missing(records, lambda texts: bench.tokenizer.count(texts)) if bench.tokenizer.exact else records
+    bench.writer.append(records)
+    discard_spool(spool)
+    return report, records
+
+
+def _point(bench: _Bench, level: Level, records: Sequence[Record], report: PhaseReport, *, planned: int) -> Point:
+    row = summarize_point(bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version)
+    row["requests_planned"] = planned
+    found = doubts(row, records, report, bench.settings, tokenizer_exact=bench.tokenizer.exact)
+    if report.stopped == "interrupt":
+        found += (
+            Doubt(
+                code="interrupted",
+                message=f"the point was stopped after {report.elapsed_s:.0f} s",
+                remedy="run it again",
+                void=True,
+            ),
+        )
+    return Point(row=row, doubts=tuple(found))
+
+
+def summarize_point(
+    settings: RunSettings,
+    level: Level,
+    records: Sequence[Record],
+    report: PhaseReport,
+    *,
+    run_id: str,
+    engine_version: str | None,
+) -> dict[str, Any]:
+    """The row of a point with the intervals of its headline numbers."""
+    context = PointContext(
+        run_id=run_id,
+        point=level.point,
+        engine=settings.engine.name,
+        engine_version=engine_version,
+        launch=settings.launch.name,
+        model=settings.model.name,
+        gpu=settings.gpu.name,
+        gpu_count=settings.gpu.count,
+        price_usd_per_hour=settings.gpu.price_usd_per_hour,
+        workload=settings.workload.name,
+        concurrency=level.concurrency,
+        rate=None,
+        repeat=level.repeat,
+        warmup_s=settings.load.warmup_s,
+        emulated=settings.launch.name == "emulated",
+    )
+    row, sample = summarize(records, context=context, report=report, slo=settings.slo)
+    for name, interval in headline_intervals(sample).items():
+        row[f"{name}_low"], row[f"{name}_high"] = interval if interval is not None else (None, None)
+    return row

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from servebench.config import combination_faults, normalised
+from servebench.config.combine import section_faults
+from servebench.contracts.settings import (
+    EngineSettings,
+    GpuSettings,
+    LaunchSettings,
+    LengthSettings,
+    LoadSettings,
+    ModelSettings,
+    QualitySettings,
+    RunSettings,
+    SloSettings,
+    StudySettings,
+    TelemetrySettings,
+    TrackingSettings,
+    WorkloadSettings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address(LaunchSettings):
+    base_url: str | None = None
+
+
+GOOD = RunSettings(
+    engine=EngineSettings(name="e"),
+    launch=LaunchSettings(name="process"),
+    model=ModelSettings(name="m"),
+    gpu=GpuSettings(name="none"),
+    workload=WorkloadSettings(name="w"),
+    load=LoadSettings(name="l", concurrency=(1, 2)),
+    quality=QualitySettings(name="none"),
+    slo=SloSettings(),
+    telemetry=TelemetrySettings(),
+    tracking=TrackingSettings(),
+    study=StudySettings(),
+)
+
+
+def load(**keys: Any) -> dict[str, Any]:
+    return {"load": LoadSettings(**{"name": "l", "concurrency": (1,), **keys})}
+
+
+def length(**keys: Any) -> dict[str, Any]:
+    return {"workload": WorkloadSettings(name="w", input_tokens=LengthSettings(**keys))}
+
+
+def address(url: str | None) -> dict[str, Any]:
+    return {"launch": Address(name="attach", base_url=url)}
+
+
+FAULTS = [
+    (load(concurrency=None), "load.concurrency: no level is given"),
+    (load(concurrency=()), "load.concurrency: the list is empty"),
+    (load(concurrency=(4, 1, 4)), "load.concurrency: 4 is there more than once"),
+    (load(concurrency=None, rate=(1.0,)), "load.rate: open-loop levels are not available yet"),
+    (load(rate=(1.0,)), "load.rate: open-loop levels are not available yet"),
+    (load(requests=None), "load.requests: a point needs an end"),
+    (load(requests=50, duration_s=60.0), "load.requests=50 and load.duration_s=60 exclude each other"),
+    (load(warmup_s=5.0), "load.warmup_s=5 needs load.duration_s"),
+    (load(warmup_s=60.0, duration_s=60.0), "load.warmup_s=60 leaves nothing of load.duration_s=60"),
+    (load(workers=4), "load.workers=4: more than one worker is not available yet"),
+    (load(max_concurrency=4), "load.max_concurrency=4 bounds open-loop levels only"),
+    ({"quality": QualitySettings(name="mmlu")}, "quality=mmlu: grading answers is not available yet"),
+    (length(kind="fixed"), "workload.input_tokens: kind fixed needs mean"),
+    (length(kind="uniform", min=1), "workload.input_tokens: kind uniform needs max"),
+    (length(kind="uniform", min=5, max=2), "workload.input_tokens: min 5 is larger than max 2"),
+    (length(kind="normal", mean=5.0), "workload.input_tokens: kind normal needs stdev"),
+    (length(kind="lognormal"), "workload.input_tokens: kind lognormal needs mean and stdev"),
+    (length(kind="normal", mean=5.0, stdev=1.0, min=9, max=3), "workload.input_tokens: min 9 is larger than max 3"),
+    (address(None), "launch=attach needs the address of the engine"),
+    (address(""), "launch=attach needs the address of the engine"),
+    (address("host:8000"), "launch.base_url: 'host:8000' is not an http(s) URL"),
+    (address("ftp://host/v1"), "launch.base_url: 'ftp://host/v1' is not an http(s) URL"),
+    (address("http://"), "launch.base_url: 'http://' is not an http(s) URL"),
+    (address("http://host:80x/v1"), "launch.base_url: 'http://host:80x/v1' is not an http(s) URL"),
+    (
+        {"engine": EngineSettings(name="e", tensor_parallel_size=4), "gpu": GpuSettings(name="h100", count=2)},
+        "engine.tensor_parallel_size=4 needs 4 GPUs, but gpu.count=2",
+    ),
+    ({"study": StudySettings(name="../x")}, "study.name: '../x' is not the name of a folder"),
+    ({"study": StudySettings(name="..")}, "study.name: '..' is not the name of a folder"),
+]
+ALLOWED = [
+    {},
+    load(duration_s=60.0),
+    load(duration_s=60.0, requests=None, warmup_s=30.0),
+    load(workers="auto", repeats=3, order="interleaved"),
+    length(kind="fixed", mean=5.0),
+    length(kind="uniform", min=2, max=2),
+    length(kind="lognormal", mean=5.0, stdev=1.0, max=9),
+    address("http://127.0.0.1:8000/v1"),
+    address("https://[::1]/v1"),
+    {"engine": EngineSettings(name="e", tensor_parallel_size=4)},
+    {"study": StudySettings(name="nightly.2")},
+]
+
+
+@pytest.mark.parametrize(("change", "start"), FAULTS)
+def test_impossible_combination_is_told(change: dict[str, Any], start: str) -> None:
+    """Each impossible combination gives exactly one line, which says what to do next."""
+    (line,) = combination_faults(replace(GOOD, **change))
+    assert line.startswith(start)
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("change", ALLOWED)
+def test_possible_combination_passes(change: dict[str, Any]) -> None:
+    """What can be run is not refused."""
+    assert combination_faults(replace(GOOD, **change)) == []
+
+
+@pytest.mark.parametrize(
+    ("launch", "launchable", "faults"),
+    [
+        (LaunchSettings(name="process"), False, 1),
+        (Address(name="attach", base_url="http://h/v1"), False, 0),
+        (Address(name="attach", base_url="http://h/v1"), True, 0),
+        (LaunchSettings(name="process"), True, 0),
+    ],
+)
+def test_an_endpoint_cannot_be_launched(launch: LaunchSettings, launchable: bool, faults: int) -> None:
+    """An engine that only somebody else starts needs launch=attach; any engine may be attached to."""
+    assert len(combination_faults(replace(GOOD, launch=launch), launchable=launchable)) == faults
+
+
+def test_all_combinations_are_told_at_once() -> None:
+    """One fault does not hide another."""
+    settings = replace(GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu"))
+    assert len(combination_faults(settings)) == 3
+
+
+def test_checks_of_missing_sections_are_left_out() -> None:
+    """While a section is not valid, what does not depend on it is still checked."""
+    assert len(section_faults({"load": LoadSettings(name="l")}, launchable=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "asked", "expected"), [(2, None, 2), (4, 2, 2), (1, None, None), (0, None, None), (0, 2, 2)]
+)
+def test_gpus_set_tensor_parallelism(count: int, asked: int | None, expected: int | None) -> None:
+    """Two GPUs and more set the tensor parallelism, unless it is told."""
+    engine = EngineSettings(name="e", tensor_parallel_size=asked)
+    settings = replace(GOOD, engine=engine, gpu=GpuSettings(name="h100", count=count))
+    assert normalised(settings).engine.tensor_parallel_size == expected
+
+
+@pytest.mark.parametrize(
+    ("requests", "duration_s", "expected"), [("auto", 60.0, None), ("auto", None, "auto"), (50, None, 50)]
+)
+def test_a_timed_point_has_no_number_of_requests(requests: Any, duration_s: float | None, expected: Any) -> None:
+    """With a duration `auto` requests are none."""
+    settings = replace(GOOD, **load(requests=requests, duration_s=duration_s))
+    assert normalised(settings).load.requests == expected

@@ -1,0 +1,98 @@
+"""The shipped config files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from servebench.config import compose_jobs
+from servebench.config.folders import conf_dir
+from servebench.errors import ConfigError
+from servebench.registry import Registry, build
+
+CONF = Path(__file__).parents[2] / "conf"
+ATTACHED = ["launch=attach", "launch.base_url=http://127.0.0.1:8000/v1"]
+FILES = sorted(path for path in CONF.rglob("*.yaml") if path.stem not in ("base", "config"))
+LATER = {"vllm", "sglang", "trtllm"}
+
+
+def choice(path: Path) -> str:
+    return f"{path.parent.name}={path.stem}"
+
+
+def test_the_checkout_has_the_config_folder() -> None:
+    """In a checkout the folder beside the package is used."""
+    assert conf_dir() == CONF
+
+
+@pytest.mark.parametrize("path", [*CONF.rglob("*.yaml")], ids=lambda path: str(path.relative_to(CONF)))
+def test_each_file_opens_with_a_comment(path: Path) -> None:
+    """Each config file says first what it is."""
+    assert path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("path", FILES, ids=choice)
+def test_each_file_composes_into_a_job(path: Path, registry: Registry) -> None:
+    """Each option composes with the default job and fits its settings; an engine without a class says only that."""
+    overrides = [choice(path)]
+    if path.parent.name == "launch" and path.stem == "attach":
+        overrides += ATTACHED[1:]
+    if path.parent.name == "engine":
+        overrides += ATTACHED
+    if path.stem in LATER:
+        with pytest.raises(ConfigError, match="nothing installed offers the engine") as caught:
+            compose_jobs(overrides, registry)
+        assert len(caught.value.faults) == 1
+        return
+    (job,) = compose_jobs(overrides, registry)
+    if "name" in job.resolved[path.parent.name] and path.parent.name not in ("model", "study"):
+        assert job.resolved[path.parent.name]["name"] == path.stem
+
+
+@pytest.mark.parametrize("path", FILES, ids=choice)
+def test_each_file_composes_with_the_real_classes(path: Path) -> None:
+    """The files fit the settings of the classes that servebench itself offers."""
+    real = build([], set())
+    group, option = path.parent.name, path.stem
+    if group == "engine" and option not in real.kinds["engine"]:
+        pytest.skip("its class comes with a plugin or with a later version")
+    chosen = {"engine": "openai", "launch": "attach", group: option}
+    overrides = [f"{key}={value}" for key, value in chosen.items()]
+    if chosen["launch"] == "attach":
+        overrides += ATTACHED[1:]
+        assert len(compose_jobs(overrides, real)) == 1
+    else:
+        with pytest.raises(ConfigError, match="engine=openai is run by somebody else"):
+            compose_jobs(overrides, real)
+
+
+def test_the_default_job(registry: Registry) -> None:
+    """`servebench` alone is the embedded engine, the small model and a few levels."""
+    (job,) = compose_jobs([], registry)
+    settings = job.settings
+    assert (settings.engine.name, settings.launch.name, settings.gpu.name) == ("llamacpp", "process", "none")
+    assert settings.load.concurrency == (1, 2, 4, 8)
+    assert settings.model.gguf is not None
+    assert settings.workload.output_tokens == 64
+    assert job.overrides == ()
+
+
+def test_the_steady_window_is_three_minutes(registry: Registry) -> None:
+    """The steady preset measures 180 s after 60 s of warm-up."""
+    (job,) = compose_jobs(["load=steady"], registry)
+    load = job.settings.load
+    assert load.duration_s is not None
+    assert load.duration_s - load.warmup_s == 180.0
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "model").glob("*.yaml")), ids=lambda path: path.stem)
+def test_model_shapes_agree(path: Path, registry: Registry) -> None:
+    """Key-value heads divide the heads, so that each file's shape can be one."""
+    if path.stem == "base":
+        pytest.skip("it describes no model")
+    (job,) = compose_jobs([choice(path)], registry)
+    model = job.settings.model
+    assert model.heads is not None
+    assert model.kv_heads is not None
+    assert model.heads % model.kv_heads == 0

@@ -1,0 +1,333 @@
+"""Command lines, from the words to jobs or to the faults that are told."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from servebench.config import compose_jobs
+from servebench.errors import ConfigError
+from servebench.registry import PluginInfo, Registry
+
+ATTACHED = "launch=attach launch.base_url=http://h/v1"
+
+
+def told(line: str, registry: Registry) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        compose_jobs(shlex.split(line), registry)
+    for fault in caught.value.faults:
+        assert "\n" not in fault
+        assert "HYDRA_FULL_ERROR" not in fault
+    return caught.value.faults
+
+
+ENGINES = "llamacpp, openai, sglang, trtllm, vllm"
+FAULTS = [
+    ("engine=vlm", f"engine=vlm: no such engine; did you mean 'vllm'? known are {ENGINES}"),
+    ("engine=base", f"engine=base: no such engine; known are {ENGINES}"),
+    ("engine=5", f"engine=5: no such engine; known are {ENGINES}"),
+    ("engin=vllm", "engin=vllm: no such config group; did you mean 'engine'?"),
+    ("port=1", "port=1: no such config group; did you mean 'engine.port'?"),
+    ("load.concurency=[1]", "load.concurency: unknown key; did you mean 'load.concurrency'?"),
+    ("engin.port=1", "engin.port: unknown key; did you mean 'engine.port'?"),
+    ("engine.port=abc", "engine.port: 'abc' is not allowed: must be a whole number (from engine.port=abc)"),
+    ("load.concurrency=[0]", "load.concurrency.0: 0 is not allowed: must be 1 or more (from load.concurrency=[0])"),
+    ("engine={port:-1}", "engine.port: -1 is not allowed: must be 0 or more (from engine={port:-1})"),
+    (
+        "engine=[openai,llamacpp]",
+        "engine=[openai,llamacpp]: a run has one engine; for a run of each, -m engine=openai,llamacpp",
+    ),
+    ("engine=openai,llamacpp " + ATTACHED, "engine=openai,llamacpp: several values make several runs: add -m"),
+    (
+        "load.concurrency=1,2",
+        "load.concurrency=1,2: several values make several runs: add -m; "
+        "for one run with a list write load.concurrency=[1,2]",
+    ),
+    ("foo", "foo: not an override; write group=option or group.key=value"),
+    ("engine.dtype='${nope}'", "engine.dtype: interpolation key 'nope' not found (from engine.dtype=${nope})"),
+    ("engine.dtype=???", "engine.dtype: must be given, as engine.dtype=VALUE (from engine.dtype=???)"),
+    ("~engine", "engine: nothing is chosen; choose with engine=NAME"),
+    ("experiment=nope", "experiment=nope: no such experiment; none is known"),
+    ("quality=mmlu", "quality=mmlu: grading answers is not available yet in this version; use quality=none"),
+    (
+        "load.rate=[5]",
+        "load.rate: open-loop levels are not available yet in this version; give load.concurrency and no rate",
+    ),
+    ("--config-dir nowhere", "--config-dir nowhere: no such folder"),
+    ("-m engine=glob(x*)", "engine=glob(x*): nothing matches"),
+    (
+        "-m engine.seed=interval(1,3)",
+        "engine.seed=interval(1,3): an interval cannot be counted off; name values, as in engine.seed=1,2,4",
+    ),
+    ("launch=attach", "launch=attach needs the address of the engine: launch.base_url=http://HOST:PORT/v1"),
+]
+
+
+@pytest.mark.parametrize(("line", "fault"), FAULTS)
+def test_each_fault_is_one_line(line: str, fault: str, registry: Registry) -> None:
+    """Whatever is wrong is told in exactly one line, with where it came from and what to do."""
+    assert told(line, registry) == [fault]
+
+
+@pytest.mark.parametrize("override", ["load.concurrency=[1,2", "engine.dtype='a", "=", "engine.env={A:"])
+def test_syntax_errors_name_the_override(override: str, registry: Registry) -> None:
+    """An override that cannot be read is named, in one line without Hydra's grammar."""
+    with pytest.raises(ConfigError) as caught:
+        compose_jobs([override], registry)
+    (line,) = caught.value.faults
+    assert line.startswith(override)
+    assert "\n" not in line
+    assert len(line) < 250
+
+
+def test_faults_of_all_kinds_are_told_together(registry: Registry) -> None:
+    """A syntax error, unknown names, wrong values and an impossible combination: none hides another."""
+    line = "engine=vlm gpu=h1000 engine.port=8.5 load.concurency=1 load.requests=x foo=[ quality=mmlu launch=attach"
+    starts = [
+        "foo=[: cannot be read",
+        "engine=vlm: no such engine",
+        "gpu=h1000: no such gpu",
+        "quality=mmlu: grading",
+        "engine.port: 8.5 is not allowed",
+        "load.concurency: unknown key",
+        "load.requests: 'x' is not allowed",
+        "launch=attach needs the address",
+    ]
+    faults = told(line, registry)
+    assert sorted(fault[:12] for fault in faults) == sorted(start[:12] for start in starts)
+
+
+def test_the_faults_of_all_jobs_are_told_once(registry: Registry) -> None:
+    """Every job of a sweep is checked before anything starts; what they share is told once."""
+    faults = told(f"-m {ATTACHED} engine=openai,vlm load=quick,fin load.repeats=0,1", registry)
+    assert len(faults) == 3
+    assert [fault.split(":")[0] for fault in faults] == ["load.repeats", "load=fin", "engine=vlm"]
+
+
+def test_keys_of_an_unknown_engine_are_not_guessed_at(registry: Registry) -> None:
+    """Which keys an engine has is not known when the engine is not, but a wrong value of a shared key is."""
+    assert len(told("engine=vlm engine.anything=1", registry)) == 1
+    assert len(told("engine=vlm engine.anything=1 engine.port=x", registry)) == 2
+
+
+MISSING = (
+    "engine=llamacpp is not installed: install servebench-llamacpp, "
+    "or choose another engine with engine=NAME (installed: openai)"
+)
+
+
+@pytest.mark.parametrize("line", ["", "engine=llamacpp", "engine.threads=4", "-m engine.seed=1,2"])
+def test_the_missing_default_engine_says_how_to_get_it(line: str, make_registry: Callable[..., Registry]) -> None:
+    """Without its plugin, plain `servebench` is one line that names the distribution to install."""
+    assert told(line, make_registry(plugin=False)) == [MISSING]
+
+
+def test_the_default_engine_is_not_needed_for_others(make_registry: Callable[..., Registry]) -> None:
+    """A sweep over other engines works though the default one is not installed."""
+    jobs = compose_jobs(shlex.split(f"-m engine=openai engine.port=1,2 {ATTACHED}"), make_registry(plugin=False))
+    assert [job.settings.engine.port for job in jobs] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "line"),
+    [
+        (
+            "broken",
+            "ImportError: no",
+            "engine=llamacpp: its plugin servebench-llamacpp 1.0 did not load (ImportError: no)",
+        ),
+        (
+            "disabled",
+            None,
+            "engine=llamacpp: its plugin servebench-llamacpp is disabled by SERVEBENCH_DISABLE_PLUGINS; unset it",
+        ),
+    ],
+)
+def test_a_plugin_that_did_not_load_is_told(
+    status: str, error: str | None, line: str, make_registry: Callable[..., Registry]
+) -> None:
+    """An engine whose plugin is there but broken or disabled is not told to be installed."""
+    info = PluginInfo(name="llamacpp", distribution="servebench-llamacpp", version="1.0", status=status, error=error)
+    assert told("engine=llamacpp", make_registry(plugin=False, plugins=(info,))) == [line]
+
+
+def test_an_engine_with_a_file_and_no_class(registry: Registry) -> None:
+    """An engine whose class is not there says so in one line, whatever keys are set."""
+    (line,) = told("engine=vllm engine.whatever=1", registry)
+    assert line.startswith("engine=vllm: its config is there, but nothing installed offers the engine")
+
+
+SWEEPS = [
+    (f"-m engine=openai,llamacpp engine.port=1 {ATTACHED}", [("openai", 1), ("llamacpp", 1)]),
+    ("-m engine=llamacpp engine.port=range(1,4)", [("llamacpp", 1), ("llamacpp", 2), ("llamacpp", 3)]),
+    (
+        f"-m engine.port=1,2 engine=openai,llamacpp {ATTACHED}",
+        [("openai", 1), ("llamacpp", 1), ("openai", 2), ("llamacpp", 2)],
+    ),
+    (f"-m {ATTACHED} engine=glob(*,exclude=[vllm,sglang,trtllm])", [("llamacpp", 0), ("openai", 0)]),
+    ("-m engine.port=1,2 engine.port=7", [("llamacpp", 7)]),
+    ("-m", [("llamacpp", 0)]),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), SWEEPS)
+def test_sweeps_are_in_hydras_order(line: str, expected: list[tuple[str, int]], registry: Registry) -> None:
+    """The last key varies fastest, and shared keys work whatever the default engine is."""
+    jobs = compose_jobs(shlex.split(line), registry)
+    assert [(job.settings.engine.name, job.settings.engine.port) for job in jobs] == expected
+
+
+def test_keys_that_only_the_swept_engine_has(registry: Registry) -> None:
+    """A key of the swept engine alone can be set and swept; it needs no `+`."""
+    jobs = compose_jobs(["-m", "engine=llamacpp", "engine.threads=1,2"], registry)
+    assert [job.resolved["engine"]["threads"] for job in jobs] == [1, 2]
+    assert jobs[1].overrides == ("engine=llamacpp", "engine.threads=2")
+
+
+def test_resolved_is_the_whole_config(registry: Registry) -> None:
+    """The resolved config holds every section, no hydra node, and is JSON."""
+    (job,) = compose_jobs(
+        ["engine.extra_args.some-flag=true", "engine.env.OMP_NUM_THREADS=4", "hydra.verbose=false"], registry
+    )
+    assert json.loads(json.dumps(job.resolved)) == job.resolved
+    assert "hydra" not in job.resolved
+    assert job.resolved["engine"]["extra_args"] == {"some-flag": True}
+    assert job.settings.engine.env == {"OMP_NUM_THREADS": "4"}
+    assert job.overrides == ("engine.extra_args.some-flag=true", "engine.env.OMP_NUM_THREADS=4")
+
+
+MODELS = [
+    ("model.name=foo", "foo", None, None),
+    ("model.path=/models/some-folder", "some-folder", None, "/models/some-folder"),
+    ("model.path=/models/some.Q4_0.gguf", "some.Q4_0", None, "/models/some.Q4_0.gguf"),
+    ("model=qwen2.5-7b-instruct model.path=/q", "Qwen/Qwen2.5-7B-Instruct", 28, "/q"),
+    ("model=qwen2.5-7b-instruct model.name=served", "served", 28, None),
+    ("model.revision=main", "smollm2-135m-instruct", 30, None),
+]
+
+
+@pytest.mark.parametrize(("line", "name", "layers", "path"), MODELS)
+def test_a_model_named_by_hand_is_no_preset(
+    line: str, name: str, layers: int | None, path: str | None, registry: Registry
+) -> None:
+    """A name or path of one's own never takes the default model's file and shape; a chosen preset keeps its own."""
+    model = compose_jobs(line.split(), registry)[0].settings.model
+    assert (model.name, model.layers, model.path) == (name, layers, path)
+    assert (model.gguf is None) == (name != "smollm2-135m-instruct")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's config folder: an experiment that sweeps, one that does not, a load and broken files."""
+    files = {
+        "experiment/sweeping.yaml": "# @package _global_\ndefaults:\n  - override /load: fine\n  - _self_\n"
+        "engine:\n  seed: 3\nhydra:\n  sweeper:\n    params:\n      engine.port: 1,2\n",
+        "experiment/plain.yaml": "# @package _global_\ndefaults:\n  - override /gpu: h100\n  - _self_\n",
+        "load/mine.yaml": "defaults:\n  - base\n  - _self_\nname: mine\nconcurrency: [2]\nrepeats: 0\n",
+        "load/good.yaml": "defaults:\n  - base\n  - _self_\nname: good\nconcurrency: 3\n",
+        "load/broken.yaml": "name: [\n",
+        "load/orphan.yaml": "defaults:\n  - bse\n  - _self_\nname: orphan\n",
+        "load/typo.yaml": "defaults:\n  - base\n  - _self_\nname: typo\nconcurency: 3\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "mine"
+
+
+def test_an_experiments_sweep_comes_first(folder: Path, registry: Registry) -> None:
+    """The sweep of an experiment file varies slower than that of the command line, which may replace it."""
+    words = ["-m", "--config-dir", str(folder), "experiment=sweeping"]
+    jobs = compose_jobs([*words, "load.repeats=1,2"], registry)
+    assert [(job.settings.engine.port, job.settings.load.repeats) for job in jobs] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert all(job.settings.load.name == "fine" and job.settings.engine.seed == 3 for job in jobs)
+    assert [job.settings.engine.port for job in compose_jobs([*words, "engine.port=9"], registry)] == [9]
+
+
+def test_each_swept_experiment_brings_its_own_sweep(folder: Path, registry: Registry) -> None:
+    """Over several experiments, each is expanded by its own sweep."""
+    jobs = compose_jobs(["-m", "-cd", str(folder), "experiment=sweeping,plain"], registry)
+    assert [(job.settings.engine.port, job.settings.gpu.name) for job in jobs] == [
+        (1, "none"),
+        (2, "none"),
+        (0, "h100"),
+    ]
+
+
+def test_a_sweeping_experiment_needs_m(folder: Path, registry: Registry) -> None:
+    """Without -m an experiment that makes several runs says so."""
+    faults = told(f"-cd {folder} experiment=sweeping", registry)
+    assert faults == ["experiment=sweeping sweeps engine.port, so it makes several runs: add -m"]
+
+
+def test_faults_name_the_file(folder: Path, registry: Registry) -> None:
+    """A wrong value or key that no override set is told with the file that did."""
+    assert told(f"-cd {folder} load=mine", registry) == [
+        f"load.repeats: 0 is not allowed: must be 1 or more (from {folder}/load/mine.yaml)"
+    ]
+    assert told(f"-cd {folder} load=typo", registry) == [
+        f"load.concurency: unknown key; did you mean 'load.concurrency'? (from {folder}/load/typo.yaml)",
+    ]
+    (line,) = told("engine.env=null workload=unique workload.output_tokens.mean=0", registry)[:1]
+    assert line == "engine.env: null is not allowed: must be a mapping (from engine.env=null)"
+
+
+def test_files_that_cannot_be_composed(folder: Path, registry: Registry) -> None:
+    """A file that is no YAML, or inherits what is not there, is named in one line."""
+    (line,) = told(f"-cd {folder} load=broken", registry)
+    assert f"{folder}/load/broken.yaml, line 2" in line
+    (line,) = told(f"-cd {folder} load=orphan", registry)
+    assert line.startswith("in 'load/orphan': could not load 'load/bse'")
+
+
+def test_a_users_folder_adds_options(folder: Path, registry: Registry) -> None:
+    """A file in a user's folder is an option like any other; a bare number is a list of one level."""
+    (job,) = compose_jobs(["--config-dir", str(folder), "load=good"], registry)
+    assert job.settings.load.concurrency == (3,)
+    assert "good" in told(f"-cd {folder} load=nothing", registry)[0]
+
+
+def test_a_hidden_file_is_told(folder: Path, registry: Registry) -> None:
+    """A file that Hydra would silently pass over, for a built-in one has its name, is a fault."""
+    (folder / "load" / "quick.yaml").write_text("name: quick\n")
+    (line,) = told(f"-cd {folder}", registry)
+    assert line.startswith(f"{folder}/load/quick.yaml: never read")
+
+
+def test_another_primary_config(folder: Path, registry: Registry) -> None:
+    """`--config-name` starts from a file of the user's, which may build on config.yaml."""
+    (folder / "nightly.yaml").write_text("defaults:\n  - config\n  - _self_\nload:\n  repeats: 5\n")
+    (job,) = compose_jobs(["-cd", str(folder), "-cn", "nightly"], registry)
+    assert job.settings.load.repeats == 5
+    assert len(told(f"-cd {folder} -cn nothing", registry)) == 1
+
+
+def test_a_plugin_folder_that_is_not_there_hurts_nobody(make_registry: Callable[..., Registry]) -> None:
+    """A plugin whose config folder is missing does not keep other engines from running."""
+    registry = make_registry(plugin=False)
+    broken = Registry(registry.manager, (), registry.kinds, ("pkg://no_such_package.conf", "/no/such/folder"))
+    assert len(compose_jobs(f"engine=openai {ATTACHED}".split(), broken)) == 1
+
+
+def test_nothing_is_written(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Composing makes no folder and changes no directory."""
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    compose_jobs(["-m", "engine.port=1,2"], registry)
+    assert sorted(tmp_path.iterdir()) == before
+    assert Path.cwd() == tmp_path
+
+
+def test_a_users_own_conf_folder_is_not_picked_up(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """./conf is read only when --config-dir names it."""
+    (tmp_path / "conf" / "load").mkdir(parents=True)
+    (tmp_path / "conf" / "load" / "local.yaml").write_text("name: local\n")
+    monkeypatch.chdir(tmp_path)
+    assert "local" not in told("load=local", registry)[0].partition("known are")[2]

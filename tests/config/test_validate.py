@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from servebench.config import Job, compose_jobs, settings_from_dict
+from servebench.errors import ConfigError
+from servebench.registry import Registry
+
+
+@pytest.fixture(scope="module")
+def job(registry: Registry) -> Job:
+    (job,) = compose_jobs(["engine.threads=2", "gpu.count=2", "load=steady"], registry)
+    return job
+
+
+@pytest.fixture
+def resolved(job: Job) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads(json.dumps(job.resolved))
+    return stored
+
+
+def faults(resolved: dict[str, Any], registry: Registry) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        settings_from_dict(resolved, registry)
+    return caught.value.faults
+
+
+def test_a_stored_config_gives_the_same_settings(job: Job, resolved: dict[str, Any], registry: Registry) -> None:
+    """What was stored as JSON gives the settings of the run that stored it, what followed from others included."""
+    settings = settings_from_dict(resolved, registry)
+    assert settings == job.settings
+    assert type(settings.engine) is type(job.settings.engine)
+    assert settings.engine.tensor_parallel_size == 2
+    assert settings.load.requests is None
+    assert resolved["load"]["requests"] is None
+
+
+VALUES = [
+    ("load", "concurrency", [0], "load.concurrency.0: 0 is not allowed: must be 1 or more"),
+    ("load", "concurrency", [1, True], "load.concurrency.1: true is not allowed: must be a whole number"),
+    ("load", "concurrency", "8", "load.concurrency: '8' is not allowed: must be a list"),
+    ("load", "concurrency", ["8"], "load.concurrency.0: '8' is not allowed: must be a whole number"),
+    ("load", "concurrency", 2.5, "load.concurrency.0: 2.5 is not allowed: must be a whole number"),
+    ("load", "timeout_s", True, "load.timeout_s: true is not allowed: must be a number"),
+    ("load", "timeout_s", "8", "load.timeout_s: '8' is not allowed: must be a number"),
+    ("load", "timeout_s", 0, "load.timeout_s: 0 is not allowed: must be more than 0"),
+    ("load", "timeout_s", float("inf"), "load.timeout_s: inf is not allowed: must be a finite number"),
+    ("load", "requests", 0, "load.requests: 0 is not allowed: must be 1 or more or 'auto'"),
+    ("load", "requests", "all", "load.requests: 'all' is not allowed: must be a whole number or 'auto'"),
+    ("load", "order", "x", "load.order: 'x' is not allowed: must be 'ascending', 'shuffled' or 'interleaved'"),
+    ("engine", "gpu_memory_fraction", 90, "engine.gpu_memory_fraction: 90 is not allowed: must be 1 or less"),
+    ("engine", "port", 70000, "engine.port: 70000 is not allowed: must be 65535 or less"),
+    ("engine", "reuse", 1, "engine.reuse: 1 is not allowed: must be true or false"),
+    ("engine", "host", None, "engine.host: null is not allowed: must be text"),
+    ("engine", "env", [], "engine.env: [] is not allowed: must be a mapping"),
+    ("engine", "threads", "two", "engine.threads: 'two' is not allowed: must be a whole number"),
+    (
+        "engine",
+        "extra_args",
+        {"_target_": "os.system"},
+        "engine.extra_args._target_: unknown key; nothing is constructed from a config",
+    ),
+    ("engine", "extra_args", {1: 2}, "engine.extra_args.1: the key 1 is not allowed: must be text; quote it"),
+    (
+        "engine",
+        "extra_args",
+        {"a": b"x"},
+        "engine.extra_args.a: b'x' is not allowed: must be text, a number, true, false or null",
+    ),
+    ("engine", "dtype", "???", "engine.dtype: must be given, as engine.dtype=VALUE"),
+    ("workload", "input_tokens", "x", "workload.input_tokens: 'x' is not allowed: must be a whole number or a mapping"),
+    (
+        "workload",
+        "input_tokens",
+        {"kind": "fixed", "mean": 0},
+        "workload.input_tokens.mean: 0 is not allowed: must be more than 0",
+    ),
+    (
+        "model",
+        "gguf",
+        {"package": "p", "version": "1", "member": "m"},
+        "model.gguf.sha256: must be given, as model.gguf.sha256=VALUE",
+    ),
+    ("engine", "prot", 1, "engine.prot: unknown key; did you mean 'engine.port'?"),
+    ("launch", "base_url", "x", "launch.base_url: unknown key; known are launch.name"),
+    ("engine", "name", "vlm", "engine=vlm: no such engine; known are llamacpp, openai"),
+    ("launch", "name", "proces", "launch=proces: no such launch; did you mean 'process'? known are attach, process"),
+]
+
+
+@pytest.mark.parametrize(("section", "key", "value", "line"), VALUES)
+def test_each_wrong_value_is_one_line(
+    section: str, key: str, value: object, line: str, resolved: dict[str, Any], registry: Registry
+) -> None:
+    """A wrong value is told by its path, what it is and what is allowed; nothing is taken for something else."""
+    resolved[section][key] = value
+    assert faults(resolved, registry) == [line]
+
+
+ACCEPTED = [
+    ("load", "concurrency", 4, (4,)),
+    ("load", "timeout_s", 8, 8.0),
+    ("engine", "env", {"OMP_NUM_THREADS": 4}, {"OMP_NUM_THREADS": "4"}),
+    ("engine", "extra_args", {"a": [1, None, True], "b": {"c": 1.5}}, {"a": [1, None, True], "b": {"c": 1.5}}),
+    ("model", "revision", 1234567, "1234567"),
+]
+
+
+@pytest.mark.parametrize(("section", "key", "value", "expected"), ACCEPTED)
+def test_what_is_plainly_meant_is_accepted(
+    section: str, key: str, value: object, expected: object, resolved: dict[str, Any], registry: Registry
+) -> None:
+    """A bare number is a list of one level, and a whole number is text where text must be."""
+    resolved[section][key] = value
+    resolved["load"].update(duration_s=None, warmup_s=0.0, requests="auto")
+    assert getattr(getattr(settings_from_dict(resolved, registry), section), key) == expected
+
+
+def test_all_faults_are_told_together(resolved: dict[str, Any], registry: Registry) -> None:
+    """Faults of several sections, an unknown section and a missing one are told at once."""
+    resolved["engine"]["port"] = -1
+    resolved["load"]["repeats"] = 0
+    resolved["lod"] = {}
+    del resolved["slo"]
+    assert faults(resolved, registry) == [
+        "lod: unknown key; did you mean 'load'?",
+        "engine.port: -1 is not allowed: must be 0 or more",
+        "load.repeats: 0 is not allowed: must be 1 or more",
+        "slo: nothing is chosen; choose with slo=NAME",
+    ]
+
+
+def test_a_stored_interpolation_is_refused(resolved: dict[str, Any], registry: Registry) -> None:
+    """Nothing in a stored config is evaluated: an interpolation in it is a fault, not a lookup."""
+    resolved["engine"]["dtype"] = "${oc.env:HOME}"
+    (line,) = faults(resolved, registry)
+    assert line.startswith("engine.dtype: '${oc.env:HOME}' is not allowed")
+
+
+def test_the_input_is_left_alone(resolved: dict[str, Any], registry: Registry) -> None:
+    """Checking changes nothing in the dict that is checked."""
+    resolved["load"]["concurrency"] = 4
+    before = json.dumps(resolved)
+    settings_from_dict(resolved, registry)
+    assert json.dumps(resolved) == before
