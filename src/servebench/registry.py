@@ -130,6 +130,8 @@ def _collect(
             for some in manager.subset_hook_caller("servebench_config_paths", others)():
                 paths.extend(some)
         except Exception as error:
+            if plugin is builtin:
+                raise
             line = f"{type(error).__name__}: {error}".splitlines()[0]
             for index, info in enumerate(infos):
                 if name == f"{info.distribution}:{info.name}":

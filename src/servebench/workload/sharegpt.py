@@ -1,0 +1,99 @@
+"""The workload `sharegpt`: prompts of real people, from the set that ships with servebench or from a user's file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.settings import WorkloadSettings
+from servebench.errors import ConfigError
+from servebench.workload.lengths import sample_lengths
+from servebench.workload.prompts import Prompt, dataset_faults, load
+from servebench.workload.salt import as_request, generator, salt
+
+DEFAULT_OUTPUT_TOKENS = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareGptSettings(WorkloadSettings):
+    """`dataset` is `builtin` or a path. Prompts shorter or longer than the two limits (in tokens) are left out."""
+
+    dataset: str = "builtin"
+    min_prompt_tokens: Annotated[int, Ge(1)] | None = None
+    max_prompt_tokens: Annotated[int, Ge(1)] | None = None
+
+
+class ShareGptWorkload(Workload):
+    """First turns of conversations. When more requests are asked for than there are prompts, the set is gone through again
+    in another order: such repeats can hit a prefix cache, unless `cache` is `cold`, which puts a salt before each prompt.
+    """
+
+    name = "sharegpt"
+    settings_type = ShareGptSettings
+
+    def __init__(self, settings: WorkloadSettings) -> None:
+        super().__init__(settings)
+        assert isinstance(settings, ShareGptSettings)
+        self._settings = settings
+        self._fitting: tuple[list[Prompt], list[int]] | None = None
+
+    def check(self) -> list[str]:
+        """A data set that is not there."""
+        return dataset_faults(self._settings.dataset)
+
+    def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
+        """`count` requests in an order of the stream's own. Raises ConfigError when no prompt fits the limits."""
+        settings = self._settings
+        rng = generator(settings.seed, stream)
+        prompts, lengths = self._fit(tokenizer)
+        chosen = _cycle(len(prompts), count, rng)
+        outputs = self._outputs(prompts, chosen, rng, tokenizer)
+        return [
+            as_request(
+                f"[{salt(settings.seed, stream, index)}]\n{prompts[which].text}" if settings.cache == "cold" else prompts[which].text,
+                settings.api,
+                f"{stream}-{index:05d}",
+                output_tokens=outputs[index],
+                exact_output=settings.exact_output,
+                temperature=settings.temperature,
+                prompt_tokens=lengths[which],
+            )
+            for index, which in enumerate(chosen)
+        ]
+
+    def _fit(self, tokenizer: Tokenizer) -> tuple[list[Prompt], list[int]]:
+        if self._fitting is None:
+            settings = self._settings
+            everything = load(settings.dataset)
+            counts = tokenizer.count([prompt.text for prompt in everything])
+            low, high = settings.min_prompt_tokens or 0, settings.max_prompt_tokens or max(counts)
+            kept = [(prompt, count) for prompt, count in zip(everything, counts, strict=True) if low <= count <= high]
+            if not kept:
+                raise ConfigError(
+                    f"workload.dataset={settings.dataset} has no prompt of {low} to {high} tokens "
+                    f"(its prompts have {min(counts)} to {max(counts)}); change workload.min_prompt_tokens or max_prompt_tokens"
+                )
+            self._fitting = [prompt for prompt, _ in kept], [count for _, count in kept]
+        return self._fitting
+
+    def _outputs(
+        self, prompts: Sequence[Prompt], chosen: Sequence[int], rng: random.Random, tokenizer: Tokenizer
+    ) -> list[int]:
+        """As asked; else as long as the data set's own answers; else a default."""
+        if self._settings.output_tokens is not None:
+            return sample_lengths(self._settings.output_tokens, len(chosen), rng)
+        answers = [prompts[which].answer or "" for which in chosen]
+        return [count or DEFAULT_OUTPUT_TOKENS for count in tokenizer.count(answers)]
+
+
+def _cycle(size: int, count: int, rng: random.Random) -> list[int]:
+    """`count` indexes below `size`: every one once in a random order, then all again in another."""
+    chosen: list[int] = []
+    while len(chosen) < count:
+        chosen += rng.sample(range(size), size)
+    return chosen[:count]
