@@ -5,9 +5,8 @@ It knows the order of the rooms and nothing of how they do their work.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from servebench.config import Job
@@ -15,14 +14,14 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.exchange import PhaseReport, PointPlan, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.request import Request, Tokenizer, Workload
-from servebench.contracts.results import Doubt, Point, Record, RunOutcome
+from servebench.contracts.results import Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
 from servebench.load.plan import Level, levels, supply
 from servebench.measure.derive import count_missing
-from servebench.measure.points import PointContext, summarize
+from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, target_of
 from servebench.registry import Registry
 from servebench.report.console import Display
@@ -67,7 +66,9 @@ def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
     """
     points: list[Point] = []
     lease: Lease | None = None
-    status, error, failure = "finished", None, None
+    status: RunStatus = "finished"
+    error: str | None = None
+    failure: str | None = None
     hook = asked.registry.manager.hook
     writer = RecordWriter(asked.folder)
     try:
@@ -98,7 +99,7 @@ def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
     finally:
         writer.close()
     outcome = RunOutcome(
-        run_id=asked.run_id, status=status, error=error, failure=failure, points=tuple(points)  # type: ignore[arg-type]
+        run_id=asked.run_id, status=status, error=error, failure=failure, points=tuple(points)
     )
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
@@ -181,17 +182,15 @@ def _phase(
 def _point(bench: _Bench, level: Level, records: Sequence[Record], report: PhaseReport, *, planned: int) -> Point:
     row = summarize_point(bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version)
     row["requests_planned"] = planned
-    found = doubts(row, records, report, bench.settings, tokenizer_exact=bench.tokenizer.exact)
-    if report.stopped == "interrupt":
-        found += (
-            Doubt(
-                code="interrupted",
-                message=f"the point was stopped after {report.elapsed_s:.0f} s",
-                remedy="run it again",
-                void=True,
-            ),
-        )
-    return Point(row=row, doubts=tuple(found))
+    found = doubts(
+        row,
+        records,
+        report,
+        bench.settings,
+        tokenizer_exact=bench.tokenizer.exact,
+        tokenizer_name=bench.tokenizer.name,
+    )
+    return Point(row=row, doubts=found)
 
 
 def summarize_point(
@@ -222,6 +221,4 @@ def summarize_point(
         emulated=settings.launch.name == "emulated",
     )
     row, sample = summarize(records, context=context, report=report, slo=settings.slo)
-    for name, interval in headline_intervals(sample).items():
-        row[f"{name}_low"], row[f"{name}_high"] = interval if interval is not None else (None, None)
-    return row
+    return with_intervals(row, headline_intervals(sample))

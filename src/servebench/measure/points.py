@@ -31,7 +31,10 @@ from servebench.measure.window import Window, find_window
 from servebench.units import NS_PER_MS, NS_PER_S
 
 Floats = NDArray[np.float64]
-Stamps = NDArray[np.int64]
+Ints = NDArray[np.int64]
+
+SECONDS_PER_HOUR = 3600
+MILLION = 1_000_000
 
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "n")
@@ -104,7 +107,7 @@ class PointSample:
     tpot_ms: Floats
     e2e_ms: Floats
     itl_ms: Floats
-    itl_counts: Stamps
+    itl_counts: Ints
     arrival_s: Floats
     arrival_tokens: Floats | None
     window_s: float
@@ -129,7 +132,9 @@ def summarize(
         "requests_failed": len(measured) - len(ok),
         **_latencies(sample),
         **_means(inside),
-        **_throughput(measured, ok, inside, window, sample, slo),
+        **_window_columns(window),
+        **_throughput(measured, ok, window, sample),
+        "goodput_req_s": _goodput(inside, sample, slo),
         **_client(measured, window, report, context),
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
@@ -159,14 +164,14 @@ def _floats(values: Sequence[float | None]) -> Floats:
     return np.array([value for value in values if value is not None], dtype=np.float64)
 
 
-def _flatten(records: Sequence[Record]) -> tuple[Stamps, Stamps]:
+def _flatten(records: Sequence[Record]) -> tuple[Ints, Ints]:
     """All event stamps, request after request, and how many each request has."""
     counts = np.array([len(r.event_ns) for r in records], dtype=np.int64)
     stamps = np.fromiter(chain.from_iterable(r.event_ns for r in records), dtype=np.int64, count=int(counts.sum()))
     return stamps, counts
 
 
-def _gaps(records: Sequence[Record]) -> tuple[Floats, Stamps]:
+def _gaps(records: Sequence[Record]) -> tuple[Floats, Ints]:
     stamps, counts = _flatten(records)
     if stamps.size < 2:
         return np.empty(0), np.zeros(len(records), dtype=np.int64)
@@ -260,37 +265,41 @@ def _means(inside: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _throughput(
-    measured: Sequence[Record],
-    ok: Sequence[Record],
-    inside: Sequence[Record],
-    window: Window | None,
-    sample: PointSample,
-    slo: SloSettings,
-) -> dict[str, Any]:
+def _window_columns(window: Window | None) -> dict[str, Any]:
     if window is None:
-        return {"output_throughput_tok_s": None}
-    seconds = window.seconds
-    counts = [r.output_tokens for r in ok]
-    total = None if None in counts else sum(count for count in counts if count is not None)
-    first = min(r.sent_ns for r in measured if r.sent_ns is not None)
-    whole_s = (max(r.ended_ns for r in measured) - first) / NS_PER_S
-    arrived = None if sample.arrival_tokens is None else float(sample.arrival_tokens.sum())
-    ended = sum(window.start_ns <= r.ended_ns <= window.end_ns for r in ok)
-    limits = (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms)
-    good = None if limits == (None, None, None) else sum(_is_good(r, slo) for r in inside)
+        return {}
     return {
-        "window_s": seconds,
+        "window_s": window.seconds,
         "window_start_ns": window.start_ns,
         "window_end_ns": window.end_ns,
         "average_in_flight": window.average_in_flight,
         "level_reached": window.reached,
-        "output_tokens_total": total,
-        "output_throughput_tok_s": _rate(arrived, seconds),
-        "output_throughput_whole_run_tok_s": _rate(total, whole_s),
-        "request_throughput_req_s": _rate(ended, seconds),
-        "goodput_req_s": _rate(good, seconds),
     }
+
+
+def _throughput(
+    measured: Sequence[Record], ok: Sequence[Record], window: Window | None, sample: PointSample
+) -> dict[str, Any]:
+    if window is None:
+        return {}
+    counts = [r.output_tokens for r in ok]
+    total = None if None in counts else sum(count for count in counts if count is not None)
+    first_ns = min(r.sent_ns for r in measured if r.sent_ns is not None)
+    whole_s = (max(r.ended_ns for r in measured) - first_ns) / NS_PER_S
+    arrived = None if sample.arrival_tokens is None else float(sample.arrival_tokens.sum())
+    ended = sum(window.start_ns <= r.ended_ns <= window.end_ns for r in ok)
+    return {
+        "output_tokens_total": total,
+        "output_throughput_tok_s": _rate(arrived, window.seconds),
+        "output_throughput_whole_run_tok_s": _rate(total, whole_s),
+        "request_throughput_req_s": _rate(ended, window.seconds),
+    }
+
+
+def _goodput(inside: Sequence[Record], sample: PointSample, slo: SloSettings) -> float | None:
+    if slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None:
+        return None
+    return _rate(sum(_is_good(r, slo) for r in inside), sample.window_s)
 
 
 def _rate(amount: float | None, seconds: float) -> float | None:
@@ -323,4 +332,4 @@ def _cost(context: PointContext, throughput_tok_s: float | None) -> float | None
     """US dollars for a million output tokens, at the window's throughput."""
     if context.price_usd_per_hour is None or not context.gpu_count or not throughput_tok_s:
         return None
-    return context.price_usd_per_hour * context.gpu_count / 3600 / throughput_tok_s * 1_000_000
+    return context.price_usd_per_hour * context.gpu_count / SECONDS_PER_HOUR / throughput_tok_s * MILLION

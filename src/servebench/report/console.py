@@ -6,9 +6,11 @@ is no terminal, progress is a line for each thing that happened.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -45,9 +47,7 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._pause()
 
     def begin(self, title: str) -> None:
         """A run begins; `title` says which."""
@@ -77,13 +77,39 @@ class Display:
 
     def finish(self, outcome: RunOutcome, title: str) -> None:
         """A run is over: its table and doubts, on standard output."""
-        if self._live is not None:
-            self._live.stop()
+        self._pause()
         self._status = ""
+        self._points = []
         if outcome.points:
             self.out.print(points_table(outcome.points, title))
             for line in doubt_lines(outcome.points):
                 self.out.print(line)
+        self._resume()
+
+    def problem(self, text: str) -> None:
+        """Something went wrong: told even when quiet."""
+        self.err.print(Text(f"servebench: {text}", style="red"))
+
+    def study(self, outcomes: Sequence[tuple[str, RunOutcome]]) -> None:
+        """The runs of a study side by side, on standard output."""
+        self._pause()
+        self.out.print(study_table(outcomes))
+        self._resume()
+
+    def where(self, folder: Path) -> None:
+        """Where the results are."""
+        self.say(f"results: {folder}")
+
+    def tracked(self, uri: str, experiment: str) -> None:
+        """Where MLflow has them."""
+        self.say(f"in MLflow, experiment '{experiment}'; to look: mlflow ui --backend-store-uri {redacted_uri(uri)}")
+
+    def _pause(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _resume(self) -> None:
         if self.lively:
             self.__enter__()
 
@@ -94,6 +120,11 @@ class Display:
         spent = seconds(time.monotonic() - self._began)
         parts.append(Text(f"{spent}  {self._status}", style="cyan", no_wrap=True, overflow="ellipsis"))
         return Group(*parts)
+
+
+def redacted_uri(uri: str) -> str:
+    """A tracking URI without user name and password."""
+    return re.sub(r"(?<=://)[^/@]+@", "", uri)
 
 
 def point_line(point: Point) -> str:

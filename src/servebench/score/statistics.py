@@ -4,7 +4,7 @@ The interval is the percentile interval (Efron and Tibshirani 1993, "An Introduc
 quantiles of the statistic over resamples. Gaps between tokens of one request are not independent, so whole requests are
 resampled with all their gaps (the cluster bootstrap: Davison and Hinkley 1997, part 3.8). A throughput is resampled in
 blocks of time (Künsch 1989), wrapped around at the window's end so that no part counts less (Politis and Romano 1992).
-No interval can tell of what the sample never saw: a p99 from few requests stays too narrow, which is a doubt of its own.
+No interval tells of what the sample never saw: a p99 from few requests stays too narrow, which is a doubt of its own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,36 @@
+"""Parquet, manifests, MLflow: the only room that names paths. pandas, pyarrow and mlflow are imported when needed."""
+
+from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
+from servebench.store.manifest import build_manifest, capture_machine, read_manifest, write_manifest
+from servebench.store.redact import redact, redact_text
+from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
+from servebench.store.tables import RecordWriter, read_points, read_requests, write_points
+from servebench.store.tracking import SyncReport, sync_study, tracking_uri
+
+__all__ = [
+    "RecordWriter",
+    "RunFolder",
+    "RunState",
+    "StudyFolder",
+    "StudyState",
+    "SyncReport",
+    "build_manifest",
+    "capture_machine",
+    "check_writable",
+    "create_study",
+    "find_studies",
+    "outputs_folder",
+    "read_manifest",
+    "read_points",
+    "read_requests",
+    "read_run",
+    "read_study",
+    "redact",
+    "redact_text",
+    "sync_study",
+    "tracking_uri",
+    "write_manifest",
+    "write_points",
+    "write_run",
+    "write_study",
+]

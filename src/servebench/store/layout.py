@@ -1,0 +1,185 @@
+"""Where everything is: `outputs/<study>/<run>/`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from servebench.errors import PreflightError, StoreError
+from servebench.store.files import reason_of, writing
+
+SPACE_MIN_BYTES = 64 << 20
+SLUG_MAX = 60
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.path.name
+
+    @property
+    def manifest(self) -> Path:
+        """What was run: config, command, versions, machine."""
+        return self.path / "manifest.json"
+
+    @property
+    def state(self) -> Path:
+        """How the run ended."""
+        return self.path / "run.json"
+
+    @property
+    def requests(self) -> Path:
+        """One row a request."""
+        return self.path / "requests.parquet"
+
+    @property
+    def answers(self) -> Path:
+        """What was answered, one row a request."""
+        return self.path / "answers.parquet"
+
+    @property
+    def parts(self) -> Path:
+        """Batches of records, until the run is over."""
+        return self.path / "parts"
+
+    @property
+    def points(self) -> Path:
+        """One row a point."""
+        return self.path / "points.parquet"
+
+    @property
+    def points_csv(self) -> Path:
+        """The same for people and other tools."""
+        return self.path / "points.csv"
+
+    @property
+    def engine_log(self) -> Path:
+        """What the engine said."""
+        return self.path / "engine.log"
+
+    @property
+    def report(self) -> Path:
+        """The page of the run."""
+        return self.path / "report.html"
+
+    @property
+    def tracking(self) -> Path:
+        """What was sent to MLflow."""
+        return self.path / "tracking.json"
+
+    @property
+    def raw(self) -> Path:
+        """Spools of phases that are not stored yet."""
+        return self.path / "raw"
+
+    def spool(self, phase: str) -> Path:
+        """The spool of a phase."""
+        return self.raw / f"{phase}.spool"
+
+    def spools(self) -> list[Path]:
+        """The spools that are there: phases that were cut off."""
+        return sorted(self.raw.glob("*.spool"))
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """The files of a study."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The study's id."""
+        return self.path.name
+
+    @property
+    def state(self) -> Path:
+        """What was planned and how far it got."""
+        return self.path / "study.json"
+
+    @property
+    def tracking(self) -> Path:
+        """What was sent to MLflow."""
+        return self.path / "tracking.json"
+
+    def run(self, name: str) -> RunFolder:
+        """A run's folder, which need not be there."""
+        return RunFolder(self.path / name)
+
+    def create_run(self, name: str) -> RunFolder:
+        """Make a run's folder. Raises StoreError."""
+        folder = self.run(name)
+        with writing(folder.path):
+            folder.path.mkdir(exist_ok=True)
+        return folder
+
+
+def slug(text: str) -> str:
+    """Text as part of a folder's name: lower case, `a-z 0-9 . -`, at most 60 characters."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:SLUG_MAX].rstrip("-.") or "study"
+
+
+def outputs_folder(name: str) -> Path:
+    """The outputs folder of the config, with `~` for the home folder."""
+    return Path(os.path.expanduser(name)).absolute()
+
+
+def check_writable(outputs: Path) -> None:
+    """Make the outputs folder and try a file in it. Raises PreflightError naming what is in the way."""
+    where = f"the outputs folder {outputs} (study.dir)"
+    try:
+        outputs.mkdir(parents=True, exist_ok=True)
+        probe = outputs / f".probe-{os.getpid()}"
+        try:
+            probe.write_bytes(bytes(4096))
+        finally:
+            probe.unlink(missing_ok=True)
+        free = shutil.disk_usage(outputs).free
+    except (FileExistsError, NotADirectoryError) as error:
+        raise PreflightError(f"{where} is no folder: a file is in its place; choose another with study.dir=") from error
+    except OSError as error:
+        raise PreflightError(f"{where} cannot be written: {reason_of(error)}; choose another with study.dir=") from error
+    if free < SPACE_MIN_BYTES:
+        raise PreflightError(
+            f"the disk of {where} has {free >> 20} MiB left, and a study needs at least {SPACE_MIN_BYTES >> 20} MiB; "
+            "free some or choose another with study.dir="
+        )
+
+
+def create_study(outputs: Path, name: str | None, what: str) -> StudyFolder:
+    """Make a study's folder: the asked name, which must be new, or one of the time and of what is run.
+
+    Raises StoreError.
+    """
+    if name is not None:
+        folder = StudyFolder(outputs / name)
+        if folder.path.exists() and any(folder.path.iterdir()):
+            raise StoreError(f"study.name={name}: {folder.path} is there already and not empty; choose another name")
+        with writing(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+        return folder
+    base = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{slug(what)}"
+    for attempt in range(1, 1000):
+        folder = StudyFolder(outputs / (base if attempt == 1 else f"{base}-{attempt}"))
+        with writing(folder.path):
+            try:
+                folder.path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+        return folder
+    raise StoreError(f"cannot find a free name for a study in {outputs}")
+
+
+def find_studies(outputs: Path) -> list[StudyFolder]:
+    """The studies of an outputs folder, oldest name first."""
+    return [StudyFolder(path.parent) for path in sorted(outputs.glob("*/study.json"))]

@@ -1,0 +1,150 @@
+"""The manifest: what was run, on what, by whom it could be run again. Without secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from servebench.contracts.results import SCHEMA_VERSION
+from servebench.errors import StoreError
+from servebench.store.files import reason_of, write_text
+from servebench.store.redact import redact
+
+PROBE_TIMEOUT_S = 5.0
+PACKAGES = ("hydra-core", "omegaconf", "pluggy", "httpx", "pandas", "pyarrow", "mlflow", "numpy", "orjson", "pydantic")
+GPU_FIELDS = ("index", "name", "uuid", "memory.total", "driver_version", "power.limit", "clocks.max.sm", "clocks.max.mem")
+
+
+def _output(*command: str) -> str | None:
+    """What a program prints; None when it is not there, fails or hangs. No probe is fatal."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str | None:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def _gpus() -> list[dict[str, str]]:
+    text = _output("nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")
+    if text is None:
+        return []
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [dict(zip((name.replace(".", "_") for name in GPU_FIELDS), row, strict=False)) for row in rows]
+
+
+def _cuda() -> str | None:
+    text = _output("nvidia-smi")
+    found = (text or "").partition("CUDA Version:")[2].split()
+    return found[0] if found else None
+
+
+def capture_machine() -> dict[str, Any]:
+    """The machine: system, processor, memory, GPUs with driver and CUDA. Never fails; what cannot be told is null."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    gpus = _gpus()
+    return {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cpu_model": _cpu_model(),
+        "cpu_count": psutil.cpu_count(logical=False),
+        "cpu_threads": psutil.cpu_count(),
+        "cpu_threads_usable": len(usable),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": gpus,
+        "cuda": _cuda() if gpus else None,
+    }
+
+
+def capture_packages() -> dict[str, str]:
+    """Versions of servebench, of its plugins and of the packages that it stands on."""
+    found = {}
+    for distribution in distributions():
+        name = (distribution.metadata["Name"] or "").lower()
+        if name in PACKAGES or name.startswith("servebench") or any(
+            point.group == "servebench" for point in distribution.entry_points
+        ):
+            found[name] = distribution.version
+    return dict(sorted(found.items()))
+
+
+def capture_git(folder: Path) -> dict[str, Any] | None:
+    """The commit of the folder that the command was given in, and whether it had changes; None outside a checkout."""
+    commit = _output("git", "-C", str(folder), "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "dirty": bool(_output("git", "-C", str(folder), "status", "--porcelain"))}
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of plain data, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def file_facts(path: str | None) -> dict[str, Any] | None:
+    """Size and time of change of a model file or folder; None when none is named or it is not here."""
+    if path is None:
+        return None
+    with contextlib.suppress(OSError):
+        facts = Path(path).expanduser().stat()
+        return {"path": path, "size_bytes": facts.st_size, "changed_s": facts.st_mtime}
+    return None
+
+
+def build_manifest(*, config: Mapping[str, Any], facts: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of a run: its resolved config, what the run knows (`facts`), and what the machine is.
+
+    Secrets are taken out of all of it.
+    """
+    model_path = config.get("model", {}).get("path")
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        **facts,
+        "config": config,
+        "hashes": {"config": digest(config), "model_file": file_facts(model_path)},
+        "machine": machine,
+        "packages": capture_packages(),
+        "git": capture_git(Path.cwd()),
+    }
+    cleaned: dict[str, Any] = redact(json.loads(json.dumps(manifest, default=str)))
+    return cleaned
+
+
+def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Write it, whole or not at all. Raises StoreError."""
+    write_text(path, json.dumps(manifest, indent=2) + "\n")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A manifest, of which at least version and config are as they should be. Raises StoreError."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(f"the manifest {path} cannot be read: {reason_of(error)}") from error
+    except ValueError as error:
+        raise StoreError(f"the manifest {path} is no JSON: {error}") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
+        raise StoreError(f"{path} is no manifest of a run: it has no config; give the manifest.json of a run's folder")
+    if manifest.get("schema_version") != SCHEMA_VERSION:
+        raise StoreError(
+            f"the manifest {path} has schema version {manifest.get('schema_version')}, this servebench reads {SCHEMA_VERSION}"
+        )
+    return manifest

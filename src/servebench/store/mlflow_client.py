@@ -1,0 +1,158 @@
+"""MLflow by its client with explicit run ids; the fluent interface keeps state in threads and ends the wrong runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from servebench.store.redact import redact_text
+from servebench.store.tracking import TrackedRun
+
+PARAM_CHARACTERS_MAX = 500
+TAG_CHARACTERS_MAX = 4000
+METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
+"""Limits of MLflow's REST interface (`mlflow/utils/validation.py`); 500 characters is what older servers take."""
+
+LOCK_TIMEOUT_S = 60.0
+
+
+def _prepare(timeout_s: float) -> None:
+    """Without these a dead server blocks each call for minutes, and the first use of a database floods the terminal."""
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_s))))
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("DO_NOT_TRACK", "true")
+    for name in ("mlflow", "alembic", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def tracker_errors() -> tuple[type[Exception], ...]:
+    """What a tracking server's failure is raised as."""
+    with _quiet():
+        import requests
+        import sqlalchemy.exc
+        from mlflow.exceptions import MlflowException
+
+    return (MlflowException, requests.RequestException, sqlalchemy.exc.SQLAlchemyError, OSError)
+
+
+def metric_name(name: str) -> str:
+    """A name that MLflow takes: letters, digits, `_ - . / :` and blanks."""
+    return re.sub(r"[^A-Za-z0-9_\-./: ]", "_", name)
+
+
+class Mlflow:
+    """One tracking server and experiment."""
+
+    def __init__(self, uri: str, experiment: str, outputs: Path, timeout_s: float) -> None:
+        """Connect, and make the experiment if it is not there. Raises one of `tracker_errors`."""
+        _prepare(timeout_s)
+        with _quiet():
+            from mlflow import MlflowClient
+
+            if uri.startswith("sqlite:"):
+                # two processes that create one database at once break each other's migrations
+                with FileLock(outputs / ".mlflow.lock", timeout=LOCK_TIMEOUT_S):
+                    self._client = MlflowClient(tracking_uri=uri)
+                    self._experiment_id = self._experiment(experiment, f"file://{outputs.absolute()}/mlartifacts")
+            else:
+                self._client = MlflowClient(tracking_uri=uri)
+                self._experiment_id = self._experiment(experiment, None)
+
+    def _experiment(self, name: str, artifacts: str | None) -> str:
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifact_location=artifacts))
+            except MlflowException:
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        if found.lifecycle_stage == "deleted":
+            self._client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def parent(self, known: str | None, study_id: str, words: Sequence[str], started_s: float) -> str:
+        """The study's run: the known one, else one with the study's tag, else a new one."""
+        run_id = self._existing(known, f"tags.`servebench.study_id` = '{study_id}'")
+        if run_id is None:
+            tags = {
+                "servebench.study_id": study_id,
+                "servebench.kind": "study",
+                "servebench.words": redact_text(" ".join(words))[:TAG_CHARACTERS_MAX],
+            }
+            run_id = self._create(study_id, tags, int(started_s * 1000))
+        return run_id
+
+    def finish_parent(self, run_id: str, status: str, ended_s: float | None) -> None:
+        """Set the study's status; a running one stays open."""
+        self._set_status(run_id, status, int(ended_s * 1000) if ended_s else None)
+
+    def child(self, known: str | None, parent_id: str, run: TrackedRun) -> str:
+        """Send a run below its study's, whole. A run that was sent before is brought up to date."""
+        run_id = self._existing(known, f"tags.`servebench.run_id` = '{run.tags['servebench.run_id']}'")
+        tags = {**run.tags, "mlflow.parentRunId": parent_id, "servebench.kind": "run"}
+        tags = {name: value[:TAG_CHARACTERS_MAX] for name, value in tags.items()}
+        if run_id is None:
+            run_id = self._create(run.name, tags, run.started_ms)
+        self._send(run_id, run, tags)
+        self._set_status(run_id, run.status, run.ended_ms)
+        return run_id
+
+    def _send(self, run_id: str, run: TrackedRun, tags: dict[str, str]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        with _quiet():
+            before = self._client.get_run(run_id).data.params
+            params = [
+                Param(metric_name(name), value[:PARAM_CHARACTERS_MAX])
+                for name, value in run.params.items()
+                if metric_name(name) not in before
+            ]
+            metrics = [Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in run.metrics]
+            for start in range(0, len(params), PARAMS_PER_CALL):
+                self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_CALL])
+            for start in range(0, len(metrics), METRICS_PER_CALL):
+                self._client.log_batch(run_id, metrics=metrics[start : start + METRICS_PER_CALL])
+            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+            for path in run.artifacts:
+                self._client.log_artifact(run_id, str(path))
+
+    def _existing(self, known: str | None, query: str) -> str | None:
+        from mlflow.exceptions import MlflowException
+
+        if known is not None:
+            with contextlib.suppress(MlflowException):
+                run = self._client.get_run(known)
+                if run.info.lifecycle_stage == "active":
+                    return known
+        found: list[Any] = self._client.search_runs([self._experiment_id], filter_string=query, max_results=1)
+        return str(found[0].info.run_id) if found else None
+
+    def _create(self, name: str, tags: dict[str, str], started_ms: int) -> str:
+        run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=name)
+        return str(run.info.run_id)
+
+    def _set_status(self, run_id: str, status: str, ended_ms: int | None) -> None:
+        if status == "RUNNING":
+            self._client.update_run(run_id, status="RUNNING")
+        else:
+            self._client.set_terminated(run_id, status=status, end_time=ended_ms)

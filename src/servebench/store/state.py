@@ -1,0 +1,100 @@
+"""How far a study and its runs are, in two small JSON files that are always whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from servebench.errors import StoreError
+from servebench.store.files import write_text
+from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.redact import redact
+
+UNFINISHED = "running"
+
+
+def _process_started() -> float:
+    return float(psutil.Process().create_time())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyState:
+    """`study.json`. `runs` are the names of the run folders in order; `pid` and `pid_started` name the process at work."""
+
+    study_id: str
+    words: tuple[str, ...]
+    runs: tuple[str, ...]
+    status: str = UNFINISHED
+    servebench_version: str = ""
+    tracking: dict[str, Any] = field(default_factory=dict)
+    started_s: float = field(default_factory=time.time)
+    ended_s: float | None = None
+    pid: int = field(default_factory=os.getpid)
+    pid_started: float = field(default_factory=_process_started)
+
+    def at_work(self) -> bool:
+        """Whether the process that wrote this still runs it."""
+        if self.status != UNFINISHED:
+            return False
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.pid_started) < 1.0
+        except psutil.Error:
+            return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """`run.json`. `overrides` are those of the run's job, `error` what the user was told."""
+
+    run_id: str
+    title: str
+    overrides: tuple[str, ...]
+    status: str = UNFINISHED
+    error: str | None = None
+    failure: str | None = None
+    started_s: float = field(default_factory=time.time)
+    ended_s: float | None = None
+
+
+def _read(path: Path, kind: type[Any]) -> Any:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        known = {one.name for one in fields(kind)}
+        facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items() if name in known}
+        return kind(**facts)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path.parent} is no {kind.__name__.removesuffix('State').lower()}: it has no {path.name}") from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
+
+
+def _write(path: Path, state: Any) -> None:
+    write_text(path, json.dumps(redact(asdict(state)), indent=2) + "\n")
+
+
+def write_study(folder: StudyFolder, state: StudyState) -> None:
+    """Write `study.json`. Raises StoreError."""
+    _write(folder.state, state)
+
+
+def read_study(folder: StudyFolder) -> StudyState:
+    """Read `study.json`. Raises StoreError."""
+    state: StudyState = _read(folder.state, StudyState)
+    return state
+
+
+def write_run(folder: RunFolder, state: RunState) -> None:
+    """Write `run.json`. Raises StoreError."""
+    _write(folder.state, state)
+
+
+def read_run(folder: RunFolder) -> RunState:
+    """Read `run.json`. Raises StoreError."""
+    state: RunState = _read(folder.state, RunState)
+    return state

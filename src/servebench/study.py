@@ -1,0 +1,278 @@
+"""A study: all runs of one command. Everything is checked before anything starts; then one run after another."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from servebench import __version__
+from servebench.config import Job, compose_jobs, settings_from_dict
+from servebench.contracts.engine import StopReport
+from servebench.contracts.results import RunOutcome
+from servebench.contracts.settings import RunSettings
+from servebench.errors import ConfigError, Interrupted, LoadError, PreflightError
+from servebench.interrupts import interrupts
+from servebench.keeper import EngineKeeper, Lease, launch_context
+from servebench.registry import Registry
+from servebench.report.console import Display
+from servebench.run import RunRequest, execute
+from servebench.store import (
+    RunState,
+    StudyFolder,
+    StudyState,
+    build_manifest,
+    capture_machine,
+    check_writable,
+    create_study,
+    outputs_folder,
+    read_manifest,
+    redact_text,
+    sync_study,
+    tracking_uri,
+    write_manifest,
+    write_run,
+    write_study,
+)
+from servebench.units import NS_PER_S
+
+CACHE_VARIABLE = "SERVEBENCH_CACHE"
+LOCK_WORD = "--lock"
+
+
+def cache_folder() -> Path:
+    """Where models and other big files are kept: `SERVEBENCH_CACHE`, else `~/.cache/servebench`."""
+    asked = os.environ.get(CACHE_VARIABLE)
+    if asked:
+        return Path(asked).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "servebench"
+
+
+def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
+    """The jobs that the words ask for: composed, or read from the manifest after `--lock`. Raises ConfigError, StoreError."""
+    if LOCK_WORD not in words:
+        return compose_jobs(words, registry)
+    rest = [word for word in words if word != LOCK_WORD]
+    if len(rest) != 1:
+        raise ConfigError(f"run {LOCK_WORD} takes the path of one manifest.json and nothing else, not: {' '.join(words)}")
+    manifest = read_manifest(Path(rest[0]))
+    settings = settings_from_dict(manifest["config"], registry)
+    # the stored name belongs to the study that is being repeated
+    settings = replace(settings, study=replace(settings.study, name=None))
+    return [Job(tuple(manifest.get("overrides", ())), settings, {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}})]
+
+
+def title_of(job: Job, registry: Registry) -> str:
+    """What a run is called: engine, model, workload, and where it differs, launch."""
+    settings = job.settings
+    launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
+    return f"{settings.engine.name}{launch} · {settings.model.name} · {settings.workload.name}"
+
+
+def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
+    """Ask engines, launchers and workloads what makes a job impossible. Raises PreflightError with all reasons."""
+    faults: list[str] = []
+    for job in jobs:
+        settings = job.settings
+        engine = registry.engine(settings.engine.name)
+        context = launch_context(settings, cache_folder())
+        if settings.launch.name != "attach":
+            faults += engine.check(context)
+        faults += registry.launcher(settings.launch.name).check(engine, context, settings.launch)
+        faults += registry.find("workload", settings.workload.name)(settings.workload).check()
+    if faults:
+        raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+@dataclass
+class _Study:
+    """A study at work."""
+
+    folder: StudyFolder
+    state: StudyState
+    display: Display
+    keeper: EngineKeeper
+    registry: Registry
+    machine: dict[str, Any]
+    outcomes: list[tuple[str, RunOutcome]]
+    tracker_down: bool = False
+
+    def finish(self, status: str) -> None:
+        self.state = replace(self.state, status=status, ended_s=time.time())
+        write_study(self.folder, self.state)
+
+
+def run_study(words: Sequence[str], registry: Registry) -> int:
+    """Do what the words ask for. Returns the exit code: 0, or that of the first failure, 130 when interrupted.
+
+    Raises ConfigError, PreflightError or StoreError when nothing was started.
+    """
+    jobs = jobs_of(words, registry)
+    outputs = outputs_folder(jobs[0].settings.study.dir)
+    check_writable(outputs)
+    check_jobs(jobs, registry)
+    names = [run_name(index, job) for index, job in enumerate(jobs)]
+    folder = create_study(outputs, jobs[0].settings.study.name, _what(jobs))
+    state = StudyState(
+        study_id=folder.name,
+        words=tuple(words),
+        runs=tuple(names),
+        servebench_version=__version__,
+        tracking={"name": jobs[0].settings.tracking.name, "experiment": jobs[0].settings.tracking.experiment},
+    )
+    write_study(folder, state)
+    with interrupts(), Display() as display:
+        keeper = EngineKeeper(registry, display, cache_folder())
+        study = _Study(folder, state, display, keeper, registry, capture_machine(), [])
+        try:
+            code = _run_all(study, jobs, names)
+        finally:
+            keeper.stop()
+        _conclude(study, jobs[0].settings, outputs)
+    return code
+
+
+def run_name(index: int, job: Job) -> str:
+    """A run's folder: its number and what it is."""
+    from servebench.store.layout import slug
+
+    settings = job.settings
+    return f"{index:02d}_{slug(settings.engine.name)}_{slug(settings.workload.name)}"
+
+
+def _what(jobs: Sequence[Job]) -> str:
+    engines = "-".join(dict.fromkeys(job.settings.engine.name for job in jobs))
+    models = list(dict.fromkeys(job.settings.model.name.rsplit("/", 1)[-1] for job in jobs))
+    return f"{engines}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
+
+
+def _run_all(study: _Study, jobs: Sequence[Job], names: Sequence[str]) -> int:
+    code = 0
+    for index, job in enumerate(jobs):
+        following = jobs[index + 1].settings if index + 1 < len(jobs) else None
+        outcome = _run_one(study, job, names[index], following, f"[{index + 1}/{len(jobs)}] " if len(jobs) > 1 else "")
+        if outcome.status == "interrupted":
+            study.finish("interrupted")
+            return Interrupted.exit_code
+        if outcome.status == "failed":
+            code = code or _exit_code(outcome)
+    study.finish("finished" if code == 0 else "failed")
+    return code
+
+
+def _exit_code(outcome: RunOutcome) -> int:
+    from servebench import errors
+
+    known = {
+        "config": errors.ConfigError,
+        "preflight": errors.PreflightError,
+        "load": LoadError,
+        "store": errors.StoreError,
+    }
+    return known.get(outcome.failure or "", errors.EngineError).exit_code
+
+
+def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, prefix: str) -> RunOutcome:
+    title = title_of(job, study.registry)
+    folder = study.folder.create_run(name)
+    state = RunState(run_id=f"{study.folder.name}/{name}", title=title, overrides=job.overrides)
+    write_run(folder, state)
+    study.display.begin(prefix + title)
+    asked = RunRequest(
+        job=job,
+        run_id=state.run_id,
+        title=title,
+        folder=folder,
+        registry=study.registry,
+        display=study.display,
+        keeper=study.keeper,
+    )
+    outcome, lease = execute(asked)
+    stopped = study.keeper.keep_for(None if outcome.status == "interrupted" else following)
+    _tell_leftover(study.display, stopped)
+    write_manifest(folder.manifest, _manifest(study, job, state, outcome, lease, stopped))
+    error = redact_text(outcome.error) if outcome.error else None
+    write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
+    study.outcomes.append((name, outcome))
+    study.display.finish(outcome, prefix + title)
+    if error is not None:
+        study.display.problem(error)
+    _track(study, job.settings, folder.path.parent.parent)
+    return outcome
+
+
+def _tell_leftover(display: Display, stopped: StopReport | None) -> None:
+    if stopped is not None and stopped.leftover:
+        display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")
+
+
+def _manifest(
+    study: _Study, job: Job, state: RunState, outcome: RunOutcome, lease: Lease | None, stopped: StopReport | None
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "run_id": state.run_id,
+        "study_id": study.folder.name,
+        "title": state.title,
+        "overrides": list(job.overrides),
+        "words": list(study.state.words),
+        "servebench_version": __version__,
+        "status": outcome.status,
+        "error": outcome.error,
+        "started_s": state.started_s,
+        "ended_s": time.time(),
+    }
+    if lease is not None:
+        running = lease.running
+        facts |= {
+            "engine_version": running.version,
+            "endpoint": running.base_url,
+            "served_model": running.model,
+            "command": {"argv": list(running.command.argv), "env": dict(running.command.env)} if running.command else None,
+            "cold_start": _cold_start(lease),
+        }
+    if stopped is not None:
+        facts["stop"] = {
+            "forced": stopped.forced,
+            "seconds": stopped.seconds,
+            "killed_pids": list(stopped.killed_pids),
+            "leftover": list(stopped.leftover),
+        }
+    return build_manifest(config=job.resolved, facts=facts, machine=study.machine)
+
+
+def _cold_start(lease: Lease) -> dict[str, Any] | None:
+    """The phases of the start, each in seconds from the start of the command; `shared` with the run that started it."""
+    running = lease.running
+    if not running.phases:
+        return None
+    phases = [
+        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - running.started_ns) / NS_PER_S}
+        for phase in running.phases
+    ]
+    return {"started_ns": running.started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.shared}
+
+
+def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
+    """Tell MLflow what is on disk so far. A server that was found dead is not tried again before the end."""
+    if settings.tracking.name == "none" or study.tracker_down:
+        return
+    study.display.status("logging to MLflow")
+    uri = tracking_uri(settings.tracking.uri, outputs)
+    report = sync_study(study.folder, uri=uri, experiment=settings.tracking.experiment, timeout_s=settings.tracking.timeout_s)
+    if report.error is not None:
+        study.tracker_down = True
+        study.display.problem(f"{report.error}; nothing is lost: 'servebench sync {study.folder.name}' sends it later")
+
+
+def _conclude(study: _Study, settings: RunSettings, outputs: Path) -> None:
+    _track(study, settings, outputs)
+    if len(study.outcomes) > 1:
+        study.display.study(study.outcomes)
+    study.display.where(study.folder.path)
+    if settings.tracking.name != "none" and not study.tracker_down:
+        study.display.tracked(tracking_uri(settings.tracking.uri, outputs), settings.tracking.experiment)
+
