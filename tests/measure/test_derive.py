@@ -1,3 +1,4 @@
+import itertools
 import json
 from typing import Any
 
@@ -378,7 +379,7 @@ def test_any_cut_gives_the_same_text_and_events(places: list[int], crlf: bool) -
         body = body.replace(b"\n", b"\r\n")
     raw = SSE_HEAD + b"".join(chunk(body[start : start + 37]) for start in range(0, len(body), 37)) + b"0\r\n\r\n"
     edges = [0, *sorted({place % (len(raw) + 1) for place in places}), len(raw)]
-    reads = [(number, raw[a:b]) for number, (a, b) in enumerate(zip(edges, edges[1:], strict=False)) if b > a]
+    reads = [(number, raw[a:b]) for number, (a, b) in enumerate(itertools.pairwise(edges)) if b > a]
     found = record(exchange(reads))
     assert (found.text, found.reasoning) == ("Gr\u00fc\u00dfe \U0001f600\u20ac", "\u00fc")
     assert (len(found.event_ns), found.outcome, found.output_tokens) == (3, "ok", 2)

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ def body_of(answer: HttpAnswer) -> bytes:
 
 def cut(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
     edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
-    return [(number, data[a:b]) for number, (a, b) in enumerate(zip(edges, edges[1:], strict=False)) if b > a]
+    return [(number, data[a:b]) for number, (a, b) in enumerate(itertools.pairwise(edges)) if b > a]
 
 
 WHOLE = {

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +60,7 @@ def test_any_cut_gives_the_same_events(lines: list[bytes], ends: list[bytes], pl
     """Cutting a stream anywhere changes neither the events nor the count of unknown lines."""
     raw = b"".join(line + end for line, end in zip(lines, ends, strict=False))
     edges = [0, *sorted({place % (len(raw) + 1) for place in places}), len(raw)]
-    cut = parse([(number, raw[a:b]) for number, (a, b) in enumerate(zip(edges, edges[1:], strict=False))])
+    cut = parse([(number, raw[a:b]) for number, (a, b) in enumerate(itertools.pairwise(edges))])
     whole = parse([(0, raw)])
     assert [(e.data, e.event) for e in cut.events] == [(e.data, e.event) for e in whole.events]
     assert cut.unknown_lines == whole.unknown_lines

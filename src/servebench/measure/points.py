@@ -139,7 +139,7 @@ def summarize(
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
     }
-    found["cost_usd_per_mtok"] = _cost(context, found["output_throughput_tok_s"])
+    found["cost_usd_per_mtok"] = _cost(context, found.get("output_throughput_tok_s"))
     return {column: found.get(column) for column in COLUMNS}, sample
 
 

@@ -176,7 +176,7 @@ def _pooled_percentiles(values: Floats, counts: Ints, percent: float, drawn: Flo
     """
     order = np.argsort(values)[::-1]
     owners = np.repeat(np.arange(counts.size), counts)[order]
-    above = totals * (1 - percent / 100)
+    above = totals * (100 - percent) / 100
     depth = int(min(values.size, max(100, 4 * values.size * (1 - percent / 100))))
     while True:
         found = np.full(totals.size, np.nan)

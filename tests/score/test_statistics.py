@@ -1,0 +1,167 @@
+import time
+
+import numpy as np
+import pytest
+
+from servebench.measure.points import HEADLINES, PointSample
+from servebench.score import statistics as stats
+
+
+def sample(requests: int = 40, gaps: int = 20, seed: int = 0) -> PointSample:
+    rng = np.random.default_rng(seed)
+    arrivals = np.sort(rng.uniform(0, 10, requests * (gaps + 1)))
+    return PointSample(
+        ttft_ms=rng.lognormal(3, 0.5, requests),
+        tpot_ms=rng.normal(10, 1, requests),
+        e2e_ms=rng.normal(300, 20, requests),
+        itl_ms=rng.exponential(10, requests * gaps),
+        itl_counts=np.full(requests, gaps),
+        arrival_s=arrivals,
+        arrival_tokens=np.ones(arrivals.size),
+        window_s=10.0,
+    )
+
+
+def test_every_headline_has_an_interval_around_its_estimate() -> None:
+    """The names are those of the columns, each interval holds the number that it belongs to, the same each time."""
+    drawn = sample()
+    found = stats.headline_intervals(drawn)
+    assert tuple(found) == HEADLINES
+    estimates = {
+        "output_throughput_tok_s": 84.0,
+        "ttft_ms_mean": drawn.ttft_ms.mean(),
+        "ttft_ms_p50": np.percentile(drawn.ttft_ms, 50),
+        "ttft_ms_p99": np.percentile(drawn.ttft_ms, 99),
+        "itl_ms_mean": drawn.itl_ms.mean(),
+        "itl_ms_p99": np.percentile(drawn.itl_ms, 99),
+        "tpot_ms_mean": drawn.tpot_ms.mean(),
+        "e2e_ms_mean": drawn.e2e_ms.mean(),
+    }
+    for name, interval in found.items():
+        assert interval is not None
+        low, high = interval
+        assert low < estimates[name] < high
+        assert type(low) is float
+    assert stats.headline_intervals(drawn) == found
+    assert stats.headline_intervals(drawn, seed=1) != found
+
+
+def test_nothing_to_resample_gives_none() -> None:
+    """Fewer than two requests have no interval, and neither has a throughput of unknown counts."""
+    empty = np.empty(0)
+    none = PointSample(
+        ttft_ms=np.array([5.0]), tpot_ms=empty, e2e_ms=np.array([9.0]), itl_ms=np.array([1.0, 2.0]),
+        itl_counts=np.array([2, 0]), arrival_s=np.array([1.0, 2.0]), arrival_tokens=None, window_s=3.0,
+    )  # fmt: skip
+    assert set(stats.headline_intervals(none).values()) == {None}
+
+
+def test_equal_values_have_an_interval_without_width() -> None:
+    """What never varied leaves nothing unsure."""
+    assert stats.bootstrap_interval(np.full(10, 4.0), stats.mean) == (4.0, 4.0)
+    assert stats.clustered_interval(np.full(10, 4.0), np.array([4, 6]), 99) == (4.0, 4.0)
+    assert stats.clustered_interval(np.full(10, 4.0), np.array([4, 6]), None) == (4.0, 4.0)
+
+
+def test_confidence_widens() -> None:
+    """More confidence asks for a wider interval."""
+    values = np.random.default_rng(3).normal(0, 1, 50)
+    narrow = stats.bootstrap_interval(values, stats.mean, confidence=0.5)
+    wide = stats.bootstrap_interval(values, stats.mean, confidence=0.99)
+    assert narrow is not None
+    assert wide is not None
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+
+
+def test_the_mean_agrees_with_the_textbook() -> None:
+    """For a mean of many normal values the interval is close to mean +- 1.96 standard errors."""
+    values = np.random.default_rng(7).normal(100, 15, 400)
+    interval = stats.bootstrap_interval(values, stats.mean, resamples=4000)
+    error = 1.96 * values.std(ddof=1) / 20
+    assert interval == pytest.approx((values.mean() - error, values.mean() + error), abs=0.15)
+
+
+def covered(draw: object, truth: float, rounds: int = 100) -> int:
+    hits = 0
+    for seed in range(rounds):
+        interval = draw(np.random.default_rng(seed))  # type: ignore[operator]
+        hits += interval[0] <= truth <= interval[1]
+    return hits
+
+
+def test_intervals_of_pooled_gaps_cover_when_requests_differ() -> None:
+    """Requests that are slow as a whole widen the interval: it covers the true mean about as often as it says.
+
+    Resampling the gaps alone, as if they were independent, would cover in far fewer rounds.
+    """
+    counts = np.full(40, 30)
+
+    def gaps(rng: np.random.Generator) -> np.ndarray:
+        return np.repeat(rng.normal(10, 3, 40), 30) + rng.normal(0, 1, 1200)
+
+    def clustered(rng: np.random.Generator) -> object:
+        return stats.clustered_interval(gaps(rng), counts, None, resamples=400)
+
+    def independent(rng: np.random.Generator) -> object:
+        return stats.bootstrap_interval(gaps(rng), stats.mean, resamples=400)
+
+    assert covered(clustered, 10.0) >= 87
+    assert covered(independent, 10.0) <= 60
+
+
+def test_throughput_covers_when_tokens_come_in_bursts() -> None:
+    """Bursts of 16 tokens a step are no 16 independent arrivals; the interval covers the true rate all the same."""
+
+    def bursts(rng: np.random.Generator) -> object:
+        steps = rng.uniform(0, 20, rng.poisson(2000))
+        return stats.rate_interval(np.sort(np.repeat(steps, 16)), np.ones(steps.size * 16), 20.0, resamples=400)
+
+    assert 85 <= covered(bursts, 1600.0) <= 100
+
+
+@pytest.mark.parametrize("percent", [50, 90, 99])
+@pytest.mark.parametrize("seed", range(4))
+def test_pooled_percentiles_are_those_of_the_gaps_laid_out(percent: float, seed: int) -> None:
+    """The weighted percentile of a resample equals the percentile of its gaps written out one by one."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 40, 30)
+    values = rng.exponential(10, counts.sum())
+    drawn = rng.multinomial(30, np.full(30, 1 / 30), size=20).astype(np.float64)
+    found = stats._pooled_percentiles(values, counts, percent, drawn, drawn @ counts)
+    parts = np.split(values, np.cumsum(counts)[:-1])
+    for row, got in zip(drawn, found, strict=True):
+        laid_out = np.sort(np.concatenate([np.tile(part, int(times)) for part, times in zip(parts, row, strict=True)]))
+        above = int(laid_out.size * (100 - percent) // 100)
+        assert got == laid_out[-above - 1]
+
+
+def test_one_dominant_request_deepens_the_search() -> None:
+    """When every large gap belongs to one request, resamples that draw it often still find their percentile."""
+    values = np.concatenate((np.full(500, 100.0), np.arange(9500) / 1000))
+    counts = np.array([500, *[500] * 19])
+    low, high = stats.clustered_interval(values, counts, 99) or (None, None)
+    assert low is not None
+    assert 8 < low <= 9.5
+    assert high == 100
+
+
+def test_slices_are_at_least_twenty() -> None:
+    """Two events in a window still give an interval: from zero up, for nothing is known."""
+    found = stats.rate_interval(np.array([1.0, 9.0]), np.ones(2), 10.0)
+    assert found is not None
+    assert found[0] == 0
+    assert found[1] > 0.2
+
+
+@pytest.mark.parametrize(("arrivals", "window_s"), [([1.0], 10.0), ([], 10.0), ([1.0, 2.0], 0.0)])
+def test_no_rate_without_events_or_time(arrivals: list[float], window_s: float) -> None:
+    """One event, or a window without length, has no interval."""
+    assert stats.rate_interval(np.array(arrivals), np.ones(len(arrivals)), window_s) is None
+
+
+def test_all_headlines_cost_under_a_second() -> None:
+    """500 requests of 128 events are done well within a second on any machine."""
+    drawn = sample(500, 128)
+    started = time.perf_counter()
+    stats.headline_intervals(drawn)
+    assert time.perf_counter() - started < 2

@@ -1,0 +1,252 @@
+from typing import Any
+
+import pytest
+
+from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.results import Doubt, Point, Record
+from servebench.contracts.settings import (
+    EngineSettings,
+    GpuSettings,
+    LaunchSettings,
+    LoadSettings,
+    ModelSettings,
+    QualitySettings,
+    RunSettings,
+    SloSettings,
+    StudySettings,
+    TelemetrySettings,
+    TrackingSettings,
+    WorkloadSettings,
+)
+from servebench.score.validity import Code, doubts
+
+ROW: dict[str, Any] = {
+    "workload": "unique", "concurrency": 4, "rate": None, "requests_planned": 200, "average_in_flight": 3.98,
+    "level_reached": True, "window_s": 30.0, "ttft_ms_n": 197, "ttft_ms_p50": 50.0, "lateness_ms_p99": 0.4,
+    "client_cpu_share": 0.2, "loop_lag_ms_p99": 0.3, "prefix_cache_hit_rate": 0.01, "events": 20_000,
+    "events_merged": 3, "emulated": False,
+}  # fmt: skip
+
+
+def make(number: int = 0, **changes: Any) -> Record:
+    fields: dict[str, Any] = {
+        "run_id": "run", "point": "c4", "request_id": f"r{number}", "session_id": None, "warmup": False,
+        "scheduled_ns": number * 1000, "connect_started_ns": None, "connected_ns": None, "sent_ns": number * 1000,
+        "first_event_ns": 10, "first_output_ns": 10, "last_event_ns": 20, "ended_ns": 30, "event_ns": [10, 20],
+        "event_tokens": None, "reads_merged": 0, "prompt_tokens": 10, "planned_prompt_tokens": 10,
+        "cached_tokens": None, "reasoning_tokens": None, "output_tokens": 128, "asked_output_tokens": 128,
+        "counted_by": "usage", "finish_reason": "length", "outcome": "ok", "http_status": 200, "error": None,
+        "stamp_source": "kernel",
+    }  # fmt: skip
+    return Record(**(fields | changes))
+
+
+def records(bad: int = 0, of: int = 200, **changes: Any) -> list[Record]:
+    return [make(n, **(changes if n < bad else {})) for n in range(of)]
+
+
+def report(**changes: Any) -> PhaseReport:
+    fields: dict[str, Any] = {
+        "started_ns": 0, "ended_ns": 1, "planned": 200, "sent": 200, "elapsed_s": 30.0, "cpu_s": 6.0,
+        "loop_lag_ms_p99": 0.3, "loop_lag_ms_max": 1.0, "clock_step_ns": 0, "stamp_source": "kernel",
+    }  # fmt: skip
+    return PhaseReport(**(fields | changes))
+
+
+def settings(**workload: Any) -> RunSettings:
+    return RunSettings(
+        engine=EngineSettings(name="vllm"),
+        launch=LaunchSettings(name="process"),
+        model=ModelSettings(name="m"),
+        gpu=GpuSettings(name="none"),
+        workload=WorkloadSettings(name="unique", **workload),
+        load=LoadSettings(name="baseline", concurrency=(4,)),
+        quality=QualitySettings(name="none"),
+        slo=SloSettings(),
+        telemetry=TelemetrySettings(),
+        tracking=TrackingSettings(),
+        study=StudySettings(),
+    )
+
+
+def judge(
+    row: dict[str, Any] | None = None,
+    of: list[Record] | None = None,
+    told: PhaseReport | None = None,
+    run: RunSettings | None = None,
+    **more: Any,
+) -> tuple[Doubt, ...]:
+    return doubts(
+        ROW | (row or {}), records() if of is None else of, told or report(), run or settings(exact_output=True), **more
+    )
+
+
+def test_a_sound_point_has_no_doubt() -> None:
+    """Enough requests, long enough, the level held, lengths held, the client idle: valid."""
+    assert judge() == ()
+    assert Point(row=ROW, doubts=judge()).verdict == "valid"
+
+
+# row, records, report -> code, void, words of the message
+CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, Code, bool, list[str]]] = {
+    "fewer requests than streams": (
+        {"concurrency": 128, "requests_planned": 50, "average_in_flight": 44.2, "level_reached": False}, None, None,
+        Code.LEVEL_NOT_REACHED, True, ["50 requests", "concurrency 128", "44.2"],
+    ),
+    "average too low": (
+        {"concurrency": 100, "average_in_flight": 94.9}, None, None,
+        Code.LEVEL_NOT_REACHED, True, ["94.9", "94.9 %", "concurrency 100"],
+    ),
+    "never there though near": (
+        {"concurrency": 100, "average_in_flight": 97.0, "level_reached": False}, None, None,
+        Code.LEVEL_NOT_REACHED, True, ["97 requests", "never there"],
+    ),
+    "rate not held": (
+        {"concurrency": None, "rate": 10.0},
+        [make(n, scheduled_ns=n * 100_000_000, sent_ns=n * 110_000_000) for n in range(200)], None,
+        Code.LEVEL_NOT_REACHED, True, ["200 requests", "19.9 s", "10 a second", "21.9 s"],
+    ),
+    "few": ({"ttft_ms_n": 29}, None, None, Code.TOO_FEW_REQUESTS, False, ["every number", "29"]),
+    "few for a p99": ({"ttft_ms_n": 99}, None, None, Code.TOO_FEW_REQUESTS, False, ["p99", "99 requests"]),
+    "short": ({"window_s": 4.99}, None, None, Code.TOO_SHORT, False, ["4.99 s", "5 s"]),
+    "one error": (
+        {}, records(1, outcome="timeout", error="no end after 600 s"), None,
+        Code.ERRORS, False, ["1 of 200", "0.5 %", "1 timeout", "no end after 600 s"],
+    ),
+    "half failed": (
+        {}, records(100, outcome="http_error", error="HTTP 503: busy"), None,
+        Code.ERRORS, True, ["100 of 200", "50 %", "HTTP 503"],
+    ),
+    "engine died": (
+        {}, None, report(stopped="engine_died", sent=17), Code.ENGINE_DIED, True, ["17 of 200"],
+    ),
+    "interrupted": (
+        {}, records(4, outcome="cancelled"), report(stopped="interrupt", sent=150),
+        Code.INTERRUPTED, False, ["150 of 200", "4 of them"],
+    ),
+    "late": ({"lateness_ms_p99": 5.1}, None, None, Code.CLIENT_BOUND, False, ["5.1 ms late", "50 ms"]),
+    "late, no TTFT": (
+        {"lateness_ms_p99": 5.1, "ttft_ms_p50": None}, None, None, Code.CLIENT_BOUND, False, ["5.1 ms late"],
+    ),
+    "client busy": ({"client_cpu_share": 0.91}, None, None, Code.CLIENT_BOUND, False, ["91 % of a core"]),
+    "loop late": ({"loop_lag_ms_p99": 5.5}, None, None, Code.CLIENT_BOUND, False, ["woke 5.5 ms late"]),
+    "clock stepped": (
+        {}, None, report(clock_step_ns=-2_500_000), Code.CLOCK_STEPPED, True, ["-2.5 ms"],
+    ),
+    "no usage": ({}, records(12, counted_by="tokenizer"), None, Code.TOKENS_DISAGREE, False, ["12 of 200", "usage"]),
+    "no count at all": (
+        {}, records(3, counted_by=None, output_tokens=None), None, Code.TOKENS_DISAGREE, False, ["3 of 200"],
+    ),
+    "usage and ids differ": (
+        {}, records(3, event_tokens=[60, 60]), None, Code.TOKENS_DISAGREE, False, ["3 of 200", "128", "120", "r0"],
+    ),
+    "usage of nothing": (
+        {}, records(3, output_tokens=0, asked_output_tokens=None), None,
+        Code.TOKENS_DISAGREE, False, ["usage 0", "events 1"],
+    ),
+    "short answers": (
+        {}, [*records(2, output_tokens=100), make(output_tokens=5)], None,
+        Code.SHORT_ANSWERS, False, ["3 of 201", "5 tokens", "128 asked"],
+    ),
+    "cache hits": ({"prefix_cache_hit_rate": 0.92}, None, None, Code.CACHE_CONTAMINATED, False, ["92 %"]),
+    "merged": ({"events_merged": 201}, None, None, Code.MERGED_EVENTS, False, ["201 of 20000", "1 %"]),
+    "emulated": ({"emulated": True}, None, None, Code.EMULATED, False, ["emulated"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "of", "told", "code", "void", "words"), CASES.values(), ids=CASES)
+def test_each_doubt_alone(
+    row: dict[str, Any],
+    of: list[Record] | None,
+    told: PhaseReport | None,
+    code: Code,
+    void: bool,
+    words: list[str],
+) -> None:
+    """One thing wrong gives one doubt, with its figures, a remedy, and the right weight."""
+    found = judge(row, of, told)
+    assert [(doubt.code, doubt.void) for doubt in found] == [(code, void)]
+    for word in words:
+        assert word in found[0].message
+    assert found[0].remedy
+    assert Point(row=ROW, doubts=found).verdict == ("void" if void else "doubtful")
+
+
+FINE: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None]] = {
+    "95 % of the level": ({"concurrency": 100, "average_in_flight": 95.0}, None, None),
+    "as many requests as streams": ({"concurrency": 200, "average_in_flight": 199.0}, None, None),
+    "rate held": (
+        {"concurrency": None, "rate": 10.0},
+        [make(n, scheduled_ns=n * 100_000_000, sent_ns=n * 104_000_000) for n in range(200)], None,
+    ),
+    "rate with one request": ({"concurrency": None, "rate": 10.0}, [make(0)], None),
+    "100 requests": ({"ttft_ms_n": 100}, None, None),
+    "5 s": ({"window_s": 5.0}, None, None),
+    "late under a tenth of a long TTFT": ({"lateness_ms_p99": 90.0, "ttft_ms_p50": 1000.0}, None, None),
+    "a millisecond late against a tiny TTFT": ({"lateness_ms_p99": 1.0, "ttft_ms_p50": 2.0}, None, None),
+    "no lag known": ({"loop_lag_ms_p99": None, "client_cpu_share": None, "lateness_ms_p99": None}, None, None),
+    "counted by token ids": ({}, records(200, counted_by="token_ids"), None),
+    "an end token without an event": ({}, records(200, event_tokens=[64, 63]), None),
+    "1 % of answers short": ({}, records(2, output_tokens=100), None),
+    "length not known": ({}, records(200, asked_output_tokens=None), None),
+    "hits of another workload": ({"workload": "rag_prefix", "prefix_cache_hit_rate": 0.9}, None, None),
+    "hits unknown": ({"prefix_cache_hit_rate": None}, None, None),
+    "no events": ({"events": 0, "events_merged": 0}, None, None),
+    "failed warm-up": ({}, [*records(), make(999, warmup=True, outcome="timeout")], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "of", "told"), FINE.values(), ids=FINE)
+def test_what_lies_just_inside_the_limits_is_no_doubt(
+    row: dict[str, Any], of: list[Record] | None, told: PhaseReport | None
+) -> None:
+    """The other side of each limit, and figures that do not exist, give no doubt."""
+    assert judge(row, of, told) == ()
+
+
+def test_lengths_are_not_judged_when_none_was_promised() -> None:
+    """Without exact_output an answer may end when it likes."""
+    assert judge(of=records(100, output_tokens=9), run=settings(exact_output=False)) == ()
+
+
+def test_an_approximate_tokenizer_is_told_by_name() -> None:
+    """Prompts sized by a guess are a doubt that names who guessed."""
+    (doubt,) = judge(tokenizer_exact=False, tokenizer_name="approximate (4 characters a token)")
+    assert doubt.code == Code.PROMPT_SIZE_APPROXIMATE
+    assert "approximate (4 characters a token)" in doubt.message
+
+
+def test_a_point_where_nothing_was_sent() -> None:
+    """No figures at all: void, and every doubt still finds words."""
+    row = dict.fromkeys(ROW) | {"workload": "unique", "concurrency": 4, "requests_planned": 50, "ttft_ms_n": 0,
+                                "events": 0, "events_merged": 0, "emulated": False}  # fmt: skip
+    found = judge(row, [make(n, sent_ns=None, outcome="refused", error="refused") for n in range(50)])
+    codes = [doubt.code for doubt in found]
+    assert codes == [Code.LEVEL_NOT_REACHED, Code.TOO_FEW_REQUESTS, Code.TOO_SHORT, Code.ERRORS]
+    assert Point(row=row, doubts=found).verdict == "void"
+    assert judge(row, [])[0].code == Code.LEVEL_NOT_REACHED
+
+
+def test_several_doubts_come_in_a_fixed_order_and_others_after() -> None:
+    """The order is that of the table of codes; what others found is appended."""
+    other = Doubt(code="wrong_gpu", message="m", remedy="r", void=True)
+    found = judge(
+        {"emulated": True, "window_s": 1.0, "events_merged": 9_000}, told=report(clock_step_ns=7_000_000), extra=[other]
+    )
+    assert [doubt.code for doubt in found] == ["too_short", "clock_stepped", "merged_events", "emulated", "wrong_gpu"]
+
+
+def test_client_causes_are_told_together() -> None:
+    """One doubt names every sign that the client was the limit."""
+    (doubt,) = judge({"client_cpu_share": 0.99, "loop_lag_ms_p99": 8.0, "lateness_ms_p99": 40.0})
+    assert doubt.message.count(";") == 2
+
+
+def test_every_message_is_a_lower_case_line_without_a_full_stop() -> None:
+    """Doubts read like the other lines that the user is told."""
+    for row, of, told, *_ in CASES.values():
+        for doubt in judge(row, of, told):
+            for line in (doubt.message, doubt.remedy):
+                assert "\n" not in line
+                assert not line.endswith(".")
+                assert not line[0].isupper()
