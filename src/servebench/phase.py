@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import orjson
 
 from servebench.contracts.engine import Engine, RunningEngine
@@ -23,8 +24,6 @@ from servebench.load.jobs import Counts
 from servebench.load.spool import read_spool
 from servebench.measure.derive import record
 from servebench.report.console import Display
-
-import httpx
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +144,12 @@ def drive_phase(
     spool.with_suffix(".json").write_bytes(facts.dump())
     spool.touch()
     report = drive(target, plan, spool=spool, watch=watch)
-    return report, [facts.record(exchange) for exchange in read_spool(spool)]
+    return report, records_of(spool, facts)
+
+
+def records_of(spool: Path, facts: PhaseFacts) -> list[Record]:
+    """The records of what a spool holds. Raises StoreError when it is none."""
+    return [facts.record(exchange) for exchange in read_spool(spool)]
 
 
 def discard_spool(spool: Path) -> None:

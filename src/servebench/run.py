@@ -22,7 +22,7 @@ from servebench.keeper import EngineKeeper, Lease
 from servebench.load.plan import Level, levels, supply
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, target_of
+from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, records_of, target_of
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
@@ -172,7 +172,12 @@ def _phase(
     )
     watch = Watcher(bench.display, bench.running, label, len(requests), plan.duration_s)
     spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
-    report, records = drive_phase(bench.target, plan, facts, spool, watch)
+    try:
+        report, records = drive_phase(bench.target, plan, facts, spool, watch)
+    except (KeyboardInterrupt, ServebenchError):
+        bench.writer.append(records_of(spool, facts))
+        discard_spool(spool)
+        raise
     records = count_missing(records, lambda texts: bench.tokenizer.count(texts)) if bench.tokenizer.exact else records
     bench.writer.append(records)
     discard_spool(spool)
