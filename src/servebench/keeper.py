@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StopReport
@@ -14,12 +14,13 @@ from servebench.report.console import Display
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """An engine that a run may use. `shared` says that an earlier run started it (its cold start is that run's)."""
+    """An engine that a run may use. `uses` counts the earlier runs on the same start: above 0 the cold start is theirs,
+    and prompts must differ from theirs or a prefix cache would answer."""
 
     engine: Engine
     running: RunningEngine
     context: LaunchContext
-    shared: bool
+    uses: int
     owner_log: Path
 
 
@@ -60,13 +61,9 @@ class EngineKeeper:
             held, lease = self._held
             if same_engine(held, settings) and not lease.running.died():
                 self._display.say(f"sharing the running {settings.engine.name} with the run before")
-                return Lease(
-                    engine=lease.engine,
-                    running=lease.running,
-                    context=lease.context,
-                    shared=True,
-                    owner_log=lease.owner_log,
-                )
+                lease = replace(lease, uses=lease.uses + 1)
+                self._held = (held, lease)
+                return lease
             self.stop()
         lease = self._start(settings, log_path)
         self._held = (settings, lease)
@@ -81,7 +78,7 @@ class EngineKeeper:
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
         running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
-        return Lease(engine=engine, running=running, context=context, shared=False, owner_log=log_path)
+        return Lease(engine=engine, running=running, context=context, uses=0, owner_log=log_path)
 
     def keep_for(self, settings: RunSettings | None) -> StopReport | None:
         """After a run: stop the engine unless the next run (None: there is none) asks for the same one."""

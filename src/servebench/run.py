@@ -57,6 +57,7 @@ class _Bench:
     workload: Workload
     tokenizer: Tokenizer
     writer: RecordWriter
+    uses: int
 
 
 def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
@@ -127,6 +128,7 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter) -> _Bench:
         workload=workload_class(settings.workload),
         tokenizer=engine_tokenizer(lease.engine, lease.running, settings.model),
         writer=writer,
+        uses=lease.uses,
     )
 
 
@@ -148,6 +150,8 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
 
 def _requests(bench: _Bench, count: int, stream: str) -> Sequence[Request]:
     bench.display.status(f"preparing {count} prompts")
+    if bench.uses:
+        stream = f"{stream}-use{bench.uses}"
     return bench.workload.requests(count, stream=stream, tokenizer=bench.tokenizer)
 
 

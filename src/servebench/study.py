@@ -253,7 +253,7 @@ def _cold_start(lease: Lease) -> dict[str, Any] | None:
         {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - running.started_ns) / NS_PER_S}
         for phase in running.phases
     ]
-    return {"started_ns": running.started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.shared}
+    return {"started_ns": running.started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.uses > 0}
 
 
 def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
