@@ -166,7 +166,7 @@ static void take(int fd) {
     if (c->got < body + 4 - c->request + (length && length < body ? atoi(length + 15) : 0)) return;
     if (c->request[0] == 'G') {
         static const char ok[] = "HTTP/1.1 200 OK\r\nContent-Length: 42\r\nContent-Type: application/json\r\n\r\n"
-                                 "{\"object\":\"list\",\"data\":[{\"id\":\"truth\"}]} \n";
+                                 "{\"object\":\"list\",\"data\":[{\"id\":\"truth\"}]}\n";
         c->got = 0;
         if (send_all(fd, ok, sizeof ok - 1)) forget(fd);
         return;
