@@ -27,9 +27,7 @@ class Lease:
 def launch_context(settings: RunSettings, cache_dir: Path) -> LaunchContext:
     """What the command depends on, with a free port where none was asked for."""
     port = settings.engine.port or free_port(settings.engine.host)
-    return LaunchContext(
-        engine=settings.engine, model=settings.model, gpu=settings.gpu, port=port, cache_dir=cache_dir
-    )
+    return LaunchContext(engine=settings.engine, model=settings.model, gpu=settings.gpu, port=port, cache_dir=cache_dir)
 
 
 def same_engine(one: RunSettings, other: RunSettings) -> bool:

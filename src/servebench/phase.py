@@ -99,7 +99,9 @@ def planned_requests(
 class Watcher:
     """Looks after a phase while it runs: shows progress, and stops it when the engine is gone."""
 
-    def __init__(self, display: Display, running: RunningEngine, label: str, planned: int, duration_s: float | None) -> None:
+    def __init__(
+        self, display: Display, running: RunningEngine, label: str, planned: int, duration_s: float | None
+    ) -> None:
         self._display = display
         self._running = running
         self._label = label

@@ -123,7 +123,9 @@ def _collect(
                     for found in classes:
                         key = (kind, found.name)
                         if key in owners:
-                            faults.append(f"{kind} '{found.name}' is offered by both {owners[key]} and {name}; the first is used")
+                            faults.append(
+                                f"{kind} '{found.name}' is offered by both {owners[key]} and {name}; the first is used"
+                            )
                             continue
                         owners[key] = name
                         kinds[kind][found.name] = found
@@ -136,7 +138,11 @@ def _collect(
             for index, info in enumerate(infos):
                 if name == f"{info.distribution}:{info.name}":
                     infos[index] = PluginInfo(
-                        name=info.name, distribution=info.distribution, version=info.version, status="broken", error=line
+                        name=info.name,
+                        distribution=info.distribution,
+                        version=info.version,
+                        status="broken",
+                        error=line,
                     )
     return kinds, paths, faults
 
@@ -155,5 +161,7 @@ def build(points: Iterable[EntryPoint], disabled: set[str]) -> Registry:
 def registry() -> Registry:
     """The registry of this process: built once, from the installed distributions."""
     disabled = {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()}
-    points = sorted(entry_points(group=hooks.GROUP), key=lambda point: (point.dist.name if point.dist else "", point.name))
+    points = sorted(
+        entry_points(group=hooks.GROUP), key=lambda point: (point.dist.name if point.dist else "", point.name)
+    )
     return build(points, disabled)

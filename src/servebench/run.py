@@ -96,12 +96,12 @@ def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
         status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
     except ServebenchError as problem:
         status, error = "failed", str(problem)
-        failure = problem.kind if isinstance(problem, EngineError) else type(problem).__name__.removesuffix("Error").lower()
+        failure = (
+            problem.kind if isinstance(problem, EngineError) else type(problem).__name__.removesuffix("Error").lower()
+        )
     finally:
         writer.close()
-    outcome = RunOutcome(
-        run_id=asked.run_id, status=status, error=error, failure=failure, points=tuple(points)
-    )
+    outcome = RunOutcome(run_id=asked.run_id, status=status, error=error, failure=failure, points=tuple(points))
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
     )
@@ -189,7 +189,9 @@ def _phase(
 
 
 def _point(bench: _Bench, level: Level, records: Sequence[Record], report: PhaseReport, *, planned: int) -> Point:
-    row = summarize_point(bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version)
+    row = summarize_point(
+        bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version
+    )
     row["requests_planned"] = planned
     found = doubts(
         row,

@@ -58,12 +58,20 @@ def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
         return compose_jobs(words, registry)
     rest = [word for word in words if word != LOCK_WORD]
     if len(rest) != 1:
-        raise ConfigError(f"run {LOCK_WORD} takes the path of one manifest.json and nothing else, not: {' '.join(words)}")
+        raise ConfigError(
+            f"run {LOCK_WORD} takes the path of one manifest.json and nothing else, not: {' '.join(words)}"
+        )
     manifest = read_manifest(Path(rest[0]))
     settings = settings_from_dict(manifest["config"], registry)
     # the stored name belongs to the study that is being repeated
     settings = replace(settings, study=replace(settings.study, name=None))
-    return [Job(tuple(manifest.get("overrides", ())), settings, {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}})]
+    return [
+        Job(
+            tuple(manifest.get("overrides", ())),
+            settings,
+            {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}},
+        )
+    ]
 
 
 def title_of(job: Job, registry: Registry) -> str:
@@ -231,7 +239,9 @@ def _manifest(
             "engine_version": running.version,
             "endpoint": running.base_url,
             "served_model": running.model,
-            "command": {"argv": list(running.command.argv), "env": dict(running.command.env)} if running.command else None,
+            "command": {"argv": list(running.command.argv), "env": dict(running.command.env)}
+            if running.command
+            else None,
             "cold_start": _cold_start(lease),
         }
     if stopped is not None:
@@ -253,7 +263,12 @@ def _cold_start(lease: Lease) -> dict[str, Any] | None:
         {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - running.started_ns) / NS_PER_S}
         for phase in running.phases
     ]
-    return {"started_ns": running.started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.uses > 0}
+    return {
+        "started_ns": running.started_ns,
+        "seconds": phases[-1]["seconds"],
+        "phases": phases,
+        "shared": lease.uses > 0,
+    }
 
 
 def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
@@ -262,7 +277,9 @@ def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
         return
     study.display.status("logging to MLflow")
     uri = tracking_uri(settings.tracking.uri, outputs)
-    report = sync_study(study.folder, uri=uri, experiment=settings.tracking.experiment, timeout_s=settings.tracking.timeout_s)
+    report = sync_study(
+        study.folder, uri=uri, experiment=settings.tracking.experiment, timeout_s=settings.tracking.timeout_s
+    )
     if report.error is not None:
         study.tracker_down = True
         study.display.problem(f"{report.error}; nothing is lost: 'servebench sync {study.folder.name}' sends it later")
@@ -275,4 +292,3 @@ def _conclude(study: _Study, settings: RunSettings, outputs: Path) -> None:
     study.display.where(study.folder.path)
     if settings.tracking.name != "none" and not study.tracker_down:
         study.display.tracked(tracking_uri(settings.tracking.uri, outputs), settings.tracking.experiment)
-

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from servebench.load.framing import Framing, FramingError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"
-EVENTS = b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in (b"data: {}\n\n", b"0\r\n\r\n", b"data: [DONE]\n\n"))
+EVENTS = b"".join(
+    b"%x\r\n%s\r\n" % (len(event), event) for event in (b"data: {}\n\n", b"0\r\n\r\n", b"data: [DONE]\n\n")
+)
 
 WHOLE = {
     "chunked": CHUNKED + EVENTS + b"0\r\n\r\n",

@@ -34,7 +34,12 @@ def read(tmp_path, data):
 def test_exchanges_come_in_the_order_in_which_they_ended(tmp_path):
     """Interleaved streams are taken apart; a zero stamp means that it did not happen."""
     first, second = read(tmp_path, b"".join(FRAMES))
-    assert (first.request_id, first.session_id, first.outcome, first.error) == ("b", "s1", "reset", "connection reset by peer")
+    assert (first.request_id, first.session_id, first.outcome, first.error) == (
+        "b",
+        "s1",
+        "reset",
+        "connection reset by peer",
+    )
     assert (first.connect_started_ns, first.connected_ns, first.sent_ns, first.ended_ns) == (None, None, 6, 9)
     assert second.reads == [(7_000_000_001, b"one"), (8_000_000_000, b"three")]
     assert (second.connect_started_ns, second.connected_ns, second.error) == (2, 3, None)
@@ -49,7 +54,13 @@ def test_a_user_space_stamp_is_told(tmp_path):
 
 def test_a_second_sending_voids_the_first(tmp_path):
     """A request that was sent again on a new connection has only the second one's stamps and reads."""
-    frames = [meta_frame(WHO), sent_frame(0, 1, 0, 0, 1), data_frame(0, 1, 0, b"x"), sent_frame(0, 1, 2, 3, 4), end_frame(0, 5, "complete")]
+    frames = [
+        meta_frame(WHO),
+        sent_frame(0, 1, 0, 0, 1),
+        data_frame(0, 1, 0, b"x"),
+        sent_frame(0, 1, 2, 3, 4),
+        end_frame(0, 5, "complete"),
+    ]
     (exchange,) = read(tmp_path, b"".join(frames))
     assert (exchange.sent_ns, exchange.reads) == (4, [])
 

@@ -89,6 +89,8 @@ class Engine:
     tokenize_path: ClassVar[str | None] = None
     """Below the server's root: `POST {"content": text}` answers `{"tokens": [...]}`; null when there is none."""
     metrics_path: ClassVar[str | None] = "/metrics"
+    version_path: ClassVar[str | None] = None
+    """Below the server's root: a GET answers JSON with a key `version`; null when there is none."""
     phases: ClassVar[Sequence[PhaseMarker]] = ()
     hints: ClassVar[Sequence[LogHint]] = ()
     needs_gpu: ClassVar[bool] = True

@@ -8,7 +8,9 @@ from typing import Any, Literal
 SCHEMA_VERSION = 1
 """Version of requests.parquet, points.parquet and manifest.json. Raised when a column changes its meaning."""
 
-Outcome = Literal["ok", "http_error", "stream_error", "truncated", "empty", "timeout", "reset", "refused", "cancelled", "protocol"]
+Outcome = Literal[
+    "ok", "http_error", "stream_error", "truncated", "empty", "timeout", "reset", "refused", "cancelled", "protocol"
+]
 """ok: answered whole. http_error: a status of 400 or more. stream_error: an error event inside HTTP 200. truncated: the
 stream ended without a finish reason, `[DONE]` or usage, or the connection closed early. empty: answered with no
 generated content. The others as on the wire (`too_large`, `tls` count as `protocol`)."""

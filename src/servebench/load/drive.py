@@ -80,7 +80,11 @@ class _Worker:
         assert self.process.stderr is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_TIMEOUT_S)
-        words = self.process.stderr.read().decode(errors="replace").strip().splitlines() if self.process.poll() is not None else []
+        words = (
+            self.process.stderr.read().decode(errors="replace").strip().splitlines()
+            if self.process.poll() is not None
+            else []
+        )
         last = f": {words[-1]}" if words else ""
         code = self.process.poll()
         how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"

@@ -327,7 +327,9 @@ class Phase:
         if connection.framing.end_of_stream():
             self._complete(connection)
         else:
-            self._broken(connection, WireFailure("closed", "the server closed the connection before the answer was whole"))
+            self._broken(
+                connection, WireFailure("closed", "the server closed the connection before the answer was whole")
+            )
 
     def _broken(self, connection: Connection, failure: WireFailure) -> None:
         """A connection broke. A kept-alive one that the server closed just as we sent is nobody's fault: sent again."""
@@ -484,7 +486,10 @@ def main() -> int:
         _say(failed=str(failure))
         return 1
     except OSError as error:
-        _say(failed=f"cannot write {job.spool}: {(error.strerror or str(error)).lower()}", full=error.errno == errno.ENOSPC)
+        _say(
+            failed=f"cannot write {job.spool}: {(error.strerror or str(error)).lower()}",
+            full=error.errno == errno.ENOSPC,
+        )
         return 1
     return 0
 

@@ -63,11 +63,15 @@ class Display:
         """What is being waited for, by name. Shown in the live line only."""
         self._status = text
 
-    def progress(self, *, label: str, done: int, planned: int, failed: int, in_flight: int, rate: float, left_s: float | None) -> None:
+    def progress(
+        self, *, label: str, done: int, planned: int, failed: int, in_flight: int, rate: float, left_s: float | None
+    ) -> None:
         """How far a phase is. `rate` is stream reads a second, close to tokens a second while the load runs."""
         left = f" · {seconds(left_s)} left" if left_s is not None else ""
         wrong = f" · {failed} failed" if failed else ""
-        self._status = f"{label} · {done}/{planned} requests · {in_flight} in flight · {number(rate)} events/s{wrong}{left}"
+        self._status = (
+            f"{label} · {done}/{planned} requests · {in_flight} in flight · {number(rate)} events/s{wrong}{left}"
+        )
 
     def point(self, point: Point) -> None:
         """A point was measured."""
@@ -146,7 +150,16 @@ def points_table(points: Sequence[Point], title: str) -> Table:
     table.add_column("rate\nreq/s" if rate else "concur-\nrency", justify="right")
     if repeated:
         table.add_column("repeat", justify="right")
-    for name in ("ok /\nfailed", "output\ntok/s", "TTFT ms\np50", "\np99", "ITL ms\nmean", "\np99", "TPOT ms\nmean", "E2E ms\np50"):
+    for name in (
+        "ok /\nfailed",
+        "output\ntok/s",
+        "TTFT ms\np50",
+        "\np99",
+        "ITL ms\nmean",
+        "\np99",
+        "TPOT ms\nmean",
+        "E2E ms\np50",
+    ):
         table.add_column(name, justify="right")
     table.add_column("verdict")
     for point in points:

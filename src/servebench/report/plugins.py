@@ -32,7 +32,13 @@ def show_plugins(registry: Registry, *, as_json: bool) -> None:
     for info in registry.plugins:
         style = None if info.status == "loaded" else "red" if info.status == "broken" else "dim"
         table.add_row(
-            info.name, info.distribution, info.version, info.status, "\n".join(info.hooks), info.error or "", style=style
+            info.name,
+            info.distribution,
+            info.version,
+            info.status,
+            "\n".join(info.hooks),
+            info.error or "",
+            style=style,
         )
     if registry.plugins:
         console.print(table)

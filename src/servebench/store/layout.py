@@ -148,7 +148,9 @@ def check_writable(outputs: Path) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         raise PreflightError(f"{where} is no folder: a file is in its place; choose another with study.dir=") from error
     except OSError as error:
-        raise PreflightError(f"{where} cannot be written: {reason_of(error)}; choose another with study.dir=") from error
+        raise PreflightError(
+            f"{where} cannot be written: {reason_of(error)}; choose another with study.dir="
+        ) from error
     if free < SPACE_MIN_BYTES:
         raise PreflightError(
             f"the disk of {where} has {free >> 20} MiB left, and a study needs at least {SPACE_MIN_BYTES >> 20} MiB; "

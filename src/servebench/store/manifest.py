@@ -23,7 +23,16 @@ from servebench.store.redact import redact
 
 PROBE_TIMEOUT_S = 5.0
 PACKAGES = ("hydra-core", "omegaconf", "pluggy", "httpx", "pandas", "pyarrow", "mlflow", "numpy", "orjson", "pydantic")
-GPU_FIELDS = ("index", "name", "uuid", "memory.total", "driver_version", "power.limit", "clocks.max.sm", "clocks.max.mem")
+GPU_FIELDS = (
+    "index",
+    "name",
+    "uuid",
+    "memory.total",
+    "driver_version",
+    "power.limit",
+    "clocks.max.sm",
+    "clocks.max.mem",
+)
 
 
 def _output(*command: str) -> str | None:
@@ -79,8 +88,10 @@ def capture_packages() -> dict[str, str]:
     found = {}
     for distribution in distributions():
         name = (distribution.metadata["Name"] or "").lower()
-        if name in PACKAGES or name.startswith("servebench") or any(
-            point.group == "servebench" for point in distribution.entry_points
+        if (
+            name in PACKAGES
+            or name.startswith("servebench")
+            or any(point.group == "servebench" for point in distribution.entry_points)
         ):
             found[name] = distribution.version
     return dict(sorted(found.items()))
@@ -109,7 +120,9 @@ def file_facts(path: str | None) -> dict[str, Any] | None:
     return None
 
 
-def build_manifest(*, config: Mapping[str, Any], facts: Mapping[str, Any], machine: Mapping[str, Any]) -> dict[str, Any]:
+def build_manifest(
+    *, config: Mapping[str, Any], facts: Mapping[str, Any], machine: Mapping[str, Any]
+) -> dict[str, Any]:
     """The manifest of a run: its resolved config, what the run knows (`facts`), and what the machine is.
 
     Secrets are taken out of all of it.

@@ -13,13 +13,17 @@ SECRET_NAME = re.compile(
     r"|[a-z]*_?token)($|[^a-z])",
     re.IGNORECASE,
 )
-HARMLESS_NAME = re.compile(r"api_key_env$|(^|_)(eos|bos|pad|unk|stop|first|last|per|max|min)_token|token_ids?$", re.IGNORECASE)
+HARMLESS_NAME = re.compile(
+    r"api_key_env$|(^|_)(eos|bos|pad|unk|stop|first|last|per|max|min)_token|token_ids?$", re.IGNORECASE
+)
 SECRET_LENGTH_MIN = 6
 USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 QUERY = re.compile(r"(?i)([?&](?:[a-z_-]*key|[a-z_-]*token|secret|password|sig|signature)=)[^&\s\"']+")
 BEARER = re.compile(r"(?i)\b(bearer\s+)[a-z0-9._~+/=-]{6,}")
 FLAG = re.compile(r"(?i)(--?(?:[a-z-]*api-?key|[a-z-]*token|[a-z-]*password|[a-z-]*secret)[= ])(\S+)")
-WELL_KNOWN = re.compile(r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{16,})")
+WELL_KNOWN = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{16,})"
+)
 
 
 def secret_name(name: str) -> bool:
@@ -29,9 +33,7 @@ def secret_name(name: str) -> bool:
 
 
 def _environment_secrets() -> list[str]:
-    values = {
-        value for name, value in os.environ.items() if secret_name(name) and len(value) >= SECRET_LENGTH_MIN
-    }
+    values = {value for name, value in os.environ.items() if secret_name(name) and len(value) >= SECRET_LENGTH_MIN}
     return sorted(values, key=len, reverse=True)
 
 

@@ -66,10 +66,14 @@ def _read(path: Path, kind: type[Any]) -> Any:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         known = {one.name for one in fields(kind)}
-        facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items() if name in known}
+        facts = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in facts.items() if name in known
+        }
         return kind(**facts)
     except FileNotFoundError as error:
-        raise StoreError(f"{path.parent} is no {kind.__name__.removesuffix('State').lower()}: it has no {path.name}") from error
+        raise StoreError(
+            f"{path.parent} is no {kind.__name__.removesuffix('State').lower()}: it has no {path.name}"
+        ) from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
 

@@ -37,7 +37,17 @@ COUNTS = (
     "asked_output_tokens",
     "http_status",
 )
-TEXTS = ("run_id", "point", "request_id", "session_id", "counted_by", "finish_reason", "outcome", "error", "stamp_source")
+TEXTS = (
+    "run_id",
+    "point",
+    "request_id",
+    "session_id",
+    "counted_by",
+    "finish_reason",
+    "outcome",
+    "error",
+    "stamp_source",
+)
 PUBLIC_ORDER = (
     "run_id",
     "point",
@@ -105,7 +115,10 @@ class RecordWriter:
         with writing(self._folder.parts):
             self._folder.parts.mkdir(parents=True, exist_ok=True)
         for kind, schema in (("answers", _answers_schema()), ("requests", _requests_schema())):
-            columns = [pa.array([getattr(record, name) for record in records], schema.field(name).type) for name in schema.names]
+            columns = [
+                pa.array([getattr(record, name) for record in records], schema.field(name).type)
+                for name in schema.names
+            ]
             with replacing(self._folder.parts / f"{kind}-{self._batches:05d}.parquet") as beside:
                 pq.write_table(pa.table(columns, schema=schema), beside, compression="zstd")
         self._batches += 1
@@ -133,7 +146,9 @@ def write_points(folder: RunFolder, points: Sequence[Point]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [{**point.row, "verdict": point.verdict, "doubts": [doubt.code for doubt in point.doubts]} for point in points]
+    rows = [
+        {**point.row, "verdict": point.verdict, "doubts": [doubt.code for doubt in point.doubts]} for point in points
+    ]
     if not rows:
         return
     names = list(dict.fromkeys(name for row in rows for name in row))

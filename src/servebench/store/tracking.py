@@ -123,7 +123,11 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     manifest = json.loads(folder.manifest.read_text(encoding="utf-8")) if folder.manifest.exists() else {}
     frame = read_points(folder)
     rows: list[dict[str, Any]] = [
-        {str(name): (None if value is None or value != value else value) for name, value in row.items() if name != "doubts"}
+        {
+            str(name): (None if value is None or value != value else value)
+            for name, value in row.items()
+            if name != "doubts"
+        }
         for row in frame.to_dict(orient="records")
     ]
     config = manifest.get("config", {})
@@ -144,7 +148,10 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
         "servebench.engine_version": str(manifest.get("engine_version") or ""),
         "servebench.emulated": str(config.get("launch", {}).get("name") == "emulated").lower(),
         "servebench.error": redact_text(state.error or ""),
-        **{f"servebench.{group}": str(config.get(group, {}).get("name", "")) for group in ("engine", "launch", "model", "gpu", "workload", "load")},
+        **{
+            f"servebench.{group}": str(config.get(group, {}).get("name", ""))
+            for group in ("engine", "launch", "model", "gpu", "workload", "load")
+        },
     }
     files = [folder.points_csv, folder.points, folder.manifest, folder.requests, folder.report, folder.engine_log]
     return TrackedRun(
@@ -203,7 +210,9 @@ def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: floa
     sent: list[str] = []
     try:
         mlflow = Mlflow(uri, experiment, study.path.parent, timeout_s)
-        parent_id = mlflow.parent(known.get("mlflow_run_id") if same_place else None, state.study_id, state.words, state.started_s)
+        parent_id = mlflow.parent(
+            known.get("mlflow_run_id") if same_place else None, state.study_id, state.words, state.started_s
+        )
         mark = {"uri_digest": digest([uri, experiment]), "uri": shown, "mlflow_run_id": parent_id}
         write_text(study.tracking, json.dumps(mark))
         for folder, run in todo:

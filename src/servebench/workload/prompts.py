@@ -105,7 +105,9 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
     try:
         yield from pq.read_table(path).to_pylist()
     except pa.ArrowInvalid as error:
-        raise ConfigError(f"workload.dataset={path} is no Parquet file: {str(error).splitlines()[0].lower()}") from error
+        raise ConfigError(
+            f"workload.dataset={path} is no Parquet file: {str(error).splitlines()[0].lower()}"
+        ) from error
 
 
 READERS: Mapping[str, Callable[[Path], Iterator[Any]]] = {

@@ -55,7 +55,9 @@ class ShareGptWorkload(Workload):
         outputs = self._outputs(prompts, chosen, rng, tokenizer)
         return [
             as_request(
-                f"[{salt(settings.seed, stream, index)}]\n{prompts[which].text}" if settings.cache == "cold" else prompts[which].text,
+                f"[{salt(settings.seed, stream, index)}]\n{prompts[which].text}"
+                if settings.cache == "cold"
+                else prompts[which].text,
                 settings.api,
                 f"{stream}-{index:05d}",
                 output_tokens=outputs[index],
