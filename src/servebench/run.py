@@ -182,7 +182,7 @@ def _phase(
         bench.writer.append(records_of(spool, facts))
         discard_spool(spool)
         raise
-    records = count_missing(records, lambda texts: bench.tokenizer.count(texts)) if bench.tokenizer.exact else records
+    records = count_missing(records, bench.tokenizer.count) if bench.tokenizer.exact else records
     bench.writer.append(records)
     discard_spool(spool)
     return report, records

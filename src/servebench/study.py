@@ -14,9 +14,10 @@ from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.contracts.engine import StopReport
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.errors import ConfigError, Interrupted, LoadError, PreflightError
+from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, StoreError
+from servebench.facts import engine_facts, run_facts, stop_facts
 from servebench.interrupts import interrupts
-from servebench.keeper import EngineKeeper, Lease, launch_context
+from servebench.keeper import EngineKeeper, launch_context
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.run import RunRequest, execute
@@ -37,10 +38,16 @@ from servebench.store import (
     write_run,
     write_study,
 )
-from servebench.units import NS_PER_S
 
 CACHE_VARIABLE = "SERVEBENCH_CACHE"
 LOCK_WORD = "--lock"
+EXIT_CODES = {
+    "config": ConfigError.exit_code,
+    "preflight": PreflightError.exit_code,
+    "load": LoadError.exit_code,
+    "store": StoreError.exit_code,
+}
+"""By a run's `failure`; every other failure is the engine's."""
 
 
 def cache_folder() -> Path:
@@ -74,7 +81,7 @@ def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
     ]
 
 
-def title_of(job: Job, registry: Registry) -> str:
+def title_of(job: Job) -> str:
     """What a run is called: engine, model, workload, and where it differs, launch."""
     settings = job.settings
     launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
@@ -167,25 +174,13 @@ def _run_all(study: _Study, jobs: Sequence[Job], names: Sequence[str]) -> int:
             study.finish("interrupted")
             return Interrupted.exit_code
         if outcome.status == "failed":
-            code = code or _exit_code(outcome)
+            code = code or EXIT_CODES.get(outcome.failure or "", EngineError.exit_code)
     study.finish("finished" if code == 0 else "failed")
     return code
 
 
-def _exit_code(outcome: RunOutcome) -> int:
-    from servebench import errors
-
-    known = {
-        "config": errors.ConfigError,
-        "preflight": errors.PreflightError,
-        "load": LoadError,
-        "store": errors.StoreError,
-    }
-    return known.get(outcome.failure or "", errors.EngineError).exit_code
-
-
 def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, prefix: str) -> RunOutcome:
-    title = title_of(job, study.registry)
+    title = title_of(job)
     folder = study.folder.create_run(name)
     state = RunState(run_id=f"{study.folder.name}/{name}", title=title, overrides=job.overrides)
     write_run(folder, state)
@@ -202,7 +197,16 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
     outcome, lease = execute(asked)
     stopped = study.keeper.keep_for(None if outcome.status == "interrupted" else following)
     _tell_leftover(study.display, stopped)
-    write_manifest(folder.manifest, _manifest(study, job, state, outcome, lease, stopped))
+    facts = {
+        "study_id": study.folder.name,
+        "words": list(study.state.words),
+        "servebench_version": __version__,
+        "overrides": list(job.overrides),
+        **run_facts(state, outcome, ended_s=time.time()),
+        **(engine_facts(lease) if lease is not None else {}),
+        **(stop_facts(stopped) if stopped is not None else {}),
+    }
+    write_manifest(folder.manifest, build_manifest(config=job.resolved, facts=facts, machine=study.machine))
     error = redact_text(outcome.error) if outcome.error else None
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
     study.outcomes.append((name, outcome))
@@ -216,59 +220,6 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
 def _tell_leftover(display: Display, stopped: StopReport | None) -> None:
     if stopped is not None and stopped.leftover:
         display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")
-
-
-def _manifest(
-    study: _Study, job: Job, state: RunState, outcome: RunOutcome, lease: Lease | None, stopped: StopReport | None
-) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "run_id": state.run_id,
-        "study_id": study.folder.name,
-        "title": state.title,
-        "overrides": list(job.overrides),
-        "words": list(study.state.words),
-        "servebench_version": __version__,
-        "status": outcome.status,
-        "error": outcome.error,
-        "started_s": state.started_s,
-        "ended_s": time.time(),
-    }
-    if lease is not None:
-        running = lease.running
-        facts |= {
-            "engine_version": running.version,
-            "endpoint": running.base_url,
-            "served_model": running.model,
-            "command": {"argv": list(running.command.argv), "env": dict(running.command.env)}
-            if running.command
-            else None,
-            "cold_start": _cold_start(lease),
-        }
-    if stopped is not None:
-        facts["stop"] = {
-            "forced": stopped.forced,
-            "seconds": stopped.seconds,
-            "killed_pids": list(stopped.killed_pids),
-            "leftover": list(stopped.leftover),
-        }
-    return build_manifest(config=job.resolved, facts=facts, machine=study.machine)
-
-
-def _cold_start(lease: Lease) -> dict[str, Any] | None:
-    """The phases of the start, each in seconds from the start of the command; `shared` with the run that started it."""
-    running = lease.running
-    if not running.phases:
-        return None
-    phases = [
-        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - running.started_ns) / NS_PER_S}
-        for phase in running.phases
-    ]
-    return {
-        "started_ns": running.started_ns,
-        "seconds": phases[-1]["seconds"],
-        "phases": phases,
-        "shared": lease.uses > 0,
-    }
 
 
 def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:

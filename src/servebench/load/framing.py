@@ -51,7 +51,7 @@ class Framing:
     def _follow(self, data: bytes) -> bool:
         position, size = 0, len(data)
         while True:
-            if self.state == self.CHUNK_DATA or self.state == self.LENGTH:
+            if self.state in (self.CHUNK_DATA, self.LENGTH):
                 step = min(self.remaining, size - position)
                 position += step
                 self.remaining -= step

@@ -54,15 +54,13 @@ def _level(load: LoadSettings, concurrency: int, repeat: int) -> Level:
         asked = load.requests
         requests = asked if isinstance(asked, int) else max(REQUESTS_MIN, REQUESTS_PER_STREAM * concurrency)
     warmup = load.warmup_requests
-    if not isinstance(warmup, int):
-        warmup = min(WARMUP_MAX, WARMUP_PER_STREAM * concurrency)
     return Level(
         point=f"c{concurrency}-r{repeat}",
         concurrency=concurrency,
         repeat=repeat,
         requests=requests,
         duration_s=load.duration_s,
-        warmup_requests=warmup,
+        warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * concurrency) if warmup == "auto" else warmup,
     )
 
 

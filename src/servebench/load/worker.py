@@ -26,7 +26,7 @@ from servebench.clock import step_ns, take_anchor
 from servebench.contracts.exchange import WireOutcome
 from servebench.load.framing import FramingError
 from servebench.load.jobs import GO, STOP, Job, Progress, read_job
-from servebench.load.spool import DATA, HEAD, USER, end_frame, meta_frame, sent_frame
+from servebench.load.spool import DATA, HEAD, end_frame, meta_frame, sent_frame
 from servebench.load.wire import Connection, Dialer, WireFailure
 from servebench.units import NS_PER_MS, NS_PER_S
 
@@ -170,7 +170,7 @@ class Phase:
         for fd, mask in events:
             connection = active.get(fd)
             if connection is None:
-                self._other_event(fd, mask)
+                self._other_event(fd)
                 continue
             if connection.outgoing and mask & select.EPOLLOUT:
                 self._flush_request(connection)
@@ -201,7 +201,7 @@ class Phase:
                 self._fail(connection, "protocol", str(error))
         return len(events)
 
-    def _other_event(self, fd: int, mask: int) -> None:
+    def _other_event(self, fd: int) -> None:
         if fd == self.orders:
             self._take_order()
         elif fd in self.connecting:

@@ -1,11 +1,11 @@
-"""How a figure is written for a person: rounded to what it can carry, with its interval, a dash when it is missing."""
+"""How a figure is written for a person: rounded to what it can carry, with its interval, a hyphen when it is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-MISSING = "–"
+MISSING = "-"
 
 
 def number(value: float | int | None, digits: int = 3) -> str:
