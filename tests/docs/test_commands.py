@@ -1,0 +1,43 @@
+"""Every servebench command in the docs is one that servebench takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from servebench.cli import VERBS
+from servebench.config import compose_jobs
+from servebench.registry import registry
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/README.md")])
+COMMAND = re.compile(r"^(?: {4}|\| `)(?:\$ )?servebench\b(?!:) ?([^`\n]*)", re.MULTILINE)
+MISTAKES = ("engine=vlm",)
+
+
+def commands():
+    for page in PAGES:
+        for match in COMMAND.finditer(page.read_text(encoding="utf-8")):
+            text = match.group(1).split(" # ")[0].split("   ")[0].strip()
+            if not any(mistake in text for mistake in MISTAKES):
+                yield pytest.param(text, id=f"{page.parent.name}/{page.name}: servebench {text}")
+
+
+@pytest.mark.parametrize("text", list(commands()))
+def test_a_documented_command_is_taken(text):
+    """A verb exists; words without a verb compose to jobs that validate."""
+    words = shlex.split(re.sub(r"\[(--[a-z-]+|[A-Z]+)\]", "", text))
+    if words and words[0] in VERBS:
+        return
+    if words and words[0].startswith("--"):
+        assert words[0] in ("--help", "--cfg", "--version")
+        return
+    assert compose_jobs(words, registry())
+
+
+def test_there_are_commands_to_check():
+    """The pattern still finds what the docs write."""
+    assert len(list(commands())) >= 10
