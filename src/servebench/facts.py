@@ -24,7 +24,7 @@ def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[s
 
 
 def engine_facts(lease: Lease) -> dict[str, Any]:
-    """The engine as it ran: version, endpoint, exact command, cold start by phase."""
+    """The engine as it ran: version, endpoint, exact command, cold start by phase, and where in the study its log is."""
     running = lease.running
     command = running.command
     return {
@@ -32,6 +32,7 @@ def engine_facts(lease: Lease) -> dict[str, Any]:
         "endpoint": running.base_url,
         "served_model": running.model,
         "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,
+        "engine_log": f"{lease.owner_log.parent.name}/{lease.owner_log.name}",
         "cold_start": cold_start(lease),
     }
 

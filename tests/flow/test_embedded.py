@@ -104,7 +104,8 @@ def test_mlflow_has_a_parent_and_two_children(study):
     assert {run.data.params["workload.name"] for run in children} == {"unique", "sharegpt"}
     steps = [metric.step for metric in client.get_metric_history(children[0].info.run_id, "ttft_ms_p50")]
     assert sorted(steps) == [1, 2]
-    artifacts = {item.path for item in client.list_artifacts(children[0].info.run_id)}
+    (first,) = [run for run in children if run.data.params["workload.name"] == "unique"]
+    artifacts = {item.path for item in client.list_artifacts(first.info.run_id)}
     assert {"points.csv", "manifest.json", "requests.parquet", "engine.log"} <= artifacts
 
 

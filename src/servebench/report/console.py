@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TextIO
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -24,12 +26,21 @@ from servebench.report.figures import MISSING, level, number, seconds, with_inte
 VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
 
 
+PIPED_WIDTH = 160
+
+
+def _console(file: TextIO) -> Console:
+    """As wide as its terminal; where there is none, wide enough to cut nothing."""
+    terminal = file.isatty()
+    return Console(file=file, highlight=False, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
+
+
 class Display:
     """Everything that is told while a study runs. Use as a context manager; safe when nothing is a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.out = Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
-        self.err = Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+        self.out = _console(sys.stdout)
+        self.err = _console(sys.stderr)
         self.quiet = quiet
         self.lively = self.err.is_terminal and not quiet
         self._live: Live | None = None
@@ -142,43 +153,63 @@ def point_line(point: Point) -> str:
     )
 
 
+def _table(title: str) -> Table:
+    """Narrow: what is cut off on a terminal of 80 columns is not read."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+
+
+COLUMNS = (
+    ("ok", "requests_ok"),
+    ("fail", "requests_failed"),
+    ("output\ntok/s", "output_throughput_tok_s"),
+    ("TTFT\np50 ms", "ttft_ms_p50"),
+    ("TTFT\np99 ms", "ttft_ms_p99"),
+    ("ITL\nmean ms", "itl_ms_mean"),
+    ("ITL\np99 ms", "itl_ms_p99"),
+    ("TPOT\nmean ms", "tpot_ms_mean"),
+    ("E2E\np50 ms", "e2e_ms_p50"),
+)
+P99_REQUESTS_MIN = 100
+P99_NOTE = f"~ a p99 of fewer than {P99_REQUESTS_MIN} requests: little more than the slowest of them"
+
+
+def cell(row: Mapping[str, Any], column: str) -> str:
+    """A figure as the table shows it: throughput with its interval, a p99 that too few requests carry with a `~`."""
+    if column == "output_throughput_tok_s":
+        return with_interval(row, column)
+    text = number(row.get(column))
+    weak = column == "ttft_ms_p99" and (row.get("ttft_ms_n") or 0) < P99_REQUESTS_MIN and row.get(column) is not None
+    return f"~{text}" if weak else text
+
+
 def points_table(points: Sequence[Point], title: str) -> Table:
     """The points of a run, a row each. Units stand in the header; ± is half of a 95 % interval."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    table = _table(title)
     rate = any(point.row.get("rate") is not None for point in points)
     repeated = any((point.row.get("repeat") or 0) > 0 for point in points)
-    table.add_column("rate\nreq/s" if rate else "concur-\nrency", justify="right")
+    table.add_column("req/s" if rate else "con-\ncurr.", justify="right", no_wrap=True)
     if repeated:
-        table.add_column("repeat", justify="right")
-    for name in (
-        "ok /\nfailed",
-        "output\ntok/s",
-        "TTFT ms\np50",
-        "\np99",
-        "ITL ms\nmean",
-        "\np99",
-        "TPOT ms\nmean",
-        "E2E ms\np50",
-    ):
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
+        table.add_column("re-\npeat", justify="right", no_wrap=True)
+    for name, _ in COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for point in points:
-        row = point.row
-        cells = [level(row)]
+        cells = [level(point.row)]
         if repeated:
-            cells.append(str(row.get("repeat", 0)))
-        cells += [
-            f"{row.get('requests_ok')} / {row.get('requests_failed')}",
-            with_interval(row, "output_throughput_tok_s"),
-            number(row.get("ttft_ms_p50")),
-            number(row.get("ttft_ms_p99")),
-            number(row.get("itl_ms_mean")),
-            number(row.get("itl_ms_p99")),
-            number(row.get("tpot_ms_mean")),
-            number(row.get("e2e_ms_p50")),
-        ]
-        verdict = Text(point.verdict, style=VERDICT_STYLE[point.verdict])
-        table.add_row(*cells, verdict)
+            cells.append(str(point.row.get("repeat", 0)))
+        cells += [cell(point.row, column) for _, column in COLUMNS]
+        table.add_row(*cells, Text(point.verdict, style=VERDICT_STYLE[point.verdict]))
+    if any(cell(point.row, "ttft_ms_p99").startswith("~") for point in points):
+        table.caption = P99_NOTE
+        table.caption_justify = "left"
     return table
 
 
@@ -200,9 +231,16 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
 
 def study_table(rows: Sequence[tuple[str, RunOutcome]]) -> Table:
     """The runs of a study, a row each: how each ended and its best point that may be believed."""
-    table = Table(title="study", title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
-    for name in ("run", "status", "best output tok/s", "at", "TTFT ms p50 there", "verdict"):
-        table.add_column(name, justify="right" if name in ("best output tok/s", "at", "TTFT ms p50 there") else "left")
+    table = _table("study")
+    for name, justify in (
+        ("run", "left"),
+        ("status", "left"),
+        ("best output\ntok/s", "right"),
+        ("at", "right"),
+        ("TTFT p50 ms\nthere", "right"),
+        ("verdict", "left"),
+    ):
+        table.add_column(name, justify=justify, no_wrap=name != "status")  # type: ignore[arg-type]
     for name, outcome in rows:
         best = best_point(outcome.points)
         row = best.row if best else {}
