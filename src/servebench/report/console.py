@@ -161,7 +161,7 @@ def _table(title: str) -> Table:
         title_style="bold",
         header_style="bold",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
         pad_edge=False,
     )
 
@@ -170,28 +170,30 @@ COLUMNS = (
     ("ok", "requests_ok"),
     ("fail", "requests_failed"),
     ("output\ntok/s", "output_throughput_tok_s"),
-    ("TTFT\np50 ms", "ttft_ms_p50"),
-    ("TTFT\np99 ms", "ttft_ms_p99"),
-    ("ITL\nmean ms", "itl_ms_mean"),
-    ("ITL\np99 ms", "itl_ms_p99"),
-    ("TPOT\nmean ms", "tpot_ms_mean"),
-    ("E2E\np50 ms", "e2e_ms_p50"),
+    ("TTFT\np50", "ttft_ms_p50"),
+    ("TTFT\np99", "ttft_ms_p99"),
+    ("ITL\nmean", "itl_ms_mean"),
+    ("ITL\np99", "itl_ms_p99"),
+    ("TPOT\nmean", "tpot_ms_mean"),
+    ("E2E\np50", "e2e_ms_p50"),
 )
 P99_REQUESTS_MIN = 100
-P99_NOTE = f"~ a p99 of fewer than {P99_REQUESTS_MIN} requests: little more than the slowest of them"
+NOTE = "times in ms; ± half of a 95 % interval"
+P99_NOTE = f"{NOTE}; ~ little more than the slowest of under {P99_REQUESTS_MIN}"
 
 
 def cell(row: Mapping[str, Any], column: str) -> str:
     """A figure as the table shows it: throughput with its interval, a p99 that too few requests carry with a `~`."""
     if column == "output_throughput_tok_s":
         return with_interval(row, column)
-    text = number(row.get(column))
-    weak = column == "ttft_ms_p99" and (row.get("ttft_ms_n") or 0) < P99_REQUESTS_MIN and row.get(column) is not None
+    value = row.get(column)
+    text = f"{value:,}" if isinstance(value, int) else number(value)
+    weak = column == "ttft_ms_p99" and (row.get("ttft_ms_n") or 0) < P99_REQUESTS_MIN and value is not None
     return f"~{text}" if weak else text
 
 
 def points_table(points: Sequence[Point], title: str) -> Table:
-    """The points of a run, a row each. Units stand in the header; ± is half of a 95 % interval."""
+    """The points of a run, a row each. Units stand in the header and below."""
     table = _table(title)
     rate = any(point.row.get("rate") is not None for point in points)
     repeated = any((point.row.get("repeat") or 0) > 0 for point in points)
@@ -207,9 +209,9 @@ def points_table(points: Sequence[Point], title: str) -> Table:
             cells.append(str(point.row.get("repeat", 0)))
         cells += [cell(point.row, column) for _, column in COLUMNS]
         table.add_row(*cells, Text(point.verdict, style=VERDICT_STYLE[point.verdict]))
-    if any(cell(point.row, "ttft_ms_p99").startswith("~") for point in points):
-        table.caption = P99_NOTE
-        table.caption_justify = "left"
+    weak = any(cell(point.row, "ttft_ms_p99").startswith("~") for point in points)
+    table.caption = P99_NOTE if weak else NOTE
+    table.caption_justify = "left"
     return table
 
 
