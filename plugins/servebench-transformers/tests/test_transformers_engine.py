@@ -1,0 +1,63 @@
+"""The command and the dialect of `transformers serve`, against what 5.19 was seen to take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from servebench.contracts.engine import LaunchContext
+from servebench.contracts.request import Message, Request
+from servebench.contracts.settings import GpuSettings, ModelSettings, WorkloadSettings
+from servebench_transformers.engine import TransformersEngine, TransformersSettings
+
+
+def context(**settings):
+    return LaunchContext(
+        engine=TransformersSettings(name="transformers", **settings),
+        model=ModelSettings(name="smol", path="/models/smol"),
+        gpu=GpuSettings(name="none"),
+        port=8123,
+        cache_dir=Path("cache"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ["--continuous-batching"]),
+        ({"continuous_batching": False}, []),
+        ({"device": "cpu", "dtype": "bfloat16"}, ["--device", "cpu", "--continuous-batching", "--dtype", "bfloat16"]),
+        ({"extra_args": {"cb-num-blocks": 512}}, ["--continuous-batching", "--cb-num-blocks", "512"]),
+    ],
+)
+def test_the_command(settings, expected):
+    """Model, address, then what was asked for."""
+    argv = TransformersEngine().command(context(**settings)).argv
+    assert argv[:7] == ("transformers", "serve", "/models/smol", "--host", "127.0.0.1", "--port", "8123")
+    assert list(argv[7:]) == expected
+
+
+@pytest.mark.parametrize("setting", ["max_model_len", "max_num_seqs", "prefix_caching", "gpu_memory_fraction"])
+def test_what_it_has_no_flag_for_is_refused(setting):
+    """Never dropped in silence."""
+    value = {"prefix_caching": True, "gpu_memory_fraction": 0.5}.get(setting, 16)
+    faults = TransformersEngine().check(context(**{setting: value}))
+    assert [fault for fault in faults if fault.startswith(f"engine.{setting}=")]
+
+
+def test_exact_output_is_asked_for_in_its_own_way():
+    """A generation config, as a JSON string, without an end token; no field that it would answer 422 to."""
+    request = Request(request_id="r", messages=(Message("user", "hi"),), output_tokens=7, exact_output=True)
+    path, body = TransformersEngine().body(request, "/models/smol", WorkloadSettings(name="w"))
+    assert path == "/chat/completions"
+    assert json.loads(body["generation_config"])["eos_token_id"] == -1
+    assert set(body) == {
+        "model",
+        "messages",
+        "max_tokens",
+        "temperature",
+        "stream",
+        "stream_options",
+        "generation_config",
+    }
