@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from servebench.contracts.engine import LaunchContext
 from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import GpuSettings, ModelSettings, WorkloadSettings

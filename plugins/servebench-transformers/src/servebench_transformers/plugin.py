@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from servebench.contracts.engine import Engine
 from servebench.contracts.hooks import hookimpl
-
 from servebench_transformers.engine import TransformersEngine
 
 requires_api = 1
