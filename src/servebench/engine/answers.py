@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -13,13 +14,28 @@ from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import WorkloadSettings
 from servebench.errors import EngineError
 
-PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8)
-PROBE_AS_TEXT = Request(request_id="probe", prompt="Say yes:", output_tokens=8)
+PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8, exact_output=True)
+PROBE_AS_TEXT = Request(request_id="probe", prompt="Say yes:", output_tokens=8, exact_output=True)
+"""With the output length held, a model whose first token would be its last says something too."""
+
 PROBE_WORKLOAD = WorkloadSettings(name="probe")
+
+FORBIDDEN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+NO_CHAT = (
+    httpx.codes.BAD_REQUEST,
+    httpx.codes.NOT_FOUND,
+    httpx.codes.METHOD_NOT_ALLOWED,
+    httpx.codes.UNPROCESSABLE_ENTITY,
+    httpx.codes.NOT_IMPLEMENTED,
+)
+"""How servers without a chat route, or with a model without a chat template, answer."""
+
+PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
+"""Refusals that a server may take back; those from 500 up are too."""
 
 
 def client(headers: Sequence[tuple[str, str]], *, verify_tls: bool = True, timeout_s: float = 5.0) -> httpx.Client:
-    """An HTTP client for everything off the hot path. It trusts no proxy of the environment: engines are measured directly."""
+    """An HTTP client for all off the hot path. It trusts no proxy of the environment: engines are measured directly."""
     return httpx.Client(headers=list(headers), verify=verify_tls, timeout=timeout_s, trust_env=False)
 
 
@@ -53,9 +69,22 @@ def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
         listed: list[dict[str, Any]] = response.json()["data"]
         names = [str(model["id"]) for model in listed]
         names += [str(alias) for model in listed for alias in model.get("aliases") or ()]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return names or None
+
+
+def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
+    """What the server says of its version; None where it has no such path or does not tell. Never raises for that: a
+    version is nice to have, and the endpoint has just generated."""
+    if engine.version_path is None:
+        return None
+    try:
+        response = http.get(root_url + engine.version_path)
+        told = response.json()["version"] if response.status_code == httpx.codes.OK else None
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None
+    return str(told) if told else None
 
 
 def has_content(data: str) -> bool:
@@ -64,37 +93,63 @@ def has_content(data: str) -> bool:
         event = json.loads(data)
     except ValueError:
         return False
-    if not isinstance(event, dict):
+    if not isinstance(event, Mapping):
         return False
     if event.get("error"):
         error = event["error"]
-        raise EngineError(str(error.get("message", error) if isinstance(error, dict) else error))
-    for choice in event.get("choices") or ():
-        delta = choice.get("delta") or choice.get("message") or {}
-        if any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls")) or choice.get("text"):
-            return True
-    return False
+        raise EngineError(str(error.get("message", error) if isinstance(error, Mapping) else error))
+    choices = event.get("choices")
+    return isinstance(choices, list) and any(_says(choice) for choice in choices if isinstance(choice, Mapping))
+
+
+def _says(choice: Mapping[str, Any]) -> bool:
+    delta = choice.get("delta") or choice.get("message")
+    if isinstance(delta, Mapping) and any(
+        delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls")
+    ):
+        return True
+    return bool(choice.get("text"))
 
 
 def generate(http: httpx.Client, base_url: str, engine: Engine, model: str, timeout_s: float) -> None:
-    """One real generation in the engine's dialect, by chat, else by completion.
+    """One real generation in the engine's dialect, by chat, else by completion; done at the first content.
 
-    Raises EngineError when the endpoint answers without content or with an error, httpx.HTTPError when it does not.
+    Raises EngineError when the endpoint answers without content or with an error (kind `not_ready` when it may yet
+    change its mind, `unauthorized`, else `other`), httpx.HTTPError when it does not answer.
     """
-    refused = None
+    deadline = time.monotonic() + timeout_s
+    problem: EngineError | None = None
     for probe in (PROBE, PROBE_AS_TEXT):
-        path, body = engine.body(probe, model, PROBE_WORKLOAD)
-        with http.stream("POST", base_url + path, json=body, timeout=timeout_s) as response:
-            if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-                raise EngineError(f"{base_url} refuses the request: {response.status_code}", kind="unauthorized")
-            if response.status_code != httpx.codes.OK:
-                response.read()
-                refused = refused or f"{base_url}{path} answers {response.status_code}: {said(response)}"
-                continue
-            text = ""
-            for line in response.iter_lines():
-                text = line[5:].strip() if line.startswith("data:") else line
-                if has_content(text):
-                    return
-            raise EngineError(f"{base_url}{path} answered without generating anything", kind="not_ready")
-    raise EngineError(refused or f"{base_url} does not generate", kind="not_ready")
+        found = _try(http, base_url, engine.body(probe, model, PROBE_WORKLOAD), deadline)
+        if found is None:
+            return
+        # what chat says of it comes first: it is what workloads use
+        problem = problem or found[0]
+        if not found[1]:
+            break
+    assert problem is not None
+    raise problem
+
+
+def _try(
+    http: httpx.Client, base_url: str, request: tuple[str, dict[str, Any]], deadline: float
+) -> tuple[EngineError, bool] | None:
+    """None when it generates; else what is wrong and whether the other route may do."""
+    path, body = request
+    url = base_url + path
+    left_s = max(1.0, deadline - time.monotonic())
+    with http.stream("POST", url, json=body, timeout=httpx.Timeout(left_s, connect=5.0)) as response:
+        status = response.status_code
+        if status in FORBIDDEN:
+            raise EngineError(f"{base_url} refuses the request: {status}", kind="unauthorized")
+        if status != httpx.codes.OK:
+            response.read()
+            passing = status in PASSING or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
+            problem = EngineError(f"{url} answers {status}: {said(response)}", kind="not_ready" if passing else "other")
+            return problem, status in NO_CHAT
+        for line in response.iter_lines():
+            if has_content(line[5:].strip() if line.startswith("data:") else line):
+                return None
+            if time.monotonic() > deadline:
+                return EngineError(f"{url} streamed nothing generated in time", kind="not_ready"), False
+    return EngineError(f"{url} answered without generating anything"), True

@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
 from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, Phase, RunningEngine, Say, StopReport
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.answers import client, generate, reason_of, served_models
+from servebench.engine.answers import FORBIDDEN, client, generate, reason_of, served_models, version_of
 from servebench.errors import EngineError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -36,7 +36,7 @@ class AttachedEngine:
     base_url: str
     root_url: str
     model: str
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
     verify_tls: bool
     started_ns: int
     phases: tuple[Phase, ...] = ()
@@ -54,8 +54,32 @@ class AttachedEngine:
         return StopReport(stopped=False, forced=False, seconds=0.0)
 
 
-def _key(settings: AttachSettings) -> str | None:
-    return os.environ.get(settings.api_key_env) if settings.api_key_env else None
+def _url_fault(base_url: str | None) -> str | None:
+    advice = "give the server's address, like http://host:8000/v1"
+    try:
+        url = httpx.URL(base_url or "")
+    except (httpx.InvalidURL, ValueError) as error:
+        return f"launch.base_url={base_url}: {str(error).lower()}; {advice}"
+    if url.scheme not in ("http", "https") or not url.host:
+        return f"launch.base_url={base_url or 'null'}: {advice}"
+    if url.userinfo:
+        return f"launch.base_url: it holds a user name or password; {advice}, and name a key's variable with launch.api_key_env="
+    if url.query or url.fragment:
+        return f"launch.base_url={base_url}: it ends in a query or fragment, which no path can follow; {advice}"
+    return None
+
+
+def _key_fault(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        return f"launch.api_key_env={variable}: the environment has no such variable, or an empty one; export it first"
+    if not key.isascii() or not key.isprintable() or " " in key:
+        return (
+            f"launch.api_key_env={variable}: its value holds a space, a line end or another character that no key has"
+        )
+    return None
 
 
 class AttachLauncher(Launcher):
@@ -65,22 +89,19 @@ class AttachLauncher(Launcher):
     settings_type = AttachSettings
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
-        """A base URL that is none, and a key variable that is not set."""
+        """A base URL that is none, and a key variable that is not set or holds what cannot be sent."""
         assert isinstance(settings, AttachSettings)
-        faults = []
-        url = settings.base_url or ""
-        if not url.startswith(("http://", "https://")) or not httpx.URL(url).host:
-            faults.append(f"launch.base_url={url or 'null'}: give the server's address, like http://host:8000/v1")
-        if settings.api_key_env and not os.environ.get(settings.api_key_env):
-            faults.append(f"launch.api_key_env={settings.api_key_env}: the environment has no such variable; export it first")
-        return faults
+        return [fault for fault in (_url_fault(settings.base_url), _key_fault(settings.api_key_env)) if fault]
 
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
     ) -> RunningEngine:
         """Reach it and have it generate. Raises EngineError."""
         assert isinstance(settings, AttachSettings)
-        key = _key(settings)
+        faults = self.check(engine, context, settings)
+        if faults:
+            raise EngineError("; ".join(faults))
+        key = os.environ[settings.api_key_env] if settings.api_key_env else None
         headers = (("Authorization", f"Bearer {key}"),) if key else ()
         base_url = (settings.base_url or "").rstrip("/")
         with client(headers, verify_tls=settings.verify_tls, timeout_s=CONNECT_TIMEOUT_S) as http:
@@ -88,24 +109,28 @@ class AttachLauncher(Launcher):
                 base_url = _with_v1(http, base_url, settings, say)
                 model = _model(http, base_url, engine, context)
                 generate(http, base_url, engine, model, GENERATE_TIMEOUT_S)
+                version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
-                raise EngineError(
-                    f"cannot reach launch.base_url={base_url}: {reason_of(error)}; is the server up, and is that its address?",
-                    kind="unreachable",
-                ) from error
+                raise _unreachable(base_url, error) from error
             except EngineError as error:
                 if error.kind == "unauthorized":
                     raise _unauthorized(base_url, settings) from error
                 raise
-        url = httpx.URL(base_url)
         return AttachedEngine(
             base_url=base_url,
-            root_url=str(url.copy_with(path=url.path.removesuffix("/v1") or "/")).rstrip("/"),
+            root_url=root_of(base_url),
+            version=version,
             model=model,
             headers=headers,
             verify_tls=settings.verify_tls,
             started_ns=time.time_ns(),
         )
+
+
+def root_of(base_url: str) -> str:
+    """The server's root: the base URL without its `/v1`."""
+    url = httpx.URL(base_url)
+    return str(url.copy_with(path=url.path.removesuffix("/v1") or "/")).rstrip("/")
 
 
 def _unauthorized(base_url: str, settings: AttachSettings) -> EngineError:
@@ -117,15 +142,24 @@ def _unauthorized(base_url: str, settings: AttachSettings) -> EngineError:
     return EngineError(f"{base_url} refuses the request (401 or 403): {how}", kind="unauthorized")
 
 
+def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
+    reason = reason_of(error)
+    advice = "is the server up, and is that its address?"
+    if "certificate" in reason:
+        advice = "launch.verify_tls=false trusts it all the same"
+    return EngineError(f"cannot reach launch.base_url={base_url}: {reason}; {advice}", kind="unreachable")
+
+
 def _with_v1(http: httpx.Client, base_url: str, settings: AttachSettings, say: Say) -> str:
-    """The base URL, with `/v1` added where that is where the API is."""
-    response = http.get(f"{base_url}/models")
-    if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+    """The base URL, with `/v1` added where that is where the API is. Raises EngineError when the key is refused."""
+    status = http.get(f"{base_url}/models").status_code
+    if status == httpx.codes.NOT_FOUND and not base_url.endswith("/v1"):
+        status = http.get(f"{base_url}/v1/models").status_code
+        if status == httpx.codes.OK or status in FORBIDDEN:
+            base_url = f"{base_url}/v1"
+            say(f"launch.base_url: using {base_url}, where the API is")
+    if status in FORBIDDEN:
         raise _unauthorized(base_url, settings)
-    if response.status_code == httpx.codes.NOT_FOUND and not base_url.endswith("/v1"):
-        if http.get(f"{base_url}/v1/models").status_code == httpx.codes.OK:
-            say(f"launch.base_url: using {base_url}/v1, where the API is")
-            return f"{base_url}/v1"
     return base_url
 
 
@@ -138,5 +172,6 @@ def _model(http: httpx.Client, base_url: str, engine: Engine, context: LaunchCon
     near = difflib.get_close_matches(wanted, listed, n=1)
     advice = f"did you mean model.name={near[0]}?" if near else f"choose one with model.name={listed[0]}"
     raise EngineError(
-        f"model.name={wanted} is not served by {base_url}, which serves {', '.join(listed[:5])}; {advice}", kind="wrong_model"
+        f"model.name={wanted} is not served by {base_url}, which serves {', '.join(listed[:5])}; {advice}",
+        kind="wrong_model",
     )

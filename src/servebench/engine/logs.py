@@ -11,23 +11,32 @@ from servebench.contracts.engine import LogHint, Phase, PhaseMarker
 
 TAIL_BYTES = 64_000
 TAIL_LINES = 20
+HINT_LINES = 400
 
 
-def tail(path: Path, lines: int = TAIL_LINES) -> tuple[str, ...]:
-    """The last lines that say something; none when there is no log."""
+def size_of(path: Path) -> int:
+    """How long the log is now, in bytes; 0 when there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def tail(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[str, ...]:
+    """The last lines that say something, of what stands after byte `since`; none when there is no log."""
     try:
         with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
+            size = file.seek(0, 2)
+            file.seek(max(since, size - TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
         return ()
     return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-lines:]
 
 
-def hint(path: Path, hints: Sequence[LogHint]) -> LogHint | None:
-    """The first hint whose pattern is found near the end of the log."""
-    text = "\n".join(tail(path, lines=400))
+def hint(path: Path, hints: Sequence[LogHint], *, since: int = 0) -> LogHint | None:
+    """The first hint whose pattern is found near the end of the log, after byte `since`."""
+    text = "\n".join(tail(path, HINT_LINES, since=since))
     for candidate in hints:
         if re.search(candidate.pattern, text):
             return candidate
@@ -35,14 +44,16 @@ def hint(path: Path, hints: Sequence[LogHint]) -> LogHint | None:
 
 
 class PhaseTail:
-    """Follows a growing log and stamps each marker when its line is first seen."""
+    """Follows a growing log from byte `since` and stamps each marker when its line is first seen.
 
-    def __init__(self, path: Path, markers: Sequence[PhaseMarker]) -> None:
+    A log may hold the words of an earlier start; they tell nothing of this one.
+    """
+
+    def __init__(self, path: Path, markers: Sequence[PhaseMarker], *, since: int = 0) -> None:
         self.path = path
         self._open = [(marker.phase, re.compile(marker.pattern)) for marker in markers]
-        self._position = 0
-        self._rest = ""
-        self.phases: list[Phase] = []
+        self._position = since
+        self._rest = b""
 
     def read(self) -> list[Phase]:
         """The phases that ended since the last call, stamped now (CLOCK_REALTIME nanoseconds)."""
@@ -53,11 +64,11 @@ class PhaseTail:
         except OSError:
             return []
         self._position += len(data)
-        *lines, self._rest = (self._rest + data.decode(errors="replace")).split("\n")
+        *lines, self._rest = (self._rest + data).split(b"\n")
         found = []
         for line in lines:
-            for marker in [marker for marker in self._open if marker[1].search(line)]:
+            text = line.decode(errors="replace")
+            for marker in [marker for marker in self._open if marker[1].search(text)]:
                 self._open.remove(marker)
                 found.append(Phase(name=marker[0], ended_ns=time.time_ns()))
-        self.phases += found
         return found

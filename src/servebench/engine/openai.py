@@ -17,4 +17,6 @@ class OpenAiEngine(Engine):
 
     def command(self, context: LaunchContext) -> Command:
         """There is none. Raises ConfigError."""
-        raise ConfigError("engine=openai has no command: it is a server that runs already; use launch=attach launch.base_url=...")
+        raise ConfigError(
+            "engine=openai has no command: it is a server that runs already; use launch=attach launch.base_url=..."
+        )

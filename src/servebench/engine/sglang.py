@@ -31,6 +31,7 @@ class SglangEngine(Engine):
     # /health generates a token by default while idle; /ready only tells
     health_path = "/ready"
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
+    version_path = "/server_info"
     phases = (
         PhaseMarker("weights_loading", r"Load weight begin"),
         PhaseMarker("weights_loaded", r"Load weight end"),
@@ -39,13 +40,24 @@ class SglangEngine(Engine):
         PhaseMarker("serving", r"The server is fired up and ready to roll"),
     )
     hints = (
-        LogHint(r"CUDA out of memory|Not enough memory|out of memory", "out_of_memory",
-                "lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more of them"),
-        LogHint(r"is not a local folder and is not a valid model identifier|Repository Not Found", "model_missing",
-                "check model.name, or give model.path="),
-        LogHint(r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"),
-        LogHint(r"CUDA driver version is insufficient|no kernel image is available", "wrong_cuda",
-                "this build of sglang does not fit the GPU or its driver"),
+        LogHint(
+            r"CUDA out of memory|Not enough memory|out of memory",
+            "out_of_memory",
+            "lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more of them",
+        ),
+        LogHint(
+            r"is not a local folder and is not a valid model identifier|Repository Not Found",
+            "model_missing",
+            "check model.name, or give model.path=",
+        ),
+        LogHint(
+            r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"
+        ),
+        LogHint(
+            r"CUDA driver version is insufficient|no kernel image is available",
+            "wrong_cuda",
+            "this build of sglang does not fit the GPU or its driver",
+        ),
         LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
     )
 
@@ -64,4 +76,6 @@ class SglangEngine(Engine):
         words += ["--sampling-defaults", "openai"]
         if context.model.revision is not None:
             words += ["--revision", context.model.revision]
-        return Command(argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env))
+        return Command(
+            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env)
+        )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -59,6 +59,11 @@ class _Exact:
         return text[:low]
 
 
+def _release(pool: ThreadPoolExecutor, http: httpx.Client) -> None:
+    pool.shutdown(wait=False)
+    http.close()
+
+
 class EngineTokenizer(_Exact):
     """The engine's own tokenize endpoint."""
 
@@ -68,6 +73,8 @@ class EngineTokenizer(_Exact):
         self._url = url
         self._http = client(headers, verify_tls=verify_tls, timeout_s=60.0)
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="tokenize")
+        # nobody is told when counting is over; connections and threads go with the object
+        weakref.finalize(self, _release, self._pool, self._http)
 
     def _one(self, text: str) -> int:
         try:
@@ -76,8 +83,12 @@ class EngineTokenizer(_Exact):
             raise EngineError(f"cannot count tokens at {self._url}: {reason_of(error)}") from error
         if response.status_code != httpx.codes.OK:
             raise EngineError(f"cannot count tokens: {self._url} answers {response.status_code}: {said(response)}")
-        tokens: list[Any] = response.json()["tokens"]
-        return len(tokens)
+        try:
+            return len(response.json()["tokens"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise EngineError(
+                f"cannot count tokens: {self._url} answers without a list of tokens: {said(response)}"
+            ) from error
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, without special tokens. Raises EngineError when the engine does not answer."""
@@ -88,37 +99,66 @@ class FileTokenizer(_Exact):
     """A `tokenizer.json` of the model, read by the package `tokenizers`."""
 
     def __init__(self, path: Path) -> None:
+        """Read it. Raises EngineError when it is no such file, ImportError without the package."""
         from tokenizers import Tokenizer as Reader
 
         self.name = str(path)
-        self._reader = Reader.from_file(str(path))
+        try:
+            self._reader = Reader.from_file(str(path))
+        except Exception as error:  # the package raises nothing narrower
+            raise EngineError(f"{path} is no tokenizer.json that the package tokenizers can read: {error}") from error
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, without special tokens."""
         return [len(one.ids) for one in self._reader.encode_batch(list(texts), add_special_tokens=False)]
 
 
-def _file_tokenizer(model: ModelSettings) -> FileTokenizer | None:
-    try:
-        import tokenizers  # noqa: F401
-    except ImportError:
-        return None
-    for place in (model.tokenizer, model.path):
-        if place is not None:
-            path = Path(place).expanduser()
-            path = path / "tokenizer.json" if path.is_dir() else path
-            if path.name.endswith(".json") and path.is_file():
-                return FileTokenizer(path)
+def tokenizer_file(model: ModelSettings) -> Path | None:
+    """The model's `tokenizer.json`: the one that is named, else one in the model's folder; None when there is none.
+
+    Raises EngineError when the one that is named is not there.
+    """
+    if model.tokenizer is not None:
+        named = Path(model.tokenizer).expanduser()
+        named = named / "tokenizer.json" if named.is_dir() else named
+        if not named.is_file():
+            raise EngineError(
+                f"model.tokenizer={model.tokenizer}: there is no file {named}; give a tokenizer.json or its folder"
+            )
+        return named
+    if model.path is not None:
+        beside = Path(model.path).expanduser() / "tokenizer.json"
+        return beside if beside.is_file() else None
     return None
 
 
+def _file_tokenizer(model: ModelSettings) -> FileTokenizer | None:
+    path = tokenizer_file(model)
+    if path is None:
+        return None
+    try:
+        return FileTokenizer(path)
+    except ImportError as error:
+        if model.tokenizer is None:
+            return None
+        raise EngineError(
+            f"model.tokenizer={model.tokenizer}: reading it needs a package: pip install 'servebench-suite[tokenizers]'"
+        ) from error
+
+
 def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSettings) -> Tokenizer:
-    """The most exact tokenizer that is to be had: the engine's endpoint, the model's file, else an approximation."""
+    """The most exact tokenizer that is to be had: the engine's endpoint, the model's file, else an approximation.
+
+    Raises EngineError when `model.tokenizer` names a file that cannot be used.
+    """
     if engine.tokenize_path is not None:
-        tokenizer = EngineTokenizer(running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls)
+        tokenizer = EngineTokenizer(
+            running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls
+        )
         try:
             tokenizer.count(["one two"])
-        except (EngineError, KeyError, ValueError):
+        except EngineError:
+            # an older build of the engine, or a proxy in front of it, may not have the path: others can count
             pass
         else:
             return tokenizer

@@ -48,6 +48,7 @@ class TrtllmEngine(Engine):
     metrics_path = "/prometheus/metrics"
     # an unknown field is an error 400 there
     dialect = Dialect(exact_output={"ignore_eos": True})
+    version_path = "/version"
     phases = (
         PhaseMarker("weights_loading", r"Prefetching .*checkpoint files|Loading safetensors weights in parallel"),
         PhaseMarker("autotuned", r"\[Autotuner\] Autotuning process ends"),
@@ -56,13 +57,22 @@ class TrtllmEngine(Engine):
         PhaseMarker("serving", r"Application startup complete"),
     )
     hints = (
-        LogHint(r"out of memory|OutOfMemory", "out_of_memory",
-                "lower engine.gpu_memory_fraction (a share of what is free after the weights), max_num_seqs or max_model_len"),
-        LogHint(r"is not a local folder and is not a valid model identifier|Repository Not Found", "model_missing",
-                "check model.name, or give model.path="),
+        LogHint(
+            r"out of memory|OutOfMemory",
+            "out_of_memory",
+            "lower engine.gpu_memory_fraction (a share of what is free after the weights), max_num_seqs or max_model_len",
+        ),
+        LogHint(
+            r"is not a local folder and is not a valid model identifier|Repository Not Found",
+            "model_missing",
+            "check model.name, or give model.path=",
+        ),
         LogHint(r"No such option|no such option", "unknown_flag", "check engine.extra_args against this version"),
-        LogHint(r"CUDA driver version is insufficient|no kernel image is available|Unsupported .*sm", "wrong_cuda",
-                "this build of TensorRT-LLM does not fit the GPU or its driver"),
+        LogHint(
+            r"CUDA driver version is insufficient|no kernel image is available|Unsupported .*sm",
+            "wrong_cuda",
+            "this build of TensorRT-LLM does not fit the GPU or its driver",
+        ),
         LogHint(r"libmpi|MPI_Init", "other", "TensorRT-LLM needs OpenMPI: apt-get install libopenmpi-dev"),
         LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
     )
@@ -76,7 +86,12 @@ class TrtllmEngine(Engine):
         """`trtllm-serve MODEL ... --config FILE`, in a shell that writes the file first. The shell is then replaced."""
         settings = context.engine
         config = context.cache_dir / "trtllm" / f"options-{context.port}.yaml"
-        words = [settings.executable or "trtllm-serve", context.model.path or context.model.name, "--backend", "pytorch"]
+        words = [
+            settings.executable or "trtllm-serve",
+            context.model.path or context.model.name,
+            "--backend",
+            "pytorch",
+        ]
         words += ["--host", settings.host, "--port", str(context.port), *FLAGS.words(settings)]
         words += [*extra_words(settings.extra_args), "--config", str(config)]
         script = 'mkdir -p "$(dirname "$1")" && printf "%s\\n" "$2" > "$1" && shift 2 && exec "$@"'

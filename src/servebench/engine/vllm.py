@@ -30,10 +30,13 @@ class VllmEngine(Engine):
     name = "vllm"
     default_port = 8000
     dialect = Dialect(exact_output={"ignore_eos": True})
+    version_path = "/version"
     phases = (
         PhaseMarker("process_up", r"non-default args:|vLLM API server version"),
         PhaseMarker("weights_loaded", r"Loading weights took"),
-        PhaseMarker("compiled", r"Initial profiling/warmup run took|torch\.compile takes|Directly load the compiled graph"),
+        PhaseMarker(
+            "compiled", r"Initial profiling/warmup run took|torch\.compile takes|Directly load the compiled graph"
+        ),
         PhaseMarker("graphs_captured", r"Graph capturing finished in"),
         PhaseMarker("engine_ready", r"init engine \(profile, create kv cache, warmup model\) took"),
     )
@@ -49,11 +52,19 @@ class VllmEngine(Engine):
             "model_missing",
             "check model.name, or give model.path=",
         ),
-        LogHint(r"does not appear to have a file named config\.json|No such file or directory: .*config\.json", "model_missing",
-                "model.path must be a Hugging Face folder"),
-        LogHint(r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"),
-        LogHint(r"CUDA driver version is insufficient|no kernel image is available|Failed to infer device type", "wrong_cuda",
-                "this build of vllm does not fit the GPU or its driver"),
+        LogHint(
+            r"does not appear to have a file named config\.json|No such file or directory: .*config\.json",
+            "model_missing",
+            "model.path must be a Hugging Face folder",
+        ),
+        LogHint(
+            r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"
+        ),
+        LogHint(
+            r"CUDA driver version is insufficient|no kernel image is available|Failed to infer device type",
+            "wrong_cuda",
+            "this build of vllm does not fit the GPU or its driver",
+        ),
         LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
     )
 
@@ -74,7 +85,9 @@ class VllmEngine(Engine):
             words += ["--revision", context.model.revision]
         # sampling defaults of the model's own file would differ from those of the other engines
         words += ["--generation-config", "vllm", "--enable-prompt-tokens-details"]
-        return Command(argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env))
+        return Command(
+            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env)
+        )
 
     def served_model(self, model: ModelSettings) -> str:
         """The name given with `--served-model-name`."""

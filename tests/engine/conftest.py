@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from servebench.contracts.engine import Command, Engine, LaunchContext, LogHint, PhaseMarker, RunningEngine
+from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
+from servebench.engine.ports import accepts, free_port
+from servebench.engine.process import ProcessLauncher
+
+FAKE = Path(__file__).with_name("fake_engine.py")
+
+
+class FakeEngine(Engine):
+    """The misbehaving server, as an engine."""
+
+    name = "fake"
+    needs_gpu = False
+    tokenize_path = "/tokenize"
+    version_path = "/version"
+    phases = (PhaseMarker("weights_loaded", r"loaded \d+ weights"), PhaseMarker("never", "this line never comes"))
+    hints = (
+        LogHint("CUDA out of memory", "out_of_memory", "lower engine.max_model_len"),
+        LogHint("[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
+    )
+
+    def __init__(self, *options: str, argv: tuple[str, ...] | None = None, cwd: Path | None = None) -> None:
+        self.options = options
+        self.argv = argv or (sys.executable, "-S", str(FAKE))
+        self.cwd = cwd
+
+    def command(self, context: LaunchContext) -> Command:
+        where = ("--host", context.engine.host, "--port", str(context.port))
+        return Command(argv=(*self.argv, *where, *self.options), env=dict(context.engine.env), cwd=self.cwd)
+
+
+def gone(pid: int, within_s: float = 3.0) -> bool:
+    """Whether a process ends (a zombie has ended) within this time."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def make_context(at: int | None = None, **engine: Any) -> LaunchContext:
+    settings: dict[str, Any] = {"name": "fake", "ready_timeout_s": 10.0, "stop_timeout_s": 0.5, **engine}
+    return LaunchContext(
+        engine=EngineSettings(**settings),
+        model=ModelSettings(name="m"),
+        gpu=GpuSettings(name="none"),
+        port=at or free_port("127.0.0.1"),
+        cache_dir=Path(os.devnull),
+    )
+
+
+Launch = Callable[..., RunningEngine]
+
+
+@pytest.fixture(name="fake")
+def fake_engine() -> type[FakeEngine]:
+    """The misbehaving engine: called with what it does wrong."""
+    return FakeEngine
+
+
+@pytest.fixture(name="context_of")
+def context_maker() -> Callable[..., LaunchContext]:
+    """Makes a launch context: a port (any free one), then settings of the engine."""
+    return make_context
+
+
+@pytest.fixture(name="gone")
+def gone_within() -> Callable[..., bool]:
+    """Whether a process ends within some seconds."""
+    return gone
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "engine.log"
+
+
+@pytest.fixture
+def launch(log: Path) -> Iterator[Launch]:
+    """Launches by the process launcher; whatever a test leaves running is stopped."""
+    started: list[RunningEngine] = []
+
+    def start(engine: Engine, context: LaunchContext | None = None) -> RunningEngine:
+        running = ProcessLauncher().launch(
+            engine, context or make_context(), LaunchSettings(name="process"), log_path=log, say=lambda _: None
+        )
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[..., int]]:
+    """Starts the misbehaving server as somebody else would: its port."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str) -> int:
+        port = free_port("127.0.0.1")
+        processes.append(subprocess.Popen([sys.executable, "-S", str(FAKE), "--port", str(port), *options]))
+        deadline = time.monotonic() + 10
+        while not accepts("127.0.0.1", port):
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.02)
+        return port
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()

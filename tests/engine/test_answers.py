@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from servebench.contracts.engine import Engine
+from servebench.engine.answers import client, generate, has_content, served_models, version_of
+from servebench.engine.openai import OpenAiEngine
+from servebench.errors import EngineError
+
+
+def delta(**fields: Any) -> str:
+    return json.dumps({"choices": [{"delta": fields}]})
+
+
+@pytest.mark.parametrize(
+    ("data", "content"),
+    [
+        (delta(content="a"), True),
+        (delta(reasoning="a"), True),
+        (delta(reasoning_content="a"), True),
+        (delta(tool_calls=[{"id": 1}]), True),
+        ('{"choices": [{"text": "a"}]}', True),
+        ('{"choices": [{"message": {"content": "a"}}]}', True),
+        (delta(role="assistant", content=None), False),
+        (delta(content=""), False),
+        ('{"choices": [{"text": ""}]}', False),
+        ('{"choices": [], "usage": {"completion_tokens": 3}}', False),
+        ("[DONE]", False),
+        ("", False),
+        (": ping", False),
+        ("[1]", False),
+        ('{"choices": "many"}', False),
+        ('{"choices": [null, {"delta": "x"}]}', False),
+    ],
+)
+def test_what_counts_as_content(data: str, content: bool) -> None:
+    """Text, reasoning and tool calls do; roles, empty deltas, usage, and what a strange server may send do not."""
+    assert has_content(data) is content
+
+
+def test_an_error_in_the_stream_is_raised() -> None:
+    """With what it says."""
+    with pytest.raises(EngineError, match=r"^full$"):
+        has_content('{"error": {"message": "full"}}')
+
+
+def ask(answer: Callable[[httpx.Request], httpx.Response]) -> None:
+    with httpx.Client(transport=httpx.MockTransport(answer)) as http:
+        generate(http, "http://h/v1", OpenAiEngine(), "m", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("chat", "completions", "kind", "words"),
+    [
+        (503, 200, "not_ready", "chat/completions answers 503: no"),
+        (429, 200, "not_ready", "answers 429"),
+        (500, 200, "not_ready", "answers 500"),
+        (400, 400, "other", "chat/completions answers 400: no"),
+        (404, 503, "other", "chat/completions answers 404: no"),
+        (413, 200, "other", "answers 413"),
+        (401, 200, "unauthorized", "401"),
+        (403, 200, "unauthorized", "403"),
+    ],
+)
+def test_a_refusal_says_whether_it_may_pass(chat: int, completions: int, kind: str, words: str) -> None:
+    """Only a missing or unusable chat route is made good by completions; what may pass is `not_ready`."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        status = chat if "chat" in request.url.path else completions
+        return httpx.Response(status, text='data: {"choices": [{"text": "a"}]}' if status == 200 else '{"error": "no"}')
+
+    with pytest.raises(EngineError, match=words) as error:
+        ask(answer)
+    assert error.value.kind == kind
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 422, 501])
+def test_completions_do_where_chat_does_not(status: int) -> None:
+    """A model without a chat template, or a server without the route."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "chat" in request.url.path:
+            return httpx.Response(status, text="{}")
+        return httpx.Response(200, text='data: {"choices": [{"text": "a"}]}\n\n')
+
+    ask(answer)
+
+
+def test_a_stream_of_pings_ends_at_the_deadline() -> None:
+    """A server that sends comments for ever does not hold us for ever."""
+
+    def pings() -> Any:
+        while True:
+            yield b": ping\n\n"
+
+    with (
+        httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=pings()))) as http,
+        pytest.raises(EngineError, match=r"nothing generated in time"),
+    ):
+        generate(http, "http://h/v1", OpenAiEngine(), "m", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "models"),
+    [
+        (200, '{"data": [{"id": "a", "aliases": ["b"]}, {"id": "c"}]}', ["a", "c", "b"]),
+        (200, '{"data": []}', None),
+        (200, '{"data": "x"}', None),
+        (200, "<html>", None),
+        (200, "[]", None),
+        (404, "{}", None),
+    ],
+)
+def test_served_models(status: int, body: str, models: list[str] | None) -> None:
+    """Ids and aliases; None for no list, an empty one, or one that is none."""
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(status, text=body))) as http:
+        assert served_models(http, "http://h/v1") == models
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "version"),
+    [(200, '{"version": "0.33"}', "0.33"), (200, "{}", None), (200, "[]", None), (404, '{"version": "1"}', None)],
+)
+def test_the_version_that_a_server_tells(
+    fake: Callable[[], Engine], status: int, body: str, version: str | None
+) -> None:
+    """None for what tells none; an engine without such a path is not asked."""
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(status, text=body))) as http:
+        assert version_of(http, "http://h", fake()) == version
+        assert version_of(http, "http://h", OpenAiEngine()) is None
+
+
+def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine is measured directly: a proxy would be measured with it."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with client(()) as http:
+        assert not http.trust_env
+        assert not [transport for transport in http._mounts.values() if transport is not None]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from servebench.engine.shield import shielded
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_waits_for_the_end() -> None:
+    """The work inside is done whole; the interrupt, however often it came, is delivered once after it."""
+    done = []
+
+    def work() -> None:
+        with shielded():
+            interrupt()
+            interrupt()
+            done.append("inside")
+        done.append("after")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["inside"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_is_not_lost_when_the_work_fails() -> None:
+    """The failure is kept as its context."""
+
+    def work() -> None:
+        with shielded():
+            interrupt()
+            raise ValueError("work")
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        work()
+    assert isinstance(error.value.__context__, ValueError)
+
+
+def test_a_signal_without_a_handler_is_left_alone() -> None:
+    """What would end the process still does: the guard then stops the engine."""
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with shielded():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_outside_the_main_thread_nothing_changes() -> None:
+    """Python delivers signals to the main thread only, and only it may set handlers."""
+    seen = []
+
+    def work() -> None:
+        with shielded():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
+from servebench.contracts.request import Tokenizer
+from servebench.contracts.settings import ModelSettings
+from servebench.engine.attach import AttachLauncher, AttachSettings
+from servebench.engine.openai import OpenAiEngine
+from servebench.engine.tokenize import ApproximateTokenizer, engine_tokenizer
+from servebench.errors import EngineError
+
+Running = Callable[..., RunningEngine]
+
+TOKENIZER = {
+    "version": "1.0",
+    "model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1, "?": 2}, "unk_token": "?"},
+    "pre_tokenizer": {"type": "Whitespace"},
+    "added_tokens": [],
+}
+
+
+@pytest.fixture
+def running(server: Callable[..., int], context_of: Callable[[], LaunchContext]) -> Running:
+    def start(*options: str) -> RunningEngine:
+        settings = AttachSettings(name="attach", base_url=f"http://127.0.0.1:{server(*options)}/v1")
+        return AttachLauncher().launch(
+            OpenAiEngine(), context_of(), settings, log_path=Path("unused"), say=lambda _: None
+        )
+
+    return start
+
+
+def model(**keys: str) -> ModelSettings:
+    return ModelSettings(name="m", **keys)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tokenizer_json(tmp_path: Path) -> Path:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(TOKENIZER))
+    return path
+
+
+def check_truncation(tokenizer: Tokenizer) -> None:
+    text = " ".join(f"word{index}" for index in range(200))
+    for tokens in (0, 1, 2, 50, 199, 200, 300):
+        cut = tokenizer.truncate(text, tokens)
+        assert text.startswith(cut)
+        assert tokenizer.count([cut])[0] == min(tokens, 200)
+        if tokens < 200:
+            assert tokenizer.count([text[: len(cut) + 1]])[0] > tokens, "a longer prefix would do"
+
+
+def test_the_engine_counts_where_it_can(running: Running, fake: Callable[[], Engine]) -> None:
+    """Its endpoint comes first: exact, for many texts in their order, and truncation is the longest prefix."""
+    tokenizer = engine_tokenizer(fake(), running(), model())
+    assert (tokenizer.name, tokenizer.exact) == ("engine", True)
+    texts = [" ".join(["w"] * count) for count in (3, 0, 40, 1)]
+    assert tokenizer.count(texts) == [3, 0, 40, 1]
+    check_truncation(tokenizer)
+
+
+def test_an_engine_that_stops_counting_is_an_error(running: Running, fake: Callable[[], Engine]) -> None:
+    """Never a guess in the middle of a workload."""
+    engine = running()
+    tokenizer = engine_tokenizer(fake(), engine, model())
+    tokenizer._url = tokenizer._url.replace("/tokenize", "/other")  # type: ignore[attr-defined]
+    with pytest.raises(EngineError, match=r"cannot count tokens: .*/other answers 404: no such path"):
+        tokenizer.count(["one"])
+
+
+@pytest.mark.parametrize("answers", ["none", "other"])
+def test_a_path_that_does_not_count_is_passed_over(running: Running, fake: Callable[[], Engine], answers: str) -> None:
+    """404, or an answer without tokens: others count."""
+    tokenizer = engine_tokenizer(fake(), running("--tokens", answers), model())
+    assert tokenizer.exact is False
+
+
+@pytest.mark.parametrize("how", ["file", "folder", "model"])
+def test_the_models_file_counts(running: Running, tokenizer_json: Path, how: str) -> None:
+    """`model.tokenizer`, a file or its folder, or the model's own folder."""
+    pytest.importorskip("tokenizers")
+    where = {
+        "file": model(tokenizer=str(tokenizer_json)),
+        "folder": model(tokenizer=str(tokenizer_json.parent)),
+        "model": model(path=str(tokenizer_json.parent)),
+    }[how]
+    tokenizer = engine_tokenizer(OpenAiEngine(), running(), where)
+    assert (tokenizer.name, tokenizer.exact) == (str(tokenizer_json), True)
+    assert tokenizer.count(["one two", "", "one"]) == [2, 0, 1]
+    check_truncation(tokenizer)
+
+
+def test_a_named_file_that_cannot_be_used_is_an_error(
+    running: Running, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not there, broken, or without the package that reads it: never a silent approximation."""
+    endpoint = running()
+    with pytest.raises(EngineError, match=r"model.tokenizer=/no/such: there is no file"):
+        engine_tokenizer(OpenAiEngine(), endpoint, model(tokenizer="/no/such"))
+    broken = tokenizer_json.with_name("broken.json")
+    broken.write_text("{}")
+    pytest.importorskip("tokenizers")
+    with pytest.raises(EngineError, match=r"broken.json is no tokenizer.json"):
+        engine_tokenizer(OpenAiEngine(), endpoint, model(tokenizer=str(broken)))
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(EngineError, match=r"pip install 'servebench-suite\[tokenizers\]'"):
+        engine_tokenizer(OpenAiEngine(), endpoint, model(tokenizer=str(tokenizer_json)))
+    beside = engine_tokenizer(OpenAiEngine(), endpoint, model(path=str(tokenizer_json.parent)))
+    assert beside.exact is False
+
+
+def test_the_approximation_says_what_it_is(running: Running) -> None:
+    """Four characters a token, at least one, and none for nothing; a cut text counts no more than asked."""
+    tokenizer = engine_tokenizer(OpenAiEngine(), running(), model(path="/models/some.gguf"))
+    assert isinstance(tokenizer, ApproximateTokenizer)
+    assert (tokenizer.name, tokenizer.exact) == ("approximate (4 characters a token)", False)
+    assert tokenizer.count(["", "a", "abcdefgh", "a" * 400]) == [0, 1, 2, 100]
+    assert tokenizer.truncate("a" * 400, 7) == "a" * 28

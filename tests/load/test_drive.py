@@ -1,0 +1,368 @@
+"""The load generator against servers that do what servers do: every request sent gives one exchange, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+
+import psutil
+import pytest
+import trustme
+
+from servebench.contracts.exchange import Target
+from servebench.errors import LoadError
+from servebench.load.spool import read_spool
+
+from .conftest import HEADER, LAST, Hang, chunk, event, reset, stream
+
+
+def outcomes(exchanges):
+    return Counter(exchange.outcome for exchange in exchanges.values())
+
+
+def body(exchange):
+    return b"".join(data for _, data in exchange.reads)
+
+
+def answer(connection, number, request):
+    connection.sendall(stream())
+
+
+def test_every_request_is_sent_once_and_answered(serve, run):
+    """In the order of the plan, on one connection a stream, with the whole answer kept."""
+    server = serve(answer)
+    report, exchanges = run(server, 20, concurrency=2)
+    assert outcomes(exchanges) == {"complete": 20}
+    assert sorted(server.seen) == sorted(f"r{i}" for i in range(20))
+    assert {body(exchange) for exchange in exchanges.values()} == {stream()}
+    assert (report.planned, report.sent, report.connections_opened, server.connections) == (20, 20, 2, 2)
+
+
+def test_stamps_are_the_kernels_and_in_order(serve, run):
+    """Scheduled, sent, each read, ended: in this order, on the wall clock."""
+    before = time.time_ns()
+    report, exchanges = run(serve(answer), 6)
+    assert report.stamp_source == "kernel"
+    for exchange in exchanges.values():
+        stamps = [exchange.scheduled_ns, exchange.sent_ns, *(stamp for stamp, _ in exchange.reads), exchange.ended_ns]
+        assert before < stamps[0]
+        assert stamps == sorted(stamps)
+        assert exchange.stamp_source == "kernel"
+
+
+def test_the_asked_concurrency_is_held_and_not_passed(serve, run):
+    """A closed loop: five at a time, as long as there are requests."""
+
+    def slow(connection, number, request):
+        time.sleep(0.05)
+        connection.sendall(stream())
+
+    server = serve(slow)
+    run(server, 25, concurrency=5)
+    assert server.most_open == 5
+
+
+def test_connecting_is_told_apart_from_sending(serve, run):
+    """Only the first request of a connection knows when it was made, and that was before it was sent."""
+    _, exchanges = run(serve(answer), 6, concurrency=1)
+    first, *others = [exchanges[f"r{i}"] for i in range(6)]
+    assert first.connect_started_ns <= first.connected_ns <= first.sent_ns
+    assert {(other.connect_started_ns, other.connected_ns) for other in others} == {(None, None)}
+
+
+@pytest.mark.parametrize(
+    ("name", "answered"),
+    [
+        ("length", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
+        ("refusal", b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy"),
+        ("trailers", HEADER + event("a") + b"0\r\nX-Time: 1\r\n\r\n"),
+    ],
+)
+def test_other_framings_keep_the_connection(serve, run, name, answered):
+    """A length, a refusal and trailers end an answer as well as a last chunk does."""
+    server = serve(lambda connection, number, request: connection.sendall(answered))
+    _, exchanges = run(server, 6, concurrency=1)
+    assert outcomes(exchanges) == {"complete": 6}
+    assert server.connections == 1
+    assert body(exchanges["r5"]) == answered
+
+
+def test_a_chunk_a_byte_is_whole(serve, run):
+    """However small the pieces, the answer ends where it ends."""
+
+    def bytewise(connection, number, request):
+        connection.sendall(HEADER)
+        for value in b"data: {}\n\n":
+            connection.sendall(chunk(bytes([value])))
+        connection.sendall(LAST)
+
+    _, exchanges = run(serve(bytewise), 4)
+    assert outcomes(exchanges) == {"complete": 4}
+
+
+def test_an_answer_that_ends_with_the_connection(serve, run):
+    """No length and no chunks: the close is the end, and the next request has a connection of its own."""
+
+    def until_close(connection, number, request):
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n\n")
+        return False
+
+    _, exchanges = run(serve(until_close), 5, concurrency=1)
+    assert outcomes(exchanges) == {"complete": 5}
+
+
+def test_a_server_that_closes_after_each_stream_loses_nothing(serve, run):
+    """It promises keep-alive and closes: what meets the closed connection is sent again, and counted once."""
+
+    def closing(connection, number, request):
+        connection.sendall(stream())
+        return False
+
+    report, exchanges = run(serve(closing), 30, concurrency=3)
+    assert outcomes(exchanges) == {"complete": 30}
+    assert report.sent == 30
+
+
+def test_an_idle_connection_that_the_server_closed_is_replaced(serve, run):
+    """Every third answer ends its connection, unannounced."""
+    _, exchanges = run(
+        serve(lambda connection, number, request: connection.sendall(stream()) or number % 3 != 2), 20, concurrency=2
+    )
+    assert outcomes(exchanges) == {"complete": 20}
+
+
+def test_resets_and_cuts_are_outcomes(serve, run):
+    """Others are not touched by them, and what had come is kept."""
+
+    def faulty(connection, number, request):
+        if number % 4 == 1:
+            connection.sendall(HEADER + event("half"))
+            time.sleep(0.02)
+            reset(connection)
+        if number % 4 == 3:
+            connection.sendall(HEADER + event("half"))
+            return False
+        connection.sendall(stream())
+        return True
+
+    _, exchanges = run(serve(faulty), 16, concurrency=1)
+    assert outcomes(exchanges) == {"complete": 8, "reset": 4, "closed": 4}
+    assert all(b"half" in body(exchange) for exchange in exchanges.values() if exchange.outcome != "complete")
+
+
+def test_silence_times_out(serve, run):
+    """A stream that stalls and a server that never answers cost the timeout, not the run."""
+
+    def stalling(connection, number, request):
+        if number == 1:
+            connection.sendall(HEADER + event("half"))
+        if number in (1, 2):
+            raise Hang
+        connection.sendall(stream())
+
+    began = time.monotonic()
+    _, exchanges = run(serve(stalling), 8, concurrency=2, timeout_s=0.5)
+    assert outcomes(exchanges) == {"complete": 6, "timeout": 2}
+    assert time.monotonic() - began < 5
+
+
+def test_what_is_no_http_is_a_protocol_error(serve, run):
+    """And an endless header does not fill the memory."""
+
+    def strange(connection, number, request):
+        if number == 0:
+            connection.sendall(b"220 mail.example.com ESMTP\r\n\r\n")
+        elif number == 1:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 50_000)
+        else:
+            connection.sendall(stream())
+        return number > 1
+
+    _, exchanges = run(serve(strange), 6, concurrency=1)
+    assert outcomes(exchanges) == {"complete": 4, "protocol": 2}
+
+
+def test_a_large_request_is_sent_whole(serve, run):
+    """Larger than any socket buffer."""
+    server = serve(answer)
+    _, exchanges = run(server, 3, concurrency=3, padding=8_000_000)
+    assert outcomes(exchanges) == {"complete": 3}
+    assert sorted(server.seen) == ["r0", "r1", "r2"]
+
+
+def test_nobody_listens(serve, run):
+    """Every request is refused, at once."""
+    server = serve(answer)
+    server.close()
+    began = time.monotonic()
+    _, exchanges = run(server, 10, concurrency=2)
+    assert outcomes(exchanges) == {"refused": 10}
+    assert time.monotonic() - began < 5
+
+
+def test_a_name_that_is_unknown(run):
+    """It is told as such, before anything is sent."""
+    with pytest.raises(LoadError, match="cannot resolve no-such-host.invalid"):
+        run(None, target=Target(host="no-such-host.invalid", port=80))
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def tls_server(serve, authority):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    return serve(answer, wrap=lambda connection: context.wrap_socket(connection, server_side=True))
+
+
+def test_tls_has_kernel_stamps_too(tls_server, run):
+    """The stamp is that of the encrypted bytes; the answer is the decrypted one; the handshake is part of connecting."""
+    target = Target(host="127.0.0.1", port=tls_server.port, tls=True, verify_tls=False)
+    report, exchanges = run(tls_server, 10, target=target, padding=200_000)
+    assert outcomes(exchanges) == {"complete": 10}
+    assert report.stamp_source == "kernel"
+    assert {body(exchange) for exchange in exchanges.values()} == {stream()}
+    assert exchanges["r0"].connected_ns > exchanges["r0"].connect_started_ns
+
+
+def test_a_certificate_that_is_not_trusted(tls_server, run):
+    """It is an outcome of its own, with the reason."""
+    target = Target(host="127.0.0.1", port=tls_server.port, tls=True)
+    _, exchanges = run(tls_server, 3, target=target)
+    assert outcomes(exchanges) == {"tls": 3}
+    assert "certificate" in exchanges["r0"].error
+
+
+def test_a_timed_phase_ends_and_drains(serve, run):
+    """No request is begun after the time; those in flight are let finish."""
+
+    def slow(connection, number, request):
+        time.sleep(0.2)
+        connection.sendall(stream())
+
+    report, exchanges = run(serve(slow), 1000, concurrency=4, duration_s=1.0)
+    assert outcomes(exchanges) == {"complete": report.sent}
+    assert 8 <= report.sent <= 24
+    assert 0.9 < report.elapsed_s < 2.5
+
+
+def test_what_does_not_drain_is_given_up(serve, run):
+    """The drain has a bound of its own."""
+
+    def stuck(connection, number, request):
+        raise Hang
+
+    report, exchanges = run(serve(stuck), 10, concurrency=2, duration_s=0.3, drain_s=0.3)
+    assert outcomes(exchanges) == {"timeout": 2}
+    assert report.elapsed_s < 3
+
+
+def test_a_reason_to_stop_stops(serve, run):
+    """What was finished is complete, what was in flight is cancelled, and the report says why."""
+
+    def slow(connection, number, request):
+        time.sleep(0.05)
+        connection.sendall(stream())
+
+    report, exchanges = run(
+        serve(slow), 1000, concurrency=2, watch=lambda counts: "engine_died" if counts.completed >= 4 else None
+    )
+    assert report.stopped == "engine_died"
+    assert 4 <= outcomes(exchanges)["complete"] < 1000
+    assert set(outcomes(exchanges)) <= {"complete", "cancelled"}
+
+
+def test_a_worker_that_is_killed_is_told_and_loses_nothing_finished(serve, run, tmp_path):
+    """Its death is one line; the spool has every finished request."""
+
+    def slow(connection, number, request):
+        time.sleep(0.02)
+        connection.sendall(stream())
+
+    def kill(counts):
+        if counts.completed >= 5:
+            for child in psutil.Process().children():
+                if "servebench.load.worker" in child.cmdline():
+                    child.kill()
+
+    with pytest.raises(LoadError, match="died by signal SIGKILL"):
+        run(serve(slow), 1000, concurrency=2, watch=kill)
+    (spool,) = tmp_path.glob("*.spool")
+    assert sum(exchange.outcome == "complete" for exchange in read_spool(spool)) >= 5
+
+
+COORDINATOR = """
+    import sys
+    from pathlib import Path
+    from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+    from servebench.load.drive import drive
+
+    requests = [PlannedRequest(request_id=f"r{i}", path="/", body=b'{"id": "r%d"}' % i) for i in range(10_000)]
+    plan = PointPlan(requests=requests, concurrency=3, timeout_s=5, connect_timeout_s=2)
+    print("go", flush=True)
+    report = drive(Target(host="127.0.0.1", port=int(sys.argv[1])), plan, spool=Path(sys.argv[2]), watch=lambda counts: None)
+    print(report.stopped, report.sent, flush=True)
+"""
+
+
+@pytest.fixture
+def coordinator(serve, tmp_path):
+    def slow(connection, number, request):
+        time.sleep(0.02)
+        connection.sendall(stream())
+
+    server = serve(slow)
+    spool = tmp_path / "c.spool"
+    spool.touch()
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(COORDINATOR), str(server.port), str(spool)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert process.stdout.readline() == "go\n"
+    while len(server.seen) < 10:
+        time.sleep(0.02)
+    yield process, spool
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_ctrl_c_in_a_terminal_keeps_everything(coordinator):
+    """The signal goes to the whole group, as a terminal sends it."""
+    process, spool = coordinator
+    os.killpg(process.pid, signal.SIGINT)
+    said, sent = process.stdout.readline().split()
+    assert said == "interrupt"
+    exchanges = list(read_spool(spool))
+    assert len(exchanges) == int(sent)
+    assert Counter(exchange.outcome for exchange in exchanges)["cancelled"] <= 3
+
+
+def test_a_worker_does_not_outlive_its_coordinator(coordinator):
+    """Kill -9 of the coordinator: the worker sees its input close, writes what it has, and goes."""
+    process, spool = coordinator
+    (worker,) = psutil.Process(process.pid).children()
+    process.kill()
+    gone, alive = psutil.wait_procs([worker], timeout=5)
+    assert (gone, alive) == ([worker], [])
+    assert sum(exchange.outcome == "complete" for exchange in read_spool(spool)) >= 7
+
+
+def test_no_thread_and_no_process_is_left(serve, run):
+    """A phase leaves nothing behind."""
+    run(serve(answer), 4)
+    assert psutil.Process().children() == []
+    assert threading.current_thread() is threading.main_thread()
