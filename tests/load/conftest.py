@@ -129,7 +129,9 @@ def run(tmp_path):
 
     def go(server, count=8, *, concurrency=2, watch=lambda counts: None, target=None, padding=0, **plan):
         requests = [
-            PlannedRequest(request_id=f"r{i}", path="/v1/x", body=json.dumps({"id": f"r{i}", "pad": "x" * padding}).encode())
+            PlannedRequest(
+                request_id=f"r{i}", path="/v1/x", body=json.dumps({"id": f"r{i}", "pad": "x" * padding}).encode()
+            )
             for i in range(count)
         ]
         spool = tmp_path / f"{time.time_ns()}.spool"

@@ -209,7 +209,7 @@ def test_nobody_listens(serve, run):
 
 def test_a_name_that_is_unknown(run):
     """It is told as such, before anything is sent."""
-    with pytest.raises(LoadError, match="cannot resolve no-such-host.invalid"):
+    with pytest.raises(LoadError, match=r"cannot resolve no-such-host\.invalid"):
         run(None, target=Target(host="no-such-host.invalid", port=80))
 
 

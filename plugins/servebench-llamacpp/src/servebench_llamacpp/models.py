@@ -23,16 +23,31 @@ BLOCK_BYTES = 1 << 20
 def model_file(model: ModelSettings, cache_dir: Path) -> Path | None:
     """Where the model is, or will be once `fetch` ran; None when nothing says where to get it."""
     if model.path is not None:
-        return Path(model.path).expanduser()
+        path = Path(model.path).expanduser()
+        found = gguf_files(path)
+        return found[0] if len(found) == 1 else path
     if model.gguf is not None:
         return cache_dir / "models" / model.gguf.sha256[:16] / Path(model.gguf.member).name
     return None
 
 
+def gguf_files(folder: Path) -> list[Path]:
+    """The GGUF files of a model's folder: those in it, else those beside it that begin with its name.
+
+    So one `model.path` serves engines that read the folder and llama.cpp, which reads one file.
+    """
+    if not folder.is_dir():
+        return []
+    inside = sorted(folder.glob("*.gguf"))
+    return inside or sorted(path for path in folder.parent.glob("*.gguf") if path.name.startswith(folder.name))
+
+
 def fault_of(path: Path) -> str | None:
     """Why a file is no model, in one line; None when it begins like one."""
     if path.is_dir():
-        return f"{path} (model.path) is a folder; llama.cpp needs a GGUF file"
+        names = [found.name for found in gguf_files(path)]
+        which = f"which of {', '.join(names)}?" if names else "and no GGUF file is in it or beside it;"
+        return f"{path} (model.path) is a folder, {which} give llama.cpp's GGUF file with model.path="
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
