@@ -23,7 +23,7 @@ from servebench.score.validity import Code, doubts
 ROW: dict[str, Any] = {
     "workload": "unique", "concurrency": 4, "rate": None, "requests_planned": 200, "average_in_flight": 3.98,
     "level_reached": True, "window_s": 30.0, "ttft_ms_n": 197, "ttft_ms_p50": 50.0, "lateness_ms_p99": 0.4,
-    "client_cpu_share": 0.2, "loop_lag_ms_p99": 0.3, "prefix_cache_hit_rate": 0.01, "events": 20_000,
+    "client_cpu_share": 0.2, "stamp_source": "kernel", "loop_lag_ms_p99": 0.3, "prefix_cache_hit_rate": 0.01, "events": 20_000,
     "events_merged": 3, "emulated": False,
 }  # fmt: skip
 
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
         {"lateness_ms_p99": 5.1, "ttft_ms_p50": None}, None, None, Code.CLIENT_BOUND, False, ["5.1 ms late"],
     ),
     "client busy": ({"client_cpu_share": 0.91}, None, None, Code.CLIENT_BOUND, False, ["91 % of a core"]),
-    "loop late": ({"loop_lag_ms_p99": 5.5}, None, None, Code.CLIENT_BOUND, False, ["woke 5.5 ms late"]),
+    "loop late": ({"loop_lag_ms_p99": 5.5, "stamp_source": "user"}, None, None, Code.CLIENT_BOUND, False, ["woke 5.5 ms late"]),
     "clock stepped": (
         {}, None, report(clock_step_ns=-2_500_000), Code.CLOCK_STEPPED, True, ["-2.5 ms"],
     ),
@@ -183,6 +183,7 @@ FINE: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None]] 
     "5 s": ({"window_s": 5.0}, None, None),
     "late under a tenth of a long TTFT": ({"lateness_ms_p99": 90.0, "ttft_ms_p50": 1000.0}, None, None),
     "a millisecond late against a tiny TTFT": ({"lateness_ms_p99": 1.0, "ttft_ms_p50": 2.0}, None, None),
+    "loop late, kernel stamps": ({"loop_lag_ms_p99": 50.0}, None, None),
     "no lag known": ({"loop_lag_ms_p99": None, "client_cpu_share": None, "lateness_ms_p99": None}, None, None),
     "counted by token ids": ({}, records(200, counted_by="token_ids"), None),
     "an end token without an event": ({}, records(200, event_tokens=[64, 63]), None),
@@ -237,7 +238,9 @@ def test_several_doubts_come_in_a_fixed_order_and_others_after() -> None:
 
 def test_client_causes_are_told_together() -> None:
     """One doubt names every sign that the client was the limit."""
-    (doubt,) = judge({"client_cpu_share": 0.99, "loop_lag_ms_p99": 8.0, "lateness_ms_p99": 40.0})
+    (doubt,) = judge(
+        {"client_cpu_share": 0.99, "loop_lag_ms_p99": 8.0, "lateness_ms_p99": 40.0, "stamp_source": "user"}
+    )
     assert doubt.message.count(";") == 2
 
 
