@@ -68,7 +68,8 @@ def test_the_manifest_tells_the_whole_start(study):
     """Phases in order, the exact command, version and endpoint; the second run shared the start of the first."""
     _, folder = study
     first, second = (
-        json.loads((folder / name / "manifest.json").read_text()) for name in ("00_llamacpp_unique", "01_llamacpp_sharegpt")
+        json.loads((folder / name / "manifest.json").read_text())
+        for name in ("00_llamacpp_unique", "01_llamacpp_sharegpt")
     )
     names = [phase["name"] for phase in first["cold_start"]["phases"]]
     assert names[0] == "spawned"
@@ -116,6 +117,8 @@ def test_a_manifest_can_be_run_again(study, tmp_path):
     servebench("run", "--lock", str(manifest), cwd=tmp_path)
     (again,) = Path(tmp_path).glob("outputs/*/*/manifest.json")
     old, new = json.loads(manifest.read_text()), json.loads(again.read_text())
-    assert {k: v for k, v in new["config"].items() if k != "study"} == {k: v for k, v in old["config"].items() if k != "study"}
+    assert {k: v for k, v in new["config"].items() if k != "study"} == {
+        k: v for k, v in old["config"].items() if k != "study"
+    }
     one, two = (pd.read_parquet(path.parent / "requests.parquet") for path in (manifest, again))
     assert list(one.sort_values("request_id").prompt_tokens) == list(two.sort_values("request_id").prompt_tokens)

@@ -1,0 +1,200 @@
+"""Whole runs against an endpoint that somebody else runs, and everything a user can get wrong on the way there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import psutil
+import pytest
+
+SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "tracking=none", "study.name=s")
+
+
+def attach(url, *words, model="tiny"):
+    return ("engine=openai", "launch=attach", f"launch.base_url={url}", f"model.name={model}", *SMALL, *words)
+
+
+def run_folder(tmp_path):
+    (folder,) = (path.parent for path in tmp_path.glob("outputs/*/*/run.json"))
+    return folder
+
+
+def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench, tmp_path):
+    """Tokens are the server's; prompts were sized by a stated approximation, which a doubt says."""
+    url, behaviour = endpoint()
+    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=32"))
+    assert done.returncode == 0, done.stderr
+    points = pd.read_csv(run_folder(tmp_path) / "points.csv")
+    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    measured = requests[~requests.warmup]
+    assert (len(measured), set(measured.outcome), set(measured.output_tokens)) == (40, {"ok"}, {32})
+    assert (points.requests_ok.item(), points.output_tokens_mean.item()) == (40, 32)
+    assert "prompt_size_approximate" in points.doubts.item()
+    assert "prompt_size_approximate (at 4)" in done.stdout
+    assert len(behaviour.seen) == 40 + 4 + 1
+
+
+def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, servebench, tmp_path):
+    """TPOT is time over tokens, ITL is time between events."""
+    url, _ = endpoint(tokens_per_event=4, gap_s=0.02)
+    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=32"))
+    assert done.returncode == 0, done.stderr
+    point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
+    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    truth = ((requests.last_event_ns - requests.first_event_ns) / 31 / 1e6)[~requests.warmup].mean()
+    assert point.tpot_ms_mean == pytest.approx(truth, rel=0.05)
+    assert point.itl_ms_mean == pytest.approx(truth * 31 / 7, rel=0.05)
+
+
+def test_a_missing_usage_is_told_and_not_made_up(endpoint, servebench, tmp_path):
+    """No count from the server and no tokenizer: tokens are unknown, never the number of events."""
+    url, _ = endpoint(usage=False)
+    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=8"))
+    assert done.returncode == 0, done.stderr
+    point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
+    assert pd.isna(point.output_tokens_mean)
+    assert "tokens_disagree" in point.doubts
+
+
+def test_refusals_are_counted_and_doubted(endpoint, servebench, tmp_path):
+    """A tenth answers 503: rows with status and reason, and a doubt."""
+    url, _ = endpoint(fail_every=10)
+    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=8"))
+    assert done.returncode == 0, done.stderr
+    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    failed = requests[requests.outcome != "ok"]
+    assert set(failed.http_status) == {503}
+    assert failed.error.str.contains("overloaded").all()
+    assert "errors" in pd.read_csv(run_folder(tmp_path) / "points.csv").doubts.item()
+
+
+def test_a_key_reaches_the_server_and_no_file(endpoint, servebench, tmp_path):
+    """From the named variable into the header, and nowhere else."""
+    key = "tiny-secret-0123456789"
+    url, behaviour = endpoint(key=key)
+    done = servebench(*attach(url, "launch.api_key_env=TINY_KEY", "workload.output_tokens=8"), env={"TINY_KEY": key})
+    assert done.returncode == 0, done.stderr
+    assert len(behaviour.seen) > 40
+    assert key not in done.stdout + done.stderr
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or key.encode() not in path.read_bytes(), path
+
+
+MISTAKES = {
+    "no such engine": (["engine=vlm"], 2, "engine=vlm: no such engine; did you mean 'vllm'?"),
+    "level zero": (["load.concurrency=[0]"], 2, "0 is not allowed: must be 1 or more"),
+    "unknown key": (["load.concurency=[1]"], 2, "did you mean 'load.concurrency'?"),
+    "nobody there": (
+        ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:1", "model.name=m"],
+        4,
+        "refused",
+    ),
+    "no address": (["engine=openai", "launch=attach", "model.name=m"], 2, "launch.base_url"),
+    "no such key": (
+        [
+            "engine=openai",
+            "launch=attach",
+            "launch.base_url=http://127.0.0.1:1",
+            "launch.api_key_env=NOPE_KEY",
+            "model.name=m",
+        ],
+        3,
+        "NOPE_KEY",
+    ),
+    "no model": (["model.path=/dev/null"], 3, "is no GGUF model"),
+    "a file for a folder": (["study.dir=/dev/null"], 3, "study.dir"),
+    "an engine that is not here": (["engine=trtllm", "model.name=m"], 3, "trtllm is not installed here"),
+    "a sweep without -m": (["load.requests=1,2"], 2, "add -m"),
+    "no such manifest": (["run", "--lock", "nowhere.json"], 6, "nowhere.json"),
+    "no such study": (["sync", "nowhere"], 2, "'nowhere' is no study"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_clear_line(servebench, name):
+    """Exit code not 0, the value and the way out, no traceback, nothing left running."""
+    words, code, expected = MISTAKES[name]
+    extra = [] if words[0] in ("run", "sync") else ["tracking=none"]
+    done = servebench(*words, *extra)
+    assert done.returncode == code, done.stderr
+    problems = [line for line in done.stderr.splitlines() if line.startswith("servebench: ")]
+    assert len(problems) == 1
+    assert expected in problems[0]
+    assert "Traceback" not in done.stderr
+    assert psutil.Process().children() == []
+
+
+def test_all_mistakes_are_told_together(servebench):
+    """Three of them, three lines, before anything starts."""
+    done = servebench("engine.port=abc", "load.concurrency=[0]", "workload.sed=1")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_a_port_in_use_is_told_with_its_owner(servebench):
+    """Before the engine starts, with the way out."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = servebench(f"engine.port={port}", "tracking=none")
+    assert done.returncode == 3
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert f"pid {os.getpid()}" in done.stderr
+
+
+@pytest.fixture
+def long_run(endpoint, tmp_path):
+    """A run that would take minutes, caught in the middle of its point."""
+    url, behaviour = endpoint(ttft_s=0.05)
+    words = attach(url, "load.requests=5000", "workload.output_tokens=4")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servebench", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(behaviour.seen) < 40 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_keeps_what_was_measured(long_run, tmp_path):
+    """130, a table of what there is, a doubt about it, nothing left running."""
+    children = psutil.Process(long_run.pid).children(recursive=True)
+    os.killpg(long_run.pid, signal.SIGINT)
+    out, err = long_run.communicate(timeout=20)
+    assert long_run.returncode == 130, err
+    assert psutil.wait_procs(children, timeout=3)[1] == []
+    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    assert (requests.outcome == "ok").sum() >= 30
+    points = pd.read_csv(run_folder(tmp_path) / "points.csv")
+    assert points.verdict.item() in ("doubtful", "void")
+    assert "interrupted" in points.doubts.item()
+    assert json.loads((run_folder(tmp_path) / "run.json").read_text())["status"] == "interrupted"
+    assert "interrupted; what was measured is kept" in err
+    assert "interrupted (at 4)" in out
+
+
+def test_kill_9_loses_no_finished_request(long_run, servebench, tmp_path):
+    """The spool has them; `recover` makes the table; nothing is left running."""
+    children = psutil.Process(long_run.pid).children(recursive=True)
+    long_run.kill()
+    assert psutil.wait_procs(children, timeout=5)[1] == []
+    done = servebench("recover")
+    assert "requests recovered" in done.stdout, done.stderr
+    requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
+    assert (requests.outcome == "ok").sum() >= 30
+    assert json.loads((run_folder(tmp_path) / "run.json").read_text())["status"] == "interrupted"
+    assert "nothing to recover" in servebench("recover").stdout
