@@ -24,6 +24,11 @@ def _run(words: Sequence[str]) -> int:
     from servebench import config
     from servebench.registry import registry
 
+    place = next((index for index, word in enumerate(words) if word in ("--cfg", "-c")), None)
+    if place is not None and words[place + 1 : place + 2] == ["command"]:
+        from servebench.study import show_commands
+
+        return show_commands([*words[:place], *words[place + 2 :]], registry())
     if config.hydra_words(words):
         return config.hydra_information(words, registry())
     from servebench.study import run_study

@@ -33,10 +33,11 @@ class PhaseFacts:
     run_id: str
     point: str
     warmup: bool
-    concurrency: int
+    concurrency: int | None
     repeat: int
     planned: dict[str, tuple[int | None, int, bool]]
     """For each request_id: planned prompt tokens, asked output tokens, whether exactly that many were asked for."""
+    rate: float | None = None
 
     def dump(self) -> bytes:
         """As JSON."""

@@ -11,15 +11,15 @@ from typing import Any
 
 from servebench.config import Job
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.contracts.exchange import PhaseReport, PointPlan, Target
+from servebench.contracts.exchange import PhaseReport, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.request import Request, Tokenizer, Workload
-from servebench.contracts.results import Point, Record, RunOutcome, RunStatus
+from servebench.contracts.results import Doubt, Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
-from servebench.load.plan import Level, levels, supply
+from servebench.load.plan import Level, levels, point_plan, scheduled, supply
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, records_of, target_of
@@ -134,7 +134,9 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter) -> _Bench:
 
 def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
     """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was."""
-    name = f"concurrency {level.concurrency}" + (f" repeat {level.repeat}" if bench.settings.load.repeats > 1 else "")
+    name = (f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}") + (
+        f" repeat {level.repeat}" if bench.settings.load.repeats > 1 else ""
+    )
     rate_req_s = None
     if level.warmup_requests:
         requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
@@ -144,7 +146,8 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
     requests = _requests(bench, supply(level, rate_req_s), level.point)
     report, records = _phase(bench, level, requests, warmup=False, label=name)
-    planned = len(requests) if level.requests is not None else report.sent
+    counted = level.requests is not None or level.rate is not None
+    planned = report.planned if counted else report.sent
     return _point(bench, level, records, report, planned=planned), report.stopped
 
 
@@ -158,23 +161,21 @@ def _requests(bench: _Bench, count: int, stream: str) -> Sequence[Request]:
 def _phase(
     bench: _Bench, level: Level, requests: Sequence[Request], *, warmup: bool, label: str
 ) -> tuple[PhaseReport, list[Record]]:
-    load = bench.settings.load
-    plan = PointPlan(
-        requests=planned_requests(bench.engine, bench.running, bench.settings, requests),
-        concurrency=level.concurrency,
-        timeout_s=load.timeout_s,
-        connect_timeout_s=load.connect_timeout_s,
-        duration_s=None if warmup else level.duration_s,
-    )
+    settings = bench.settings
+    planned = planned_requests(bench.engine, bench.running, settings, requests)
+    if not warmup:
+        planned = scheduled(level, settings.load, planned, settings.workload.seed)
+    plan = point_plan(level, settings.load, planned, warmup=warmup)
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,
         warmup=warmup,
         concurrency=level.concurrency,
+        rate=level.rate,
         repeat=level.repeat,
         planned={r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests},
     )
-    watch = Watcher(bench.display, bench.running, label, len(requests), plan.duration_s)
+    watch = Watcher(bench.display, bench.running, label, len(planned), plan.duration_s)
     spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
     try:
         report, records = drive_phase(bench.target, plan, facts, spool, watch)
@@ -200,8 +201,22 @@ def _point(bench: _Bench, level: Level, records: Sequence[Record], report: Phase
         bench.settings,
         tokenizer_exact=bench.tokenizer.exact,
         tokenizer_name=bench.tokenizer.name,
+        extra=_supply_doubts(level, report),
     )
     return Point(row=row, doubts=found)
+
+
+def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:
+    if level.duration_s is None or level.rate is not None or report.sent < report.planned or not report.planned:
+        return []
+    return [
+        Doubt(
+            code="supply_exhausted",
+            message=f"all {report.planned} requests that were made ready were used up after {report.elapsed_s:.3g} s of "
+            f"{level.duration_s:g} s: the engine was over twice as fast as in the warm-up",
+            remedy="use more load.warmup_requests, so that its speed is known better",
+        )
+    ]
 
 
 def summarize_point(
@@ -226,7 +241,7 @@ def summarize_point(
         price_usd_per_hour=settings.gpu.price_usd_per_hour,
         workload=settings.workload.name,
         concurrency=level.concurrency,
-        rate=None,
+        rate=level.rate,
         repeat=level.repeat,
         warmup_s=settings.load.warmup_s,
         emulated=settings.launch.name == "emulated",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.contracts.engine import StopReport
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
+from servebench.engine.describe import describe_command
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, StoreError
 from servebench.facts import engine_facts, run_facts, stop_facts
 from servebench.interrupts import interrupts
@@ -86,6 +88,26 @@ def title_of(job: Job) -> str:
     settings = job.settings
     launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
     return f"{settings.engine.name}{launch} · {settings.model.name} · {settings.workload.name}"
+
+
+def show_commands(words: Sequence[str], registry: Registry) -> int:
+    """Print the exact command of each job's engine, quoted, and start nothing. Returns 0.
+
+    Where any free port is asked for, the engine's usual one stands. What is missing on this machine is told on standard
+    error; a setting that the engine has no flag for is an error. Raises ConfigError, PreflightError.
+    """
+    for job in jobs_of(words, registry):
+        settings = job.settings
+        engine = registry.engine(settings.engine.name)
+        usual = replace(settings, engine=replace(settings.engine, port=settings.engine.port or engine.default_port))
+        context = launch_context(usual, cache_folder())
+        faults = engine.check(context)
+        refused = [fault for fault in faults if fault.startswith("engine.")]
+        if refused:
+            raise PreflightError("\n".join(refused))
+        sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
+        sys.stdout.write(describe_command(engine.command(context)) + "\n")
+    return 0
 
 
 def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:

@@ -55,7 +55,7 @@ FAULTS = [
     ("quality=mmlu", "quality=mmlu: grading answers is not available yet in this version; use quality=none"),
     (
         "load.rate=[5]",
-        "load.rate: open-loop levels are not available yet in this version; give load.concurrency and no rate",
+        "load.rate and load.concurrency exclude each other; use load=rate load.rate=[...], or set load.concurrency=null",
     ),
     ("--config-dir nowhere", "--config-dir nowhere: no such folder"),
     ("-m engine=glob(x*)", "engine=glob(x*): nothing matches"),

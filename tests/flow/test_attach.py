@@ -130,6 +130,40 @@ def test_a_mistake_is_one_clear_line(servebench, name):
     assert psutil.Process().children() == []
 
 
+def test_a_command_can_be_printed_without_the_engine(servebench):
+    """Exact, quoted, without secrets; what is missing is told beside it."""
+    words = [
+        "engine=vllm",
+        "model.path=/m/x",
+        "engine.max_model_len=4096",
+        "engine.env.HF_TOKEN=hf_0123456789abcdefghij",
+    ]
+    done = servebench(*words, "--cfg", "command")
+    assert done.returncode == 0
+    assert done.stdout.startswith("HF_TOKEN=[redacted] vllm serve /m/x --served-model-name x ")
+    assert " --max-model-len 4096" in done.stdout
+    refused = servebench("engine=trtllm", "engine.quantization=fp8", "model.name=m", "--cfg", "command")
+    assert refused.returncode == 3
+    assert "engine.quantization=fp8" in refused.stderr
+
+
+def test_a_rate_is_an_open_loop(endpoint, servebench, tmp_path):
+    """Arrivals at the asked rate, latencies from the schedule beside those from the sending."""
+    url, _ = endpoint(ttft_s=0.2)
+    words = [
+        word
+        for word in attach(url, "load=rate", "load.rate=[20]", "load.arrival=constant")
+        if "concurrency" not in word
+    ]
+    done = servebench(*words, "workload.output_tokens=4")
+    assert done.returncode == 0, done.stderr
+    point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
+    assert (point.rate, point.requests_ok) == (20.0, 40)
+    assert pd.isna(point.concurrency)
+    assert point.request_throughput_req_s == pytest.approx(20, rel=0.15)
+    assert point.ttft_from_schedule_ms_p50 >= point.ttft_ms_p50 > 199
+
+
 def test_all_mistakes_are_told_together(servebench):
     """Three of them, three lines, before anything starts."""
     done = servebench("engine.port=abc", "load.concurrency=[0]", "workload.sed=1")
@@ -193,7 +227,8 @@ def test_kill_9_loses_no_finished_request(long_run, servebench, tmp_path):
     long_run.kill()
     assert psutil.wait_procs(children, timeout=5)[1] == []
     done = servebench("recover")
-    assert "requests recovered" in done.stdout, done.stderr
+    assert " requests" in done.stdout, done.stderr
+    assert "recovered" in done.stdout
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
     assert (requests.outcome == "ok").sum() >= 30
     assert json.loads((run_folder(tmp_path) / "run.json").read_text())["status"] == "interrupted"

@@ -127,10 +127,13 @@ def serve():
 def run(tmp_path):
     """Drive requests against a server; gives the report and the exchanges by request id."""
 
-    def go(server, count=8, *, concurrency=2, watch=lambda counts: None, target=None, padding=0, **plan):
+    def go(server, count=8, *, concurrency=2, watch=lambda counts: None, target=None, padding=0, at_s=None, **plan):
         requests = [
             PlannedRequest(
-                request_id=f"r{i}", path="/v1/x", body=json.dumps({"id": f"r{i}", "pad": "x" * padding}).encode()
+                request_id=f"r{i}",
+                path="/v1/x",
+                body=json.dumps({"id": f"r{i}", "pad": "x" * padding}).encode(),
+                scheduled_s=at_s[i] if at_s else None,
             )
             for i in range(count)
         ]

@@ -267,6 +267,40 @@ def test_what_does_not_drain_is_given_up(serve, run):
     assert report.elapsed_s < 3
 
 
+def test_an_open_loop_sends_on_time_and_does_not_wait(serve, run):
+    """Requests leave at their times though none is answered yet; lateness is small; connections are opened ahead."""
+
+    def slow(connection, number, request):
+        time.sleep(0.5)
+        connection.sendall(stream())
+
+    server = serve(slow)
+    times = [0.02 * i for i in range(30)]
+    _, exchanges = run(server, 30, concurrency=30, connections=8, at_s=times)
+    assert outcomes(exchanges) == {"complete": 30}
+    assert server.most_open > 20
+    start_ns = exchanges["r0"].scheduled_ns
+    assert [round((exchanges[f"r{i}"].scheduled_ns - start_ns) / 1e9, 6) for i in range(30)] == [
+        round(t, 6) for t in times
+    ]
+    late_ms = sorted((exchange.sent_ns - exchange.scheduled_ns) / 1e6 for exchange in exchanges.values())
+    assert late_ms[0] >= 0
+    assert late_ms[15] < 20
+
+
+def test_an_open_loop_with_a_bound_waits_and_is_late(serve, run):
+    """No more than the bound in flight; what waited for it was scheduled earlier than it was sent."""
+
+    def slow(connection, number, request):
+        time.sleep(0.1)
+        connection.sendall(stream())
+
+    server = serve(slow)
+    _, exchanges = run(server, 8, concurrency=2, connections=2, at_s=[0.0] * 8)
+    assert server.most_open == 2
+    assert max(exchange.sent_ns - exchange.scheduled_ns for exchange in exchanges.values()) > 0.25e9
+
+
 def test_a_reason_to_stop_stops(serve, run):
     """What was finished is complete, what was in flight is cancelled, and the report says why."""
 

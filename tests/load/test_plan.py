@@ -2,8 +2,9 @@
 
 import pytest
 
+from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.settings import LoadSettings
-from servebench.load.plan import Level, levels, supply
+from servebench.load.plan import Level, levels, point_plan, scheduled, supply
 
 
 def load(**settings):
@@ -59,3 +60,43 @@ def timed(concurrency):
 def test_supply(level, rate_req_s, expected):
     """A timed point gets twice what the warm-up's rate would use, and never less than twenty a stream."""
     assert supply(level, rate_req_s) == expected
+
+
+def rated(**settings):
+    return load(concurrency=None, rate=(2.0,), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "requests", "supplied"),
+    [({}, 60, 60), ({"requests": 7}, 7, 7), ({"duration_s": 50.0, "requests": None}, None, 151)],
+)
+def test_a_rate_is_a_level(settings, requests, supplied):
+    """Half a minute of arrivals, a count, or a time with five standard deviations to spare."""
+    (level,) = levels(rated(**settings), 0)
+    assert (level.point, level.rate, level.concurrency, level.requests) == ("q2-r0", 2.0, None, requests)
+    assert supply(level, None) == supplied
+
+
+def planned(count):
+    return [PlannedRequest(request_id=str(i), path="/", body=b"") for i in range(count)]
+
+
+def test_an_open_loop_is_scheduled_and_bounded():
+    """Its requests have times, those beyond a timed point are left out; as many as asked may be in flight."""
+    settings = rated(arrival="constant", duration_s=3.0, requests=None, max_concurrency=9)
+    (level,) = levels(settings, 0)
+    requests = scheduled(level, settings, planned(100), 0)
+    assert [request.scheduled_s for request in requests] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    plan = point_plan(level, settings, requests, warmup=False)
+    assert (plan.concurrency, plan.duration_s, plan.connections) == (9, 3.0, 16)
+    warmup = point_plan(level, settings, planned(4), warmup=True)
+    assert (warmup.concurrency, warmup.duration_s, warmup.connections) == (4, None, None)
+
+
+def test_a_closed_loop_has_no_schedule():
+    """Its requests are sent when a stream is free."""
+    settings = load()
+    level = levels(settings, 0)[1]
+    requests = scheduled(level, settings, planned(3), 0)
+    assert [request.scheduled_s for request in requests] == [None] * 3
+    assert point_plan(level, settings, requests, warmup=False).concurrency == 8

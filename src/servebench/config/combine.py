@@ -65,14 +65,17 @@ def section_faults(sections: Mapping[str, Any], *, launchable: bool = True) -> l
 
 
 def _levels(load: LoadSettings) -> list[str]:
-    if load.rate is not None:
-        return ["load.rate: open-loop levels are not available yet in this version; give load.concurrency and no rate"]
-    if load.concurrency is None:
-        return ["load.concurrency: no level is given, such as load.concurrency=[1,2,4]"]
-    if not load.concurrency:
-        return ["load.concurrency: the list is empty; give one level or more, such as load.concurrency=[1,2,4]"]
-    twice = [level for level, times in Counter(load.concurrency).items() if times > 1]
-    return [f"load.concurrency: {level} is there more than once; to repeat levels use load.repeats" for level in twice]
+    if load.rate is not None and load.concurrency is not None:
+        return [
+            "load.rate and load.concurrency exclude each other; use load=rate load.rate=[...], or set load.concurrency=null"
+        ]
+    if load.rate is None and load.concurrency is None:
+        return ["load.concurrency: no level is given, such as load.concurrency=[1,2,4], or load=rate load.rate=[1,2,4]"]
+    name, listed = ("load.rate", load.rate) if load.concurrency is None else ("load.concurrency", load.concurrency)
+    if not listed:
+        return [f"{name}: the list is empty; give one level or more, such as {name}=[1,2,4]"]
+    twice = [level for level, times in Counter(listed).items() if times > 1]
+    return [f"{name}: {level:g} is there more than once; to repeat levels use load.repeats" for level in twice]
 
 
 def _length_of_a_point(load: LoadSettings) -> list[str]:

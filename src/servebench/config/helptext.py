@@ -41,6 +41,7 @@ Options:
   --config-dir DIR      add a folder of your own config files
   --config-name NAME    start from another file than config.yaml
   --cfg job             print the composed config and run nothing (--resolve: with interpolations resolved)
+  --cfg command         print the engine's exact command, to copy and paste, and run nothing
   --info                what Hydra knows: search path, defaults, config"""
 
 

@@ -49,6 +49,8 @@ class PointPlan:
     connect_timeout_s: float
     duration_s: float | None = None
     drain_s: float = 30.0
+    connections: int | None = None
+    """How many are opened before the start; null: one for each request that can be in flight."""
 
 
 @dataclass(slots=True)

@@ -50,6 +50,7 @@ class Job:
     duration_s: float | None
     drain_s: float
     requests: Sequence[WireRequest]
+    connections: int | None = None
     connect_burst: int = CONNECT_BURST
 
 
@@ -83,6 +84,7 @@ def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> b
         "connect_timeout_s": plan.connect_timeout_s,
         "duration_s": plan.duration_s,
         "drain_s": plan.drain_s,
+        "connections": plan.connections,
         "requests": [
             [request.request_id, request.session_id, request.scheduled_s, len(blob)]
             for request, blob in zip(plan.requests, blobs, strict=True)

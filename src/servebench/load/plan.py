@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.contracts.settings import LoadSettings
+from servebench.load.pacers import arrivals
 
 REQUESTS_PER_STREAM = 10
 REQUESTS_MIN = 50
@@ -20,17 +23,36 @@ SUPPLY_MARGIN = 2.0
 
 SUPPLY_PER_STREAM_MIN = 20
 
+RATE_AUTO_S = 30.0
+"""`requests: auto` at a rate: half a minute of arrivals."""
+
+RATE_WARMUP_CONCURRENCY = 4
+RATE_CONNECTIONS = 16
+"""Kept open ahead of the requests of an open loop, so that connecting is no part of their lateness."""
+
+RATE_SUPPLY_SIGMAS = 5.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One point to be measured. `point` names it (`c8-r0`); `requests` is None when `duration_s` ends it."""
+    """One point to be measured. `point` names it (`c8-r0`, `q2.5-r0`); `requests` is None when `duration_s` ends it.
+
+    A closed loop has a `concurrency`; an open loop a `rate` in requests a second, and no more than `in_flight_max` at once.
+    """
 
     point: str
-    concurrency: int
+    concurrency: int | None
     repeat: int
     requests: int | None
     duration_s: float | None
     warmup_requests: int
+    rate: float | None = None
+    in_flight_max: int | None = None
+
+    @property
+    def warmup_concurrency(self) -> int:
+        """How many warm-up requests are in flight at once."""
+        return self.concurrency or min(RATE_WARMUP_CONCURRENCY, self.in_flight_max or RATE_WARMUP_CONCURRENCY)
 
 
 def levels(load: LoadSettings, seed: int) -> tuple[Level, ...]:
@@ -39,37 +61,88 @@ def levels(load: LoadSettings, seed: int) -> tuple[Level, ...]:
     `ascending`: level by level as listed, repeats of a level together. `interleaved`: all levels, then all again.
     `shuffled`: any order, fixed by the seed.
     """
-    listed = load.concurrency or ()
-    by_level = [(concurrency, repeat) for concurrency in listed for repeat in range(load.repeats)]
+    listed: tuple[float, ...] = load.concurrency or load.rate or ()
+    by_level = [(value, repeat) for value in listed for repeat in range(load.repeats)]
     if load.order == "interleaved":
         by_level.sort(key=lambda pair: pair[1])
     elif load.order == "shuffled":
         random.Random(seed).shuffle(by_level)
-    return tuple(_level(load, concurrency, repeat) for concurrency, repeat in by_level)
+    if load.concurrency:
+        return tuple(_closed(load, int(value), repeat) for value, repeat in by_level)
+    return tuple(_open(load, value, repeat) for value, repeat in by_level)
 
 
-def _level(load: LoadSettings, concurrency: int, repeat: int) -> Level:
-    requests: int | None = None
-    if load.duration_s is None:
-        asked = load.requests
-        requests = asked if isinstance(asked, int) else max(REQUESTS_MIN, REQUESTS_PER_STREAM * concurrency)
+def _count(load: LoadSettings, auto: int) -> int | None:
+    if load.duration_s is not None:
+        return None
+    return load.requests if isinstance(load.requests, int) else max(REQUESTS_MIN, auto)
+
+
+def _closed(load: LoadSettings, concurrency: int, repeat: int) -> Level:
     warmup = load.warmup_requests
     return Level(
         point=f"c{concurrency}-r{repeat}",
         concurrency=concurrency,
         repeat=repeat,
-        requests=requests,
+        requests=_count(load, REQUESTS_PER_STREAM * concurrency),
         duration_s=load.duration_s,
         warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * concurrency) if warmup == "auto" else warmup,
     )
 
 
+def _open(load: LoadSettings, rate: float, repeat: int) -> Level:
+    warmup = load.warmup_requests
+    return Level(
+        point=f"q{rate:g}-r{repeat}",
+        concurrency=None,
+        repeat=repeat,
+        requests=_count(load, math.ceil(RATE_AUTO_S * rate)),
+        duration_s=load.duration_s,
+        warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * RATE_WARMUP_CONCURRENCY) if warmup == "auto" else warmup,
+        rate=rate,
+        in_flight_max=load.max_concurrency,
+    )
+
+
 def supply(level: Level, rate_req_s: float | None) -> int:
-    """How many requests to make ready: as many as asked, or enough for a timed point at the rate seen in the warm-up."""
+    """How many requests to make ready: as many as asked; for a timed point as many as its rate will ask for (and five
+    standard deviations of a Poisson count), or twice what the rate seen in the warm-up would use up."""
     if level.requests is not None:
         return level.requests
     assert level.duration_s is not None
+    if level.rate is not None:
+        expected = level.rate * level.duration_s
+        return math.ceil(expected + RATE_SUPPLY_SIGMAS * math.sqrt(expected)) + 1
+    assert level.concurrency is not None
     least = SUPPLY_PER_STREAM_MIN * level.concurrency
     if rate_req_s is None:
         return max(least, math.ceil(level.concurrency * level.duration_s))
     return max(least, level.concurrency + math.ceil(SUPPLY_MARGIN * rate_req_s * level.duration_s))
+
+
+def point_plan(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], *, warmup: bool) -> PointPlan:
+    """The plan of a level's warm-up (always a closed loop) or of its point."""
+    open_loop = level.rate is not None and not warmup
+    in_flight = level.warmup_concurrency
+    if not warmup:
+        in_flight = level.concurrency or level.in_flight_max or max(1, len(requests))
+    return PointPlan(
+        requests=requests,
+        concurrency=in_flight,
+        timeout_s=load.timeout_s,
+        connect_timeout_s=load.connect_timeout_s,
+        duration_s=None if warmup else level.duration_s,
+        connections=RATE_CONNECTIONS if open_loop else None,
+    )
+
+
+def scheduled(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int) -> list[PlannedRequest]:
+    """The requests of an open loop with their times; those of a timed point that come too late are left out."""
+    if level.rate is None:
+        return list(requests)
+    times = arrivals(load.arrival, level.rate, len(requests), burstiness=load.burstiness, seed=seed)
+    return [
+        replace(request, scheduled_s=time_s)
+        for request, time_s in zip(requests, times, strict=True)
+        if level.duration_s is None or time_s <= level.duration_s
+    ]

@@ -81,7 +81,7 @@ class Phase:
         self.spool.write(meta_frame([(request.request_id, request.session_id) for request in self.job.requests]))
         self.spool.flush()
         self.poller.register(self.orders, select.EPOLLIN)
-        wanted = min(self.job.concurrency, len(self.job.requests))
+        wanted = min(self.job.connections or self.job.concurrency, self.job.concurrency, len(self.job.requests))
         deadline = time.monotonic() + self.job.connect_timeout_s
         for _ in range(wanted):
             if not self._dial():
@@ -387,7 +387,18 @@ class Phase:
                 del self.connecting[fd]
                 self._close(connection)
                 self._connect_failed(WireFailure("refused", f"no connection within {self.job.connect_timeout_s:g} s"))
+        self._keep_spares()
         self._tell_progress()
+
+    def _keep_spares(self) -> None:
+        """An open loop does not know how many streams it will need: some are always open, ahead of the request."""
+        if self.job.connections is None or self.next_index >= len(self.job.requests):
+            return
+        spare = len(self.idle) + len(self.connecting)
+        room = self.job.concurrency - spare - len(self.active)
+        for _ in range(min(self.job.connections - spare, room)):
+            if not self._dial():
+                return
 
     def _tell_progress(self) -> None:
         self.progress.write(

@@ -30,7 +30,7 @@ def with_interval(row: Mapping[str, Any], column: str) -> str:
 def level(row: Mapping[str, Any]) -> str:
     """The load level of a point, with its unit where it is a rate."""
     if row.get("rate") is not None:
-        return f"{number(row['rate'])}/s"
+        return f"{row['rate']:g}/s"
     return str(row.get("concurrency") if row.get("concurrency") is not None else MISSING)
 
 

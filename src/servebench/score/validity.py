@@ -144,7 +144,7 @@ def _rate_not_reached(row: Mapping[str, Any], measured: Sequence[Record]) -> Dou
         code=Code.LEVEL_NOT_REACHED,
         message=f"the {len(sent)} requests planned over {planned_ns / NS_PER_S:.3g} s at {row['rate']:g} a second took "
         f"{taken_ns / NS_PER_S:.3g} s to send",
-        remedy="raise load.max_concurrency, or use more workers (load.workers=auto)",
+        remedy="raise load.max_concurrency or set it to null, and leave a core free for the client",
         void=True,
     )
 
