@@ -31,8 +31,9 @@ def servebench_launchers() -> Sequence[type[Launcher]]:
 
 @hookimpl
 def servebench_workloads() -> Sequence[type[Workload]]:
-    """Prompts of real people, and prompts that share nothing."""
+    """Prompts of real people, prompts that share nothing, and questions about shared documents."""
+    from servebench.workload.rag_prefix import RagPrefixWorkload
     from servebench.workload.sharegpt import ShareGptWorkload
     from servebench.workload.unique import UniqueWorkload
 
-    return (ShareGptWorkload, UniqueWorkload)
+    return (ShareGptWorkload, UniqueWorkload, RagPrefixWorkload)

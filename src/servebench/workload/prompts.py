@@ -15,6 +15,9 @@ from servebench.errors import ConfigError
 
 FORMATS = "a ShareGPT .json, a .jsonl or a .parquet with prompt, messages, conversations, question or text"
 
+_ASKING = ("human", "user")
+_NEITHER = (*_ASKING, "system", "tool", "function")
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -24,15 +27,16 @@ class Prompt:
     answer: str | None = None
 
 
-def _builtin_lines() -> list[dict[str, Any]]:
+def builtin_rows() -> list[dict[str, Any]]:
+    """The shipped prompts as they are stored: `id`, `source`, `license` and `prompt`."""
     text = files("servebench.workload").joinpath("data", "prompts.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.split("\n") if line]
 
 
 @cache
 def builtin() -> tuple[Prompt, ...]:
     """The shipped prompts: HumanEval and GSM8K (MIT), TruthfulQA (Apache-2.0); see data/NOTICE.md."""
-    return tuple(Prompt(line["prompt"]) for line in _builtin_lines())
+    return tuple(Prompt(row["prompt"]) for row in builtin_rows())
 
 
 @cache
@@ -42,17 +46,26 @@ def vocabulary() -> list[str]:
     return sorted(words)
 
 
-def _turns(conversation: list[Mapping[str, Any]]) -> Prompt | None:
-    """The first turn of a person and what came right after it."""
+def _sendable(text: str) -> str:
+    """Without lone surrogates: JSON can escape half a character, which cannot be encoded to be sent."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _prompt(text: str, answer: Any) -> Prompt:
+    return Prompt(_sendable(text), _sendable(answer) if isinstance(answer, str) else None)
+
+
+def _turns(conversation: list[Any]) -> Prompt | None:
+    """The first turn of a person, and the answer if one comes right after it."""
     spoken = [
-        (str(turn.get("from") or turn.get("role")), turn.get("value") or turn.get("content"))
+        (str(turn.get("from") or turn.get("role")).lower(), turn.get("value") or turn.get("content"))
         for turn in conversation
         if isinstance(turn, Mapping)
     ]
     for index, (who, what) in enumerate(spoken):
-        if who in ("human", "user") and isinstance(what, str) and what.strip():
-            follows = spoken[index + 1][1] if index + 1 < len(spoken) else None
-            return Prompt(what, follows if isinstance(follows, str) else None)
+        if who in _ASKING and isinstance(what, str) and what.strip():
+            follower, said = spoken[index + 1] if index + 1 < len(spoken) else ("", None)
+            return _prompt(what, None if follower in _NEITHER else said)
     return None
 
 
@@ -62,18 +75,25 @@ def prompt_of(row: Any) -> Prompt | None:
         return None
     for key in ("conversations", "messages"):
         turns = row.get(key)
-        if turns is not None and not isinstance(turns, str):
-            return _turns(list(turns))
+        if isinstance(turns, list) and (found := _turns(turns)) is not None:
+            return found
     answer = row.get("answer") or row.get("response") or row.get("completion") or row.get("output")
     for key in ("prompt", "question", "instruction", "text"):
         if isinstance(row.get(key), str) and row[key].strip():
-            return Prompt(row[key], answer if isinstance(answer, str) else None)
+            return _prompt(row[key], answer)
     return None
 
 
-def _array_rows(path: Path) -> Iterator[Any]:
-    """The elements of a JSON array, up to the last whole one: a well-known copy of ShareGPT is cut at its end."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+def _parsed(text: str) -> Any:
+    """The JSON value, or None where it is broken (or nested too deep to be anybody's prompt)."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _elements(text: str) -> Iterator[Any]:
+    """The elements of the first JSON array, up to the last whole one: a well-known copy of ShareGPT is cut at its end."""
     decoder = json.JSONDecoder()
     position = text.find("[") + 1
     while position > 0:
@@ -83,19 +103,32 @@ def _array_rows(path: Path) -> Iterator[Any]:
             return
         try:
             row, position = decoder.raw_decode(text, position)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         yield row
 
 
+def _json_rows(path: Path) -> Iterator[Any]:
+    """The rows of an array; of an object that is a row, or has lists of rows as values; of lines (a common misnomer)."""
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    if text.lstrip()[:1] != "{":
+        yield from _elements(text)
+        return
+    whole = _parsed(text)
+    if isinstance(whole, dict):
+        lists = [value for value in whole.values() if isinstance(value, list)]
+        yield from [whole] if prompt_of(whole) else [row for rows in lists for row in rows]
+        return
+    rows = [row for line in text.split("\n") if (row := _parsed(line)) is not None]
+    yield from rows or _elements(text)
+
+
 def _line_rows(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8", errors="replace") as file:
+    """The rows of the lines that are JSON; broken ones are left out, as where a download was cut."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         for line in file:
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    continue
+            if line.strip() and (row := _parsed(line)) is not None:
+                yield row
 
 
 def _parquet_rows(path: Path) -> Iterator[Any]:
@@ -104,26 +137,34 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
 
     try:
         yield from pq.read_table(path).to_pylist()
-    except pa.ArrowInvalid as error:
-        raise ConfigError(
-            f"workload.dataset={path} is no Parquet file: {str(error).splitlines()[0].lower()}"
-        ) from error
+    except pa.ArrowException as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"workload.dataset={path} is no Parquet file: {reason}; give {FORMATS}") from error
 
 
 READERS: Mapping[str, Callable[[Path], Iterator[Any]]] = {
-    ".json": _array_rows,
+    ".json": _json_rows,
     ".jsonl": _line_rows,
     ".ndjson": _line_rows,
     ".parquet": _parquet_rows,
 }
 
 
+def _path(dataset: str) -> Path:
+    try:
+        return Path(dataset).expanduser()
+    except RuntimeError:  # the home of a user whom this machine does not know
+        return Path(dataset)
+
+
 def dataset_faults(dataset: str) -> list[str]:
     """Why a data set cannot be read, one line each."""
     if dataset == "builtin":
         return []
-    path = Path(dataset).expanduser()
-    if path.suffix not in READERS:
+    path = _path(dataset)
+    if path.is_dir():
+        return [f"workload.dataset={dataset} is a folder; give the file in it: {FORMATS}"]
+    if path.suffix.lower() not in READERS:
         return [f"workload.dataset={dataset}: unknown kind of file; give 'builtin' or {FORMATS}"]
     if not path.is_file():
         return [f"workload.dataset={dataset}: there is no such file; give 'builtin' or {FORMATS}"]
@@ -132,11 +173,18 @@ def dataset_faults(dataset: str) -> list[str]:
 
 @cache
 def load(dataset: str) -> tuple[Prompt, ...]:
-    """The prompts of `builtin` or of a file. Raises ConfigError when it has none."""
+    """The prompts of `builtin` or of a file. Raises ConfigError when it cannot be read or has none."""
     if dataset == "builtin":
         return builtin()
-    path = Path(dataset).expanduser()
-    found = tuple(prompt for row in READERS[path.suffix](path) if (prompt := prompt_of(row)) is not None)
+    if faults := dataset_faults(dataset):
+        raise ConfigError(faults)
+    path = _path(dataset)
+    try:
+        found = tuple(prompt for row in READERS[path.suffix.lower()](path) if (prompt := prompt_of(row)) is not None)
+    except OSError as error:
+        raise ConfigError(
+            f"workload.dataset={dataset} cannot be read: {error.strerror or error}; check it or give {FORMATS}"
+        ) from error
     if not found:
         raise ConfigError(f"workload.dataset={dataset} has no prompts in it; give {FORMATS}")
     return found

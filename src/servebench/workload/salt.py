@@ -8,6 +8,8 @@ import random
 from servebench.contracts.request import Message, Request
 
 SALT_CHARACTERS = 12
+SALT_TOKENS_MAX = 16
+"""No tokenizer needs more for a salt and what parts it from the text before it: at worst a token a character."""
 
 
 def salt(seed: int, stream: str, index: int) -> str:

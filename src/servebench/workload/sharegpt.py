@@ -21,7 +21,8 @@ DEFAULT_OUTPUT_TOKENS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class ShareGptSettings(WorkloadSettings):
-    """`dataset` is `builtin` or a path. Prompts shorter or longer than the two limits (in tokens) are left out."""
+    """`dataset` is `builtin` or a path. Prompts shorter or longer than the two limits (in tokens, without any salt) are
+    left out. `input_tokens` must be null: prompts are taken as they are."""
 
     dataset: str = "builtin"
     min_prompt_tokens: Annotated[int, Ge(1)] | None = None
@@ -43,8 +44,18 @@ class ShareGptWorkload(Workload):
         self._fitting: tuple[list[Prompt], list[int]] | None = None
 
     def check(self) -> list[str]:
-        """A data set that is not there."""
-        return dataset_faults(self._settings.dataset)
+        """A data set that is not there, limits that exclude each other, a length that nothing would heed."""
+        settings = self._settings
+        faults = dataset_faults(settings.dataset)
+        low, high = settings.min_prompt_tokens, settings.max_prompt_tokens
+        if low is not None and high is not None and low > high:
+            faults.append(f"workload.min_prompt_tokens={low} is more than workload.max_prompt_tokens={high}; swap them")
+        if settings.input_tokens is not None:
+            faults.append(
+                "workload.input_tokens: sharegpt takes prompts as long as they are; set it to null and choose by "
+                "workload.min_prompt_tokens and max_prompt_tokens, or use workload=unique"
+            )
+        return faults
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """`count` requests in an order of the stream's own. Raises ConfigError when no prompt fits the limits."""
@@ -53,19 +64,22 @@ class ShareGptWorkload(Workload):
         prompts, lengths = self._fit(tokenizer)
         chosen = _cycle(len(prompts), count, rng)
         outputs = self._outputs(prompts, chosen, rng, tokenizer)
+        texts = [prompts[which].text for which in chosen]
+        counts = [lengths[which] for which in chosen]
+        if settings.cache == "cold":
+            texts = [f"[{salt(settings.seed, stream, index)}]\n{text}" for index, text in enumerate(texts)]
+            counts = tokenizer.count(texts)
         return [
             as_request(
-                f"[{salt(settings.seed, stream, index)}]\n{prompts[which].text}"
-                if settings.cache == "cold"
-                else prompts[which].text,
+                texts[index],
                 settings.api,
                 f"{stream}-{index:05d}",
                 output_tokens=outputs[index],
                 exact_output=settings.exact_output,
                 temperature=settings.temperature,
-                prompt_tokens=lengths[which],
+                prompt_tokens=counts[index],
             )
-            for index, which in enumerate(chosen)
+            for index in range(count)
         ]
 
     def _fit(self, tokenizer: Tokenizer) -> tuple[list[Prompt], list[int]]:

@@ -1,0 +1,101 @@
+"""Tokenizers of known behaviour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from servebench.contracts.request import Request, Tokenizer
+
+
+class PieceTokenizer:
+    """Exact by definition. Short words, signs and runs of line ends are one token; words of more than six letters two;
+    words with a digit (salts) one for each three characters begun. A blank belongs to the word after it."""
+
+    name = "pieces"
+    exact = True
+
+    def __init__(self) -> None:
+        self.counted = 0
+
+    def ends(self, text: str) -> list[int]:
+        """Where each token ends."""
+        found: list[int] = []
+        for match in re.finditer(r" ?[^\W_]+|\n+|[^\w\s]|_", text):
+            start, end = match.span()
+            word = match.group().strip(" ")
+            if re.search(r"\d", word):
+                found += [*range(end - len(word) + 3, end, 3), end]
+            elif len(word) > 6:
+                found += [start + 4, end]
+            else:
+                found.append(end)
+        return found
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        self.counted += len(texts)
+        return [len(self.ends(text)) for text in texts]
+
+    def truncate(self, text: str, tokens: int) -> str:
+        ends = self.ends(text)
+        return text if len(ends) <= tokens else text[: ends[tokens - 1]] if tokens else ""
+
+
+class ByteTokenizer:
+    """Exact, and without a single word that is one token."""
+
+    name = "bytes"
+    exact = True
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        return [len(text.encode()) for text in texts]
+
+    def truncate(self, text: str, tokens: int) -> str:
+        return text.encode()[:tokens].decode(errors="ignore")
+
+
+class QuarterTokenizer:
+    """The stated approximation: four characters a token."""
+
+    name = "approximate (4 characters a token)"
+    exact = False
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        return [max(1, round(len(text) / 4)) if text else 0 for text in texts]
+
+    def truncate(self, text: str, tokens: int) -> str:
+        return text[: tokens * 4]
+
+
+@pytest.fixture
+def pieces() -> PieceTokenizer:
+    return PieceTokenizer()
+
+
+@pytest.fixture
+def quarters() -> QuarterTokenizer:
+    return QuarterTokenizer()
+
+
+@pytest.fixture(params=[PieceTokenizer, ByteTokenizer, QuarterTokenizer], ids=lambda kind: kind.name.split()[0])
+def any_tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    found: Tokenizer = request.param()
+    return found
+
+
+@pytest.fixture
+def text_of() -> Callable[[Request], str]:
+    """The text of a request of one turn, and proof that it is either chat or completion."""
+
+    def get(request: Request) -> str:
+        assert (request.messages is None) != (request.prompt is None)
+        if request.messages is not None:
+            (message,) = request.messages
+            assert message.role == "user"
+            return message.content
+        assert request.prompt is not None
+        return request.prompt
+
+    return get

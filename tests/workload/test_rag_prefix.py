@@ -1,0 +1,251 @@
+"""Questions about a few documents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from pydantic import TypeAdapter, ValidationError
+
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.settings import LengthSettings
+from servebench.errors import ConfigError
+from servebench.workload.rag_prefix import (
+    RagPrefixSettings,
+    RagPrefixWorkload,
+    ideal_hit_rate,
+    prefix_tokens,
+    zipf,
+)
+
+Text = Callable[[Request], str]
+CONF = Path(__file__).parents[2] / "conf" / "workload"
+
+
+def workload(**keys: Any) -> RagPrefixWorkload:
+    return RagPrefixWorkload(RagPrefixSettings(name="rag_prefix", **keys))
+
+
+def asked(tokenizer: Tokenizer, count: int = 40, stream: str = "c1-0", **keys: Any) -> list[Request]:
+    return list(workload(**keys).requests(count, stream=stream, tokenizer=tokenizer))
+
+
+def documents(requests: Sequence[Request], text_of: Text) -> list[str]:
+    return [text_of(request).split("\n\n")[0] for request in requests]
+
+
+def questions(requests: Sequence[Request], text_of: Text) -> list[str]:
+    return [text_of(request).split("\n\n")[-1] for request in requests]
+
+
+@pytest.mark.parametrize(("total", "share"), [(512, 0.75), (512, 0.95), (200, 0.5), (64, 0.25), (65, 0.37)])
+@pytest.mark.parametrize("cache", ["cold", "warm", "as_is"])
+def test_exact_lengths(any_tokenizer: Tokenizer, text_of: Text, total: int, share: float, cache: str) -> None:
+    """The document has exactly round(share * input_tokens) tokens, the prompt exactly input_tokens."""
+    requests = asked(any_tokenizer, 20, input_tokens=total, share=share, cache=cache)
+    assert set(any_tokenizer.count(documents(requests, text_of))) == {round(share * total)}
+    assert set(any_tokenizer.count([text_of(request) for request in requests])) == {total}
+    assert {request.prompt_tokens for request in requests} == {total}
+
+
+def test_defaults(pieces: Tokenizer) -> None:
+    """512 tokens in, 64 out, exactly; eight documents, three quarters of the prompt, all alike popular."""
+    settings = RagPrefixSettings(name="rag_prefix")
+    assert (settings.documents, settings.share, settings.skew) == (8, 0.75, 0.0)
+    assert {(r.prompt_tokens, r.output_tokens, r.exact_output) for r in asked(pieces)} == {(512, 64, True)}
+
+
+@pytest.mark.parametrize("cache", ["warm", "as_is"])
+def test_streams_share_documents(pieces: Tokenizer, text_of: Text, cache: str) -> None:
+    """Warm-up and all points ask about the same documents, however many requests and whichever documents each has."""
+    streams = [
+        documents(asked(pieces, count, stream, cache=cache, documents=4), text_of)
+        for stream, count in (("warmup-c1-0", 200), ("c1-0", 50), ("c4-0", 3))
+    ]
+    assert len(set(streams[0])) == 4
+    assert set(streams[0]) >= set(streams[1]) | set(streams[2])
+
+
+def test_cold_streams_share_nothing(pieces: Tokenizer, text_of: Text) -> None:
+    """With `cold` no prompt of a stream begins like one of another stream, while within it documents are shared."""
+    streams = [
+        set(documents(asked(pieces, 200, stream, cache="cold", documents=4), text_of))
+        for stream in ("warmup-c1-0", "c1-0", "c1-1", "c1-0-use1")
+    ]
+    assert [len(some) for some in streams] == [4] * 4
+    assert len({document[:12] for some in streams for document in some}) == 16
+
+
+@pytest.mark.parametrize("cache", ["cold", "as_is"])
+def test_documents_differ_from_their_first_words(pieces: Tokenizer, text_of: Text, cache: str) -> None:
+    """Two documents, and those of two seeds, share no beginning."""
+    both = [documents(asked(pieces, 100, cache=cache, documents=6, seed=seed), text_of) for seed in (0, 1)]
+    assert len({document[:12] for some in both for document in some}) == 12
+
+
+@pytest.mark.parametrize("share", [0.0, 0.75])
+def test_questions_are_unique(pieces: Tokenizer, text_of: Text, share: float) -> None:
+    """No two questions of any stream begin alike."""
+    starts = [
+        question[:12]
+        for stream in ("warmup-c1-0", "c1-0")
+        for question in questions(asked(pieces, 200, stream, share=share, input_tokens=64), text_of)
+    ]
+    assert len(set(starts)) == 400
+
+
+def test_no_share(any_tokenizer: Tokenizer, text_of: Text) -> None:
+    """A share of 0 is a question alone, of the whole length."""
+    requests = asked(any_tokenizer, 10, share=0, input_tokens=40)
+    assert not any("\n" in text_of(request) for request in requests)
+    assert set(any_tokenizer.count([text_of(request) for request in requests])) == {40}
+
+
+def test_chosen_is_what_is_asked_about(pieces: Tokenizer, text_of: Text) -> None:
+    """`chosen` tells which document each request is about."""
+    rag = workload(documents=5, skew=1.0)
+    chosen = rag.chosen(60, stream="c1-0")
+    texts = documents(list(rag.requests(60, stream="c1-0", tokenizer=pieces)), text_of)
+    assert len(set(zip(chosen, texts, strict=True))) == len(set(chosen)) == len(set(texts)) == 5
+
+
+def test_lengths_from_a_distribution(pieces: Tokenizer, text_of: Text) -> None:
+    """A distribution is drawn once a document: its questions all make prompts of one length, with its share."""
+    spec = LengthSettings(kind="uniform", min=100, max=400)
+    requests = asked(pieces, 100, input_tokens=spec, share=0.5, documents=5)
+    by_document = dict(zip(documents(requests, text_of), (r.prompt_tokens or 0 for r in requests), strict=True))
+    assert len(by_document) == 5
+    assert len(set(by_document.values())) > 1
+    for request, document in zip(requests, documents(requests, text_of), strict=True):
+        assert request.prompt_tokens == by_document[document] == pieces.count([text_of(request)])[0]
+        assert pieces.count([document]) == [round(by_document[document] / 2)]
+
+
+@pytest.mark.parametrize(
+    ("skew", "expected"),
+    [
+        (0.0, [0.25] * 4),
+        (1.0, [12 / 25, 6 / 25, 4 / 25, 3 / 25]),
+        (2.0, [144 / 205, 36 / 205, 16 / 205, 9 / 205]),
+        (5000.0, [1, 0, 0, 0]),
+        (float("inf"), [1, 0, 0, 0]),
+    ],
+)
+def test_zipf(skew: float, expected: list[float]) -> None:
+    """p(k) is proportional to 1 / k^skew and sums to 1, also where the powers leave the range of floats."""
+    assert zipf(4, skew) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0, 1.5])
+def test_popularity(skew: float) -> None:
+    """Documents are asked about as often as Zipf's law says (chi square of 7 degrees of freedom under 24.3, p 0.001)."""
+    count = 8000
+    found = Counter(workload(skew=skew).chosen(count, stream="c1-0"))
+    chi = sum((found[k] - count * p) ** 2 / (count * p) for k, p in enumerate(zipf(8, skew)))
+    assert chi < 24.3
+
+
+@pytest.mark.parametrize(
+    ("chosen", "prefix", "total", "rate"),
+    [
+        ([0], 75, 100, 0.0),
+        ([0, 0], 75, 100, 0.375),
+        ([0, 1, 2, 3], 75, 100, 0.0),
+        ([0, 1, 0, 1], 50, 100, 0.25),
+        ([3, 3, 3, 3], 100, 100, 0.75),
+        ([0, 0, 0], 0, 100, 0.0),
+    ],
+)
+def test_ideal_hit_rate(chosen: list[int], prefix: int, total: int, rate: float) -> None:
+    """All but the first request about a document find its prefix, no question is found."""
+    assert ideal_hit_rate(chosen, prefix, total) == pytest.approx(rate)
+
+
+def test_ideal_hit_rate_of_real_prompts(pieces: Any, text_of: Text) -> None:
+    """The formula is what a cache of every prefix finds when it is shown the very prompts, token by token."""
+    rag = workload(input_tokens=80, documents=4, skew=1.0)
+    requests = rag.requests(50, stream="c1-0", tokenizer=pieces)
+    seen: set[str] = set()
+    found = total = 0
+    for request in requests:
+        text = text_of(request)
+        prefixes = [text[:end] for end in pieces.ends(text)]
+        found += next((i for i, prefix in enumerate(prefixes) if prefix not in seen), len(prefixes))
+        total += len(prefixes)
+        seen.update(prefixes)
+    ideal = ideal_hit_rate(rag.chosen(50, stream="c1-0"), prefix_tokens(80, 0.75), 80)
+    # the line ends between document and question, and a salt's first characters, may be found too
+    assert ideal <= found / total < ideal + 2 / 80
+
+
+@pytest.mark.parametrize(("chosen", "prefix", "total"), [([], 1, 2), ([0], 3, 2), ([0], -1, 2), ([0], 0, 0)])
+def test_ideal_hit_rate_of_nonsense(chosen: list[int], prefix: int, total: int) -> None:
+    """No requests have no rate, and no prefix is longer than its prompt."""
+    with pytest.raises(ValueError, match=r"no requests|does not fit"):
+        ideal_hit_rate(chosen, prefix, total)
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"input_tokens": 20}, "makes documents of 15 tokens; at least 16"),
+        ({"input_tokens": 60}, "leaves 15 tokens for the question; at least 16"),
+        ({"input_tokens": 100, "share": 0.95}, "leaves 5 tokens for the question; at least 16"),
+        ({"input_tokens": 15, "share": 0.0}, "leaves 15 tokens for the question; at least 16"),
+        ({"input_tokens": LengthSettings(kind="uniform", min=40, max=60)}, "leaves"),
+    ],
+)
+def test_check(pieces: Tokenizer, keys: dict[str, Any], fault: str) -> None:
+    """Parts with no room for a salt are refused before anything starts, and again when asked for."""
+    (line,) = workload(**keys).check()
+    assert fault in line
+    assert "workload.share=" in line
+    with pytest.raises(ConfigError, match=r"workload\.share="):
+        asked(pieces, **keys)
+
+
+@pytest.mark.parametrize("keys", [{}, {"input_tokens": 64}, {"share": 0.95}, {"share": 0.0, "input_tokens": 16}])
+def test_check_finds_nothing(keys: dict[str, Any]) -> None:
+    """What has room is fine, to the last token."""
+    assert workload(**keys).check() == []
+
+
+@pytest.mark.parametrize("keys", [{"documents": 0}, {"share": 0.96}, {"share": -0.1}, {"skew": -1}, {"shares": 0.5}])
+def test_settings_out_of_range(keys: dict[str, Any]) -> None:
+    """Values that mean nothing, and unknown keys, are refused by the settings themselves."""
+    with pytest.raises(ValidationError):
+        TypeAdapter(RagPrefixSettings).validate_python({"name": "rag_prefix", **keys})
+
+
+def test_config_file() -> None:
+    """The config file holds only keys that the settings have, with the values that the settings default to."""
+    own = OmegaConf.to_container(OmegaConf.load(CONF / "rag_prefix.yaml"))
+    assert isinstance(own, dict)
+    assert own.pop("defaults") == ["base", "_self_"]
+    settings = TypeAdapter(RagPrefixSettings).validate_python(own)
+    assert (settings.documents, settings.share, settings.skew, settings.exact_output) == (8, 0.75, 0.0, True)
+    assert (settings.input_tokens, settings.output_tokens) == (512, 64)
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_fields(pieces: Tokenizer, text_of: Text, api: str) -> None:
+    """Settings reach each request, and ids are the stream's, in order."""
+    requests = asked(pieces, 2, "c8-0", api=api, exact_output=False, temperature=0.5)
+    assert [request.request_id for request in requests] == ["c8-0-00000", "c8-0-00001"]
+    for request in requests:
+        assert (request.prompt is None) == (api == "chat")
+        assert (request.exact_output, request.temperature) == (False, 0.5)
+        assert text_of(request)
+
+
+def test_same_bytes_each_time(pieces: Tokenizer) -> None:
+    """The same settings and stream give the same requests, also from an object that was asked before."""
+    rag = workload()
+    first = rag.requests(20, stream="a", tokenizer=pieces)
+    rag.requests(5, stream="b", tokenizer=pieces)
+    assert rag.requests(20, stream="a", tokenizer=pieces) == first == asked(pieces, 20, "a")
+    assert asked(pieces, 0) == []

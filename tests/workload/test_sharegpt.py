@@ -1,0 +1,155 @@
+"""Prompts of real people."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.settings import LengthSettings
+from servebench.errors import ConfigError
+from servebench.workload.prompts import builtin
+from servebench.workload.sharegpt import ShareGptSettings, ShareGptWorkload
+
+Text = Callable[[Request], str]
+TEXTS = ["one", "one two three", "one two three four five six", "a b c d e f g h i j"]
+
+
+def workload(**keys: Any) -> ShareGptWorkload:
+    return ShareGptWorkload(ShareGptSettings(name="sharegpt", **keys))
+
+
+def asked(tokenizer: Tokenizer, count: int = 12, stream: str = "c1-0", **keys: Any) -> list[Request]:
+    return list(workload(**keys).requests(count, stream=stream, tokenizer=tokenizer))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    """Four prompts of 1, 3, 6 and 10 tokens; the second has an answer of 4, the third an empty one."""
+    answers: list[str | None] = [None, "a b c d", "", None]
+    path = tmp_path / "set.jsonl"
+    rows = [{"prompt": text, "answer": answer} for text, answer in zip(TEXTS, answers, strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_prompts_are_cycled(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+    """Every prompt comes once before any comes twice, each time round in another order."""
+    texts = [text_of(request) for request in asked(pieces, 4 * 20 + 2, dataset=dataset)]
+    rounds = [tuple(texts[start : start + 4]) for start in range(0, 80, 4)]
+    assert all(sorted(some) == sorted(TEXTS) for some in rounds)
+    assert len(set(rounds)) > 5
+    assert set(Counter(texts).values()) == {20, 21}
+
+
+def test_orders_differ_by_stream_and_seed(pieces: Tokenizer, text_of: Text) -> None:
+    """Each stream and each seed has an order of its own, the same each time."""
+    first = asked(pieces, 100)
+    assert first == asked(pieces, 100)
+    for other in (asked(pieces, 100, "c1-1"), asked(pieces, 100, seed=1)):
+        assert [text_of(request) for request in other] != [text_of(request) for request in first]
+
+
+def test_builtin(pieces: Tokenizer, text_of: Text) -> None:
+    """The shipped set is what is asked by default, unchanged, with its length in tokens."""
+    requests = asked(pieces, len(builtin()))
+    assert {text_of(request) for request in requests} == {prompt.text for prompt in builtin()}
+    assert [r.prompt_tokens for r in requests] == pieces.count([text_of(r) for r in requests])
+
+
+def test_cold_salts_every_prompt(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+    """With `cold` no two requests of any stream begin alike, and the length told is that of what is sent."""
+    requests = [
+        r for stream in ("warmup-c1-0", "c1-0") for r in asked(pieces, 50, stream, dataset=dataset, cache="cold")
+    ]
+    texts = [text_of(request) for request in requests]
+    assert all(re.fullmatch(r"\[[0-9a-f]{12}\]", text.split("\n")[0]) for text in texts)
+    assert {text.split("\n", 1)[1] for text in texts} == set(TEXTS)
+    assert len({text[:14] for text in texts}) == 100
+    assert [request.prompt_tokens for request in requests] == pieces.count(texts)
+
+
+@pytest.mark.parametrize("cache", ["warm", "as_is"])
+def test_others_are_left_as_they_are(pieces: Tokenizer, text_of: Text, dataset: str, cache: str) -> None:
+    """Without `cold` prompts are sent as the data has them."""
+    assert {text_of(request) for request in asked(pieces, dataset=dataset, cache=cache)} == set(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kept"), [(None, None, TEXTS), (3, 6, TEXTS[1:3]), (2, None, TEXTS[1:]), (None, 1, TEXTS[:1])]
+)
+@pytest.mark.parametrize("cache", ["cold", "as_is"])
+def test_limits(
+    pieces: Tokenizer, text_of: Text, dataset: str, low: int | None, high: int | None, kept: list[str], cache: str
+) -> None:
+    """Both limits are included and count the prompt without its salt."""
+    requests = asked(pieces, dataset=dataset, min_prompt_tokens=low, max_prompt_tokens=high, cache=cache)
+    assert {text_of(request).split("\n")[-1] for request in requests} == set(kept)
+
+
+def test_limits_that_nothing_fits(pieces: Tokenizer, dataset: str) -> None:
+    """When no prompt fits, the error says how long they are."""
+    with pytest.raises(ConfigError, match=r"no prompt of 7 to 9 tokens \(its prompts have 1 to 10\)"):
+        asked(pieces, dataset=dataset, min_prompt_tokens=7, max_prompt_tokens=9)
+
+
+def test_outputs_of_the_data(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+    """A null `output_tokens` is as long as the data's own answer; 128 where it has none."""
+    got = {text_of(request): request.output_tokens for request in asked(pieces, dataset=dataset)}
+    assert got == dict(zip(TEXTS, [128, 4, 128, 128], strict=True))
+
+
+def test_outputs_as_asked(pieces: Tokenizer, dataset: str) -> None:
+    """`output_tokens` wins over the data, as a number and as a distribution."""
+    assert {r.output_tokens for r in asked(pieces, dataset=dataset, output_tokens=9)} == {9}
+    spec = LengthSettings(kind="uniform", min=2, max=3)
+    assert {r.output_tokens for r in asked(pieces, 60, dataset=dataset, output_tokens=spec)} == {2, 3}
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_fields(pieces: Tokenizer, api: str) -> None:
+    """Settings reach each request, and ids are the stream's, in order."""
+    requests = asked(pieces, 2, "c8-0", api=api, exact_output=True, temperature=0.5)
+    assert [request.request_id for request in requests] == ["c8-0-00000", "c8-0-00001"]
+    for request in requests:
+        assert ((request.messages is None), (request.prompt is None)) == (api == "completions", api == "chat")
+        assert (request.exact_output, request.temperature) == (True, 0.5)
+
+
+def test_approximate(quarters: Tokenizer, text_of: Text) -> None:
+    """An approximate tokenizer serves as well; lengths are what it says."""
+    requests = asked(quarters, 20)
+    assert [r.prompt_tokens for r in requests] == quarters.count([text_of(r) for r in requests])
+
+
+def test_none_asked(pieces: Tokenizer) -> None:
+    """No requests are no requests."""
+    assert asked(pieces, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"dataset": "nothing.json"}, "there is no such file"),
+        (
+            {"min_prompt_tokens": 9, "max_prompt_tokens": 3},
+            "min_prompt_tokens=9 is more than workload.max_prompt_tokens=3",
+        ),
+        ({"input_tokens": 128}, "workload.input_tokens: sharegpt takes prompts as long as they are"),
+    ],
+)
+def test_check(keys: dict[str, Any], fault: str) -> None:
+    """What cannot be, or would not be heeded, is told before anything starts, one line each."""
+    (line,) = workload(**keys).check()
+    assert fault in line
+
+
+def test_check_finds_nothing(dataset: str) -> None:
+    """The shipped set and a file that is there are fine; the file is not read yet."""
+    assert workload().check() == workload(dataset=dataset, min_prompt_tokens=3, max_prompt_tokens=3).check() == []

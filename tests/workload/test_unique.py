@@ -1,0 +1,137 @@
+"""Prompts of exact length that share nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.settings import LengthSettings, WorkloadSettings
+from servebench.errors import ConfigError
+from servebench.workload.lengths import sample_lengths
+from servebench.workload.prompts import vocabulary
+from servebench.workload.salt import generator, salt
+from servebench.workload.unique import UniqueWorkload, fill, single_token_words
+
+Text = Callable[[Request], str]
+
+
+def asked(tokenizer: Tokenizer, count: int = 40, stream: str = "point-c1-0", **keys: Any) -> list[Request]:
+    workload = UniqueWorkload(WorkloadSettings(name="unique", **keys))
+    return list(workload.requests(count, stream=stream, tokenizer=tokenizer))
+
+
+SPECS = [
+    16,
+    128,
+    LengthSettings(kind="fixed", mean=33),
+    LengthSettings(kind="uniform", min=16, max=90),
+    LengthSettings(kind="normal", mean=100, stdev=40, min=16),
+    LengthSettings(kind="lognormal", mean=200, stdev=200, min=16, max=1000),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_exact_length(any_tokenizer: Tokenizer, text_of: Text, spec: int | LengthSettings) -> None:
+    """Each prompt has exactly the length drawn for it, by its tokenizer's count, and says so."""
+    requests = asked(any_tokenizer, input_tokens=spec)
+    wanted = sample_lengths(spec, 40, generator(0, "point-c1-0"))
+    assert any_tokenizer.count([text_of(request) for request in requests]) == wanted
+    assert [request.prompt_tokens for request in requests] == wanted
+
+
+def test_default_lengths(pieces: Tokenizer) -> None:
+    """Null lengths are 128 tokens in and 64 out."""
+    assert {(r.prompt_tokens, r.output_tokens) for r in asked(pieces)} == {(128, 64)}
+
+
+def test_outputs(pieces: Tokenizer) -> None:
+    """Answers are as long as asked, whatever the prompts are."""
+    requests = asked(pieces, output_tokens=LengthSettings(kind="uniform", min=5, max=9))
+    assert {request.output_tokens for request in requests} == {5, 6, 7, 8, 9}
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4])
+def test_shorter_than_the_salt(pieces: Tokenizer, text_of: Text, tokens: int) -> None:
+    """A prompt with no room for its salt is the salt's beginning, of exactly that length."""
+    (request,) = asked(pieces, 1, input_tokens=tokens)
+    assert salt(0, "point-c1-0", 0).startswith(text_of(request))
+    assert pieces.count([text_of(request)]) == [tokens] == [request.prompt_tokens]
+
+
+def test_too_short_to_be_unique(quarters: Tokenizer, pieces: Tokenizer) -> None:
+    """Prompts that come out the same are refused, with the length that is enough."""
+    with pytest.raises(ConfigError, match="as few as 1 tokens; give 16 tokens or more"):
+        asked(pieces, 5000, input_tokens=1)
+    assert len(asked(pieces, 5000, input_tokens=16)) == 5000
+
+
+def test_streams_share_nothing(any_tokenizer: Tokenizer, text_of: Text) -> None:
+    """No two prompts of any stream or seed begin alike: the salt is the first thing in each."""
+    starts = [
+        text_of(request)[:12]
+        for seed in (0, 1)
+        for stream in ("warmup-c1-0", "c1-0", "c1-1", "c1-0-use1")
+        for request in asked(any_tokenizer, 100, stream, seed=seed, input_tokens=20)
+    ]
+    assert len(set(starts)) == len(starts) == 800
+    assert starts[0] == salt(0, "warmup-c1-0", 0)
+
+
+def test_same_bytes_each_time(pieces: Tokenizer) -> None:
+    """The same settings and stream give the same requests, also from an object that was asked before."""
+    workload = UniqueWorkload(WorkloadSettings(name="unique"))
+    first = workload.requests(20, stream="a", tokenizer=pieces)
+    workload.requests(5, stream="b", tokenizer=pieces)
+    assert workload.requests(20, stream="a", tokenizer=pieces) == first == asked(pieces, 20, "a")
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_fields(pieces: Tokenizer, text_of: Text, api: str) -> None:
+    """Settings reach each request, and ids are the stream's, in order."""
+    requests = asked(pieces, 3, "c8-0", api=api, exact_output=True, temperature=0.5)
+    assert [request.request_id for request in requests] == ["c8-0-00000", "c8-0-00001", "c8-0-00002"]
+    for request in requests:
+        assert (request.prompt is None) == (api == "chat")
+        assert (request.exact_output, request.temperature) == (True, 0.5)
+        assert text_of(request)
+
+
+def test_none_asked(pieces: Tokenizer) -> None:
+    """No requests are no requests."""
+    assert asked(pieces, 0) == []
+
+
+def test_words_are_asked_for_once(pieces: Any) -> None:
+    """An engine that counts takes a call for each word: a second point costs none of them again."""
+    workload = UniqueWorkload(WorkloadSettings(name="unique"))
+    workload.requests(10, stream="a", tokenizer=pieces)
+    before = pieces.counted
+    workload.requests(10, stream="b", tokenizer=pieces)
+    assert pieces.counted - before == 20
+
+
+def test_single_token_words(pieces: Tokenizer, quarters: Tokenizer) -> None:
+    """With an exact tokenizer the words of one token each; all words when it only estimates."""
+    assert single_token_words(pieces) == [word for word in vocabulary() if len(word) <= 6]
+    assert single_token_words(quarters) == vocabulary()
+
+
+def test_fill_keeps_each_start(any_tokenizer: Tokenizer) -> None:
+    """Each text begins with its start, whatever its length; a start that is too long is cut to its length."""
+    starts = ["3f9a", "a start of several words", "x" * 60]
+    texts, counts = fill(starts, [50, 64, 1], random.Random(0), any_tokenizer)
+    assert counts == any_tokenizer.count(texts) == [50, 64, 1]
+    assert texts[0].startswith(starts[0] + " ")
+    assert texts[1].startswith(starts[1] + " ")
+    assert starts[2].startswith(texts[2])
+
+
+def test_fill_with_words_of_many_tokens(pieces: Tokenizer) -> None:
+    """Lengths that no number of words makes are reached by cutting the last word."""
+    lengths = list(range(10, 60))
+    texts, counts = fill(["ab"] * 50, lengths, random.Random(0), pieces, words=["elephant", "elegance"])
+    assert counts == pieces.count(texts) == lengths
