@@ -7,16 +7,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from servebench.contracts.results import Record
-from servebench.errors import ConfigError
-from servebench.load.spool import read_spool
-from servebench.phase import PhaseFacts, discard_spool
+from servebench.config import Job
+from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.results import Doubt, Point, Record
+from servebench.errors import ConfigError, ServebenchError, StoreError
+from servebench.load.plan import Level, levels
+from servebench.phase import PhaseFacts, discard_spool, records_of
+from servebench.registry import registry
+from servebench.run import summarize_point
+from servebench.score.validity import Code, doubts
 from servebench.store import (
     RecordWriter,
     RunFolder,
     StudyFolder,
+    StudyState,
+    add_points,
     find_studies,
+    merged_count,
     outputs_folder,
+    read_manifest,
+    read_points,
+    read_records,
     read_run,
     read_study,
     sync_study,
@@ -24,9 +35,15 @@ from servebench.store import (
     write_run,
     write_study,
 )
+from servebench.store.redact import MARK
+from servebench.study import jobs_of
+from servebench.units import NS_PER_S
 
 OUTPUTS = "outputs"
 SYNC_TIMEOUT_S = 10.0
+URI_WORD = "--uri="
+UNKNOWN_COLUMNS = ("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms")
+"""What only the client that was killed could have told of itself."""
 
 
 def chosen(words: Sequence[str]) -> list[StudyFolder]:
@@ -46,70 +63,179 @@ def chosen(words: Sequence[str]) -> list[StudyFolder]:
     return studies
 
 
+def _complain(study: StudyFolder, words: str) -> None:
+    for line in words.splitlines():
+        sys.stderr.write(f"servebench: {study.name}: {line}\n")
+
+
 def recover(words: Sequence[str]) -> int:
-    """Turn the spools of studies that were killed into records, and mark their runs. Returns the exit code."""
-    studies = [study for study in chosen(words) if not read_study(study).at_work()]
-    total = 0
-    for study in studies:
-        for name in read_study(study).runs:
-            folder = study.run(name)
-            if folder.path.is_dir():
-                found = recover_run(folder)
-                if found:
-                    sys.stdout.write(f"{study.name}/{name}: {found} requests recovered\n")
-                total += found
-        _mark(study)
-    if not total:
+    """Turn what studies that were killed left into tables, and mark their runs. A study that is at work is left alone.
+
+    Returns the exit code: what cannot be read is told, keeps nothing else back, and makes it 6.
+    """
+    total, code = 0, 0
+    for study in chosen(words):
+        try:
+            state = read_study(study)
+        except StoreError as error:
+            _complain(study, str(error))
+            code = StoreError.exit_code
+            continue
+        if state.at_work():
+            if words:
+                sys.stdout.write(f"{study.name}: is still running (process {state.pid})\n")
+            continue
+        for index, name in enumerate(state.runs):
+            try:
+                total += _recover_named(study, state, index)
+                _mark_run(study.run(name))
+            except StoreError as error:
+                _complain(study, str(error))
+                code = StoreError.exit_code
+        if state.status == "running":
+            write_study(study, replace(state, status="interrupted"))
+    if not total and not code:
         sys.stdout.write("nothing to recover\n")
-    return 0
+    return code
+
+
+def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
+    """Records, then the points that they make. Returns how many things were recovered. Raises StoreError."""
+    folder = study.run(state.runs[index])
+    if not folder.spools() and not folder.parts.is_dir():
+        return 0
+    found = recover_run(folder)
+    points = 0
+    try:
+        job = jobs_of(state.words, registry())[index]
+    except (ServebenchError, IndexError) as error:
+        _complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
+    else:
+        points = recover_points(folder, job)
+    if found or points:
+        sys.stdout.write(f"{study.name}/{folder.name}: {found} requests and {points} points recovered\n")
+    return found + points
 
 
 def recover_run(folder: RunFolder) -> int:
-    """Store what the spools of a run hold. Returns how many requests that were."""
-    records: list[Record] = []
-    spools = folder.spools()
-    for spool in spools:
-        facts = PhaseFacts.load(spool.with_suffix(".json"))
-        records += [facts.record(exchange) for exchange in read_spool(spool)]
+    """Bring what the spools and the batches of a run hold into its tables. Returns how many requests that were.
+
+    Raises StoreError; what could not be stored stays where it is.
+    """
+    before = merged_count(folder)
+    stored = {(record.point, record.warmup) for record in read_records(folder)}
     writer = RecordWriter(folder)
-    writer.append(records)
-    for spool in spools:
+    for spool in folder.spools():
+        facts = PhaseFacts.load(spool.with_suffix(".json"))
+        # killed after it was stored and before it was removed: it would be there twice
+        if (facts.point, facts.warmup) not in stored:
+            writer.append(records_of(spool, facts))
         discard_spool(spool)
     writer.close()
-    return len(records)
+    return merged_count(folder) - before
 
 
-def _mark(study: StudyFolder) -> None:
-    """A run that says that it is running, though nobody is at work, was interrupted."""
-    state = read_study(study)
-    for name in state.runs:
-        folder = study.run(name)
-        if folder.state.exists():
-            run = read_run(folder)
-            if run.status == "running":
-                write_run(folder, replace(run, status="interrupted", error="servebench was killed", failure="killed"))
-    if state.status == "running":
-        write_study(study, replace(state, status="interrupted"))
+def recover_points(folder: RunFolder, job: Job) -> int:
+    """Make the points whose requests are stored and which were never written. Returns how many. Raises StoreError."""
+    known = read_points(folder)
+    written = set(known["point"]) if "point" in known else set()
+    version = next(iter(known["engine_version"].dropna()), None) if "engine_version" in known else None
+    records = [record for record in read_records(folder) if not record.warmup and record.point not in written]
+    points = []
+    for level in levels(job.settings.load, job.settings.workload.seed):
+        own = [record for record in records if record.point == level.point]
+        if own:
+            points.append(_point(job, level, own, version))
+    add_points(folder, points)
+    return len(points)
+
+
+def _report(level: Level, records: Sequence[Record]) -> PhaseReport:
+    """What the client would have said of the phase, as far as the records tell it."""
+    started_ns = min(record.scheduled_ns for record in records)
+    ended_ns = max(record.ended_ns for record in records)
+    sent = sum(record.sent_ns is not None for record in records)
+    return PhaseReport(
+        started_ns=started_ns,
+        ended_ns=ended_ns,
+        planned=sent if level.requests is None else level.requests,
+        sent=sent,
+        elapsed_s=(ended_ns - started_ns) / NS_PER_S,
+        cpu_s=0.0,
+        loop_lag_ms_p99=None,
+        loop_lag_ms_max=None,
+        clock_step_ns=0,
+        stamp_source="user" if any(record.stamp_source == "user" for record in records) else "kernel",
+    )
+
+
+def _point(job: Job, level: Level, records: Sequence[Record], engine_version: str | None) -> Point:
+    report = _report(level, records)
+    row = summarize_point(
+        job.settings, level, records, report, run_id=records[0].run_id, engine_version=engine_version
+    ) | dict.fromkeys(UNKNOWN_COLUMNS)
+    done = sum(record.outcome != "cancelled" for record in records)
+    extra = []
+    if level.requests is None or done < level.requests:
+        message = f"servebench was killed in the middle of the point, after {done} requests had ended"
+        extra = [Doubt(code=Code.INTERRUPTED, message=message, remedy="run the point again", void=True)]
+    return Point(row=row, doubts=doubts(row, records, report, job.settings, extra=extra))
+
+
+def _mark_run(folder: RunFolder) -> None:
+    """A run that says that it is running, though nobody is at work, was interrupted. Raises StoreError."""
+    if folder.state.exists():
+        run = read_run(folder)
+        if run.status == "running":
+            write_run(folder, replace(run, status="interrupted", error="servebench was killed", failure="killed"))
 
 
 def sync(words: Sequence[str]) -> int:
-    """Send studies to MLflow: all of `outputs/`, or those named. Returns 0 when all went."""
-    uri_words = [word for word in words if word.startswith("--uri=")]
-    studies = chosen([word for word in words if not word.startswith("--uri=")])
-    asked = uri_words[-1].removeprefix("--uri=") if uri_words else None
+    """Send studies to MLflow: all of `outputs/`, or those named. Returns 0 when all went, else 1.
+
+    A study that cannot be read keeps no other back, and a server that is down is asked once.
+    """
+    uri_words = [word for word in words if word.startswith(URI_WORD)]
+    studies = chosen([word for word in words if not word.startswith(URI_WORD)])
+    asked = uri_words[-1].removeprefix(URI_WORD) if uri_words else None
+    down: set[str] = set()
     code = 0
     for study in studies:
-        state = read_study(study)
-        if state.tracking.get("name") == "none" and asked is None:
-            continue
-        uri = tracking_uri(asked or state.tracking.get("uri"), study.path.parent)
-        experiment = str(state.tracking.get("experiment", "servebench"))
-        report = sync_study(study, uri=uri, experiment=experiment, timeout_s=SYNC_TIMEOUT_S)
-        if report.error is not None:
-            sys.stderr.write(f"servebench: {study.name}: {report.error}\n")
+        error = _sync_study(study, asked, down)
+        if error is not None:
+            _complain(study, error)
             code = 1
-            break
-        sys.stdout.write(f"{study.name}: {len(report.sent)} sent, {len(report.unchanged)} unchanged\n")
     if not studies:
         sys.stdout.write("there are no studies to send\n")
     return code
+
+
+def _sync_study(study: StudyFolder, asked: str | None, down: set[str]) -> str | None:
+    """Send one. Returns what went wrong; `down` are the servers that were found dead, and is added to."""
+    try:
+        state = read_study(study)
+        if state.tracking.get("name") == "none" and asked is None:
+            return None
+        uri = tracking_uri(asked or _stored_uri(study, state), study.path.parent)
+    except StoreError as error:
+        return str(error)
+    if uri in down:
+        return "not sent, for its tracking server is down"
+    experiment = str(state.tracking.get("experiment", "servebench"))
+    report = sync_study(study, uri=uri, experiment=experiment, timeout_s=SYNC_TIMEOUT_S)
+    if report.tracker_down:
+        down.add(uri)
+    sys.stdout.write(f"{study.name}: {len(report.sent)} sent, {len(report.unchanged)} unchanged\n")
+    return report.error
+
+
+def _stored_uri(study: StudyFolder, state: StudyState) -> str | None:
+    """The server that the study itself asked for; null where it left that to the environment. Raises StoreError."""
+    uri = state.tracking.get("uri")
+    manifests = (study.run(name).manifest for name in state.runs)
+    first = next((path for path in manifests if path.exists()), None)
+    if uri is None and first is not None:
+        uri = (read_manifest(first)["config"].get("tracking") or {}).get("uri")
+    if uri is not None and MARK in uri:
+        raise StoreError(f"its tracking server {uri} was stored without its password; name it with {URI_WORD}...")
+    return None if uri is None else str(uri)

@@ -4,7 +4,15 @@ from servebench.store.layout import RunFolder, StudyFolder, check_writable, crea
 from servebench.store.manifest import build_manifest, capture_machine, read_manifest, write_manifest
 from servebench.store.redact import redact, redact_text
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
-from servebench.store.tables import RecordWriter, read_points, read_requests, write_points
+from servebench.store.tables import (
+    RecordWriter,
+    add_points,
+    merged_count,
+    read_points,
+    read_records,
+    read_requests,
+    write_points,
+)
 from servebench.store.tracking import SyncReport, sync_study, tracking_uri
 
 __all__ = [
@@ -14,14 +22,17 @@ __all__ = [
     "StudyFolder",
     "StudyState",
     "SyncReport",
+    "add_points",
     "build_manifest",
     "capture_machine",
     "check_writable",
     "create_study",
     "find_studies",
+    "merged_count",
     "outputs_folder",
     "read_manifest",
     "read_points",
+    "read_records",
     "read_requests",
     "read_run",
     "read_study",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from servebench.errors import StoreError
@@ -16,6 +16,8 @@ REASONS = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
+    errno.ENOTDIR: "a file is in the place of a folder",
+    errno.EEXIST: "a file is in its place",
 }
 
 
@@ -47,7 +49,9 @@ def replacing(path: Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
             beside.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        # a read-only file system refuses even to remove what is not there, and its reason is told already
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,11 +9,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from servebench.errors import PreflightError, StoreError
+from servebench.errors import ConfigError, PreflightError, StoreError
 from servebench.store.files import reason_of, writing
 
 SPACE_MIN_BYTES = 64 << 20
 SLUG_MAX = 60
+NAME_BYTES_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,11 @@ def slug(text: str) -> str:
 
 
 def outputs_folder(name: str) -> Path:
-    """The outputs folder of the config, with `~` for the home folder."""
-    return Path(os.path.expanduser(name)).absolute()
+    """The outputs folder of the config, with `~` for the home folder. Raises ConfigError for the home of nobody."""
+    try:
+        return Path(name).expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(f"study.dir={name}: there is no such home folder; give a path") from error
 
 
 def check_writable(outputs: Path) -> None:
@@ -161,15 +165,10 @@ def check_writable(outputs: Path) -> None:
 def create_study(outputs: Path, name: str | None, what: str) -> StudyFolder:
     """Make a study's folder: the asked name, which must be new, or one of the time and of what is run.
 
-    Raises StoreError.
+    Raises ConfigError for a name that no folder can have, else StoreError.
     """
     if name is not None:
-        folder = StudyFolder(outputs / name)
-        if folder.path.exists() and any(folder.path.iterdir()):
-            raise StoreError(f"study.name={name}: {folder.path} is there already and not empty; choose another name")
-        with writing(folder.path):
-            folder.path.mkdir(parents=True, exist_ok=True)
-        return folder
+        return _named_study(outputs, name)
     base = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{slug(what)}"
     for attempt in range(1, 1000):
         folder = StudyFolder(outputs / (base if attempt == 1 else f"{base}-{attempt}"))
@@ -180,6 +179,28 @@ def create_study(outputs: Path, name: str | None, what: str) -> StudyFolder:
                 continue
         return folder
     raise StoreError(f"cannot find a free name for a study in {outputs}")
+
+
+def _named_study(outputs: Path, name: str) -> StudyFolder:
+    if name.startswith(".") or "/" in name or not name.isprintable() or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+        raise ConfigError(
+            f"study.name={name!r} cannot be a folder in {outputs}: it may hold no slash, not begin with a dot, "
+            f"and have 1 to {NAME_BYTES_MAX} bytes; choose another name"
+        )
+    folder = StudyFolder(outputs / name)
+    try:
+        taken = any(folder.path.iterdir())
+    except FileNotFoundError:
+        taken = False
+    except NotADirectoryError as error:
+        raise StoreError(f"study.name={name}: {folder.path} is a file; choose another name") from error
+    except OSError as error:
+        raise StoreError(f"study.name={name}: {folder.path} cannot be read: {reason_of(error)}") from error
+    if taken:
+        raise StoreError(f"study.name={name}: {folder.path} is there already and not empty; choose another name")
+    with writing(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def find_studies(outputs: Path) -> list[StudyFolder]:

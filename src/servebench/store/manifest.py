@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import signal
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import distributions
@@ -21,7 +22,7 @@ from servebench.errors import StoreError
 from servebench.store.files import reason_of, write_text
 from servebench.store.redact import redact
 
-PROBE_TIMEOUT_S = 5.0
+PROBE_TIMEOUT_S = 4.0
 PACKAGES = ("hydra-core", "omegaconf", "pluggy", "httpx", "pandas", "pyarrow", "mlflow", "numpy", "orjson", "pydantic")
 GPU_FIELDS = (
     "index",
@@ -38,10 +39,34 @@ GPU_FIELDS = (
 def _output(*command: str) -> str | None:
     """What a program prints; None when it is not there, fails or hangs. No probe is fatal."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
+        # a session of its own, so that whatever the program started goes with it
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
         return None
-    return done.stdout.strip()
+    try:
+        text = process.communicate(timeout=PROBE_TIMEOUT_S)[0]
+    except subprocess.TimeoutExpired:
+        _abandon(process)
+        return None
+    return text.decode(errors="replace").strip() if process.returncode == 0 else None
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and do not wait for long: a program that hangs in a driver cannot even be killed."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.stdout is not None:
+        process.stdout.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)
+    if process.returncode is None:
+        process.returncode = -signal.SIGKILL  # else its garbage collection warns
 
 
 def _cpu_model() -> str | None:
@@ -52,12 +77,17 @@ def _cpu_model() -> str | None:
     return platform.processor() or None
 
 
-def _gpus() -> list[dict[str, str]]:
+def _gpus() -> list[dict[str, str | None]]:
     text = _output("nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")
     if text is None:
         return []
     rows = csv.reader(text.splitlines(), skipinitialspace=True)
-    return [dict(zip((name.replace(".", "_") for name in GPU_FIELDS), row, strict=False)) for row in rows]
+    names = [name.replace(".", "_") for name in GPU_FIELDS]
+    return [
+        {name: None if cell.startswith("[") else cell.strip() for name, cell in zip(names, row, strict=True)}
+        for row in rows
+        if len(row) == len(names)
+    ]
 
 
 def _cuda() -> str | None:
@@ -98,11 +128,13 @@ def capture_packages() -> dict[str, str]:
 
 
 def capture_git(folder: Path) -> dict[str, Any] | None:
-    """The commit of the folder that the command was given in, and whether it had changes; None outside a checkout."""
+    """The commit of the folder that the command was given in, and whether it had changes (null: not known); None
+    outside a checkout."""
     commit = _output("git", "-C", str(folder), "rev-parse", "HEAD")
     if commit is None:
         return None
-    return {"commit": commit, "dirty": bool(_output("git", "-C", str(folder), "status", "--porcelain"))}
+    changes = _output("git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
 def digest(value: Any) -> str:
@@ -114,7 +146,7 @@ def file_facts(path: str | None) -> dict[str, Any] | None:
     """Size and time of change of a model file or folder; None when none is named or it is not here."""
     if path is None:
         return None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # the latter for the home folder of nobody
         facts = Path(path).expanduser().stat()
         return {"path": path, "size_bytes": facts.st_size, "changed_s": facts.st_mtime}
     return None
@@ -132,7 +164,7 @@ def build_manifest(
         "schema_version": SCHEMA_VERSION,
         **facts,
         "config": config,
-        "hashes": {"config": digest(config), "model_file": file_facts(model_path)},
+        "hashes": {"config": digest(redact(config)), "model_file": file_facts(model_path)},
         "machine": machine,
         "packages": capture_packages(),
         "git": capture_git(Path.cwd()),

@@ -13,9 +13,11 @@ from typing import Any
 
 from filelock import FileLock
 
+from servebench.store.reach import sqlite_path
 from servebench.store.redact import redact_text
-from servebench.store.tracking import TrackedRun
+from servebench.store.tracking import KEY_TAG, TrackedRun
 
+NAME_CHARACTERS_MAX = 250
 PARAM_CHARACTERS_MAX = 500
 TAG_CHARACTERS_MAX = 4000
 METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
@@ -24,27 +26,48 @@ METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 LOCK_TIMEOUT_S = 60.0
 
 
-def _prepare(timeout_s: float) -> None:
-    """Without these a dead server blocks each call for minutes, and the first use of a database floods the terminal."""
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(max(1, round(timeout_s))))
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("DO_NOT_TRACK", "true")
-    for name in ("mlflow", "alembic", "sqlalchemy"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """Without the warnings that MLflow and what it stands on give to their own developers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
+@contextlib.contextmanager
+def conversation(timeout_s: float) -> Iterator[None]:
+    """Talk to MLflow quietly, and so that each call ends in time: by its defaults a dead server blocks one for minutes,
+    and the first use of a database floods the terminal. What the user has set stays as it is."""
+    ours = {
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, round(timeout_s))),
+        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "ERROR",
+        "DO_NOT_TRACK": "true",
+    }
+    ours = {name: value for name, value in ours.items() if name not in os.environ}
+    os.environ.update(ours)
+    for name in ("mlflow", "alembic", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with quiet():
+            yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+def _open_once() -> None:
+    """MLflow tries a database that it cannot open ten times, for 50 seconds."""
+    import mlflow.store.db.utils as database
+
+    database.MAX_RETRY_COUNT = 1
+
+
 def tracker_errors() -> tuple[type[Exception], ...]:
     """What a tracking server's failure is raised as."""
-    with _quiet():
+    with quiet():
         import requests
         import sqlalchemy.exc
         from mlflow.exceptions import MlflowException
@@ -53,27 +76,33 @@ def tracker_errors() -> tuple[type[Exception], ...]:
 
 
 def metric_name(name: str) -> str:
-    """A name that MLflow takes: letters, digits, `_ - . / :` and blanks."""
-    return re.sub(r"[^A-Za-z0-9_\-./: ]", "_", name)
+    """A name that MLflow takes: letters, digits, `_ - . / :` and blanks, and no path that can be written otherwise."""
+    name = re.sub(r"[^A-Za-z0-9_\-./: ]", "_", name)
+    parts = [re.sub(r"^\.{1,2}$", "_", part) or "_" for part in name.split("/")]
+    return "/".join(parts)[:NAME_CHARACTERS_MAX]
 
 
 class Mlflow:
     """One tracking server and experiment."""
 
-    def __init__(self, uri: str, experiment: str, outputs: Path, timeout_s: float) -> None:
-        """Connect, and make the experiment if it is not there. Raises one of `tracker_errors`."""
-        _prepare(timeout_s)
-        with _quiet():
-            from mlflow import MlflowClient
+    def __init__(self, uri: str, experiment: str, outputs: Path) -> None:
+        """Connect, and make the experiment if it is not there. To be used inside a `conversation`.
 
-            if uri.startswith("sqlite:"):
-                # two processes that create one database at once break each other's migrations
-                with FileLock(outputs / ".mlflow.lock", timeout=LOCK_TIMEOUT_S):
-                    self._client = MlflowClient(tracking_uri=uri)
-                    self._experiment_id = self._experiment(experiment, f"file://{outputs.absolute()}/mlartifacts")
-            else:
+        Raises one of `tracker_errors`.
+        """
+        from mlflow import MlflowClient
+
+        if not uri.startswith(("http:", "https:")):
+            _open_once()
+        database = sqlite_path(uri)
+        if database is not None:
+            # two processes that create one database at once break each other's migrations
+            with FileLock(database.with_name(f".{database.name}.lock"), timeout=LOCK_TIMEOUT_S):
                 self._client = MlflowClient(tracking_uri=uri)
-                self._experiment_id = self._experiment(experiment, None)
+                self._experiment_id = self._experiment(experiment, (outputs.absolute() / "mlartifacts").as_uri())
+        else:
+            self._client = MlflowClient(tracking_uri=uri)
+            self._experiment_id = self._experiment(experiment, None)
 
     def _experiment(self, name: str, artifacts: str | None) -> str:
         from mlflow.exceptions import MlflowException
@@ -90,11 +119,12 @@ class Mlflow:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def parent(self, known: str | None, study_id: str, words: Sequence[str], started_s: float) -> str:
-        """The study's run: the known one, else one with the study's tag, else a new one."""
-        run_id = self._existing(known, f"tags.`servebench.study_id` = '{study_id}'")
+    def parent(self, known: str | None, study_id: str, words: Sequence[str], started_s: float, *, key: str) -> str:
+        """The study's run: the known one, else one with the study's key, else a new one."""
+        run_id = self._existing(known, key)
         if run_id is None:
             tags = {
+                KEY_TAG: key,
                 "servebench.study_id": study_id,
                 "servebench.kind": "study",
                 "servebench.words": redact_text(" ".join(words))[:TAG_CHARACTERS_MAX],
@@ -108,7 +138,7 @@ class Mlflow:
 
     def child(self, known: str | None, parent_id: str, run: TrackedRun) -> str:
         """Send a run below its study's, whole. A run that was sent before is brought up to date."""
-        run_id = self._existing(known, f"tags.`servebench.run_id` = '{run.tags['servebench.run_id']}'")
+        run_id = self._existing(known, run.tags[KEY_TAG])
         tags = {**run.tags, "mlflow.parentRunId": parent_id, "servebench.kind": "run"}
         tags = {name: value[:TAG_CHARACTERS_MAX] for name, value in tags.items()}
         if run_id is None:
@@ -120,23 +150,20 @@ class Mlflow:
     def _send(self, run_id: str, run: TrackedRun, tags: dict[str, str]) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        with _quiet():
-            before = self._client.get_run(run_id).data.params
-            params = [
-                Param(metric_name(name), value[:PARAM_CHARACTERS_MAX])
-                for name, value in run.params.items()
-                if metric_name(name) not in before
-            ]
-            metrics = [Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in run.metrics]
-            for start in range(0, len(params), PARAMS_PER_CALL):
-                self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_CALL])
-            for start in range(0, len(metrics), METRICS_PER_CALL):
-                self._client.log_batch(run_id, metrics=metrics[start : start + METRICS_PER_CALL])
-            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
-            for path in run.artifacts:
-                self._client.log_artifact(run_id, str(path))
+        before = self._client.get_run(run_id).data.params
+        # a parameter cannot be set twice, and two names may have become one
+        once = {metric_name(name): value[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
+        params = [Param(name, value) for name, value in once.items() if name not in before]
+        metrics = [Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in run.metrics]
+        for start in range(0, len(params), PARAMS_PER_CALL):
+            self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_CALL])
+        for start in range(0, len(metrics), METRICS_PER_CALL):
+            self._client.log_batch(run_id, metrics=metrics[start : start + METRICS_PER_CALL])
+        self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        for path in run.artifacts:
+            self._client.log_artifact(run_id, str(path))
 
-    def _existing(self, known: str | None, query: str) -> str | None:
+    def _existing(self, known: str | None, key: str) -> str | None:
         from mlflow.exceptions import MlflowException
 
         if known is not None:
@@ -144,6 +171,7 @@ class Mlflow:
                 run = self._client.get_run(known)
                 if run.info.lifecycle_stage == "active":
                     return known
+        query = f"tags.`{KEY_TAG}` = '{key}'"
         found: list[Any] = self._client.search_runs([self._experiment_id], filter_string=query, max_results=1)
         return str(found[0].info.run_id) if found else None
 

@@ -1,35 +1,57 @@
-"""Secrets are taken out of everything that is written or sent."""
+"""Secrets are taken out of everything that is written or sent: better a harmless word too many than a key."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MARK = "[redacted]"
 SECRET_NAME = re.compile(
-    r"(^|[^a-z])(api_?key|apikey|access_?key|secret|password|passwd|passphrase|authorization|credentials?|bearer|private_?key"
-    r"|[a-z]*_?token)($|[^a-z])",
+    r"(^|_)(api_?keys?|access_?keys?|private_?keys?|signing_?keys?|encryption_?keys?|secrets?|password|passwd|passphrase"
+    r"|authorization|credentials?|bearer|signature|jwt)(_|\d|$)"
+    r"|(^|_)[a-z]*token(_?\d+|_(read|write|value|admin))?$|(^|_)[a-z]*password$|(^|_)[a-z]*apikey$",
     re.IGNORECASE,
 )
+ENVIRONMENT_NAME = re.compile(r"[A-Z0-9_]+_(KEY|PAT|PASS|PWD)")
+"""Variables that are secret by custom (`OPENAI_KEY`); a config key of such a name in small letters may be anything."""
 HARMLESS_NAME = re.compile(
-    r"api_key_env$|(^|_)(eos|bos|pad|unk|stop|first|last|per|max|min)_token|token_ids?$", re.IGNORECASE
+    r"_(env|path|file|dir|name)$|(^|_)(eos|bos|pad|unk|sep|cls|mask|stop|first|last|per|max|min|num|new|next|input|output|prompt|cached)_token",
+    re.IGNORECASE,
 )
 SECRET_LENGTH_MIN = 6
-USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
-QUERY = re.compile(r"(?i)([?&](?:[a-z_-]*key|[a-z_-]*token|secret|password|sig|signature)=)[^&\s\"']+")
-BEARER = re.compile(r"(?i)\b(bearer\s+)[a-z0-9._~+/=-]{6,}")
-FLAG = re.compile(r"(?i)(--?(?:[a-z-]*api-?key|[a-z-]*token|[a-z-]*password|[a-z-]*secret)[= ])(\S+)")
-WELL_KNOWN = re.compile(
-    r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{16,})"
+"""A shorter value of a secret variable is a placeholder, and would be found inside every other word."""
+
+VALUE = r"\"[^\"]*\"|'[^']*'|[^\s\"'&]+"
+USERINFO = re.compile(r"(?<=://)[^/?#\s\"']+@")
+AUTHORIZATION = re.compile(
+    r"(?i)(authorization[\"']?\s*[:=,]\s*[\"']?)(?:(?:basic|bearer|token|digest)\s+)?(?!\[)[^\s\"',}\])]+"
 )
+BEARER = re.compile(r"(?i)\b(bearer\s+)(?!\[)[^\s\"',;)\]}]{6,}")
+FLAG = re.compile(rf"(?<![\w-])(--?)([A-Za-z][\w.-]*)(\s+|=)({VALUE})")
+# a name is tried from its first character only (and never given back), or a long line would take hours
+ASSIGNED = re.compile(rf"(?<![\w.@/+~-])([\w.@/+~-]++)([\"']?\s*=\s*)({VALUE})")
+MAPPED = re.compile(rf"(?<![\w.-])([\w.-]++)([\"']?\s*:\s*)({VALUE})")
+WELL_KNOWN = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|xox[abprs]-[\w-]{10,}|nvapi-[A-Za-z0-9_-]{16,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
+)
+WORD = re.compile(r"[+~]*([\w.@/-]+)=(.+)", re.DOTALL)
 
 
 def secret_name(name: str) -> bool:
-    """Whether a key or variable of this name holds a secret (`OPENAI_API_KEY`, `hf_token`; not `max_tokens`)."""
-    spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).replace("-", "_")
-    return bool(SECRET_NAME.search(spaced)) and not HARMLESS_NAME.search(spaced)
+    """Whether a key, flag or variable of this name holds a secret (`OPENAI_API_KEY`, `hf_token`; not `max_tokens`)."""
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", name)
+    spaced = re.sub(r"[^A-Za-z0-9]+", "_", spaced).strip("_")
+    if HARMLESS_NAME.search(spaced):
+        return False
+    return bool(SECRET_NAME.search(spaced) or ENVIRONMENT_NAME.fullmatch(spaced))
+
+
+def _last(name: str) -> str:
+    """The key itself of a dotted config key (`engine.env.HF_TOKEN`)."""
+    return re.split(r"[./@]", name)[-1]
 
 
 def _environment_secrets() -> list[str]:
@@ -37,34 +59,71 @@ def _environment_secrets() -> list[str]:
     return sorted(values, key=len, reverse=True)
 
 
+def _hide_value(found: re.Match[str]) -> str:
+    """For (name, sign, value): the same with the value hidden where the name is a secret's."""
+    name, sign, value = found.groups()
+    if not secret_name(_last(name)) or value.strip("\"'") in ("", "null", "None") or value.startswith(MARK):
+        return found.group()
+    if sign.strip() == ":" and name.lower() == "token":
+        return found.group()  # "unexpected token: x" is a parser's complaint
+    return f"{name}{sign}{MARK}"
+
+
+def _hide_flag(found: re.Match[str]) -> str:
+    dashes, name, sign, value = found.groups()
+    hidden = secret_name(name) and not (sign.isspace() and value.startswith("-"))
+    return f"{dashes}{name}{sign}{MARK}" if hidden else found.group()
+
+
 def redact_text(text: str) -> str:
-    """The text without user names and keys in URLs, bearer tokens, key flags, and values of secret variables."""
+    """The text without user names and keys in URLs, bearer tokens, values given to secret names, and values of secret
+    environment variables."""
     for secret in _environment_secrets():
         text = text.replace(secret, MARK)
     text = USERINFO.sub(f"{MARK}@", text)
-    text = QUERY.sub(rf"\1{MARK}", text)
+    text = AUTHORIZATION.sub(rf"\1{MARK}", text)
     text = BEARER.sub(rf"\1{MARK}", text)
-    text = FLAG.sub(rf"\1{MARK}", text)
+    text = FLAG.sub(_hide_flag, text)
+    text = ASSIGNED.sub(_hide_value, text)
+    text = MAPPED.sub(_hide_value, text)
     return WELL_KNOWN.sub(MARK, text)
 
 
-def _after_flag(items: list[Any]) -> list[Any]:
-    """The values that follow a secret flag in a command are secrets too."""
+def _redact_word(word: str) -> str:
+    """A word of a command line: after `NAME=` of a secret all of it is secret, commas and blanks too."""
+    found = WORD.fullmatch(word)
+    if found is not None and secret_name(_last(found[1].lstrip("-"))):
+        return word[: found.start(2)] + MARK
+    return redact_text(word)
+
+
+def _redact_items(items: Sequence[Any]) -> list[Any]:
+    """A list may be a command, where the value after a secret flag is a secret too, or a pair of name and value."""
+    pair = len(items) == 2 and isinstance(items[0], str) and secret_name(items[0])
     hidden = False
     result = []
-    for item in items:
-        result.append(MARK if hidden else item)
-        hidden = isinstance(item, str) and item.startswith("-") and "=" not in item and secret_name(item.lstrip("-"))
+    for index, item in enumerate(items):
+        if isinstance(item, str):
+            result.append(MARK if hidden or (pair and index == 1) else _redact_word(item))
+        else:
+            result.append(redact(item))
+        hidden = isinstance(item, str) and item.startswith("-") and "=" not in item and secret_name(item)
     return result
+
+
+def _hide(value: Any) -> Any:
+    """Everything that a secret's key holds; a number is hidden too, a yes or no and nothing are not."""
+    if isinstance(value, Mapping):
+        return {name: _hide(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_hide(item) for item in value]
+    return value if value is None or value == "" or isinstance(value, bool) else MARK
 
 
 def redact(value: Any) -> Any:
     """A copy of plain data without secrets: by the names of keys, and by what strings look like."""
     if isinstance(value, Mapping):
-        return {
-            name: MARK if isinstance(item, str) and item and secret_name(str(name)) else redact(item)
-            for name, item in value.items()
-        }
+        return {name: _hide(item) if secret_name(_last(str(name))) else redact(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return _after_flag([redact(item) for item in value])
+        return _redact_items(value)
     return redact_text(value) if isinstance(value, str) else value

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from servebench.errors import StoreError
-from servebench.store.files import write_text
+from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.redact import redact
 
@@ -43,8 +43,10 @@ class StudyState:
         if self.status != UNFINISHED:
             return False
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.pid_started) < 1.0
-        except psutil.Error:
+            process = psutil.Process(self.pid)
+            # a killed process that its parent has not asked about yet still has a pid
+            return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.pid_started) < 1.0
+        except (psutil.Error, ValueError, OverflowError):
             return False
 
 
@@ -63,19 +65,20 @@ class RunState:
 
 
 def _read(path: Path, kind: type[Any]) -> Any:
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        known = {one.name for one in fields(kind)}
-        facts = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in facts.items() if name in known
-        }
-        return kind(**facts)
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error
     except FileNotFoundError as error:
         raise StoreError(
             f"{path.parent} is no {kind.__name__.removesuffix('State').lower()}: it has no {path.name}"
         ) from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
 
 
 def _write(path: Path, state: Any) -> None:

@@ -1,17 +1,28 @@
-"""Requests and points as tables. A batch of records is a file of its own until the run is over, so that a kill -9 leaves
-every batch readable."""
+"""Requests and points as tables.
+
+A batch of records is a pair of files of its own until the run is over, so that a kill -9 leaves every batch readable:
+first `answers-N-X.parquet`, then `requests-N-X.parquet`, and only with the second is the batch there. The merged tables
+name the batches that are in them, so that a kill -9 while they are merged neither loses nor doubles one.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
+import secrets
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
 from servebench.errors import StoreError
 from servebench.store.files import reason_of, replacing, writing
 from servebench.store.layout import RunFolder
+from servebench.store.redact import redact_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,6 +89,7 @@ PUBLIC_ORDER = (
     "finish_reason",
     "stamp_source",
 )
+MERGED = b"merged_batches"
 ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 
 
@@ -97,16 +109,58 @@ def _answers_schema() -> pa.Schema:
     return pa.schema([(name, pa.string()) for name in ANSWERS], {"schema_version": str(SCHEMA_VERSION)})
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a stored table into one line. Raises StoreError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except OSError as error:
+        words = reason_of(error) if error.errno else str(error).splitlines()[0]
+        raise StoreError(f"{path} cannot be read: {words}") from error
+    except (pa.ArrowException, ValueError) as error:
+        raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+@lru_cache(maxsize=1024)
+def _clean(error: str) -> str:
+    return redact_text(error)
+
+
+def _values(records: Sequence[Record], name: str) -> list[Any]:
+    if name == "error":
+        # a server may repeat the key that it was given
+        return [None if record.error is None else _clean(record.error) for record in records]
+    return [getattr(record, name) for record in records]
+
+
+def _merged(path: Path) -> set[str]:
+    """The batches that a merged table holds already."""
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        return set()
+    with _reading(path):
+        metadata = pq.read_schema(path).metadata or {}
+        return set(json.loads(metadata.get(MERGED, b"[]")))
+
+
+def _batches(folder: RunFolder) -> list[str]:
+    """The batches that are whole, in the order in which they were written."""
+    return sorted(path.stem.removeprefix("requests-") for path in folder.parts.glob("requests-*.parquet"))
+
+
 class RecordWriter:
     """Appends records of one run. Each `append` is on disk when it returns."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Nothing is written yet."""
         self._folder = folder
-        self._batches = len(list(folder.parts.glob("requests-*.parquet")))
+        self._count = len(_batches(folder))
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write a batch. Raises StoreError."""
+        """Write a batch. Raises StoreError; nothing of the batch is there then."""
         if not records:
             return
         import pyarrow as pa
@@ -114,45 +168,76 @@ class RecordWriter:
 
         with writing(self._folder.parts):
             self._folder.parts.mkdir(parents=True, exist_ok=True)
+        batch = f"{self._count:05d}-{secrets.token_hex(4)}"
         for kind, schema in (("answers", _answers_schema()), ("requests", _requests_schema())):
-            columns = [
-                pa.array([getattr(record, name) for record in records], schema.field(name).type)
-                for name in schema.names
-            ]
-            with replacing(self._folder.parts / f"{kind}-{self._batches:05d}.parquet") as beside:
+            columns = [pa.array(_values(records, name), schema.field(name).type) for name in schema.names]
+            with replacing(self._folder.parts / f"{kind}-{batch}.parquet") as beside:
                 pq.write_table(pa.table(columns, schema=schema), beside, compression="zstd")
-        self._batches += 1
+        self._count += 1
 
     def close(self) -> None:
         """Merge the batches into requests.parquet and answers.parquet. Raises StoreError; the batches are kept then."""
-        if not self._folder.parts.is_dir():
+        folder = self._folder
+        if not folder.parts.is_dir():
             return
+        batches = _batches(folder)
+        if batches:
+            self._merge("answers", folder.answers, _answers_schema(), batches)
+            self._merge("requests", folder.requests, _requests_schema(), batches)
+        with writing(folder.parts):
+            shutil.rmtree(folder.parts)
+
+    def _merge(self, kind: str, target: Path, schema: pa.Schema, batches: Sequence[str]) -> None:
         import pyarrow.parquet as pq
 
-        for kind, target in (("answers", self._folder.answers), ("requests", self._folder.requests)):
-            batches = sorted(self._folder.parts.glob(f"{kind}-*.parquet"))
-            if not batches:
-                continue
-            before = [target] if target.exists() else []
-            schema = _answers_schema() if kind == "answers" else _requests_schema()
-            with replacing(target) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as writer:
-                for batch in [*before, *batches]:
-                    writer.write_table(pq.read_table(batch, schema=schema))
-        shutil.rmtree(self._folder.parts)
+        done = _merged(target)
+        paths = [self._folder.parts / f"{kind}-{batch}.parquet" for batch in batches if batch not in done]
+        if not paths:
+            return
+        names = json.dumps(sorted(done.union(batches)))
+        schema = schema.with_metadata({**schema.metadata, MERGED: names})
+        before = [target] if target.exists() else []
+        with replacing(target) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as writer:
+            for path in [*before, *paths]:
+                writer.write_table(_table(path, schema))
 
 
 def write_points(folder: RunFolder, points: Sequence[Point]) -> None:
-    """Write points.parquet and points.csv anew, whole or not at all. Raises StoreError."""
+    """Write points.parquet and points.csv anew, each whole or not at all. Raises StoreError."""
+    _write_rows(folder, [_row(point) for point in points])
+
+
+def add_points(folder: RunFolder, points: Sequence[Point]) -> None:
+    """Write points behind those that are stored already. Raises StoreError."""
+    import pyarrow.parquet as pq
+
+    before: list[dict[str, Any]] = []
+    if folder.points.exists():
+        with _reading(folder.points):
+            before = pq.read_table(folder.points).to_pylist()
+    _write_rows(folder, [*before, *(_row(point) for point in points)])
+
+
+def _row(point: Point) -> dict[str, Any]:
+    """A point's columns, with the verdict where the public order has it: behind `emulated`, before what was added."""
+    judged = {"verdict": point.verdict, "doubts": [doubt.code for doubt in point.doubts]}
+    names = list(point.row)
+    cut = names.index("emulated") + 1 if "emulated" in point.row else len(names)
+    return {
+        **{name: point.row[name] for name in names[:cut]},
+        **judged,
+        **{name: point.row[name] for name in names[cut:]},
+    }
+
+
+def _write_rows(folder: RunFolder, rows: Sequence[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [
-        {**point.row, "verdict": point.verdict, "doubts": [doubt.code for doubt in point.doubts]} for point in points
-    ]
     if not rows:
         return
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {name: _column([row.get(name) for row in rows]) for name in names}
+    columns = {name: _column([row.get(name) for row in rows], name) for name in names}
     table = pa.table(columns).replace_schema_metadata({"schema_version": str(SCHEMA_VERSION)})
     with replacing(folder.points) as beside:
         pq.write_table(table, beside, compression="zstd")
@@ -162,12 +247,22 @@ def write_points(folder: RunFolder, points: Sequence[Point]) -> None:
         writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
 
 
-def _column(values: list[Any]) -> pa.Array:
-    """A typed column. One that is all null is a column of numbers: nearly all that may be missing are."""
+TEXT_COLUMNS = ("engine_version", "stamp_source")
+"""Columns of points whose values may all be missing and are not numbers."""
+BOOLEAN_COLUMNS = ("level_reached",)
+WHOLE_COLUMNS = ("concurrency", "gpu_count", "repeat", "window_start_ns", "window_end_ns", "output_tokens_total")
+
+
+def _column(values: list[Any], name: str) -> pa.Array:
+    """A typed column. One that is all null has the type that it has where it is not: most often a number."""
     import pyarrow as pa
 
     if all(value is None for value in values):
-        return pa.array(values, pa.float64())
+        if name in TEXT_COLUMNS:
+            return pa.array(values, pa.string())
+        if name in BOOLEAN_COLUMNS:
+            return pa.array(values, pa.bool_())
+        return pa.array(values, pa.int64() if name in WHOLE_COLUMNS else pa.float64())
     if any(isinstance(value, float) for value in values):
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if all(isinstance(value, list) or value is None for value in values):
@@ -183,41 +278,56 @@ def _cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _tables(folder: RunFolder) -> Iterator[pa.Table]:
-    import pyarrow as pa
+def _table(path: Path, schema: pa.Schema) -> pa.Table:
     import pyarrow.parquet as pq
 
+    with _reading(path):
+        return pq.read_table(path, schema=schema).replace_schema_metadata(schema.metadata)
+
+
+def _requests(folder: RunFolder) -> pa.Table:
+    """All records that are stored, merged or not, each once."""
+    import pyarrow as pa
+
     schema = _requests_schema()
-    for path in [folder.requests, *sorted(folder.parts.glob("requests-*.parquet"))]:
-        if path.exists():
-            try:
-                yield pq.read_table(path, schema=schema)
-            except (OSError, pa.ArrowInvalid) as error:
-                raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    done = _merged(folder.requests)
+    paths = [folder.requests] if folder.requests.exists() else []
+    paths += [folder.parts / f"requests-{batch}.parquet" for batch in _batches(folder) if batch not in done]
+    tables = [_table(path, schema) for path in paths]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def merged_count(folder: RunFolder) -> int:
+    """Rows of requests.parquet, without the batches that are not merged yet. Raises StoreError."""
+    import pyarrow.parquet as pq
+
+    if not folder.requests.exists():
+        return 0
+    with _reading(folder.requests):
+        return int(pq.read_metadata(folder.requests).num_rows)
 
 
 def read_requests(folder: RunFolder) -> pd.DataFrame:
     """All records that are stored, of an unfinished run too. Raises StoreError."""
-    import pyarrow as pa
-
-    tables = list(_tables(folder))
-    whole = pa.concat_tables(tables) if tables else _requests_schema().empty_table()
-    frame: pd.DataFrame = whole.to_pandas()
+    frame: pd.DataFrame = _requests(folder).to_pandas()
     return frame
+
+
+def read_records(folder: RunFolder) -> list[Record]:
+    """The same as records, without the texts of the answers. Raises StoreError."""
+    names = {one.name for one in fields(Record)}
+    return [
+        Record(**{name: value for name, value in row.items() if name in names}) for row in _requests(folder).to_pylist()
+    ]
 
 
 def read_points(folder: RunFolder) -> pd.DataFrame:
     """The points of a run; an empty frame when it has none. Raises StoreError."""
     import pandas as pd
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not folder.points.exists():
         return pd.DataFrame()
-    try:
+    with _reading(folder.points):
         frame: pd.DataFrame = pq.read_table(folder.points).to_pandas()
-    except OSError as error:
-        raise StoreError(f"{folder.points} cannot be read: {reason_of(error)}") from error
-    except pa.ArrowInvalid as error:
-        raise StoreError(f"{folder.points} cannot be read: {str(error).splitlines()[0]}") from error
     return frame

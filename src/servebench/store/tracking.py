@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import socket
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
+
+from filelock import FileLock
 
 from servebench.errors import StoreError
-from servebench.store.files import write_text
+from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
-from servebench.store.manifest import digest
+from servebench.store.manifest import digest, read_manifest
+from servebench.store.reach import sqlite_path, unreachable
 from servebench.store.redact import redact_text
-from servebench.store.state import UNFINISHED, read_run, read_study
+from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
+from servebench.units import NS_PER_MS
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncReport:
-    """What was sent: run folders by name. `error` is one line when not all could be."""
+    """What was sent: run folders by name. `error` is one line when not all could be; `tracker_down` says that the
+    tracking server is why, and not what is on disk."""
 
     uri: str
     sent: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     error: str | None = None
+    tracker_down: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,27 +58,13 @@ def tracking_uri(asked: str | None, outputs: Path) -> str:
     return asked or os.environ.get(URI_VARIABLE) or f"sqlite:///{outputs.absolute()}/mlflow.db"
 
 
-def unreachable(uri: str, timeout_s: float) -> str | None:
-    """Why a tracking server cannot be used, found out within `timeout_s`; None when it answers or is a file."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https"):
-        return None
-    import httpx
-
-    try:
-        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((host, port), timeout=timeout_s).close()
-        status = httpx.get(f"{uri.rstrip('/')}/health", timeout=timeout_s, follow_redirects=True).status_code
-    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        return f"the tracking server {redact_text(uri)} does not answer: {str(error).lower() or type(error).__name__}"
-    if status >= httpx.codes.INTERNAL_SERVER_ERROR:
-        return f"the tracking server {redact_text(uri)} answers {status}"
-    return None
-
-
 STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 NUMBERLESS = ("run_id", "point")
 ARTIFACT_BYTES_MAX = 200 << 20
+KEY_TAG = "servebench.key"
+KEY_LENGTH = 32
+LINE_MAX = 300
+LOCK_TIMEOUT_S = 60.0
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
@@ -81,37 +75,49 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 def _step(row: dict[str, Any]) -> int:
     """The load level as MLflow's step, so that its charts draw metrics against load."""
-    level = row.get("concurrency")
-    if level is None or level != level:
-        level = row.get("rate") or 0
-    return round(float(level))
+    levels: list[Any] = [row.get("concurrency"), row.get("rate"), 0]
+    level: float = next(level for level in levels if _number(level))
+    return round(level)
 
 
-def _metrics(rows: list[dict[str, Any]]) -> list[tuple[str, float, int, int]]:
-    metrics = []
-    for row in rows:
-        stamp_ms = int((row.get("window_end_ns") or 0) // 1_000_000)
-        for name, value in row.items():
-            if name in NUMBERLESS or isinstance(value, (str, bool)) or name.endswith("_ns"):
-                continue
-            if isinstance(value, (int, float)) and value == value and abs(value) != float("inf"):
-                metrics.append((name, float(value), _step(row), stamp_ms))
-    return metrics
+def _number(value: Any) -> bool:
+    """Whether MLflow can keep it: it draws an infinity as 1.8e308."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _end_ms(row: dict[str, Any], otherwise_ms: int) -> int:
+    end_ns = row.get("window_end_ns")
+    return int(end_ns // NS_PER_MS) if _number(end_ns) and end_ns else otherwise_ms
+
+
+def _metrics(rows: list[dict[str, Any]], otherwise_ms: int) -> list[tuple[str, float, int, int]]:
+    """All numbers of the points; one without a window is stamped `otherwise_ms`."""
+    return [
+        (name, float(value), _step(row), _end_ms(row, otherwise_ms))
+        for row in rows
+        for name, value in row.items()
+        if name not in NUMBERLESS and not name.endswith("_ns") and _number(value)
+    ]
 
 
 def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, float]:
     """Figures of the whole run: its best throughput that may be believed, and its cold start by phase."""
     found: dict[str, float] = {}
-    believed = [row for row in rows if row.get("verdict") != "void" and row.get("output_throughput_tok_s") is not None]
+    believed = [row for row in rows if row.get("verdict") != "void" and _number(row.get("output_throughput_tok_s"))]
     if believed:
         best = max(believed, key=lambda row: float(row["output_throughput_tok_s"]))
         found["best_output_throughput_tok_s"] = float(best["output_throughput_tok_s"])
         found["best_output_throughput_level"] = float(_step(best))
-    for phase in manifest.get("cold_start", {}).get("phases", []):
+    cold_start = manifest.get("cold_start") or {}
+    for phase in cold_start.get("phases", []):
         found[f"cold_start/{phase['name']}_s"] = float(phase["seconds"])
-    if manifest.get("cold_start", {}).get("seconds") is not None:
-        found["cold_start_s"] = float(manifest["cold_start"]["seconds"])
+    if cold_start.get("seconds") is not None:
+        found["cold_start_s"] = float(cold_start["seconds"])
     return found
+
+
+def _manifest(folder: RunFolder) -> dict[str, Any]:
+    return read_manifest(folder.manifest) if folder.manifest.exists() else {}
 
 
 def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
@@ -120,22 +126,16 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     Raises StoreError.
     """
     state = read_run(folder)
-    manifest = json.loads(folder.manifest.read_text(encoding="utf-8")) if folder.manifest.exists() else {}
+    manifest = _manifest(folder)
     frame = read_points(folder)
-    rows: list[dict[str, Any]] = [
-        {
-            str(name): (None if value is None or value != value else value)
-            for name, value in row.items()
-            if name != "doubts"
-        }
-        for row in frame.to_dict(orient="records")
-    ]
+    rows: list[dict[str, Any]] = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
     config = manifest.get("config", {})
     status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
     started_ms = int(state.started_s * 1000)
-    ended_ms = None if status == "RUNNING" else int((state.ended_s or state.started_s) * 1000)
-    metrics = _metrics(rows)
-    metrics += [(name, value, 0, ended_ms or started_ms) for name, value in _summary(rows, manifest).items()]
+    last_ms = max([started_ms, *(_end_ms(row, started_ms) for row in rows)])
+    ended_ms = None if status == "RUNNING" else int(state.ended_s * 1000) if state.ended_s else last_ms
+    metrics = _metrics(rows, ended_ms or last_ms)
+    metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(rows, manifest).items()]
     verdicts = [row["verdict"] for row in rows if "verdict" in row]
     worst = next((verdict for verdict in ("void", "doubtful", "valid") if verdict in verdicts), "none")
     doubts = sorted({code for codes in frame.get("doubts", []) for code in codes})
@@ -179,53 +179,136 @@ def _fingerprint(run: TrackedRun) -> str:
     return digest([run.status, run.params, run.tags, run.metrics, files])
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Pending:
+    """A study on disk, against what was sent to this place: `todo` are (folder, run, fingerprint) that were not."""
+
+    state: StudyState
+    status: str
+    known: dict[str, Any]
+    todo: tuple[tuple[RunFolder, TrackedRun, str], ...]
+    unchanged: tuple[str, ...]
+    parent_digest: str
+    faults: tuple[str, ...]
+
+    @property
+    def nothing(self) -> bool:
+        """Whether all was sent."""
+        return not self.todo and self.known.get("digest") == self.parent_digest
+
+    @property
+    def error(self) -> str | None:
+        """What is wrong on disk, in one line."""
+        more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
+        return f"{self.faults[0]}{more}" if self.faults else None
+
+
+def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
+    """Compare. A run that cannot be read is a fault and keeps no other back. Raises StoreError for the study's own."""
+    state = read_study(study)
+    at_work = state.at_work()
+    known = _remembered(study.tracking)
+    if empty or known.get("uri_digest") != place:
+        known = {}
+    status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
+    todo, unchanged, faults = [], [], []
+    for folder in (study.run(name) for name in state.runs if study.run(name).state.exists()):
+        try:
+            run = tracked_run(folder, at_work=at_work)
+            mark = _fingerprint(run)
+        except StoreError as error:
+            faults.append(str(error))
+            continue
+        except OSError as error:
+            faults.append(f"{folder.path} cannot be read: {reason_of(error)}")
+            continue
+        if known and _remembered(folder.tracking).get("digest") == mark:
+            unchanged.append(folder.name)
+        else:
+            todo.append((folder, replace(run, tags={**run.tags, KEY_TAG: _key(state, folder.name)}), mark))
+    return _Pending(
+        state=state,
+        status=status,
+        known=known,
+        todo=tuple(todo),
+        unchanged=tuple(unchanged),
+        parent_digest=digest([status, state.ended_s]),
+        faults=tuple(faults),
+    )
+
+
+def _key(state: StudyState, run: str = "") -> str:
+    """What finds a study or a run again in MLflow: studies of two folders may have one name."""
+    return digest([state.study_id, state.started_s, run])[:KEY_LENGTH]
+
+
+@contextmanager
+def _without_secrets(artifacts: list[Path]) -> Iterator[list[Path]]:
+    """The files to send; of the engine's log, which is the engine's own words, a copy without secrets."""
+    with TemporaryDirectory(prefix="servebench-") as place:
+        files = []
+        for path in artifacts:
+            if path.suffix == ".log":
+                clean = Path(place) / path.name
+                with path.open(encoding="utf-8", errors="replace") as lines, clean.open("w", encoding="utf-8") as copy:
+                    copy.writelines(redact_text(line) for line in lines)
+                files.append(clean)
+            else:
+                files.append(path)
+        yield files
+
+
 def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: float) -> SyncReport:
     """Send a study and its runs: a parent run and a child run each. What was sent before and is unchanged is left.
 
-    Never raises for a tracking server's fault: the report has the reason, and a later call sends the rest.
+    Never raises for a fault of the tracking server or of what is on disk: the report has the reason, and a later call
+    sends the rest.
     """
     shown = redact_text(uri)
+    place = digest([uri, experiment])
+    database = sqlite_path(uri)
+    empty = database is not None and not database.exists()
     try:
-        state = read_study(study)
-        at_work = state.at_work()
-        folders = [study.run(name) for name in state.runs if study.run(name).state.exists()]
-        runs = [(folder, tracked_run(folder, at_work=at_work)) for folder in folders]
+        pending = _pending(study, place, empty=empty)
+        if pending.nothing:
+            return SyncReport(uri=shown, unchanged=pending.unchanged, error=pending.error)
+        fault = unreachable(uri, timeout_s)
+        if fault is not None:
+            return SyncReport(uri=shown, error=fault, tracker_down=True)
+        # two commands that send one study at once would send it twice
+        with FileLock(study.path / ".tracking.lock", timeout=LOCK_TIMEOUT_S):
+            return _send(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
     except StoreError as error:
         return SyncReport(uri=shown, error=str(error))
-    known = _remembered(study.tracking)
-    same_place = known.get("uri_digest") == digest([uri, experiment])
-    parent_mark = digest([state.status, at_work, state.ended_s])
-    todo = [
-        (folder, run)
-        for folder, run in runs
-        if not same_place or _remembered(folder.tracking).get("digest") != _fingerprint(run)
-    ]
-    if not todo and same_place and known.get("digest") == parent_mark:
-        return SyncReport(uri=shown, unchanged=tuple(folder.name for folder, _ in runs))
-    error = unreachable(uri, timeout_s)
-    if error is not None:
-        return SyncReport(uri=shown, error=error)
-    from servebench.store.mlflow_client import Mlflow, tracker_errors
+    except OSError as error:
+        return SyncReport(uri=shown, error=f"{study.path} cannot be locked: {reason_of(error)}")
 
+
+def _send(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
+    """Talk to MLflow. Raises StoreError when what was sent cannot be remembered."""
+    from servebench.store.mlflow_client import Mlflow, conversation, tracker_errors
+
+    shown = redact_text(uri)
+    state, known = pending.state, pending.known
     sent: list[str] = []
     try:
-        mlflow = Mlflow(uri, experiment, study.path.parent, timeout_s)
-        parent_id = mlflow.parent(
-            known.get("mlflow_run_id") if same_place else None, state.study_id, state.words, state.started_s
-        )
-        mark = {"uri_digest": digest([uri, experiment]), "uri": shown, "mlflow_run_id": parent_id}
-        write_text(study.tracking, json.dumps(mark))
-        for folder, run in todo:
-            before = _remembered(folder.tracking).get("mlflow_run_id") if same_place else None
-            run_id = mlflow.child(before, parent_id, run)
-            write_text(folder.tracking, json.dumps({"mlflow_run_id": run_id, "digest": _fingerprint(run)}))
-            sent.append(folder.name)
-        status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
-        mlflow.finish_parent(parent_id, status, state.ended_s)
-        write_text(study.tracking, json.dumps({**mark, "digest": parent_mark}))
+        with conversation(timeout_s):
+            mlflow = Mlflow(uri, experiment, study.path.parent)
+            parent_id = mlflow.parent(
+                known.get("mlflow_run_id"), state.study_id, state.words, state.started_s, key=_key(state)
+            )
+            mark = {"uri_digest": digest([uri, experiment]), "uri": shown, "mlflow_run_id": parent_id}
+            write_text(study.tracking, json.dumps(mark))
+            for folder, run, fingerprint in pending.todo:
+                before = _remembered(folder.tracking).get("mlflow_run_id") if known else None
+                with _without_secrets(run.artifacts) as files:
+                    run_id = mlflow.child(before, parent_id, replace(run, artifacts=files))
+                write_text(folder.tracking, json.dumps({"mlflow_run_id": run_id, "digest": fingerprint}))
+                sent.append(folder.name)
+            mlflow.finish_parent(parent_id, pending.status, state.ended_s)
+            write_text(study.tracking, json.dumps({**mark, "digest": pending.parent_digest}))
     except tracker_errors() as problem:
-        words = " ".join(redact_text(str(problem)).split())[:300]
-        return SyncReport(uri=shown, sent=tuple(sent), error=f"the tracking server {shown} failed: {words}")
-    except StoreError as problem:
-        return SyncReport(uri=shown, sent=tuple(sent), error=str(problem))
-    return SyncReport(uri=shown, sent=tuple(sent), unchanged=tuple(f.name for f, _ in runs if f.name not in sent))
+        line = next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
+        words = f"the tracking server {shown} failed: {redact_text(line.strip())[:LINE_MAX]}"
+        return SyncReport(uri=shown, sent=tuple(sent), unchanged=pending.unchanged, error=words, tracker_down=True)
+    return SyncReport(uri=shown, sent=tuple(sent), unchanged=pending.unchanged, error=pending.error)

@@ -1,0 +1,125 @@
+"""Where everything is, and what is told when it cannot be there."""
+
+import re
+
+import pytest
+
+from servebench.errors import ConfigError, PreflightError, StoreError
+from servebench.store import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
+from servebench.store.layout import slug
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("llamacpp_Qwen2.5-7B", "llamacpp-qwen2.5-7b"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("...", "study"),
+        ("", "study"),
+        ("日本", "study"),
+        ("a b/c\nd", "a-b-c-d"),
+        ("x" * 200, "x" * 60),
+        ("x" * 59 + "--y", "x" * 59),
+    ],
+)
+def test_slugs(text, expected):
+    """Safe as a part of a folder's name on every system, and never empty."""
+    assert slug(text) == expected
+
+
+def test_a_study_is_named_by_time_and_content(tmp_path):
+    """Two in one second get two folders."""
+    folders = [create_study(tmp_path / "new" / "outputs", None, "vLLM_x/y") for _ in range(3)]
+    assert len({folder.name for folder in folders}) == 3
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_vllm-x-y", folders[0].name)
+    assert all(folder.path.is_dir() for folder in folders)
+
+
+def test_a_study_with_a_name_of_its_own(tmp_path):
+    """New, or there and empty; never one that holds something."""
+    assert create_study(tmp_path, "a=b ü", "x").path == tmp_path / "a=b ü"
+    assert create_study(tmp_path, "a=b ü", "x").name == "a=b ü"
+    (tmp_path / "a=b ü" / "study.json").write_text("{}")
+    with pytest.raises(StoreError, match=r"study.name=a=b ü: .* is there already and not empty; choose another name"):
+        create_study(tmp_path, "a=b ü", "x")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="is a file; choose another name"):
+        create_study(tmp_path, "file", "x")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/abs", ".hidden", "a\nb", "x\0y", "é" * 150])
+def test_names_that_no_folder_of_outputs_can_have(tmp_path, name):
+    """A study stays inside the outputs folder, and its name on one line."""
+    with pytest.raises(ConfigError, match=r"^study\.name=") as caught:
+        create_study(tmp_path, name, "x")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_studies_are_found_and_other_folders_are_not(tmp_path):
+    """A study has a study.json; everything else in the outputs folder is somebody else's."""
+    for name in ("2025-b", "2024-a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "study.json").write_text("{}")
+    (tmp_path / "mlartifacts" / "1").mkdir(parents=True)
+    (tmp_path / "mlartifacts" / "1" / "study.json").write_text("{}")
+    (tmp_path / "study.json").write_text("{}")
+    (tmp_path / "notes").mkdir()
+    assert [study.name for study in find_studies(tmp_path)] == ["2024-a", "2025-b"]
+    assert find_studies(tmp_path / "nowhere") == []
+
+
+def test_outputs_folder(tmp_path, monkeypatch):
+    """Relative to where the command is given; `~` is the home folder; the home of nobody is a mistake."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert outputs_folder("outputs") == tmp_path / "outputs"
+    assert str(outputs_folder("~/x")) == "/home/me/x"
+    with pytest.raises(ConfigError, match=r"study\.dir=~nobody-at-all/x"):
+        outputs_folder("~nobody-at-all/x")
+
+
+def test_an_outputs_folder_that_can_be_used(tmp_path):
+    """It is made, and nothing is left in it."""
+    check_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_an_outputs_folder_whose_place_is_taken(tmp_path):
+    """A file there, or on the way there."""
+    (tmp_path / "x").write_text("")
+    for path in (tmp_path / "x", tmp_path / "x" / "y"):
+        with pytest.raises(PreflightError, match=r"study\.dir.* is no folder: a file is in its place"):
+            check_writable(path)
+
+
+def test_an_outputs_folder_on_a_read_only_disk(read_only):
+    """Named with its remedy, for the folder itself and for one to be made in it."""
+    for path in (read_only, read_only / "new"):
+        with pytest.raises(PreflightError, match=r"cannot be written: the file system is read-only; .*study\.dir="):
+            check_writable(path)
+    with pytest.raises(StoreError, match="read-only"):
+        create_study(read_only, "name", "x")
+    with pytest.raises(StoreError, match="read-only"):
+        create_study(read_only, None, "x")
+    with pytest.raises(StoreError, match="read-only"):
+        StudyFolder(read_only).create_run("00_x")
+
+
+def test_a_disk_that_is_nearly_full(tiny_disk):
+    """Found out before anything starts."""
+    with pytest.raises(PreflightError, match=r"has 0 MiB left, and a study needs at least 64 MiB"):
+        check_writable(tiny_disk)
+
+
+def test_files_of_a_run(tmp_path):
+    """The public names."""
+    folder = RunFolder(tmp_path)
+    files = (folder.manifest, folder.requests, folder.points, folder.points_csv, folder.engine_log, folder.report)
+    names = ["manifest.json", "requests.parquet", "points.parquet", "points.csv", "engine.log", "report.html"]
+    assert [path.name for path in files] == names
+    assert folder.spools() == []
+    folder.spool("c1-r0").parent.mkdir()
+    folder.spool("c1-r0").touch()
+    folder.spool("c1-r0").with_suffix(".json").touch()
+    assert folder.spools() == [folder.spool("c1-r0")]

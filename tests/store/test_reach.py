@@ -1,0 +1,163 @@
+"""A tracking server that cannot be used is told in one line and in bounded time."""
+
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from servebench.store.reach import sqlite_path, unreachable
+
+TIMEOUT_S = 1.0
+
+
+def checked(uri):
+    began = time.monotonic()
+    why = unreachable(uri, TIMEOUT_S)
+    assert time.monotonic() - began < TIMEOUT_S + 1.5
+    assert why is None or "\n" not in why
+    return why
+
+
+@pytest.fixture
+def listener():
+    """A server that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def answering():
+    """Gives a function that serves one status."""
+    servers = []
+
+    def serve(status):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "postgresql", "mysql+pymysql"])
+def test_a_dead_port(scheme):
+    """Nobody listens: refused at once, whatever would have been spoken."""
+    assert "refused" in checked(f"{scheme}://127.0.0.1:{free_port()}")
+
+
+def test_a_server_that_never_answers(listener):
+    """It accepts the connection and says nothing."""
+    port = listener.getsockname()[1]
+    assert checked(f"http://127.0.0.1:{port}").endswith("does not answer within 1 s")
+
+
+def test_a_server_that_drips(listener):
+    """One byte now and then resets every read timeout; the whole is bounded all the same."""
+
+    def drip():
+        connection, _ = listener.accept()
+        with connection:
+            for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 30:
+                try:
+                    connection.send(bytes([byte]))
+                except OSError:
+                    return
+                time.sleep(0.2)
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    assert checked(f"http://127.0.0.1:{listener.getsockname()[1]}").endswith("does not answer within 1 s")
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [(200, None), (404, None), (401, None), (500, "answers 500"), (503, "answers 503")]
+)
+def test_a_server_by_its_status(answering, status, why):
+    """A server without /health, or one that wants a password, answers; one that fails is of no use."""
+    uri = answering(status)
+    assert checked(uri) == (None if why is None else f"the tracking server {uri} {why}")
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("foo://x", "has the scheme 'foo', which MLflow does not know"),
+        ("http://", "names no host"),
+        ("http://host:notaport", "is none: "),
+        ("sqlite:////nonexistent/x.db", "cannot be made: there is no folder /nonexistent"),
+        ("sqlite://", "names no file"),
+        ("file:///somewhere/mlruns", "use sqlite:///PATH/mlflow.db"),
+        ("./mlruns", "use sqlite:///PATH/mlflow.db"),
+    ],
+)
+def test_uris_that_cannot_be_meant(uri, why):
+    """The advice names what to use instead."""
+    assert why in checked(uri)
+
+
+def test_a_file_store_that_the_user_insists_on(monkeypatch):
+    """MLflow has a switch for it, and so it is the user's affair."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    assert checked("./mlruns") is None
+
+
+def test_sqlite_files(tmp_path):
+    """A new file in a folder that is there, or a database; no folder and no other file."""
+    assert checked(f"sqlite:///{tmp_path}/new.db") is None
+    assert "names no file" in checked(f"sqlite:///{tmp_path}")
+    other = tmp_path / "notes.txt"
+    other.write_text("these are notes and no database")
+    assert "is a file of another kind" in checked(f"sqlite:///{other}")
+    (tmp_path / "empty.db").touch()
+    assert checked(f"sqlite:///{tmp_path}/empty.db") is None
+
+
+def test_a_read_only_place(read_only):
+    """MLflow would try for a minute."""
+    assert "is not writable" in checked(f"sqlite:///{read_only}/x.db")
+
+
+@pytest.mark.parametrize("uri", ["databricks", "databricks://profile", "uc:https://x", "databricks-uc"])
+def test_cloud_uris_are_left_to_mlflow(uri):
+    """They name a profile and no host."""
+    assert checked(uri) is None
+
+
+def test_secrets_of_the_uri_are_not_shown():
+    """A password in a URI is not repeated in the complaint."""
+    why = checked(f"http://user:hush-hush@127.0.0.1:{free_port()}")
+    assert "hush" not in why
+    assert "127.0.0.1" in why
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("sqlite:////a/b.db", "/a/b.db"),
+        ("sqlite+pysqlite:////a/b.db?x=1", "/a/b.db"),
+        ("http://a/b", None),
+        ("x", None),
+    ],
+)
+def test_the_file_of_a_uri(uri, path):
+    """Four slashes for an absolute path, as SQLAlchemy has it."""
+    assert (None if path is None else path) == (str(sqlite_path(uri)) if sqlite_path(uri) else None)
