@@ -11,6 +11,11 @@ from servebench.store import RunState
 from servebench.units import NS_PER_S
 
 
+def starting_facts(state: RunState) -> dict[str, Any]:
+    """Who the run is, while it runs."""
+    return {"run_id": state.run_id, "title": state.title, "status": "running", "started_s": state.started_s}
+
+
 def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[str, Any]:
     """Who the run is and how it ended. Times in seconds since the epoch."""
     return {

@@ -17,13 +17,14 @@ from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, StoreError
-from servebench.facts import engine_facts, run_facts, stop_facts
+from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.run import RunRequest, execute
 from servebench.store import (
+    RunFolder,
     RunState,
     StudyFolder,
     StudyState,
@@ -159,7 +160,11 @@ def run_study(words: Sequence[str], registry: Registry) -> int:
         words=tuple(words),
         runs=tuple(names),
         servebench_version=__version__,
-        tracking={"name": jobs[0].settings.tracking.name, "experiment": jobs[0].settings.tracking.experiment},
+        tracking={
+            "name": jobs[0].settings.tracking.name,
+            "experiment": jobs[0].settings.tracking.experiment,
+            "uri": jobs[0].settings.tracking.uri,
+        },
     )
     write_study(folder, state)
     with interrupts(), Display() as display:
@@ -167,6 +172,9 @@ def run_study(words: Sequence[str], registry: Registry) -> int:
         study = _Study(folder, state, display, keeper, registry, capture_machine(), [])
         try:
             code = _run_all(study, jobs, names)
+        except KeyboardInterrupt:
+            study.finish("interrupted")
+            code = Interrupted.exit_code
         finally:
             keeper.stop()
         _conclude(study, jobs[0].settings, outputs)
@@ -206,6 +214,8 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
     folder = study.folder.create_run(name)
     state = RunState(run_id=f"{study.folder.name}/{name}", title=title, overrides=job.overrides)
     write_run(folder, state)
+    # a run that is killed has its config and machine on disk all the same
+    _write_manifest(study, job, folder, starting_facts(state))
     study.display.begin(prefix + title)
     asked = RunRequest(
         job=job,
@@ -219,16 +229,12 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
     outcome, lease = execute(asked)
     stopped = study.keeper.keep_for(None if outcome.status == "interrupted" else following)
     _tell_leftover(study.display, stopped)
-    facts = {
-        "study_id": study.folder.name,
-        "words": list(study.state.words),
-        "servebench_version": __version__,
-        "overrides": list(job.overrides),
+    more = {
         **run_facts(state, outcome, ended_s=time.time()),
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
     }
-    write_manifest(folder.manifest, build_manifest(config=job.resolved, facts=facts, machine=study.machine))
+    _write_manifest(study, job, folder, more)
     error = redact_text(outcome.error) if outcome.error else None
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
     study.outcomes.append((name, outcome))
@@ -237,6 +243,17 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
         study.display.problem(error)
     _track(study, job.settings, folder.path.parent.parent)
     return outcome
+
+
+def _write_manifest(study: _Study, job: Job, folder: RunFolder, more: dict[str, Any]) -> None:
+    facts = {
+        "study_id": study.folder.name,
+        "words": list(study.state.words),
+        "servebench_version": __version__,
+        "overrides": list(job.overrides),
+        **more,
+    }
+    write_manifest(folder.manifest, build_manifest(config=job.resolved, facts=facts, machine=study.machine))
 
 
 def _tell_leftover(display: Display, stopped: StopReport | None) -> None:
@@ -259,6 +276,8 @@ def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
 
 
 def _conclude(study: _Study, settings: RunSettings, outputs: Path) -> None:
+    # it may be back by now
+    study.tracker_down = False
     _track(study, settings, outputs)
     if len(study.outcomes) > 1:
         study.display.study(study.outcomes)
