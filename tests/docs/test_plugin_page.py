@@ -53,7 +53,12 @@ def test_it_is_listed(servebench):
     """With its distribution, version and hooks."""
     listed = json.loads(servebench("plugins", "--json").stdout)
     (toy,) = [plugin for plugin in listed["plugins"] if plugin["name"] == "toy"]
-    assert (toy["distribution"], toy["version"], toy["status"], toy["error"]) == ("servebench-toy", "0.1.0", "loaded", None)
+    assert (toy["distribution"], toy["version"], toy["status"], toy["error"]) == (
+        "servebench-toy",
+        "0.1.0",
+        "loaded",
+        None,
+    )
     assert toy["hooks"] == ["servebench_config_paths", "servebench_engines"]
     assert "toy" in listed["offers"]["engine"]
 
