@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.hooks import hookimpl
 from servebench.contracts.request import Workload
+from servebench.contracts.telemetry import TelemetrySource
 
 
 @hookimpl
@@ -37,3 +38,13 @@ def servebench_workloads() -> Sequence[type[Workload]]:
     from servebench.workload.unique import UniqueWorkload
 
     return (ShareGptWorkload, UniqueWorkload, RagPrefixWorkload)
+
+
+@hookimpl
+def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
+    """The engine's metrics, its processes, the GPUs, and the CPU's energy."""
+    from servebench.telemetry.engine_metrics import EngineMetricsSource
+    from servebench.telemetry.gpu import GpuSource
+    from servebench.telemetry.processes import CpuEnergySource, ProcessSource
+
+    return (EngineMetricsSource, ProcessSource, GpuSource, CpuEnergySource)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from servebench.contracts.engine import StopReport
+from servebench.contracts.engine import Phase, StopReport
 from servebench.contracts.results import RunOutcome
 from servebench.keeper import Lease
 from servebench.store import RunState
@@ -38,7 +39,9 @@ def engine_facts(lease: Lease) -> dict[str, Any]:
         "served_model": running.model,
         "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,
         "engine_log": f"{lease.owner_log.parent.name}/{lease.owner_log.name}",
+        "resolved_settings": lease.resolved,
         "cold_start": cold_start(lease),
+        "warm_restart": warm_restart(lease),
     }
 
 
@@ -47,15 +50,25 @@ def cold_start(lease: Lease) -> dict[str, Any] | None:
 
     `shared` says that an earlier run of the study started it, so that a cold start is not counted twice.
     """
-    running = lease.running
-    if not running.phases:
+    start = lease.first_start or lease.running
+    return _start(start.started_ns, start.phases, lease)
+
+
+def warm_restart(lease: Lease) -> dict[str, Any] | None:
+    """The same of the second start that `engine.measure_restart` asks for, when files are in the page cache and what the
+    engine compiled is kept; None where it was not asked for."""
+    return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
+
+
+def _start(started_ns: int, ended: Sequence[Phase], lease: Lease) -> dict[str, Any] | None:
+    if not ended:
         return None
     phases = [
-        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - running.started_ns) / NS_PER_S}
-        for phase in running.phases
+        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - started_ns) / NS_PER_S}
+        for phase in ended
     ]
     return {
-        "started_ns": running.started_ns,
+        "started_ns": started_ns,
         "seconds": phases[-1]["seconds"],
         "phases": phases,
         "shared": lease.uses > 0,

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StopReport
+from servebench.contracts.engine import Engine, LaunchContext, Launcher, Phase, RunningEngine, StopReport
 from servebench.contracts.settings import RunSettings
 from servebench.engine.ports import free_port
+from servebench.engine.upkeep import resolved_settings
+from servebench.errors import EngineError
 from servebench.registry import Registry
 from servebench.report.console import Display
+from servebench.units import NS_PER_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstStart:
+    """A start that was stopped again, so that the next one is a warm restart."""
+
+    started_ns: int
+    phases: tuple[Phase, ...]
+    stopped: StopReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +36,10 @@ class Lease:
     context: LaunchContext
     uses: int
     owner_log: Path
+    resolved: Mapping[str, Any] | None = None
+    """What the engine says of its settings."""
+    first_start: FirstStart | None = None
+    """With `engine.measure_restart`: the start before the one that is used, which `running` tells of."""
 
 
 def launch_context(settings: RunSettings, cache_dir: Path) -> LaunchContext:
@@ -76,7 +94,36 @@ class EngineKeeper:
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
         running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
-        return Lease(engine=engine, running=running, context=context, uses=0, owner_log=log_path)
+        self._tell_start(engine, "start", running)
+        first = None
+        if settings.engine.measure_restart and running.phases:
+            first = self._stopped_again(engine, running)
+            self._display.status(f"waiting for the warm restart of {engine.name}")
+            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
+            self._tell_start(engine, "warm restart", running)
+        return Lease(
+            engine=engine,
+            running=running,
+            context=context,
+            uses=0,
+            owner_log=log_path,
+            resolved=resolved_settings(engine, running),
+            first_start=first,
+        )
+
+    def _tell_start(self, engine: Engine, what: str, running: RunningEngine) -> None:
+        if running.phases:
+            ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
+            steps = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in ended)
+            self._display.say(f"{engine.name}: {what} took {ended[-1][1]:.1f} s ({steps})")
+
+    def _stopped_again(self, engine: Engine, running: RunningEngine) -> FirstStart:
+        """Stop an engine that has just started. Raises EngineError when it leaves something behind."""
+        self._display.status(f"stopping {engine.name} for its warm restart")
+        stopped = running.stop()
+        if stopped.leftover:
+            raise EngineError(f"{engine.name} cannot be restarted: it left {'; '.join(stopped.leftover)}")
+        return FirstStart(started_ns=running.started_ns, phases=running.phases, stopped=stopped)
 
     def keep_for(self, settings: RunSettings | None) -> StopReport | None:
         """After a run: stop the engine unless the next run (None: there is none) asks for the same one."""

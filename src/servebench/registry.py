@@ -24,6 +24,7 @@ _KINDS = {
     "engine": "servebench_engines",
     "launch": "servebench_launchers",
     "workload": "servebench_workloads",
+    "telemetry": "servebench_telemetry",
 }
 
 

@@ -5,7 +5,7 @@ It knows the order of the rooms and nothing of how they do their work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.results import Doubt, Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.telemetry import Reading, Subject
 from servebench.engine.tokenize import engine_tokenizer
+from servebench.engine.upkeep import reset_cache
 from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
 from servebench.load.plan import Level, levels, point_plan, scheduled, supply
@@ -27,7 +29,8 @@ from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts
-from servebench.store import RecordWriter, RunFolder, write_points
+from servebench.store import RecordWriter, RunFolder, add_telemetry, write_points
+from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +60,24 @@ class _Bench:
     workload: Workload
     tokenizer: Tokenizer
     writer: RecordWriter
+    telemetry: Telemetry
     uses: int
 
 
-def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
-    """Do one run and say how it ended. A user's error, a dead engine and Ctrl-C are outcomes, never exceptions.
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """How a run ended, and what its manifest needs to know: the engine (None when it never ran) and what was watched."""
 
-    The lease tells what the manifest needs to know of the engine; None when it never ran.
-    """
+    outcome: RunOutcome
+    lease: Lease | None
+    telemetry: Mapping[str, Any] | None
+
+
+def execute(asked: RunRequest) -> Executed:
+    """Do one run and say how it ended. A user's error, a dead engine and Ctrl-C are outcomes, never exceptions."""
     points: list[Point] = []
     lease: Lease | None = None
+    telemetry: Telemetry | None = None
     status: RunStatus = "finished"
     error: str | None = None
     failure: str | None = None
@@ -77,7 +88,8 @@ def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
             event=RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path)
         )
         lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
-        bench = _bench(asked, lease, writer)
+        telemetry = _telemetry(asked, lease)
+        bench = _bench(asked, lease, writer, telemetry)
         for level in levels(bench.settings.load, bench.settings.workload.seed):
             point, stopped = _measure(bench, level)
             points.append(point)
@@ -100,12 +112,14 @@ def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
             problem.kind if isinstance(problem, EngineError) else type(problem).__name__.removesuffix("Error").lower()
         )
     finally:
+        if telemetry is not None:
+            telemetry.close()
         writer.close()
     outcome = RunOutcome(run_id=asked.run_id, status=status, error=error, failure=failure, points=tuple(points))
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
     )
-    return outcome, lease
+    return Executed(outcome=outcome, lease=lease, telemetry=telemetry.facts() if telemetry is not None else None)
 
 
 def _all_failed(points: Sequence[Point]) -> str:
@@ -113,7 +127,13 @@ def _all_failed(points: Sequence[Point]) -> str:
     return f"no request succeeded: {reasons[0] if reasons else 'see requests.parquet for the errors'}"
 
 
-def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter) -> _Bench:
+def _telemetry(asked: RunRequest, lease: Lease) -> Telemetry:
+    settings = asked.job.settings
+    subject = Subject(engine=lease.engine, running=lease.running, gpu=settings.gpu)
+    return Telemetry.open(asked.registry.kinds["telemetry"].values(), subject, settings.telemetry)
+
+
+def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, telemetry: Telemetry) -> _Bench:
     settings = asked.job.settings
     workload_class = asked.registry.find("workload", settings.workload.name)
     asked.display.status("preparing prompts")
@@ -128,6 +148,7 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter) -> _Bench:
         workload=workload_class(settings.workload),
         tokenizer=engine_tokenizer(lease.engine, lease.running, settings.model),
         writer=writer,
+        telemetry=telemetry,
         uses=lease.uses,
     )
 
@@ -142,13 +163,33 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
         requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
         report, _ = _phase(bench, level, requests, warmup=True, label=f"{name}: warm-up")
         if report.stopped:
-            return _point(bench, level, [], report, planned=0), report.stopped
+            return _point(bench, level, [], report, planned=0, readings=(), cache="as_is"), report.stopped
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
     requests = _requests(bench, supply(level, rate_req_s), level.point)
-    report, records = _phase(bench, level, requests, warmup=False, label=name)
+    cache = _prepare_cache(bench)
+    with bench.telemetry.sampler() as sampler:
+        report, records = _phase(bench, level, requests, warmup=False, label=name)
+    readings = sampler.readings()
+    bench.telemetry.count(sampler)
+    add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
     counted = level.requests is not None or level.rate is not None
     planned = report.planned if counted else report.sent
-    return _point(bench, level, records, report, planned=planned), report.stopped
+    point = _point(bench, level, records, report, planned=planned, readings=readings, cache=cache)
+    return point, report.stopped
+
+
+def _prepare_cache(bench: _Bench) -> str:
+    """Bring the prefix cache to the state that the workload asks for; the word for it in the point's row.
+
+    The workload has salted its prompts already where that is asked; an engine that can empty its cache does so too.
+    """
+    asked = bench.settings.workload.cache
+    if asked != "cold":
+        return asked
+    if bench.engine.reset_path is None:
+        return "salted"
+    bench.display.status(f"emptying the prefix cache of {bench.engine.name}")
+    return "salted" if reset_cache(bench.engine, bench.running) else "reset"
 
 
 def _requests(bench: _Bench, count: int, stream: str) -> Sequence[Request]:
@@ -189,11 +230,22 @@ def _phase(
     return report, records
 
 
-def _point(bench: _Bench, level: Level, records: Sequence[Record], report: PhaseReport, *, planned: int) -> Point:
+def _point(
+    bench: _Bench,
+    level: Level,
+    records: Sequence[Record],
+    report: PhaseReport,
+    *,
+    planned: int,
+    readings: Sequence[Reading],
+    cache: str,
+) -> Point:
     row = summarize_point(
         bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version
     )
     row["requests_planned"] = planned
+    row["cache_state"] = cache
+    _add_telemetry(row, readings)
     found = doubts(
         row,
         records,
@@ -204,6 +256,16 @@ def _point(bench: _Bench, level: Level, records: Sequence[Record], report: Phase
         extra=_supply_doubts(level, report),
     )
     return Point(row=row, doubts=found)
+
+
+def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
+    """What was watched, and what follows from it: hits where answers tell none, energy by token."""
+    row.update(telemetry_columns(readings, row["window_start_ns"], row["window_end_ns"]))
+    if row["prefix_cache_hit_rate"] is None:
+        row["prefix_cache_hit_rate"] = row["server_prefix_cache_hit_rate"]
+    tokens = (row["output_throughput_tok_s"] or 0.0) * (row["window_s"] or 0.0)
+    if row["energy_j"] is not None and tokens:
+        row["energy_j_per_token"] = row["energy_j"] / tokens
 
 
 def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:
@@ -247,4 +309,4 @@ def summarize_point(
         emulated=settings.launch.name == "emulated",
     )
     row, sample = summarize(records, context=context, report=report, slo=settings.slo)
-    return with_intervals(row, headline_intervals(sample))
+    return with_intervals(row, headline_intervals(sample)) | dict.fromkeys(TELEMETRY_COLUMNS)

@@ -226,13 +226,15 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
         display=study.display,
         keeper=study.keeper,
     )
-    outcome, lease = execute(asked)
+    done = execute(asked)
+    outcome, lease = done.outcome, done.lease
     stopped = study.keeper.keep_for(None if outcome.status == "interrupted" else following)
     _tell_leftover(study.display, stopped)
     more = {
         **run_facts(state, outcome, ended_s=time.time()),
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
+        **({"telemetry": done.telemetry} if done.telemetry is not None else {}),
     }
     _write_manifest(study, job, folder, more)
     error = redact_text(outcome.error) if outcome.error else None

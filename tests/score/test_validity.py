@@ -252,3 +252,12 @@ def test_every_message_is_a_lower_case_line_without_a_full_stop() -> None:
                 assert "\n" not in line
                 assert not line.endswith(".")
                 assert not line[0].isupper()
+
+
+@pytest.mark.parametrize(
+    ("counted", "doubtful"), [(None, False), (3200, False), (3264, False), (4000, True), (2000, True)]
+)
+def test_the_engines_own_counter_is_compared_with_its_answers(counted, doubtful):
+    row = ROW | {"server_generation_tokens": counted, "output_tokens_total": 3200}
+    found = doubts(row, records(of=25), report(), settings())
+    assert ("tokens_disagree" in [doubt.code for doubt in found]) == doubtful

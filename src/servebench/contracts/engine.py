@@ -89,6 +89,13 @@ class Engine:
     tokenize_path: ClassVar[str | None] = None
     """Below the server's root: `POST {"content": text}` answers `{"tokens": [...]}`; null when there is none."""
     metrics_path: ClassVar[str | None] = "/metrics"
+    metrics: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Word of `contracts.telemetry.VOCABULARY` -> the names that the engine has for it in the Prometheus text behind
+    `metrics_path`; the first that is there counts. A JSON endpoint's names are paths with dots."""
+    settings_paths: ClassVar[Sequence[str]] = ()
+    """Below the server's root: each GET answers JSON that tells the settings as the engine resolved them."""
+    reset_path: ClassVar[str | None] = None
+    """Below the server's root: a POST empties the prefix cache; null when the engine cannot."""
     version_path: ClassVar[str | None] = None
     """Below the server's root: a GET answers JSON with a key `version`; null when there is none."""
     phases: ClassVar[Sequence[PhaseMarker]] = ()

@@ -17,6 +17,7 @@ from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.request import Workload
 from servebench.contracts.results import Point, RunOutcome
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.telemetry import TelemetrySource
 
 GROUP = "servebench"
 """Entry-point group, and pluggy project name."""
@@ -70,6 +71,12 @@ def servebench_launchers() -> Sequence[type[Launcher]]:
 @hookspec
 def servebench_workloads() -> Sequence[type[Workload]]:
     """Workload classes; each is constructed with its settings (`settings_type`). Called once, at start. (since 0.1)"""
+    return ()
+
+
+@hookspec
+def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
+    """Classes of what is watched beside the load; each is made anew for a run. Called once, at start. (since 0.1)"""
     return ()
 
 

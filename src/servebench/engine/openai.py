@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
 from servebench.contracts.engine import Command, Engine, LaunchContext
+from servebench.engine import sglang, vllm
 from servebench.errors import ConfigError
 
 
 class OpenAiEngine(Engine):
-    """An endpoint of which only the dialect is known: no exact output length, no health or metrics path."""
+    """An endpoint of which only the dialect is known: no exact output length, no health path. Where it shows metrics under
+    the names of an engine that we know, they are read."""
 
     name = "openai"
     health_path = None
-    metrics_path = None
+    metrics: ClassVar[Mapping[str, Sequence[str]]] = {
+        word: (*vllm.METRICS[word], *sglang.METRICS.get(word, ())) for word in vllm.METRICS
+    }
     needs_gpu = False
     launchable = False
 

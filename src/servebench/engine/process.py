@@ -19,6 +19,7 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.answers import client, version_of
+from servebench.engine.gpu_memory import kept, used_bytes
 from servebench.engine.guarded import Guarded
 from servebench.engine.logs import size_of
 from servebench.engine.ports import port_fault
@@ -48,6 +49,7 @@ class LaunchedEngine:
     phases: tuple[Phase, ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
     verify_tls: bool = True
+    gpu_bytes_before: tuple[int, ...] | None = None
     report: StopReport | None = None
 
     def died(self) -> str | None:
@@ -83,13 +85,14 @@ class LaunchedEngine:
                 left.append(str(fault).partition(";")[0])
                 break
             time.sleep(POLL_S)
-        return tuple(left)
+        return (*left, *kept(self.gpu_bytes_before))
 
 
 def _start(engine: Engine, context: LaunchContext, log_path: Path) -> LaunchedEngine:
     command = engine.command(context)
     host = ANY_HOST.get(context.engine.host, context.engine.host)
     root_url = f"http://[{host}]:{context.port}" if ":" in host else f"http://{host}:{context.port}"
+    gpu_bytes_before = used_bytes()
     started_ns = time.time_ns()
     started = Started(
         engine=engine,
@@ -112,6 +115,7 @@ def _start(engine: Engine, context: LaunchContext, log_path: Path) -> LaunchedEn
         log_path=log_path,
         version=None,
         started_ns=started_ns,
+        gpu_bytes_before=gpu_bytes_before,
     )
 
 

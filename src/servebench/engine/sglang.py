@@ -23,6 +23,22 @@ FLAGS = FlagTable(
 )
 
 
+METRICS = {
+    "requests_running": ("sglang:num_running_reqs",),
+    "requests_waiting": ("sglang:num_queue_reqs",),
+    "kv_cache_usage": ("sglang:token_usage",),
+    # the radix cache is asked for every prompt token
+    "prefix_cache_queries_tokens": ("sglang:prompt_tokens_total",),
+    "prefix_cache_hits_tokens": ("sglang:cached_tokens_total",),
+    "preemptions": ("sglang:num_retracted_requests_total",),
+    "queue_time_s_sum": ("sglang:queue_time_seconds_sum",),
+    "queue_time_s_count": ("sglang:queue_time_seconds_count",),
+    "prompt_tokens": ("sglang:prompt_tokens_total",),
+    "generation_tokens": ("sglang:generation_tokens_total",),
+}
+"""`sglang/srt/observability/metrics_collector.py` of 0.5.23, with `--enable-metrics`."""
+
+
 class SglangEngine(Engine):
     """SGLang's OpenAI-compatible server."""
 
@@ -32,6 +48,9 @@ class SglangEngine(Engine):
     health_path = "/ready"
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
     version_path = "/server_info"
+    metrics = METRICS
+    reset_path = "/flush_cache"
+    settings_paths = ("/server_info",)
     phases = (
         PhaseMarker("weights_loading", r"Load weight begin"),
         PhaseMarker("weights_loaded", r"Load weight end"),

@@ -40,6 +40,19 @@ def llm_options(settings: EngineSettings) -> dict[str, Any]:
     return options
 
 
+METRICS = {
+    "requests_running": ("trtllm_num_requests_running",),
+    "requests_waiting": ("trtllm_num_requests_waiting",),
+    "kv_cache_usage": ("trtllm_kv_cache_utilization",),
+    "queue_time_s_sum": ("trtllm_request_queue_time_seconds_sum",),
+    "queue_time_s_count": ("trtllm_request_queue_time_seconds_count",),
+    "prompt_tokens": ("trtllm_prompt_tokens_total",),
+    "generation_tokens": ("trtllm_generation_tokens_total",),
+}
+"""`GET /prometheus/metrics`, with `return_perf_metrics`. The 1.2 line has only cache utilization and queue time; the others
+came later."""
+
+
 class TrtllmEngine(Engine):
     """TensorRT-LLM's OpenAI-compatible server, PyTorch backend."""
 
@@ -49,6 +62,8 @@ class TrtllmEngine(Engine):
     # an unknown field is an error 400 there
     dialect = Dialect(exact_output={"ignore_eos": True})
     version_path = "/version"
+    metrics = METRICS
+    settings_paths = ("/server_info",)
     phases = (
         PhaseMarker("weights_loading", r"Prefetching .*checkpoint files|Loading safetensors weights in parallel"),
         PhaseMarker("autotuned", r"\[Autotuner\] Autotuning process ends"),

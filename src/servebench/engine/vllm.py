@@ -24,6 +24,26 @@ FLAGS = FlagTable(
 )
 
 
+METRICS = {
+    "requests_running": ("vllm:num_requests_running",),
+    "requests_waiting": ("vllm:num_requests_waiting",),
+    "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "prefix_cache_queries_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_cache_hits_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "preemptions": ("vllm:num_preemptions_total",),
+    "queue_time_s_sum": ("vllm:request_queue_time_seconds_sum",),
+    "queue_time_s_count": ("vllm:request_queue_time_seconds_count",),
+    "prompt_tokens": ("vllm:prompt_tokens_total",),
+    "generation_tokens": ("vllm:generation_tokens_total",),
+    "spec_draft_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
+    "spec_accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
+}
+"""`vllm/v1/metrics/loggers.py` of 0.33; the names with `gpu_` are those of 0.8 and older."""
+
+DEV_MODE = "VLLM_SERVER_DEV_MODE"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
 class VllmEngine(Engine):
     """vLLM's OpenAI-compatible server."""
 
@@ -31,6 +51,10 @@ class VllmEngine(Engine):
     default_port = 8000
     dialect = Dialect(exact_output={"ignore_eos": True})
     version_path = "/version"
+    metrics = METRICS
+    # both need VLLM_SERVER_DEV_MODE=1, which `command` sets where only this machine can reach the server
+    reset_path = "/reset_prefix_cache"
+    settings_paths = ("/server_info?config_format=json",)
     phases = (
         PhaseMarker("process_up", r"non-default args:|vLLM API server version"),
         PhaseMarker("weights_loaded", r"Loading weights took"),
@@ -85,8 +109,11 @@ class VllmEngine(Engine):
             words += ["--revision", context.model.revision]
         # sampling defaults of the model's own file would differ from those of the other engines
         words += ["--generation-config", "vllm", "--enable-prompt-tokens-details"]
+        # the development endpoints tell the resolved settings and empty the cache: for nobody but this machine
+        dev_mode = {DEV_MODE: "1"} if settings.host in LOOPBACK else {}
         return Command(
-            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env)
+            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)),
+            env={**dev_mode, **settings.env},
         )
 
     def served_model(self, model: ModelSettings) -> str:

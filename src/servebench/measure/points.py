@@ -62,7 +62,7 @@ COLUMNS = (
     *("input_tokens_mean", "output_tokens_mean", "output_tokens_total"),
     *("average_in_flight", "level_reached", "events", "events_merged"),
     *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms", "stamp_source"),
-    *("window_start_ns", "window_end_ns", "point"),
+    *("window_start_ns", "window_end_ns", "point", "cache_state"),
     *(f"{name}_{side}" for name in HEADLINES for side in ("low", "high")),
 )
 """The columns of a point's row, in order; verdict and doubts are added where the row is stored."""

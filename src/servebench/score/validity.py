@@ -32,6 +32,9 @@ LATENESS_ALONE_MS_MAX = 5.0
 CPU_SHARE_MAX = 0.9
 LOOP_LAG_MS_MAX = 5.0
 WRONG_LENGTH_SHARE_MAX = 0.01
+SERVER_COUNT_SHARE_MAX = 0.02
+"""How far the engine's own token counter may be from its answers', as a share."""
+
 DISAGREEING_SHARE_MAX = 0.01
 CACHED_SHARE_MAX = 0.05
 """Prompt tokens found in the cache, on prompts that share only the chat template."""
@@ -85,7 +88,7 @@ def doubts(
         _interrupted(measured, report),
         _client_bound(row),
         _clock_stepped(report),
-        _tokens_disagree(ok),
+        _tokens_disagree(ok, _server_count(row, measured)),
         _short_answers(ok, settings),
         _cache_contaminated(row),
         _prompt_size_approximate(tokenizer_exact, tokenizer_name),
@@ -255,8 +258,22 @@ def _clock_stepped(report: PhaseReport) -> Doubt | None:
     )
 
 
-def _tokens_disagree(ok: Sequence[Record]) -> Doubt | None:
-    causes = []
+def _server_count(row: Mapping[str, Any], measured: Sequence[Record]) -> str | None:
+    """How the engine's own counter of generated tokens differs from what its answers say; None when it does not, or
+    when a request failed, for its tokens may be in one and not in the other."""
+    counted, received = row.get("server_generation_tokens"), row.get("output_tokens_total")
+    if counted is None or not received or any(r.outcome != "ok" for r in measured):
+        return None
+    # the last token of an answer may be its end token, which some engines count and some do not
+    allowed = max(SERVER_COUNT_SHARE_MAX * received, len(measured))
+    if abs(counted - received) <= allowed:
+        return None
+    who = "somebody else used it meanwhile" if counted > received else "its counter is behind or counts otherwise"
+    return f"the engine's metrics count {counted:.0f} generated tokens and its answers {received:.0f}: {who}"
+
+
+def _tokens_disagree(ok: Sequence[Record], by_server: str | None) -> Doubt | None:
+    causes = [by_server] if by_server else []
     uncounted = sum(r.counted_by is None for r in ok)
     if uncounted:
         causes.append(f"the tokens of {uncounted} of {len(ok)} answers are not known, so throughput is not either")

@@ -7,10 +7,12 @@ from servebench.store.state import RunState, StudyState, read_run, read_study, w
 from servebench.store.tables import (
     RecordWriter,
     add_points,
+    add_telemetry,
     merged_count,
     read_points,
     read_records,
     read_requests,
+    read_telemetry,
     write_points,
 )
 from servebench.store.tracking import SyncReport, sync_study, tracking_uri
@@ -23,6 +25,7 @@ __all__ = [
     "StudyState",
     "SyncReport",
     "add_points",
+    "add_telemetry",
     "build_manifest",
     "capture_machine",
     "check_writable",
@@ -36,6 +39,7 @@ __all__ = [
     "read_requests",
     "read_run",
     "read_study",
+    "read_telemetry",
     "redact",
     "redact_text",
     "sync_study",

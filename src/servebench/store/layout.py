@@ -64,6 +64,11 @@ class RunFolder:
         return self.path / "points.csv"
 
     @property
+    def telemetry(self) -> Path:
+        """One row a reading: what the engine and the machine told while load ran."""
+        return self.path / "telemetry.parquet"
+
+    @property
     def engine_log(self) -> Path:
         """What the engine said."""
         return self.path / "engine.log"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
+from servebench.contracts.telemetry import Reading
 from servebench.errors import StoreError
 from servebench.store.files import reason_of, replacing, writing
 from servebench.store.layout import RunFolder
@@ -247,7 +248,7 @@ def _write_rows(folder: RunFolder, rows: Sequence[dict[str, Any]]) -> None:
         writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
 
 
-TEXT_COLUMNS = ("engine_version", "stamp_source")
+TEXT_COLUMNS = ("engine_version", "stamp_source", "energy_source", "cache_state")
 """Columns of points whose values may all be missing and are not numbers."""
 BOOLEAN_COLUMNS = ("level_reached",)
 WHOLE_COLUMNS = ("concurrency", "gpu_count", "repeat", "window_start_ns", "window_end_ns", "output_tokens_total")
@@ -319,6 +320,49 @@ def read_records(folder: RunFolder) -> list[Record]:
     return [
         Record(**{name: value for name, value in row.items() if name in names}) for row in _requests(folder).to_pylist()
     ]
+
+
+def _telemetry_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    names = pa.dictionary(pa.int32(), pa.string())
+    columns = [
+        ("run_id", pa.string()),
+        ("point", pa.string()),
+        ("t_ns", pa.int64()),
+        ("source", names),
+        ("name", names),
+        ("raw_name", names),
+        ("labels", names),
+        ("value", pa.float64()),
+    ]
+    return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
+
+
+def add_telemetry(folder: RunFolder, readings: Sequence[Reading], *, run_id: str, point: str) -> None:
+    """Write a point's readings behind those that are stored already. Raises StoreError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not readings:
+        return
+    schema = _telemetry_schema()
+    columns: dict[str, Any] = {"run_id": [run_id] * len(readings), "point": [point] * len(readings)}
+    columns |= {name: [getattr(one, name) for one in readings] for name in schema.names[2:]}
+    added = pa.table(
+        {name: pa.array(values, schema.field(name).type) for name, values in columns.items()}, schema=schema
+    )
+    before = [_table(folder.telemetry, schema)] if folder.telemetry.exists() else []
+    with replacing(folder.telemetry) as beside:
+        pq.write_table(pa.concat_tables([*before, added]).unify_dictionaries(), beside, compression="zstd")
+
+
+def read_telemetry(folder: RunFolder) -> pd.DataFrame:
+    """The readings of a run: `run_id point t_ns source name raw_name labels value`; empty when none. Raises StoreError."""
+    schema = _telemetry_schema()
+    table = _table(folder.telemetry, schema) if folder.telemetry.exists() else schema.empty_table()
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
 
 
 def read_points(folder: RunFolder) -> pd.DataFrame:

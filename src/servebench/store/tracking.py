@@ -108,11 +108,12 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
         best = max(believed, key=lambda row: float(row["output_throughput_tok_s"]))
         found["best_output_throughput_tok_s"] = float(best["output_throughput_tok_s"])
         found["best_output_throughput_level"] = float(_step(best))
-    cold_start = manifest.get("cold_start") or {}
-    for phase in cold_start.get("phases", []):
-        found[f"cold_start/{phase['name']}_s"] = float(phase["seconds"])
-    if cold_start.get("seconds") is not None:
-        found["cold_start_s"] = float(cold_start["seconds"])
+    for kind in ("cold_start", "warm_restart"):
+        start = manifest.get(kind) or {}
+        for phase in start.get("phases", []):
+            found[f"{kind}/{phase['name']}_s"] = float(phase["seconds"])
+        if start.get("seconds") is not None:
+            found[f"{kind}_s"] = float(start["seconds"])
     return found
 
 

@@ -43,6 +43,20 @@ class LlamaCppSettings(EngineSettings):
     gpu_layers: Annotated[int, Ge(0)] | None = None
 
 
+METRICS = {
+    "requests_running": ("llamacpp:requests_processing",),
+    "requests_waiting": ("llamacpp:requests_deferred",),
+    # llama.cpp counts the prompt tokens that it computed and those that it found apart
+    "prefix_cache_queries_tokens": ("llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total",),
+    "prefix_cache_hits_tokens": ("llamacpp:prompt_tokens_cached_total",),
+    "prompt_tokens": ("llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total",),
+    "generation_tokens": ("llamacpp:tokens_predicted_total",),
+    "spec_draft_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
+    "spec_accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+}
+"""`tools/server/server-context.cpp` of llama.cpp, with `--metrics`. It tells no KV-cache use and no queue time."""
+
+
 class LlamaCppEngine(Engine):
     """llama.cpp's HTTP server."""
 
@@ -51,6 +65,8 @@ class LlamaCppEngine(Engine):
     default_port = 8080
     needs_gpu = False
     tokenize_path = "/tokenize"
+    metrics = METRICS
+    settings_paths = ("/props",)
     # the model's name in a request is not looked at
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
     phases = (

@@ -1,0 +1,166 @@
+"""What the readings of a point say, as columns of its row. Pure.
+
+Counters that belong to requests (cache lookups, preemptions, queue time, drafted tokens) are taken over the whole phase,
+from before its first request to after its last, so that each of its requests is in them; the engine must serve nobody
+else. CPU, energy and gauges are taken inside the measurement window, counters interpolated linearly at its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.contracts.telemetry import Reading
+from servebench.units import NS_PER_S
+
+TELEMETRY_COLUMNS = (
+    *("server_prefix_cache_hit_rate", "server_running_mean", "server_waiting_max", "server_kv_cache_usage_max"),
+    *("server_preemptions", "server_queue_time_ms_mean", "server_generation_tokens", "spec_acceptance_rate"),
+    *("engine_cpu_cores_mean", "engine_memory_gb_max"),
+    *("gpu_power_w_mean", "gpu_utilization_mean", "gpu_memory_gb_max", "gpu_sm_clock_mhz_mean"),
+    *("energy_j", "energy_source", "telemetry_samples"),
+)
+"""What telemetry adds to a point's row; `energy_j` is what the window used, and `energy_source` who says so."""
+
+GB = 1e9
+MS_PER_S = 1000
+
+
+@dataclass
+class _Series:
+    """One word's values over time, one line a label (a GPU)."""
+
+    lines: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+
+    def add(self, reading: Reading) -> None:
+        self.lines.setdefault(reading.labels, []).append((reading.t_ns, reading.value))
+
+    def arrays(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        return [
+            (np.array([t for t, _ in line], dtype=np.float64), np.array([v for _, v in line], dtype=np.float64))
+            for line in self.lines.values()
+        ]
+
+    def grown(self) -> float | None:
+        """How much a counter grew from the first sample to the last. None with fewer than two, or when it fell."""
+        total = 0.0
+        for times, values in self.arrays():
+            if times.size < 2 or values[-1] < values[0]:
+                return None
+            total += float(values[-1] - values[0])
+        return total
+
+    def grown_inside(self, start_ns: float, end_ns: float) -> float | None:
+        """How much a counter grew between two moments that samples enclose; None where they do not."""
+        total = 0.0
+        for times, values in self.arrays():
+            if times.size < 2 or values[-1] < values[0] or times[0] > start_ns or times[-1] < end_ns:
+                return None
+            low, high = np.interp([start_ns, end_ns], times, values)
+            total += float(high - low)
+        return total
+
+    def inside(self, start_ns: float, end_ns: float) -> list[NDArray[np.float64]]:
+        """The values of each line between two moments, or all of them where none lies between."""
+        found = []
+        for times, values in self.arrays():
+            within = values[(times >= start_ns) & (times <= end_ns)]
+            found.append(within if within.size else values)
+        return found
+
+    def integral(self, start_ns: float, end_ns: float) -> float | None:
+        """The time integral of a rate between two moments, by trapezoids; None where samples do not enclose them."""
+        total = 0.0
+        for times, values in self.arrays():
+            if times.size < 2 or times[0] > start_ns or times[-1] < end_ns:
+                return None
+            between = times[(times > start_ns) & (times < end_ns)]
+            at = np.concatenate(([start_ns], between, [end_ns]))
+            total += float(np.trapezoid(np.interp(at, times, values), at) / NS_PER_S)
+        return total
+
+
+def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns: int | None) -> dict[str, Any]:
+    """TELEMETRY_COLUMNS of a point whose window lies between these moments (None: it has none). What is unknown is None."""
+    words: dict[str, _Series] = {}
+    for reading in readings:
+        if reading.name is not None:
+            words.setdefault(reading.name, _Series()).add(reading)
+    found: dict[str, Any] = dict.fromkeys(TELEMETRY_COLUMNS)
+    found["telemetry_samples"] = len({reading.t_ns for reading in readings})
+    found.update(_of_requests(words))
+    if start_ns is not None and end_ns is not None and end_ns > start_ns:
+        found.update(_of_window(words, float(start_ns), float(end_ns)))
+    return found
+
+
+def _grown(words: dict[str, _Series], name: str) -> float | None:
+    return words[name].grown() if name in words else None
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _of_requests(words: dict[str, _Series]) -> dict[str, Any]:
+    waited = _share(_grown(words, "queue_time_s_sum"), _grown(words, "queue_time_s_count"))
+    return {
+        "server_prefix_cache_hit_rate": _share(
+            _grown(words, "prefix_cache_hits_tokens"), _grown(words, "prefix_cache_queries_tokens")
+        ),
+        "server_preemptions": _grown(words, "preemptions"),
+        "server_queue_time_ms_mean": waited * MS_PER_S if waited is not None else None,
+        "server_generation_tokens": _grown(words, "generation_tokens"),
+        "spec_acceptance_rate": _share(_grown(words, "spec_accepted_tokens"), _grown(words, "spec_draft_tokens")),
+    }
+
+
+def _of_window(words: dict[str, _Series], start_ns: float, end_ns: float) -> dict[str, Any]:
+    def each(name: str) -> list[NDArray[np.float64]]:
+        return words[name].inside(start_ns, end_ns) if name in words else []
+
+    def mean(name: str) -> float | None:
+        """The mean over time, lines added up (several GPUs)."""
+        return float(sum(values.mean() for values in each(name))) if each(name) else None
+
+    def highest(name: str) -> float | None:
+        return float(sum(values.max() for values in each(name))) if each(name) else None
+
+    def scaled(value: float | None, by: float) -> float | None:
+        return value / by if value is not None else None
+
+    gpus = max(len(each("gpu_utilization")), 1)
+    cpu_s = words["engine_cpu_s"].grown_inside(start_ns, end_ns) if "engine_cpu_s" in words else None
+    energy_j, source = _energy(words, start_ns, end_ns)
+    return {
+        "server_running_mean": mean("requests_running"),
+        "server_waiting_max": highest("requests_waiting"),
+        "server_kv_cache_usage_max": highest("kv_cache_usage"),
+        "engine_cpu_cores_mean": scaled(cpu_s, (end_ns - start_ns) / NS_PER_S),
+        "engine_memory_gb_max": scaled(highest("engine_rss_bytes"), GB),
+        "gpu_power_w_mean": mean("gpu_power_w"),
+        "gpu_utilization_mean": scaled(mean("gpu_utilization"), gpus),
+        "gpu_memory_gb_max": scaled(highest("gpu_memory_used_bytes"), GB),
+        "gpu_sm_clock_mhz_mean": scaled(mean("gpu_sm_clock_mhz"), gpus),
+        "energy_j": energy_j,
+        "energy_source": source,
+    }
+
+
+def _energy(words: dict[str, _Series], start_ns: float, end_ns: float) -> tuple[float | None, str | None]:
+    """Joules of the window and who says so: the GPUs where there are any, else the CPU packages."""
+    if "gpu_energy_j" in words:
+        counted = words["gpu_energy_j"].grown_inside(start_ns, end_ns)
+        if counted is not None:
+            return counted, "nvml_counter"
+    if "gpu_power_w" in words:
+        drawn = words["gpu_power_w"].integral(start_ns, end_ns)
+        return drawn, "nvml_power" if drawn is not None else None
+    if "cpu_energy_j" in words:
+        used = words["cpu_energy_j"].grown_inside(start_ns, end_ns)
+        return used, "rapl" if used is not None else None
+    return None, None

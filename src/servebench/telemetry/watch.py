@@ -1,0 +1,63 @@
+"""The sources of a run, opened once, and a sampler for each of its points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from servebench.contracts.settings import TelemetrySettings
+from servebench.contracts.telemetry import Subject, TelemetrySource
+from servebench.telemetry.sampler import Sampler
+
+
+@dataclass
+class Telemetry:
+    """What is watched in a run. `missing` says for each source that tells nothing here why; `failures` counts samples
+    that were lost, by source."""
+
+    settings: TelemetrySettings
+    sources: list[TelemetrySource] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, classes: Iterable[type[TelemetrySource]], subject: Subject, settings: TelemetrySettings) -> Telemetry:
+        """Open every source. One that cannot is named in `missing`; a plugin's fault is a line there too."""
+        telemetry = cls(settings)
+        if not settings.enabled:
+            return telemetry
+        for kind in classes:
+            source = kind(subject)
+            try:
+                reason = source.open()
+            except Exception as error:  # noqa: BLE001 - a source may be a plugin's
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            if reason is None:
+                telemetry.sources.append(source)
+            else:
+                telemetry.missing[source.name] = reason
+                source.close()
+        return telemetry
+
+    def sampler(self) -> Sampler:
+        """A sampler for one point. Give its failures back with `count`."""
+        return Sampler(self.sources, self.settings.interval_s)
+
+    def count(self, sampler: Sampler) -> None:
+        """Add up the samples that a sampler lost."""
+        for name, lost in sampler.failures.items():
+            self.failures[name] = self.failures.get(name, 0) + lost
+
+    def facts(self) -> dict[str, object]:
+        """What a manifest tells: the sources that were read, those that were not and why, samples lost."""
+        return {
+            "interval_s": self.settings.interval_s if self.settings.enabled else None,
+            "sources": [source.name for source in self.sources],
+            "missing": dict(self.missing),
+            "lost_samples": dict(self.failures),
+        }
+
+    def close(self) -> None:
+        """Close every source."""
+        for source in self.sources:
+            source.close()

@@ -1,0 +1,105 @@
+"""Samples beside the load: at the interval, once before and once after, and never in the way."""
+
+import time
+
+import pytest
+
+from servebench.contracts.settings import TelemetrySettings
+from servebench.contracts.telemetry import Reading, TelemetrySource
+from servebench.telemetry.sampler import Sampler
+from servebench.telemetry.watch import Telemetry
+
+
+class Counting(TelemetrySource):
+    name = "counting"
+    closed = 0
+
+    def __init__(self, subject=None):
+        super().__init__(subject)
+        self.count = 0
+
+    def sample(self):
+        self.count += 1
+        return self.count
+
+    def readings(self, t_ns, sample):
+        return [Reading(t_ns=t_ns, source=self.name, name=None, raw_name="n", labels="", value=float(sample))]
+
+    def close(self):
+        type(self).closed += 1
+
+
+class Failing(Counting):
+    name = "failing"
+
+    def sample(self):
+        raise OSError("gone")
+
+
+class Unreadable(Counting):
+    name = "unreadable"
+
+    def readings(self, t_ns, sample):
+        raise ValueError("what is this?")
+
+
+class Absent(Counting):
+    name = "absent"
+
+    def open(self):
+        return "not on this machine"
+
+
+class Broken(Counting):
+    name = "broken"
+
+    def open(self):
+        raise RuntimeError("a plugin's fault")
+
+
+def test_one_sample_before_one_after_and_some_between():
+    with Sampler([Counting()], 0.05) as sampler:
+        time.sleep(0.3)
+    values = [reading.value for reading in sampler.readings()]
+    assert values == sorted(values)
+    assert 3 <= len(values) <= 9
+    stamps = [reading.t_ns for reading in sampler.readings()]
+    assert stamps == sorted(stamps)
+
+
+def test_a_phase_shorter_than_the_interval_has_its_two_ends():
+    with Sampler([Counting()], 60.0) as sampler:
+        pass
+    assert len(sampler.readings()) == 2
+
+
+@pytest.mark.parametrize("source", [Failing, Unreadable])
+def test_a_source_that_fails_loses_its_samples_and_nothing_else(source):
+    with Sampler([source(), Counting()], 60.0) as sampler:
+        pass
+    assert [reading.source for reading in sampler.readings()] == ["counting", "counting"]
+    assert sampler.failures == {source.name: 2}
+
+
+def test_an_exception_of_the_load_passes_at_once():
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Sampler([Counting()], 60.0):
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 5
+
+
+def test_what_is_missing_is_named_and_all_is_closed():
+    Counting.closed = 0
+    telemetry = Telemetry.open([Counting, Absent, Broken], None, TelemetrySettings(interval_s=0.5))
+    telemetry.close()
+    assert telemetry.facts() == {
+        "interval_s": 0.5,
+        "sources": ["counting"],
+        "missing": {"absent": "not on this machine", "broken": "RuntimeError: a plugin's fault"},
+        "lost_samples": {},
+    }
+    assert Counting.closed == 1
+
+
+def test_telemetry_that_is_off_opens_nothing():
+    assert Telemetry.open([Broken], None, TelemetrySettings(enabled=False)).facts()["sources"] == []

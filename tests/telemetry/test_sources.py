@@ -1,0 +1,96 @@
+"""The sources of this machine: processes, RAPL, GPUs."""
+
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from servebench.contracts.telemetry import Subject
+from servebench.engine.gpu_memory import MARGIN_BYTES, held, kept
+from servebench.telemetry.gpu import GpuSource
+from servebench.telemetry.processes import CpuEnergySource, ProcessSource
+
+BURNER = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, '-c', 'while True: pass'])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def subject(pid):
+    return Subject(engine=None, running=SimpleNamespace(pid=pid), gpu=SimpleNamespace(count=0))
+
+
+def test_processes_count_their_children():
+    parent = subprocess.Popen([sys.executable, "-c", BURNER], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    try:
+        source = ProcessSource(subject(parent.pid))
+        assert source.open() is None
+        first = source.sample()
+        deadline = time.monotonic() + 20
+        while source.sample()["engine_cpu_s"] - first["engine_cpu_s"] < 0.2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert first["engine_processes"] == 2
+        assert first["engine_rss_bytes"] > 4e6
+        names = {reading.name for reading in source.readings(1, first)}
+        assert names == {"engine_cpu_s", "engine_rss_bytes", "engine_processes"}
+    finally:
+        os.kill(child, 9)
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    assert source.sample() is None
+
+
+def test_an_attached_engine_has_no_processes():
+    assert ProcessSource(subject(None)).open() == "the engine's processes are not known"
+    assert GpuSource(subject(None)).open() == "the engine does not run on this machine"
+
+
+def zone(root, number, energy, most=1000):
+    folder = root / f"intel-rapl:{number}"
+    folder.mkdir(exist_ok=True)
+    (folder / "energy_uj").write_text(f"{energy}\n")
+    (folder / "max_energy_range_uj").write_text(f"{most}\n")
+
+
+def test_rapl_adds_packages_and_survives_a_wrap(tmp_path):
+    zone(tmp_path, 0, 900)
+    zone(tmp_path, 1, 100)
+    (tmp_path / "intel-rapl:0:0").mkdir()
+    source = CpuEnergySource(subject(1), tmp_path)
+    assert source.open() is None
+    zone(tmp_path, 0, 950)
+    assert source.sample() == pytest.approx(50e-6)
+    zone(tmp_path, 0, 150)  # wrapped at 1000
+    zone(tmp_path, 1, 300)
+    assert source.sample() == pytest.approx(450e-6)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_rapl_that_is_not_there_says_so(tmp_path, made):
+    root = tmp_path if made else tmp_path / "absent"
+    assert CpuEnergySource(subject(1), root).open() == "no RAPL counters here"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ((0,), (MARGIN_BYTES,), 0),
+        ((0,), (MARGIN_BYTES + 1,), 1),
+        ((5 << 30, 0), (1 << 30, 2 << 30), 1),
+        ((0,), None, 0),
+    ],
+)
+def test_gpu_memory_that_was_not_given_back(before, after, lines):
+    assert len(held(before, after)) == lines
+
+
+def test_gpu_memory_without_a_driver_is_no_fault():
+    assert kept(None) == ()
