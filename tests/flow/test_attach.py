@@ -140,7 +140,7 @@ def test_a_command_can_be_printed_without_the_engine(servebench):
     ]
     done = servebench(*words, "--cfg", "command")
     assert done.returncode == 0
-    assert done.stdout.startswith("HF_TOKEN=[redacted] vllm serve /m/x --served-model-name x ")
+    assert done.stdout.startswith("VLLM_SERVER_DEV_MODE=1 HF_TOKEN=[redacted] vllm serve /m/x --served-model-name x ")
     assert " --max-model-len 4096" in done.stdout
     refused = servebench("engine=trtllm", "engine.quantization=fp8", "model.name=m", "--cfg", "command")
     assert refused.returncode == 3
