@@ -19,7 +19,8 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
-from servebench.load.plan import Level, levels, point_plan, scheduled, supply
+from servebench.load.plan import Level, point_plan, scheduled, supply
+from servebench.load.source import level_source
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, records_of, target_of
@@ -72,15 +73,18 @@ def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
     failure: str | None = None
     hook = asked.registry.manager.hook
     writer = RecordWriter(asked.folder)
+    settings = asked.job.settings
+    source = level_source(settings.load, settings.slo, settings.workload.seed)
     try:
         hook.servebench_run_started(
             event=RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path)
         )
         lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
         bench = _bench(asked, lease, writer)
-        for level in levels(bench.settings.load, bench.settings.workload.seed):
+        while (level := source.following()) is not None:
             point, stopped = _measure(bench, level)
             points.append(point)
+            source.tell(level, point)
             write_points(asked.folder, points)
             asked.display.point(point)
             hook.servebench_point_finished(
@@ -101,7 +105,15 @@ def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
         )
     finally:
         writer.close()
-    outcome = RunOutcome(run_id=asked.run_id, status=status, error=error, failure=failure, points=tuple(points))
+    answer = source.answer(interrupted=status != "finished")
+    outcome = RunOutcome(
+        run_id=asked.run_id,
+        status=status,
+        error=error,
+        failure=failure,
+        points=tuple(points),
+        search=answer.as_dict() if answer is not None else None,
+    )
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
     )

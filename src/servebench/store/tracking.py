@@ -113,6 +113,9 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
         found[f"cold_start/{phase['name']}_s"] = float(phase["seconds"])
     if cold_start.get("seconds") is not None:
         found["cold_start_s"] = float(cold_start["seconds"])
+    search = manifest.get("search") or {}
+    if search.get("level") is not None:
+        found["search_level"] = float(search["level"])
     return found
 
 
@@ -148,6 +151,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
         "servebench.engine_version": str(manifest.get("engine_version") or ""),
         "servebench.emulated": str(config.get("launch", {}).get("name") == "emulated").lower(),
         "servebench.error": redact_text(state.error or ""),
+        **({"servebench.search": manifest["search"]["outcome"]} if manifest.get("search") else {}),
         **{
             f"servebench.{group}": str(config.get(group, {}).get("name", ""))
             for group in ("engine", "launch", "model", "gpu", "workload", "load")
