@@ -12,7 +12,7 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.errors import ConfigError, ServebenchError, StoreError
 from servebench.load.plan import Level, level_named, levels
-from servebench.phase import PhaseFacts, discard_spool, records_of
+from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.registry import registry
 from servebench.run import summarize_point
 from servebench.score.validity import Code, doubts
@@ -125,12 +125,16 @@ def recover_run(folder: RunFolder) -> int:
     before = merged_count(folder)
     stored = {(record.point, record.warmup) for record in read_records(folder)}
     writer = RecordWriter(folder)
+    phases: dict[tuple[str, bool], list[Path]] = {}
     for spool in folder.spools():
         facts = PhaseFacts.load(spool.with_suffix(".json"))
+        phases.setdefault((facts.point, facts.warmup), []).append(spool)
+    for phase, spools in phases.items():
         # killed after it was stored and before it was removed: it would be there twice
-        if (facts.point, facts.warmup) not in stored:
-            writer.append(records_of(spool, facts))
-        discard_spool(spool)
+        if phase not in stored:
+            # the spools of all workers at once: half a phase would pass for a whole one
+            writer.append(records_of(spools, PhaseFacts.load(spools[0].with_suffix(".json"))))
+        discard_spools(spools)
     writer.close()
     return merged_count(folder) - before
 

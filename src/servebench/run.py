@@ -20,10 +20,11 @@ from servebench.engine.tokenize import engine_tokenizer
 from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
 from servebench.load.plan import Level, point_plan, scheduled, supply
+from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import level_source
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, records_of, target_of
+from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
@@ -92,7 +93,8 @@ def execute(asked: RunRequest) -> tuple[RunOutcome, Lease | None]:
             )
             if stopped == "interrupt":
                 raise Interrupted("interrupted")
-            if stopped is not None or bench.running.died():
+            # a dead worker is a failed point, a dead engine a failed run
+            if stopped == "engine_died" or bench.running.died():
                 raise EngineError(bench.running.died() or "the engine died under load", kind="died")
         if points and not any(point.row["requests_ok"] for point in points):
             raise LoadError(_all_failed(points))
@@ -189,15 +191,22 @@ def _phase(
     )
     watch = Watcher(bench.display, bench.running, label, len(planned), plan.duration_s)
     spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
+    workers = worker_count(
+        settings.load.workers,
+        in_flight=min(plan.concurrency, max(1, len(planned))),
+        rate_req_s=None if warmup else level.rate,
+        cores=usable_cores(),
+    )
+    spools = worker_spools(spool, workers)
     try:
-        report, records = drive_phase(bench.target, plan, facts, spool, watch)
+        report, records = drive_phase(bench.target, plan, facts, spool, watch, workers=workers)
     except (KeyboardInterrupt, ServebenchError):
-        bench.writer.append(records_of(spool, facts))
-        discard_spool(spool)
+        bench.writer.append(records_of(spools, facts))
+        discard_spools(spools)
         raise
     records = count_missing(records, bench.tokenizer.count) if bench.tokenizer.exact else records
     bench.writer.append(records)
-    discard_spool(spool)
+    discard_spools(spools)
     return report, records
 
 
@@ -256,6 +265,7 @@ def summarize_point(
         rate=level.rate,
         repeat=level.repeat,
         warmup_s=settings.load.warmup_s,
+        workers=report.workers,
         emulated=settings.launch.name == "emulated",
     )
     row, sample = summarize(records, context=context, report=report, slo=settings.slo)

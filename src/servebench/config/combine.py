@@ -133,8 +133,6 @@ def _length_of_a_point(load: LoadSettings) -> list[str]:
 
 def _not_yet(load: LoadSettings) -> list[str]:
     faults: list[str] = []
-    if load.workers not in (1, "auto"):
-        faults.append(f"load.workers={load.workers}: more than one worker is not available yet in this version; use 1")
     if load.max_concurrency is not None and load.rate is None and (load.search is None or load.search.of != "rate"):
         faults.append(
             f"load.max_concurrency={load.max_concurrency} bounds open-loop levels only; the levels are load.concurrency"

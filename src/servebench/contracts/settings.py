@@ -169,6 +169,7 @@ class LoadSettings:
 
     `requests` a point: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point runs for that long
     instead. `warmup_requests` are sent before each point and are not measured (`auto`: two a stream, at most 32).
+    `workers` processes hold the streams (`auto`: one for each 2,000 streams, at most a quarter of the cores).
     `warmup_s` is cut from the front of the window. `timeout_s` bounds one request, `stall_timeout_s` a silent stream.
     """
 
@@ -186,7 +187,7 @@ class LoadSettings:
     warmup_s: Annotated[float, Ge(0)] = 0.0
     timeout_s: PositiveFloat = 600.0
     connect_timeout_s: PositiveFloat = 10.0
-    workers: PositiveInt | Literal["auto"] = 1
+    workers: PositiveInt | Literal["auto"] = "auto"
     repeats: PositiveInt = 1
     order: Literal["ascending", "shuffled", "interleaved"] = "ascending"
 

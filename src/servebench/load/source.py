@@ -10,7 +10,7 @@ from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan import Level, level_at, levels
 from servebench.load.search import Probe, Search, SearchAnswer, requests_to_decide
 
-UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died"})
+UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died"})
 """Doubts with which a point says nothing about its level. A level with errors, or one that was never there, is missed."""
 
 
