@@ -11,8 +11,8 @@ from servebench.config import Job
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.errors import ConfigError, ServebenchError, StoreError
-from servebench.load.plan import Level, levels
-from servebench.phase import PhaseFacts, discard_spool, records_of
+from servebench.load.plan import Level, level_named, levels
+from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.registry import registry
 from servebench.run import summarize_point
 from servebench.score.validity import Code, doubts
@@ -125,12 +125,16 @@ def recover_run(folder: RunFolder) -> int:
     before = merged_count(folder)
     stored = {(record.point, record.warmup) for record in read_records(folder)}
     writer = RecordWriter(folder)
+    phases: dict[tuple[str, bool], list[Path]] = {}
     for spool in folder.spools():
         facts = PhaseFacts.load(spool.with_suffix(".json"))
+        phases.setdefault((facts.point, facts.warmup), []).append(spool)
+    for phase, spools in phases.items():
         # killed after it was stored and before it was removed: it would be there twice
-        if (facts.point, facts.warmup) not in stored:
-            writer.append(records_of(spool, facts))
-        discard_spool(spool)
+        if phase not in stored:
+            # the spools of all workers at once: half a phase would pass for a whole one
+            writer.append(records_of(spools, PhaseFacts.load(spools[0].with_suffix(".json"))))
+        discard_spools(spools)
     writer.close()
     return merged_count(folder) - before
 
@@ -142,12 +146,21 @@ def recover_points(folder: RunFolder, job: Job) -> int:
     version = next(iter(known["engine_version"].dropna()), None) if "engine_version" in known else None
     records = [record for record in read_records(folder) if not record.warmup and record.point not in written]
     points = []
-    for level in levels(job.settings.load, job.settings.workload.seed):
+    for level in _levels_of(job, records):
         own = [record for record in records if record.point == level.point]
         if own:
             points.append(_point(job, level, own, version))
     add_points(folder, points)
     return len(points)
+
+
+def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
+    """The levels that a run had: those of its list, or those that its search came to."""
+    load = job.settings.load
+    if load.search is None:
+        return list(levels(load, job.settings.workload.seed))
+    named = (level_named(load, point) for point in dict.fromkeys(record.point for record in records))
+    return [level for level in named if level is not None]
 
 
 def _report(level: Level, records: Sequence[Record]) -> PhaseReport:

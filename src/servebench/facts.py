@@ -26,6 +26,7 @@ def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[s
         "error": outcome.error,
         "started_s": state.started_s,
         "ended_s": ended_s,
+        **({"search": outcome.search} if outcome.search is not None else {}),
     }
 
 

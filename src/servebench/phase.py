@@ -21,6 +21,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.errors import StoreError
 from servebench.load.drive import drive
 from servebench.load.jobs import Counts
+from servebench.load.share import worker_spools
 from servebench.load.spool import read_spool
 from servebench.measure.derive import record
 from servebench.report.console import Display
@@ -137,25 +138,27 @@ class Watcher:
 
 
 def drive_phase(
-    target: Target, plan: PointPlan, facts: PhaseFacts, spool: Path, watch: Watcher
+    target: Target, plan: PointPlan, facts: PhaseFacts, spool: Path, watch: Watcher, *, workers: int = 1
 ) -> tuple[PhaseReport, list[Record]]:
-    """Drive a phase and derive its records. The spool and its facts stay on disk until the caller has stored them.
+    """Drive a phase and derive its records. Its spools and their facts stay on disk until the caller has stored them.
 
-    Raises what `drive` raises; the spool is then left for `servebench recover`.
+    Raises what `drive` raises; the spools are then left for `servebench recover`.
     """
     spool.parent.mkdir(parents=True, exist_ok=True)
-    spool.with_suffix(".json").write_bytes(facts.dump())
-    spool.touch()
-    report = drive(target, plan, spool=spool, watch=watch)
-    return report, records_of(spool, facts)
+    for path in worker_spools(spool, workers):
+        path.with_suffix(".json").write_bytes(facts.dump())
+        path.touch()
+    report = drive(target, plan, spool=spool, watch=watch, workers=workers)
+    return report, records_of(worker_spools(spool, workers), facts)
 
 
-def records_of(spool: Path, facts: PhaseFacts) -> list[Record]:
-    """The records of what a spool holds. Raises StoreError when it is none."""
-    return [facts.record(exchange) for exchange in read_spool(spool)]
+def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
+    """The records of what the spools of a phase hold. Raises StoreError when one is none."""
+    return [facts.record(exchange) for spool in spools for exchange in read_spool(spool)]
 
 
-def discard_spool(spool: Path) -> None:
-    """Remove a spool whose records are stored."""
-    spool.unlink(missing_ok=True)
-    spool.with_suffix(".json").unlink(missing_ok=True)
+def discard_spools(spools: Sequence[Path]) -> None:
+    """Remove spools whose records are stored."""
+    for spool in spools:
+        spool.unlink(missing_ok=True)
+        spool.with_suffix(".json").unlink(missing_ok=True)

@@ -21,10 +21,12 @@ from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
-from servebench.load.plan import Level, levels, point_plan, scheduled, supply
+from servebench.load.plan import Level, point_plan, scheduled, supply
+from servebench.load.share import usable_cores, worker_count, worker_spools
+from servebench.load.source import level_source
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, records_of, target_of
+from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
@@ -83,6 +85,8 @@ def execute(asked: RunRequest) -> Executed:
     failure: str | None = None
     hook = asked.registry.manager.hook
     writer = RecordWriter(asked.folder)
+    settings = asked.job.settings
+    source = level_source(settings.load, settings.slo, settings.workload.seed)
     try:
         hook.servebench_run_started(
             event=RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path)
@@ -90,9 +94,10 @@ def execute(asked: RunRequest) -> Executed:
         lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
         telemetry = _telemetry(asked, lease)
         bench = _bench(asked, lease, writer, telemetry)
-        for level in levels(bench.settings.load, bench.settings.workload.seed):
+        while (level := source.following()) is not None:
             point, stopped = _measure(bench, level)
             points.append(point)
+            source.tell(level, point)
             write_points(asked.folder, points)
             asked.display.point(point)
             hook.servebench_point_finished(
@@ -100,7 +105,8 @@ def execute(asked: RunRequest) -> Executed:
             )
             if stopped == "interrupt":
                 raise Interrupted("interrupted")
-            if stopped is not None or bench.running.died():
+            # a dead worker is a failed point, a dead engine a failed run
+            if stopped == "engine_died" or bench.running.died():
                 raise EngineError(bench.running.died() or "the engine died under load", kind="died")
         if points and not any(point.row["requests_ok"] for point in points):
             raise LoadError(_all_failed(points))
@@ -115,7 +121,15 @@ def execute(asked: RunRequest) -> Executed:
         if telemetry is not None:
             telemetry.close()
         writer.close()
-    outcome = RunOutcome(run_id=asked.run_id, status=status, error=error, failure=failure, points=tuple(points))
+    answer = source.answer(interrupted=status != "finished")
+    outcome = RunOutcome(
+        run_id=asked.run_id,
+        status=status,
+        error=error,
+        failure=failure,
+        points=tuple(points),
+        search=answer.as_dict() if answer is not None else None,
+    )
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
     )
@@ -218,15 +232,22 @@ def _phase(
     )
     watch = Watcher(bench.display, bench.running, label, len(planned), plan.duration_s)
     spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
+    workers = worker_count(
+        settings.load.workers,
+        in_flight=min(plan.concurrency, max(1, len(planned))),
+        rate_req_s=None if warmup else level.rate,
+        cores=usable_cores(),
+    )
+    spools = worker_spools(spool, workers)
     try:
-        report, records = drive_phase(bench.target, plan, facts, spool, watch)
+        report, records = drive_phase(bench.target, plan, facts, spool, watch, workers=workers)
     except (KeyboardInterrupt, ServebenchError):
-        bench.writer.append(records_of(spool, facts))
-        discard_spool(spool)
+        bench.writer.append(records_of(spools, facts))
+        discard_spools(spools)
         raise
     records = count_missing(records, bench.tokenizer.count) if bench.tokenizer.exact else records
     bench.writer.append(records)
-    discard_spool(spool)
+    discard_spools(spools)
     return report, records
 
 
@@ -306,6 +327,7 @@ def summarize_point(
         rate=level.rate,
         repeat=level.repeat,
         warmup_s=settings.load.warmup_s,
+        workers=report.workers,
         emulated=settings.launch.name == "emulated",
     )
     row, sample = summarize(records, context=context, report=report, slo=settings.slo)

@@ -67,7 +67,6 @@ FAULTS = [
     (load(requests=50, duration_s=60.0), "load.requests=50 and load.duration_s=60 exclude each other"),
     (load(warmup_s=5.0), "load.warmup_s=5 needs load.duration_s"),
     (load(warmup_s=60.0, duration_s=60.0), "load.warmup_s=60 leaves nothing of load.duration_s=60"),
-    (load(workers=4), "load.workers=4: more than one worker is not available yet"),
     (load(max_concurrency=4), "load.max_concurrency=4 bounds open-loop levels only"),
     ({"quality": QualitySettings(name="mmlu")}, "quality=mmlu: grading answers is not available yet"),
     (length(kind="fixed"), "workload.input_tokens: kind fixed needs mean"),

@@ -17,6 +17,10 @@ FILES = sorted(path for path in CONF.rglob("*.yaml") if path.stem not in ("base"
 LATER = {"vllm", "sglang", "trtllm"}
 
 
+NEEDED = {"search_slo": ["slo=interactive"]}
+"""What an option asks for beside itself."""
+
+
 def choice(path: Path) -> str:
     return f"{path.parent.name}={path.stem}"
 
@@ -35,7 +39,7 @@ def test_each_file_opens_with_a_comment(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=choice)
 def test_each_file_composes_into_a_job(path: Path, registry: Registry) -> None:
     """Each option composes with the default job and fits its settings; an engine without a class says only that."""
-    overrides = [choice(path)]
+    overrides = [choice(path), *NEEDED.get(path.stem, [])]
     if path.parent.name == "launch" and path.stem == "attach":
         overrides += ATTACHED[1:]
     if path.parent.name == "engine":
@@ -58,7 +62,7 @@ def test_each_file_composes_with_the_real_classes(path: Path) -> None:
     if group == "engine" and option not in real.kinds["engine"]:
         pytest.skip("its class comes with a plugin or with a later version")
     chosen = {"engine": "openai", "launch": "attach", group: option}
-    overrides = [f"{key}={value}" for key, value in chosen.items()]
+    overrides = [*(f"{key}={value}" for key, value in chosen.items()), *NEEDED.get(option, [])]
     if chosen["launch"] == "attach":
         overrides += ATTACHED[1:]
         assert len(compose_jobs(overrides, real)) == 1

@@ -25,6 +25,7 @@ class Behaviour:
     key: str | None = None
     fail_every: int = 0
     usage: bool = True
+    slots: threading.Semaphore | None = None
     seen: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -68,6 +69,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        if behaviour.slots is None:
+            self._answer(body)
+            return
+        with behaviour.slots:
+            self._answer(body)
+
+    def _answer(self, body: dict[str, Any]) -> None:
+        behaviour = self.behaviour
         tokens = body["max_tokens"]
         time.sleep(behaviour.ttft_s)
         for start in range(0, tokens, behaviour.tokens_per_event):

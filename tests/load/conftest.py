@@ -14,6 +14,7 @@ import pytest
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
 from servebench.load.drive import drive
+from servebench.load.share import worker_spools
 from servebench.load.spool import read_spool
 
 HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -127,7 +128,18 @@ def serve():
 def run(tmp_path):
     """Drive requests against a server; gives the report and the exchanges by request id."""
 
-    def go(server, count=8, *, concurrency=2, watch=lambda counts: None, target=None, padding=0, at_s=None, **plan):
+    def go(
+        server,
+        count=8,
+        *,
+        concurrency=2,
+        watch=lambda counts: None,
+        target=None,
+        padding=0,
+        at_s=None,
+        workers=1,
+        **plan,
+    ):
         requests = [
             PlannedRequest(
                 request_id=f"r{i}",
@@ -145,8 +157,9 @@ def run(tmp_path):
             PointPlan(requests=requests, concurrency=concurrency, **plan),
             spool=spool,
             watch=watch,
+            workers=workers,
         )
-        exchanges = list(read_spool(spool))
+        exchanges = [exchange for path in worker_spools(spool, workers) for exchange in read_spool(path)]
         assert len({exchange.request_id for exchange in exchanges}) == len(exchanges)
         return report, {exchange.request_id: exchange for exchange in exchanges}
 

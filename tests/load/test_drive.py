@@ -329,10 +329,50 @@ def test_a_worker_that_is_killed_is_told_and_loses_nothing_finished(serve, run, 
                 if "servebench.load.worker" in child.cmdline():
                     child.kill()
 
-    with pytest.raises(LoadError, match="died by signal SIGKILL"):
-        run(serve(slow), 1000, concurrency=2, watch=kill)
+    report, _ = run(serve(slow), 1000, concurrency=2, watch=kill)
+    assert report.stopped == "worker_died"
+    assert "died by signal SIGKILL" in report.error
     (spool,) = tmp_path.glob("*.spool")
     assert sum(exchange.outcome == "complete" for exchange in read_spool(spool)) >= 5
+
+
+def test_three_workers_share_the_streams(serve, run):
+    """Every request is sent once, the level is held by all together, and the report counts them all."""
+    seen = []
+
+    def slow(connection, number, request):
+        time.sleep(0.05)
+        connection.sendall(stream())
+
+    server = serve(slow)
+    report, exchanges = run(server, 40, concurrency=7, workers=3, watch=lambda counts: seen.append(counts) or None)
+    assert sorted(server.seen) == sorted(f"r{i}" for i in range(40))
+    assert outcomes(exchanges) == {"complete": 40}
+    assert server.most_open == 7
+    assert (report.workers, report.planned, report.sent) == (3, 40, 40)
+    assert seen[-1].completed == 40
+
+
+def test_one_of_two_workers_dies(serve, run):
+    """The phase ends for both at once; what either had finished is kept."""
+    killed = []
+
+    def slow(connection, number, request):
+        time.sleep(0.02)
+        connection.sendall(stream())
+
+    def kill(counts):
+        if counts.completed >= 8 and not killed:
+            workers = [c for c in psutil.Process().children() if "servebench.load.worker" in c.cmdline()]
+            assert len(workers) == 2
+            killed.append(workers[0].kill())
+
+    began = time.monotonic()
+    report, exchanges = run(serve(slow), 2000, concurrency=4, workers=2, watch=kill)
+    assert time.monotonic() - began < 10
+    assert (report.stopped, report.workers, report.planned) == ("worker_died", 2, 2000)
+    assert outcomes(exchanges)["complete"] >= 8
+    assert set(outcomes(exchanges)) == {"complete", "cancelled"}
 
 
 COORDINATOR = """

@@ -17,6 +17,8 @@ from servebench.contracts.settings import (
     LoadSettings,
     QualitySettings,
     RunSettings,
+    SearchSettings,
+    SloSettings,
     StudySettings,
     WorkloadSettings,
 )
@@ -65,6 +67,8 @@ def section_faults(sections: Mapping[str, Any], *, launchable: bool = True) -> l
 
 
 def _levels(load: LoadSettings) -> list[str]:
+    if load.search is not None:
+        return _search(load, load.search)
     if load.rate is not None and load.concurrency is not None:
         return [
             "load.rate and load.concurrency exclude each other; use load=rate load.rate=[...], or set load.concurrency=null"
@@ -76,6 +80,34 @@ def _levels(load: LoadSettings) -> list[str]:
         return [f"{name}: the list is empty; give one level or more, such as {name}=[1,2,4]"]
     twice = [level for level, times in Counter(listed).items() if times > 1]
     return [f"{name}: {level:g} is there more than once; to repeat levels use load.repeats" for level in twice]
+
+
+def _search(load: LoadSettings, search: SearchSettings) -> list[str]:
+    faults = [
+        f"load.{name} and load.search exclude each other; leave load.{name} out, or choose another load"
+        for name in ("concurrency", "rate")
+        if getattr(load, name) is not None
+    ]
+    if search.lower > search.upper:
+        faults.append(f"load.search.lower={search.lower:g} is above load.search.upper={search.upper:g}")
+    if search.of == "concurrency":
+        faults += [
+            f"load.search.{name}={value:g}: a concurrency is a whole number"
+            for name, value in (("lower", search.lower), ("upper", search.upper))
+            if value != int(value)
+        ]
+    for name, value in (("repeats", load.repeats), ("order", load.order)):
+        if value not in (1, "ascending"):
+            faults.append(f"load.{name}={value}: a search chooses its own points; use load.search.probes_per_level")
+    return faults
+
+
+def _search_goal(load: LoadSettings, slo: SloSettings) -> list[str]:
+    if load.search is None or load.search.goal != "slo":
+        return []
+    if any(limit is not None for limit in (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms)):
+        return []
+    return [f"load={load.name} needs a limit to search for: add slo=interactive, or slo.ttft_ms= and slo.tpot_ms="]
 
 
 def _length_of_a_point(load: LoadSettings) -> list[str]:
@@ -101,9 +133,7 @@ def _length_of_a_point(load: LoadSettings) -> list[str]:
 
 def _not_yet(load: LoadSettings) -> list[str]:
     faults: list[str] = []
-    if load.workers not in (1, "auto"):
-        faults.append(f"load.workers={load.workers}: more than one worker is not available yet in this version; use 1")
-    if load.max_concurrency is not None and load.rate is None:
+    if load.max_concurrency is not None and load.rate is None and (load.search is None or load.search.of != "rate"):
         faults.append(
             f"load.max_concurrency={load.max_concurrency} bounds open-loop levels only; the levels are load.concurrency"
         )
@@ -175,6 +205,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load",), _levels),
     (("load",), _length_of_a_point),
     (("load",), _not_yet),
+    (("load", "slo"), _search_goal),
     (("quality",), _quality),
     (("workload",), _lengths),
     (("launch",), _address),

@@ -79,7 +79,7 @@ class PhaseReport:
     """What the client knows of itself after a phase. CPU in seconds of the worker processes, over `elapsed_s`.
 
     `loop_lag_ms_p99` is how late the loop came back from its naps; `clock_step_ns` how far the wall clock was stepped.
-    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, or null.
+    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, `worker_died` (`error` says how), or null.
     """
 
     started_ns: int
@@ -93,4 +93,6 @@ class PhaseReport:
     clock_step_ns: int
     stamp_source: Literal["kernel", "user"]
     stopped: str | None = None
+    error: str | None = None
     connections_opened: int = 0
+    workers: int = 1

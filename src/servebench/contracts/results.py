@@ -93,10 +93,12 @@ RunStatus = Literal["finished", "failed", "interrupted", "running"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended. `error` is the one line that the user was told; `failure` its kind."""
+    """How a run ended. `error` is the one line that the user was told; `failure` its kind. `search` is what a search for
+    a level found, as plain data (the fields of `load.search.SearchAnswer`); None where nothing was searched."""
 
     run_id: str
     status: RunStatus
     error: str | None = None
     failure: str | None = None
     points: tuple[Point, ...] = field(default_factory=tuple)
+    search: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 STRICT: Mapping[str, str] = {"extra": "forbid"}
 
@@ -143,11 +143,33 @@ class WorkloadSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """A search instead of a list of levels: each probe is a point, and no level outside the bounds is measured.
+
+    `goal` `slo`: the highest level that meets the SLO. `saturation`: where more load no longer brings more. `of` says
+    which level is searched. `confidence` is that of each decision on the SLO; `share` what counts as saturated; the
+    bracket ends `tolerance` wide. An undecided level is measured at most `probes_per_level` times.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    goal: Literal["slo", "saturation"]
+    of: Literal["concurrency", "rate"] = "concurrency"
+    lower: PositiveFloat = 1.0
+    upper: PositiveFloat = 256.0
+    confidence: Annotated[float, Ge(0.5), Lt(1)] = 0.95
+    share: Annotated[float, Gt(0), Lt(1)] = 0.95
+    tolerance: PositiveFloat = 0.05
+    probes_per_level: PositiveInt = 3
+    max_probes: PositiveInt = 24
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """Load levels and how each is driven. Exactly one of `concurrency` and `rate` names the levels.
+    """Load levels and how each is driven. Exactly one of `concurrency`, `rate` and `search` names the levels.
 
     `requests` a point: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point runs for that long
     instead. `warmup_requests` are sent before each point and are not measured (`auto`: two a stream, at most 32).
+    `workers` processes hold the streams (`auto`: one for each 2,000 streams, at most a quarter of the cores).
     `warmup_s` is cut from the front of the window. `timeout_s` bounds one request, `stall_timeout_s` a silent stream.
     """
 
@@ -155,6 +177,7 @@ class LoadSettings:
     name: str
     concurrency: tuple[PositiveInt, ...] | None = None
     rate: tuple[PositiveFloat, ...] | None = None
+    search: SearchSettings | None = None
     arrival: Literal["constant", "poisson", "gamma"] = "poisson"
     burstiness: PositiveFloat = 1.0
     max_concurrency: PositiveInt | None = None
@@ -164,7 +187,7 @@ class LoadSettings:
     warmup_s: Annotated[float, Ge(0)] = 0.0
     timeout_s: PositiveFloat = 600.0
     connect_timeout_s: PositiveFloat = 10.0
-    workers: PositiveInt | Literal["auto"] = 1
+    workers: PositiveInt | Literal["auto"] = "auto"
     repeats: PositiveInt = 1
     order: Literal["ascending", "shuffled", "interleaved"] = "ascending"
 

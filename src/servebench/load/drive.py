@@ -1,4 +1,4 @@
-"""The coordinator: starts a worker for one phase of load, watches it, and hands over what it saw."""
+"""The coordinator: starts the workers of one phase of load, watches them, and hands over what they saw."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from servebench.clock import step_ns, take_anchor
 from servebench.contracts.exchange import PhaseReport, PointPlan, Target
 from servebench.errors import LoadError, StoreError
-from servebench.load.jobs import GO, STOP, Counts, Progress, job_bytes
+from servebench.load.jobs import GO, STOP, Counts, Progress, job_bytes, summed
+from servebench.load.share import shares, together, worker_spools
+from servebench.units import NS_PER_S
 
 TICK_S = 0.1
 READY_TIMEOUT_S = 60.0
@@ -29,9 +33,14 @@ Watch = Callable[[Counts], str | None]
 
 
 class _Worker:
-    """A worker process and the lines it says."""
+    """A worker process, its share of the plan, the lines it says and the report that is the last of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: PointPlan, progress: Progress) -> None:
+        self.plan = plan
+        self.progress = progress
+        self.report: PhaseReport | None = None
+        self.died: str | None = None
+        self._began = take_anchor()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "servebench.load.worker"],
@@ -75,6 +84,41 @@ class _Worker:
             raise (StoreError if "full" in said else LoadError)(str(said["failed"]))
         return said
 
+    @property
+    def output(self) -> int:
+        """The descriptor of what it says."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def listen(self, timeout_s: float = 0.0) -> LoadError | None:
+        """Take what it says while it works. Returns how it was lost, if it was. Raises StoreError when its spool is full."""
+        try:
+            said = self.line(timeout_s)
+        except LoadError as error:
+            self.died = str(error)
+            return error
+        if said is not None and "planned" in said:
+            self.report = PhaseReport(**said)
+        return None
+
+    def epitaph(self) -> PhaseReport:
+        """What the coordinator knows of a worker that died."""
+        now, counts = take_anchor(), self.progress.read()
+        return PhaseReport(
+            started_ns=self._began.realtime_ns,
+            ended_ns=now.realtime_ns,
+            planned=len(self.plan.requests),
+            sent=counts.sent,
+            elapsed_s=(now.monotonic_ns - self._began.monotonic_ns) / NS_PER_S,
+            cpu_s=0.0,
+            loop_lag_ms_p99=None,
+            loop_lag_ms_max=None,
+            clock_step_ns=step_ns(self._began, now),
+            stamp_source="kernel",
+            stopped="worker_died",
+            error=self.died,
+        )
+
     def lost(self) -> LoadError:
         """What to say of a worker that is gone."""
         assert self.process.stderr is not None
@@ -102,52 +146,68 @@ class _Worker:
             self.process.wait()
 
 
-def drive(target: Target, plan: PointPlan, *, spool: Path, watch: Watch) -> PhaseReport:
-    """Drive one phase and return what the client knows of itself; the exchanges are in the spool (`read_spool`).
+def drive(target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers: int = 1) -> PhaseReport:
+    """Drive one phase and return what the client knows of itself; the exchanges are in the spools (`read_spool` of each
+    of `worker_spools`). All workers start together, once each has its connections.
 
-    Raises LoadError when the target cannot be reached at all or the worker died (the spool then holds what it had
-    finished), StoreError when the spool cannot be written. KeyboardInterrupt stops the worker and ends the phase with
-    a report that says `interrupt`; everything so far is in the spool. It goes on only when the worker says no more.
+    Raises LoadError when the target cannot be reached at all or a worker never started, StoreError when a spool cannot
+    be written. A worker that dies at work ends the phase for all: the report says `worker_died`, and the spools hold
+    what was finished. KeyboardInterrupt ends it with a report that says `interrupt`.
     """
-    with tempfile.TemporaryDirectory(prefix="servebench-") as folder:
-        page = Path(folder) / "progress"
-        with Progress.create(page) as progress:
-            worker = _Worker()
-            try:
-                worker.give(job_bytes(target, plan, spool, page))
-                return _watch(worker, plan, progress, watch)
-            except KeyboardInterrupt:
-                report = _stop(worker, "interrupt")
-                if report is None:
-                    raise
-                return report
-            finally:
-                worker.close()
+    plans = shares(plan, workers)
+    with tempfile.TemporaryDirectory(prefix="servebench-") as folder, ExitStack() as held:
+        crew = []
+        try:
+            for number, (share, path) in enumerate(zip(plans, worker_spools(spool, len(plans)), strict=True)):
+                page = Path(folder) / f"progress-{number}"
+                worker = _Worker(share, held.enter_context(Progress.create(page)))
+                held.callback(worker.close)
+                crew.append(worker)
+                path.touch()
+                worker.give(job_bytes(target, share, path, page))
+            return _watch(crew, plan, watch)
+        except KeyboardInterrupt:
+            reports = _stop(crew, "interrupt")
+            if not reports:
+                raise
+            return together(reports)
 
 
-def _watch(worker: _Worker, plan: PointPlan, progress: Progress, watch: Watch) -> PhaseReport:
-    if worker.line(READY_TIMEOUT_S + plan.connect_timeout_s) is None:
-        raise LoadError(f"a load worker was not ready within {READY_TIMEOUT_S + plan.connect_timeout_s:g} s")
-    worker.order(GO)
+def _watch(crew: Sequence[_Worker], plan: PointPlan, watch: Watch) -> PhaseReport:
+    ready_s = READY_TIMEOUT_S + plan.connect_timeout_s
+    deadline = time.monotonic() + ready_s
+    for worker in crew:
+        if worker.line(max(0.0, deadline - time.monotonic())) is None:
+            raise LoadError(f"a load worker was not ready within {ready_s:g} s")
+    for worker in crew:
+        worker.order(GO)
     while True:
-        said = worker.line(TICK_S)
-        counts = progress.read()
-        if said is not None:
-            watch(counts)
-            return PhaseReport(**said)
-        reason = watch(counts)
+        at_work = [worker for worker in crew if worker.report is None]
+        ready, _, _ = select.select([worker.output for worker in at_work], [], [], TICK_S)
+        lost: LoadError | None = None
+        for worker in at_work:
+            if worker.output in ready:
+                lost = worker.listen() or lost
+        reason = watch(summed(worker.progress.read() for worker in crew))
+        if lost is not None:
+            return together([*_stop(crew, "worker_died"), *(worker.epitaph() for worker in crew if worker.died)])
+        if all(worker.report is not None for worker in crew):
+            return together([worker.report for worker in crew if worker.report is not None])
         if reason is not None:
-            report = _stop(worker, reason)
-            if report is None:
-                raise worker.lost()
-            return report
+            reports = _stop(crew, reason)
+            if not reports:
+                raise crew[0].lost()
+            return together(reports)
 
 
-def _stop(worker: _Worker, reason: str) -> PhaseReport | None:
-    """Have the worker write everything down and end; None when it could not."""
-    worker.order(STOP + reason.encode() + b"\n")
-    with contextlib.suppress(LoadError, StoreError):
-        while said := worker.line(STOP_TIMEOUT_S):
-            if "planned" in said:
-                return PhaseReport(**said)
-    return None
+def _stop(crew: Sequence[_Worker], reason: str) -> list[PhaseReport]:
+    """Have all workers write everything down and end; the reports of those that could."""
+    for worker in crew:
+        if worker.report is None and not worker.died:
+            worker.order(STOP + reason.encode() + b"\n")
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    for worker in crew:
+        while worker.report is None and not worker.died and time.monotonic() < deadline:
+            with contextlib.suppress(StoreError):
+                worker.listen(max(0.0, deadline - time.monotonic()))
+    return [worker.report for worker in crew if worker.report is not None]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -126,6 +126,11 @@ class Counts:
     failed: int = 0
     in_flight: int = 0
     reads: int = 0
+
+
+def summed(counts: Iterable[Counts]) -> Counts:
+    """The counts of all workers of a phase."""
+    return Counts(*(sum(column) for column in zip(*(astuple(one) for one in counts), strict=True)))
 
 
 class Progress:

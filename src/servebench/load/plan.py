@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -72,31 +73,50 @@ def levels(load: LoadSettings, seed: int) -> tuple[Level, ...]:
     return tuple(_open(load, value, repeat) for value, repeat in by_level)
 
 
+def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests_least: int = 0) -> Level:
+    """The level of this concurrency or rate (`of`); with `requests: auto` it gets `requests_least` or more."""
+    if of == "concurrency":
+        return _closed(load, int(value), repeat, requests_least)
+    return _open(load, value, repeat, requests_least)
+
+
+_POINT = re.compile(r"(?P<of>[cq])(?P<value>[0-9.e+-]+)-r(?P<repeat>[0-9]+)")
+
+
+def level_named(load: LoadSettings, point: str) -> Level | None:
+    """The level that has this name, for what a search had measured when it was killed; None for a name of no level."""
+    found = _POINT.fullmatch(point)
+    if found is None:
+        return None
+    of = "concurrency" if found["of"] == "c" else "rate"
+    return level_at(load, float(found["value"]), int(found["repeat"]), of=of)
+
+
 def _count(load: LoadSettings, auto: int) -> int | None:
     if load.duration_s is not None:
         return None
     return load.requests if isinstance(load.requests, int) else max(REQUESTS_MIN, auto)
 
 
-def _closed(load: LoadSettings, concurrency: int, repeat: int) -> Level:
+def _closed(load: LoadSettings, concurrency: int, repeat: int, least: int = 0) -> Level:
     warmup = load.warmup_requests
     return Level(
         point=f"c{concurrency}-r{repeat}",
         concurrency=concurrency,
         repeat=repeat,
-        requests=_count(load, REQUESTS_PER_STREAM * concurrency),
+        requests=_count(load, max(least, REQUESTS_PER_STREAM * concurrency)),
         duration_s=load.duration_s,
         warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * concurrency) if warmup == "auto" else warmup,
     )
 
 
-def _open(load: LoadSettings, rate: float, repeat: int) -> Level:
+def _open(load: LoadSettings, rate: float, repeat: int, least: int = 0) -> Level:
     warmup = load.warmup_requests
     return Level(
         point=f"q{rate:g}-r{repeat}",
         concurrency=None,
         repeat=repeat,
-        requests=_count(load, math.ceil(RATE_AUTO_S * rate)),
+        requests=_count(load, max(least, math.ceil(RATE_AUTO_S * rate))),
         duration_s=load.duration_s,
         warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * RATE_WARMUP_CONCURRENCY) if warmup == "auto" else warmup,
         rate=rate,
@@ -140,7 +160,8 @@ def scheduled(level: Level, load: LoadSettings, requests: Sequence[PlannedReques
     """The requests of an open loop with their times; those of a timed point that come too late are left out."""
     if level.rate is None:
         return list(requests)
-    times = arrivals(load.arrival, level.rate, len(requests), burstiness=load.burstiness, seed=seed)
+    # a repeat has arrivals of its own, else it would repeat their luck
+    times = arrivals(load.arrival, level.rate, len(requests), burstiness=load.burstiness, seed=seed + level.repeat)
     return [
         replace(request, scheduled_s=time_s)
         for request, time_s in zip(requests, times, strict=True)

@@ -8,7 +8,11 @@ Which requests count where:
 - output throughput of the whole run: all tokens of ok requests, from the first request sent to the last one ended;
 - request throughput: ok requests that ended inside the window; goodput: ok requests sent inside it that met every SLO
   limit that is set. A request whose TPOT is undetermined (one token, or all in one event) does not fail that limit;
-- lateness: every request sent inside the window, failed ones too.
+- lateness: every request sent inside the window, failed ones too;
+- `slo_good` of `slo_requests`: every request sent inside the window, a failed one never good; in an open loop TTFT and
+  E2E are tested from the schedule, because a user waits from then on;
+- `kept_up` (open loop only): the time from the first request's schedule to the last one's, over the time from the first
+  end to the last: near 1 while the engine keeps up, smaller as its queue grows.
 
 Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, type 7). What cannot be known is None.
 """
@@ -64,6 +68,7 @@ COLUMNS = (
     *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms", "stamp_source"),
     *("window_start_ns", "window_end_ns", "point", "cache_state"),
     *(f"{name}_{side}" for name in HEADLINES for side in ("low", "high")),
+    *("slo_requests", "slo_good", "kept_up"),
 )
 """The columns of a point's row, in order; verdict and doubts are added where the row is stored."""
 
@@ -135,6 +140,8 @@ def summarize(
         **_window_columns(window),
         **_throughput(measured, ok, window, sample),
         "goodput_req_s": _goodput(inside, sample, slo),
+        **_attained(measured, window, slo, from_schedule=context.rate is not None),
+        "kept_up": _kept_up(measured) if context.rate is not None else None,
         **_client(measured, window, report, context),
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
@@ -306,10 +313,34 @@ def _rate(amount: float | None, seconds: float) -> float | None:
     return amount / seconds if amount is not None and seconds > 0 else None
 
 
-def _is_good(record: Record, slo: SloSettings) -> bool:
-    """Whether an ok request meets every limit that is set."""
+def _attained(
+    measured: Sequence[Record], window: Window | None, slo: SloSettings, *, from_schedule: bool
+) -> dict[str, Any]:
+    """How many requests were tested against the SLO and how many met it; cancelled by us is no verdict."""
+    if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
+        return {}
+    tested = [r for r in measured if r.outcome != "cancelled" and _sent_inside(r, window)]
+    # refused before anything was sent: the user got nothing all the same
+    tested += [r for r in measured if r.outcome != "cancelled" and r.sent_ns is None]
+    good = sum(r.outcome == "ok" and _is_good(r, slo, from_schedule=from_schedule) for r in tested)
+    return {"slo_requests": len(tested), "slo_good": good}
+
+
+def _kept_up(measured: Sequence[Record]) -> float | None:
+    ended = [r for r in measured if r.outcome == "ok"]
+    if len(ended) < 2:
+        return 0.0 if measured else None
+    planned_ns = max(r.scheduled_ns for r in measured) - min(r.scheduled_ns for r in measured)
+    ended_ns = max(r.ended_ns for r in measured) - min(r.ended_ns for r in ended)
+    # what was dropped was not kept up with
+    return len(ended) / len(measured) * min(1.0, planned_ns / max(ended_ns, 1))
+
+
+def _is_good(record: Record, slo: SloSettings, *, from_schedule: bool = False) -> bool:
+    """Whether an ok request meets every limit that is set; `from_schedule` counts its wait in the client too."""
+    waited = (derive.lateness_ms(record) or 0.0) if from_schedule else 0.0
     for limit, value in ((slo.ttft_ms, derive.ttft_ms(record)), (slo.e2e_ms, derive.e2e_ms(record))):
-        if limit is not None and (value is None or value > limit):
+        if limit is not None and (value is None or value + waited > limit):
             return False
     tpot = derive.tpot_ms(record)
     return slo.tpot_ms is None or tpot is None or tpot <= slo.tpot_ms

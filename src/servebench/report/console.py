@@ -99,6 +99,8 @@ class Display:
             self.out.print(points_table(outcome.points, title))
             for line in doubt_lines(outcome.points):
                 self.out.print(line)
+            for line in search_lines(outcome.search):
+                self.out.print(line)
         self._resume()
 
     def problem(self, text: str) -> None:
@@ -229,6 +231,17 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
         where = ", ".join(dict.fromkeys(levels))
         lines.append(f"{code} (at {where}): {doubt.message}; {doubt.remedy}")
     return lines
+
+
+def search_lines(search: Mapping[str, Any] | None) -> list[str]:
+    """What a search found, by what rule, and what stands against it."""
+    if search is None:
+        return []
+    return [
+        f"search: {search['said']}",
+        f"  how: {search['how']}",
+        *(f"  but: {caveat}" for caveat in search["caveats"]),
+    ]
 
 
 def study_table(rows: Sequence[tuple[str, RunOutcome]]) -> Table:

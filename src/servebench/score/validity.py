@@ -51,6 +51,7 @@ class Code(StrEnum):
     TOO_SHORT = "too_short"
     ERRORS = "errors"
     ENGINE_DIED = "engine_died"
+    WORKER_DIED = "worker_died"
     INTERRUPTED = "interrupted"
     CLIENT_BOUND = "client_bound"
     CLOCK_STEPPED = "clock_stepped"
@@ -85,6 +86,7 @@ def doubts(
         _too_short(row),
         _errors(measured, report),
         _engine_died(report),
+        _worker_died(report),
         _interrupted(measured, report),
         _client_bound(row),
         _clock_stepped(report),
@@ -178,7 +180,9 @@ def _too_short(row: Mapping[str, Any]) -> Doubt | None:
 def _failures(measured: Sequence[Record], report: PhaseReport) -> list[Record]:
     """What failed, without what we cancelled ourselves because the user stopped the point."""
     return [
-        r for r in measured if r.outcome != "ok" and not (r.outcome == "cancelled" and report.stopped == "interrupt")
+        r
+        for r in measured
+        if r.outcome != "ok" and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died"))
     ]
 
 
@@ -207,6 +211,17 @@ def _engine_died(report: PhaseReport) -> Doubt | None:
         message=f"the engine died after {report.sent} of {report.planned} requests were sent",
         remedy="read the last lines of engine.log; out of memory is the usual cause: lower engine.gpu_memory_fraction, "
         "engine.max_num_seqs or engine.max_model_len",
+        void=True,
+    )
+
+
+def _worker_died(report: PhaseReport) -> Doubt | None:
+    if report.stopped != "worker_died":
+        return None
+    return Doubt(
+        code=Code.WORKER_DIED,
+        message=f"{report.error or 'a load worker died'}: {report.sent} of {report.planned} requests had been sent",
+        remedy="look whether the kernel killed it for want of memory (dmesg), and run the point again",
         void=True,
     )
 

@@ -114,6 +114,9 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
             found[f"{kind}/{phase['name']}_s"] = float(phase["seconds"])
         if start.get("seconds") is not None:
             found[f"{kind}_s"] = float(start["seconds"])
+    search = manifest.get("search") or {}
+    if search.get("level") is not None:
+        found["search_level"] = float(search["level"])
     return found
 
 
@@ -149,6 +152,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
         "servebench.engine_version": str(manifest.get("engine_version") or ""),
         "servebench.emulated": str(config.get("launch", {}).get("name") == "emulated").lower(),
         "servebench.error": redact_text(state.error or ""),
+        **({"servebench.search": manifest["search"]["outcome"]} if manifest.get("search") else {}),
         **{
             f"servebench.{group}": str(config.get(group, {}).get("name", ""))
             for group in ("engine", "launch", "model", "gpu", "workload", "load")

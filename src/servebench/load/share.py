@@ -1,0 +1,95 @@
+"""One phase of load over several worker processes: who gets what, and what they say together. All but `usable_cores` is pure."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
+
+STREAMS_PER_WORKER = 2000
+"""One process holds more than that without losing exactness; two share the sending of a burst of answers that end
+together. `auto` goes no further than the machine's idle cores."""
+
+REQUESTS_S_PER_WORKER = 500.0
+CORES_PER_WORKER = 4
+"""`auto` leaves three cores of four to whatever else runs here: the engine may be one of it."""
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_count(asked: int | Literal["auto"], *, in_flight: int, rate_req_s: float | None, cores: int) -> int:
+    """How many workers a phase gets: as asked, and never more than it has streams.
+
+    `auto`: one for each STREAMS_PER_WORKER streams (REQUESTS_S_PER_WORKER requests a second in an open loop), but no
+    more than a quarter of the cores, and at least one.
+    """
+    if asked != "auto":
+        return max(1, min(asked, in_flight))
+    streams = in_flight / STREAMS_PER_WORKER if rate_req_s is None else rate_req_s / REQUESTS_S_PER_WORKER
+    return max(1, min(math.ceil(streams), cores // CORES_PER_WORKER, in_flight))
+
+
+def worker_spools(spool: Path, workers: int) -> list[Path]:
+    """Each worker's spool: the first has the phase's own name."""
+    return [spool, *(spool.with_name(f"{spool.stem}.w{number}{spool.suffix}") for number in range(1, workers))]
+
+
+def shares(plan: PointPlan, workers: int) -> list[PointPlan]:
+    """The plan of each worker: streams and requests in equal parts, the requests of a session all to one worker.
+
+    Requests are dealt in order, as to the streams of one worker, so that each worker's last is among the last. A worker
+    with one stream more than another gets requests in proportion.
+    """
+    if workers == 1:
+        return [plan]
+    streams = [plan.concurrency // workers + (number < plan.concurrency % workers) for number in range(workers)]
+    dealt: list[list[PlannedRequest]] = [[] for _ in range(workers)]
+    of_session: dict[str, int] = {}
+    for request in plan.requests:
+        to = of_session.get(request.session_id) if request.session_id is not None else None
+        if to is None:
+            to = min(range(workers), key=lambda number: ((len(dealt[number]) + 1) / streams[number], number))
+            if request.session_id is not None:
+                of_session[request.session_id] = to
+        dealt[to].append(request)
+    spare = None if plan.connections is None else max(1, plan.connections // workers)
+    return [
+        replace(plan, requests=requests, concurrency=count, connections=spare)
+        for requests, count in zip(dealt, streams, strict=True)
+        if requests
+    ]
+
+
+def together(reports: Sequence[PhaseReport]) -> PhaseReport:
+    """What the workers of one phase say together: sums of what adds up, and the worst of what does not.
+
+    `workers` counts those that told something. Raises ValueError for none.
+    """
+    if not reports:
+        raise ValueError("no worker said anything")
+    lags_p99 = [report.loop_lag_ms_p99 for report in reports if report.loop_lag_ms_p99 is not None]
+    lags_max = [report.loop_lag_ms_max for report in reports if report.loop_lag_ms_max is not None]
+    return PhaseReport(
+        started_ns=min(report.started_ns for report in reports),
+        ended_ns=max(report.ended_ns for report in reports),
+        planned=sum(report.planned for report in reports),
+        sent=sum(report.sent for report in reports),
+        elapsed_s=max(report.elapsed_s for report in reports),
+        cpu_s=sum(report.cpu_s for report in reports),
+        loop_lag_ms_p99=max(lags_p99, default=None),
+        loop_lag_ms_max=max(lags_max, default=None),
+        clock_step_ns=max((report.clock_step_ns for report in reports), key=abs),
+        stamp_source="user" if any(report.stamp_source == "user" for report in reports) else "kernel",
+        stopped=next((report.stopped for report in reports if report.stopped), None),
+        error=next((report.error for report in reports if report.error), None),
+        connections_opened=sum(report.connections_opened for report in reports),
+        workers=sum(report.workers for report in reports),
+    )
