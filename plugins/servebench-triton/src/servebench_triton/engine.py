@@ -172,7 +172,8 @@ class TritonEngine(Engine):
         settings = context.engine
         assert isinstance(settings, TritonSettings)
         model = context.model
-        repository = str(context.cache_dir / "triton" / f"models-{context.port}")
+        # one model to a repository: Triton would load whatever else lies there
+        repository = str(context.cache_dir / "triton" / f"{context.port}-{safe_name(model.name)}")
         if settings.model_repository is not None:
             repository = settings.model_repository
         words = [settings.executable or "python3", settings.frontend, "--model-repository", repository]
