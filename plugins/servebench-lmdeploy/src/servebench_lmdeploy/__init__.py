@@ -1,0 +1,1 @@
+"""servebench engine plugin: LMDeploy, by the TurboMind or the PyTorch engine."""

@@ -1,0 +1,1 @@
+"""servebench engine plugin: Ollama."""

@@ -1,0 +1,1 @@
+"""servebench engine plugin: Hugging Face's Text Generation Inference."""

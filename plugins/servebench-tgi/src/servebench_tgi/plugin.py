@@ -1,0 +1,23 @@
+"""What this plugin offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from servebench.contracts.engine import Engine
+from servebench.contracts.hooks import hookimpl
+from servebench_tgi.engine import TgiEngine
+
+requires_api = 1
+
+
+@hookimpl
+def servebench_engines() -> Sequence[type[Engine]]:
+    """The engine."""
+    return (TgiEngine,)
+
+
+@hookimpl
+def servebench_config_paths() -> Sequence[str]:
+    """Its config group."""
+    return ("pkg://servebench_tgi.conf",)

@@ -1,0 +1,1 @@
+"""servebench engine plugin: Triton's OpenAI frontend over vLLM or TensorRT-LLM."""
