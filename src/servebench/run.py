@@ -20,6 +20,7 @@ from servebench.engine.tokenize import engine_tokenizer
 from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
 from servebench.load.plan import Level, levels, point_plan, scheduled, supply
+from servebench.measure.compliance import json_columns
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, records_of, target_of
@@ -142,13 +143,13 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
         requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
         report, _ = _phase(bench, level, requests, warmup=True, label=f"{name}: warm-up")
         if report.stopped:
-            return _point(bench, level, [], report, planned=0), report.stopped
+            return _point(bench, level, [], [], report, planned=0), report.stopped
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
     requests = _requests(bench, supply(level, rate_req_s), level.point)
     report, records = _phase(bench, level, requests, warmup=False, label=name)
     counted = level.requests is not None or level.rate is not None
     planned = report.planned if counted else report.sent
-    return _point(bench, level, records, report, planned=planned), report.stopped
+    return _point(bench, level, requests, records, report, planned=planned), report.stopped
 
 
 def _requests(bench: _Bench, count: int, stream: str) -> Sequence[Request]:
@@ -189,11 +190,20 @@ def _phase(
     return report, records
 
 
-def _point(bench: _Bench, level: Level, records: Sequence[Record], report: PhaseReport, *, planned: int) -> Point:
+def _point(
+    bench: _Bench,
+    level: Level,
+    requests: Sequence[Request],
+    records: Sequence[Record],
+    report: PhaseReport,
+    *,
+    planned: int,
+) -> Point:
     row = summarize_point(
         bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version
     )
     row["requests_planned"] = planned
+    row.update(json_columns(records, requests))
     found = doubts(
         row,
         records,
