@@ -32,12 +32,13 @@ def servebench_launchers() -> Sequence[type[Launcher]]:
 
 @hookimpl
 def servebench_workloads() -> Sequence[type[Workload]]:
-    """Prompts of real people, prompts that share nothing, and questions about shared documents."""
+    """What servebench can ask of an engine."""
     from servebench.workload.rag_prefix import RagPrefixWorkload
     from servebench.workload.sharegpt import ShareGptWorkload
+    from servebench.workload.structured_json import StructuredJsonWorkload
     from servebench.workload.unique import UniqueWorkload
 
-    return (ShareGptWorkload, UniqueWorkload, RagPrefixWorkload)
+    return (ShareGptWorkload, UniqueWorkload, RagPrefixWorkload, StructuredJsonWorkload)
 
 
 @hookimpl

@@ -24,6 +24,7 @@ from servebench.keeper import EngineKeeper, Lease
 from servebench.load.plan import Level, point_plan, scheduled, supply
 from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import level_source
+from servebench.measure.compliance import json_columns
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
@@ -177,7 +178,7 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
         requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
         report, _ = _phase(bench, level, requests, warmup=True, label=f"{name}: warm-up")
         if report.stopped:
-            return _point(bench, level, [], report, planned=0, readings=(), cache="as_is"), report.stopped
+            return _point(bench, level, [], [], report, planned=0, readings=(), cache="as_is"), report.stopped
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
     requests = _requests(bench, supply(level, rate_req_s), level.point)
     cache = _prepare_cache(bench)
@@ -188,7 +189,7 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
     counted = level.requests is not None or level.rate is not None
     planned = report.planned if counted else report.sent
-    point = _point(bench, level, records, report, planned=planned, readings=readings, cache=cache)
+    point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)
     return point, report.stopped
 
 
@@ -254,6 +255,7 @@ def _phase(
 def _point(
     bench: _Bench,
     level: Level,
+    requests: Sequence[Request],
     records: Sequence[Record],
     report: PhaseReport,
     *,
@@ -265,6 +267,7 @@ def _point(
         bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version
     )
     row["requests_planned"] = planned
+    row.update(json_columns(records, requests))
     row["cache_state"] = cache
     _add_telemetry(row, readings)
     found = doubts(

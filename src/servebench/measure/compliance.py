@@ -1,0 +1,89 @@
+"""Whether answers are JSON of the schema that was asked for, and what enforcing it cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from servebench.contracts.request import Request
+from servebench.contracts.results import Record
+from servebench.measure import derive
+
+
+@dataclass(frozen=True)
+class Compliance:
+    """`parsed`: the text is one JSON value and nothing else. `valid`: it fits the schema too. `reason`: why not."""
+
+    parsed: bool
+    valid: bool
+    reason: str | None = None
+
+
+def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:
+    """Judge one answer. Blanks around the JSON are allowed, a code fence or a word is not; NaN and Infinity are no JSON.
+
+    The schema is read as draft 2020-12; `format` is an annotation there and not tested. Raises
+    `jsonschema.SchemaError` for a schema that is none.
+    """
+    validator = _validator(schema)
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return Compliance(parsed=False, valid=False, reason=f"no JSON: {error}")
+    worst = next(iter(validator.iter_errors(value)), None)
+    if worst is None:
+        return Compliance(parsed=True, valid=True)
+    return Compliance(parsed=True, valid=False, reason=f"{worst.json_path}: {worst.message}")
+
+
+def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:
+    Draft202012Validator.check_schema(dict(schema))
+    return Draft202012Validator(dict(schema))
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
+
+
+def json_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict[str, float | None]:
+    """The columns of a point that say how well schemas were kept. None where there is nothing to say it of.
+
+    `json_compliance`: the share of ok requests with an enforced schema whose answer fits it; an answer that was cut at
+    its length is none. `json_compliance_unconstrained`: the same of their twins, which were only told the schema.
+    `constraint_ttft_ms` and `constraint_tpot_ms`: the mean over pairs, both ok, of the constrained request's time less
+    its twin's. Warm-up records are left out.
+    """
+    ok = {r.request_id: r for r in records if not r.warmup and r.outcome == "ok"}
+    bound = [r for r in requests if r.schema is not None]
+    if not bound:
+        return {}
+    twins = [
+        r for r in requests if r.schema is None and isinstance(r.reference, Mapping) and r.reference.get("twin_of")
+    ]
+    pairs = [
+        (ok[twin.reference["twin_of"]], ok[twin.request_id])
+        for twin in twins
+        if twin.request_id in ok and twin.reference["twin_of"] in ok
+    ]
+    return {
+        "json_compliance": _share([(ok[r.request_id].text, r.schema or {}) for r in bound if r.request_id in ok]),
+        "json_compliance_unconstrained": _share(
+            [(ok[r.request_id].text, r.reference["schema"]) for r in twins if r.request_id in ok]
+        ),
+        "constraint_ttft_ms": _difference([(derive.ttft_ms(a), derive.ttft_ms(b)) for a, b in pairs]),
+        "constraint_tpot_ms": _difference([(derive.tpot_ms(a), derive.tpot_ms(b)) for a, b in pairs]),
+    }
+
+
+def _share(answers: Sequence[tuple[str, Mapping[str, Any]]]) -> float | None:
+    return fmean(compliance(text, schema).valid for text, schema in answers) if answers else None
+
+
+def _difference(pairs: Sequence[tuple[float | None, float | None]]) -> float | None:
+    known = [a - b for a, b in pairs if a is not None and b is not None]
+    return fmean(known) if known else None

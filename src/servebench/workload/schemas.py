@@ -1,0 +1,111 @@
+"""The JSON Schemas that ship with servebench, and documents made to fit them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+Tier = Literal["flat", "enum", "array", "nested", "hard"]
+"""How hard a schema is: plain fields; choices and ranges; lists; objects in objects; references and alternatives."""
+
+TIERS: tuple[Tier, ...] = get_args(Tier)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to make of some notes: `schema` as it is sent, `source` with the `examples` that values are drawn from."""
+
+    name: str
+    tier: Tier
+    words: str
+    schema: Mapping[str, Any]
+    source: Mapping[str, Any]
+
+
+@cache
+def builtin_tasks() -> tuple[Task, ...]:
+    """The shipped schemas, four of each tier, easiest first."""
+    text = files("servebench.workload").joinpath("data", "schemas.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.split("\n") if line]
+    return tuple(
+        Task(row["name"], row["tier"], row["task"], without_examples(row["schema"]), row["schema"]) for row in rows
+    )
+
+
+def without_examples(schema: Any) -> Any:
+    """A schema without its `examples`: they would tell the model the values, and not every engine takes the word."""
+    if isinstance(schema, Mapping):
+        # a property may well be called so; a keyword is a list
+        return {
+            key: without_examples(value)
+            for key, value in schema.items()
+            if not (key == "examples" and isinstance(value, list))
+        }
+    return [without_examples(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def instance(source: Mapping[str, Any], rng: random.Random) -> Any:
+    """A document that fits a schema of the shipped kind. Raises ValueError for keywords that those do not use."""
+    return _instance(source, source, rng)
+
+
+def _instance(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random) -> Any:
+    if "$ref" in schema:
+        return _instance(root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, rng)
+    if "anyOf" in schema:
+        return _instance(rng.choice(schema["anyOf"]), root, rng)
+    if "const" in schema:
+        return schema["const"]
+    for key in ("enum", "examples"):
+        if key in schema:
+            return rng.choice(schema[key])
+    return _of_type(schema, root, rng)
+
+
+def _of_type(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random) -> Any:
+    match schema.get("type"):
+        case "object":
+            return {key: _instance(value, root, rng) for key, value in schema["properties"].items()}
+        case "array":
+            count = rng.randint(schema["minItems"], schema["maxItems"])
+            if schema.get("uniqueItems"):
+                return rng.sample(schema["items"]["examples"], count)
+            return [_instance(schema["items"], root, rng) for _ in range(count)]
+        case "integer":
+            return rng.randint(schema["minimum"], schema["maximum"])
+        case "boolean":
+            return rng.random() < 0.5
+        case "null":
+            return None
+    raise ValueError(f"cannot make a document for {schema}")
+
+
+def notes(document: Any) -> str:
+    """The facts of a document as plain lines, `customer, address, city: Oslo`, in the document's order."""
+    return "\n".join(f"- {place}: {value}" for place, value in _facts(document, ""))
+
+
+def _facts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _facts(item, f"{place}, {_plain(key)}" if place else _plain(key))
+    elif isinstance(value, list):
+        if not value:
+            yield place, "none"
+        for index, item in enumerate(value, 1):
+            yield from _facts(item, f"{place} {index}")
+    elif value is None:
+        yield place, "unknown"
+    elif isinstance(value, bool):
+        yield place, "yes" if value else "no"
+    else:
+        yield place, str(value)
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", " ")

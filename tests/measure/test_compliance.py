@@ -1,0 +1,83 @@
+"""Schema validity of answers, and the cost of enforcing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from servebench.contracts.request import Request
+from servebench.contracts.results import Record
+from servebench.measure.compliance import compliance, json_columns
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+Make = Callable[..., Record]
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed", "valid"),
+    [
+        ('{"n": 1}', True, True),
+        (' \n{"n": 1}\n', True, True),
+        ('{"n": 1.5}', True, False),
+        ('{"n": 1, "m": 2}', True, False),
+        ("{}", True, False),
+        ("[1]", True, False),
+        ('{"n": 1', False, False),
+        ('```json\n{"n": 1}\n```', False, False),
+        ('{"n": 1} that is it', False, False),
+        ('{"n": NaN}', False, False),
+        ("", False, False),
+        ("[" * 100_000, False, False),
+    ],
+)
+def test_compliance(text: str, parsed: bool, valid: bool) -> None:
+    """One JSON value that fits, with nothing but blanks around it."""
+    found = compliance(text, SCHEMA)
+    assert (found.parsed, found.valid) == (parsed, valid)
+    assert (found.reason is None) == valid
+
+
+def test_the_reason_names_the_place() -> None:
+    """Where in the answer it goes wrong, and how."""
+    assert compliance('{"n": "x"}', SCHEMA).reason == "$.n: 'x' is not of type 'integer'"
+
+
+def asked(request_id: str, *, twin_of: str | None = None) -> Request:
+    reference = {"schema": SCHEMA, "twin_of": twin_of}
+    return Request(request_id=request_id, prompt="", schema=None if twin_of else SCHEMA, reference=reference)
+
+
+def answer(make: Make, request_id: str, text: str, stamps: list[float], outcome: str = "ok") -> Record:
+    return replace(make(0, stamps), request_id=request_id, text=text, outcome=outcome)
+
+
+def test_columns(make: Make) -> None:
+    """Shares over ok requests only; costs over pairs of which both are ok."""
+    requests = [asked("a"), asked("a-free", twin_of="a"), asked("b"), asked("b-free", twin_of="b"), asked("c")]
+    records = [
+        answer(make, "a", '{"n": 1}', [30, 40]),
+        answer(make, "a-free", "well: 1", [10, 16]),
+        answer(make, "b", '{"n": ', [90, 95]),
+        answer(make, "b-free", "", [10], outcome="timeout"),
+        answer(make, "c", "{}", [5], outcome="reset"),
+    ]
+    found = json_columns(records, requests)
+    assert found["json_compliance"] == 0.5
+    assert found["json_compliance_unconstrained"] == 0.0
+    assert found["constraint_ttft_ms"] == pytest.approx(20)
+    assert found["constraint_tpot_ms"] == pytest.approx(4)
+
+
+def test_nothing_to_say(make: Make) -> None:
+    """Without schemas there is no column; without ok answers there is no share."""
+    plain = Request(request_id="a", prompt="", reference={"answer": 4})
+    assert json_columns([answer(make, "a", "4", [1])], [plain]) == {}
+    assert set(json_columns([], [asked("a")]).values()) == {None}

@@ -1,0 +1,125 @@
+"""Notes to be turned into JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from omegaconf import OmegaConf
+from pydantic import TypeAdapter
+
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.settings import LengthSettings
+from servebench.errors import ConfigError
+from servebench.workload.structured_json import StructuredJsonSettings, StructuredJsonWorkload
+
+Text = Callable[[Request], str]
+CONF = Path(__file__).parents[2] / "conf" / "workload"
+
+
+def workload(**keys: Any) -> StructuredJsonWorkload:
+    return StructuredJsonWorkload(StructuredJsonSettings(name="structured_json", **keys))
+
+
+def asked(tokenizer: Tokenizer, count: int = 40, stream: str = "c1-0", **keys: Any) -> list[Request]:
+    return list(workload(**keys).requests(count, stream=stream, tokenizer=tokenizer))
+
+
+def test_what_is_expected_is_in_the_prompt_and_fits_the_schema(pieces: Tokenizer, text_of: Text) -> None:
+    """The reference document fits the schema that is sent, and every text in it stands in the notes."""
+    for request in asked(pieces, 100):
+        assert isinstance(request.reference, Mapping)
+        assert request.schema == request.reference["schema"]
+        assert request.schema is not None
+        expected = request.reference["expected"]
+        assert Draft202012Validator(dict(request.schema)).is_valid(expected)
+        assert f": {next(iter(expected.values()))}" in text_of(request)
+        assert '"additionalProperties":false' in text_of(request)
+
+
+def test_twins(pieces: Tokenizer, text_of: Text) -> None:
+    """Half of the requests are the others without the schema enforced, next to them, in an order that is drawn."""
+    requests = asked(pieces, 200, twins=True)
+    by_id = {request.request_id: request for request in requests}
+    assert len(by_id) == 200
+    twins = [request for request in requests if request.schema is None]
+    assert len(twins) == 100
+    for twin in twins:
+        bound = by_id[twin.reference["twin_of"]]
+        assert text_of(bound) == text_of(twin)
+        assert bound.schema == twin.reference["schema"]
+        assert bound.reference["expected"] == twin.reference["expected"]
+        assert abs(requests.index(bound) - requests.index(twin)) == 1
+    first = sum(request.schema is None for request in requests[::2])
+    assert 30 < first < 70
+
+
+def test_an_odd_count_ends_with_a_constrained_one(pieces: Tokenizer) -> None:
+    """As many requests as asked for; the one without a twin is constrained."""
+    requests = asked(pieces, 7, twins=True)
+    assert len(requests) == 7
+    assert requests[-1].schema is not None
+
+
+def test_cold_twins_do_not_share_a_beginning(pieces: Tokenizer, text_of: Text) -> None:
+    """A salt of its own before each: no request profits from another, nor from another stream."""
+    texts = [
+        text_of(request)[:14]
+        for stream in ("warmup-c1-0", "c1-0")
+        for request in asked(pieces, 100, stream, twins=True, cache="cold")
+    ]
+    assert len(set(texts)) == 200
+
+
+def test_exact_lengths(any_tokenizer: Tokenizer, text_of: Text) -> None:
+    """With a length asked for, prompts are filled up to it exactly; what was there before stays whole."""
+    spec = LengthSettings(kind="uniform", min=2500, max=3000)
+    for request in asked(any_tokenizer, 10, input_tokens=spec, tiers=("flat",)):
+        assert any_tokenizer.count([text_of(request)]) == [request.prompt_tokens]
+        assert 2500 <= (request.prompt_tokens or 0) <= 3000
+        assert "JSON Schema:" in text_of(request)
+
+
+def test_counts_of_prompts_as_they_are(any_tokenizer: Tokenizer, text_of: Text) -> None:
+    """Without a length the count is that of the text."""
+    requests = asked(any_tokenizer, 20)
+    assert [request.prompt_tokens for request in requests] == any_tokenizer.count([text_of(r) for r in requests])
+
+
+def test_too_short_is_an_error(pieces: Tokenizer) -> None:
+    """A prompt is never cut: the error says how long it must be."""
+    with pytest.raises(ConfigError, match=r"up to \d+ tokens"):
+        asked(pieces, input_tokens=60)
+
+
+def test_tiers_choose_schemas(pieces: Tokenizer) -> None:
+    """Only the tiers asked for; all by default."""
+    assert {r.reference["tier"] for r in asked(pieces, 50, tiers=("hard", "flat"))} == {"hard", "flat"}
+    assert len({r.reference["name"] for r in asked(pieces, 300)}) == 20
+
+
+def test_the_schema_can_be_kept_from_the_prompt(pieces: Tokenizer, text_of: Text) -> None:
+    """Then only the engine knows it."""
+    (request,) = asked(pieces, 1, show_schema=False)
+    assert "additionalProperties" not in text_of(request)
+    assert request.schema is not None
+
+
+def test_faults() -> None:
+    """No tier, or answers that must go on after their end, are told before anything starts."""
+    assert ["workload.tiers" in line for line in workload(tiers=()).check()] == [True]
+    assert ["workload.exact_output" in line for line in workload(exact_output=True).check()] == [True]
+    assert workload().check() == []
+
+
+def test_config_file() -> None:
+    """The shipped config has only keys that the settings know, and their defaults but for length and cache."""
+    plain = OmegaConf.to_container(OmegaConf.load(CONF / "structured_json.yaml"))
+    assert isinstance(plain, dict)
+    del plain["defaults"]
+    plain["tiers"] = tuple(plain["tiers"])
+    settings = TypeAdapter(StructuredJsonSettings).validate_python(plain)
+    assert settings == StructuredJsonSettings(name="structured_json", output_tokens=512, cache="cold")
