@@ -16,6 +16,8 @@ VERBS = {
     "plugins": "list plugins, what each offers and what is wrong with the broken ones (--json)",
     "sync": "send studies to MLflow that a dead tracking server, or kill -9, kept back: sync [STUDY ...]",
     "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
+    "ls": "list runs, all or those that are what the words say: ls [engine=vllm ...] (--json)",
+    "show": "what a run or study was and what came of it: show RUN|STUDY (--json)",
     "help": "show this text",
 }
 
@@ -59,6 +61,16 @@ def _recover(words: Sequence[str]) -> int:
     return recover(words)
 
 
+def _decide(verb: str) -> Callable[[Sequence[str]], int]:
+    def do(words: Sequence[str]) -> int:
+        from servebench import decide
+
+        code: int = getattr(decide, verb)(words)
+        return code
+
+    return do
+
+
 def _help(_: Sequence[str]) -> int:
     from servebench import config
     from servebench.registry import registry
@@ -79,6 +91,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "plugins": _plugins,
     "sync": _sync,
     "recover": _recover,
+    **{verb: _decide(verb) for verb in ("ls", "show")},
     "help": _help,
     "--help": _help,
     "-h": _help,
