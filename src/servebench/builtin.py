@@ -23,11 +23,12 @@ def servebench_engines() -> Sequence[type[Engine]]:
 
 @hookimpl
 def servebench_launchers() -> Sequence[type[Launcher]]:
-    """A process of our own, or an endpoint that somebody else runs."""
+    """A process of our own, a container, or an endpoint that somebody else runs."""
     from servebench.engine.attach import AttachLauncher
+    from servebench.engine.docker import DockerLauncher
     from servebench.engine.process import ProcessLauncher
 
-    return (ProcessLauncher, AttachLauncher)
+    return (ProcessLauncher, DockerLauncher, AttachLauncher)
 
 
 @hookimpl

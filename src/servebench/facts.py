@@ -38,6 +38,7 @@ def engine_facts(lease: Lease) -> dict[str, Any]:
         "engine_version": running.version,
         "endpoint": running.base_url,
         "served_model": running.model,
+        "image": getattr(running, "image", None),
         "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,
         "engine_log": f"{lease.owner_log.parent.name}/{lease.owner_log.name}",
         "resolved_settings": lease.resolved,

@@ -89,7 +89,7 @@ class EngineKeeper:
         engine = self._registry.engine(settings.engine.name)
         launcher: Launcher = self._registry.launcher(settings.launch.name)
         context = launch_context(settings, self._cache_dir)
-        if settings.launch.name != "attach":
+        if launcher.asks_engine == "all":
             self._display.status(f"preparing {engine.name}")
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")

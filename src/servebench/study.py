@@ -102,12 +102,13 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         engine = registry.engine(settings.engine.name)
         usual = replace(settings, engine=replace(settings.engine, port=settings.engine.port or engine.default_port))
         context = launch_context(usual, cache_folder())
-        faults = engine.check(context)
-        refused = [fault for fault in faults if fault.startswith("engine.")]
+        launcher = registry.launcher(settings.launch.name)
+        faults = engine.check(context) if launcher.asks_engine == "all" else []
+        refused = engine.refused(context)
         if refused:
             raise PreflightError("\n".join(refused))
         sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
-        sys.stdout.write(describe_command(engine.command(context)) + "\n")
+        sys.stdout.write(describe_command(launcher.command(engine, context, settings.launch)) + "\n")
     return 0
 
 
@@ -118,9 +119,12 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
         settings = job.settings
         engine = registry.engine(settings.engine.name)
         context = launch_context(settings, cache_folder())
-        if settings.launch.name != "attach":
+        launcher = registry.launcher(settings.launch.name)
+        if launcher.asks_engine == "all":
             faults += engine.check(context)
-        faults += registry.launcher(settings.launch.name).check(engine, context, settings.launch)
+        elif launcher.asks_engine == "settings":
+            faults += engine.refused(context)
+        faults += launcher.check(engine, context, settings.launch)
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))

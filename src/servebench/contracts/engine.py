@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
@@ -101,6 +101,8 @@ class Engine:
     phases: ClassVar[Sequence[PhaseMarker]] = ()
     hints: ClassVar[Sequence[LogHint]] = ()
     needs_gpu: ClassVar[bool] = True
+    container: ClassVar[ContainerImage | None] = None
+    """For `launch=docker`; null when the engine has no official image, so that the user must name one."""
     launchable: ClassVar[bool] = True
     """False for an endpoint that only somebody else starts (`openai`)."""
 
@@ -108,6 +110,15 @@ class Engine:
         """What makes this command impossible, one line each: a setting that the engine has no flag for, a missing
         executable with the way to install it. Reads the machine, changes nothing."""
         return []
+
+    def refused(self, context: LaunchContext) -> list[str]:
+        """What `check` says of settings, and not of what this machine lacks: a line about a setting begins with its key,
+        `engine.`. This is what counts for a launcher that does not run the engine's program from this machine."""
+        return [
+            line
+            for line in self.check(context)
+            if line.startswith("engine.") and not line.startswith("engine.executable")
+        ]
 
     def prepare(self, context: LaunchContext, say: Say) -> None:
         """Bring what the command needs (a model file). May take long and say so. Raises EngineError."""
@@ -148,6 +159,22 @@ class Engine:
             }
         body.update(request.extra)
         return path, body
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerImage:
+    """The engine's official image. `entrypoint`: the words of the engine's command that the image supplies itself.
+
+    `caches` maps folders below the user's home to where the image expects them (model downloads, compiled kernels):
+    they are mounted, so that a second start finds them. `arguments` are further words of `docker run`.
+    """
+
+    image: str
+    entrypoint: tuple[str, ...] = ()
+    executable: str | None = None
+    """What `engine.executable` is inside the image, where the engine's default is another."""
+    caches: Mapping[str, str] = field(default_factory=lambda: {".cache/huggingface": "/root/.cache/huggingface"})
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,10 +225,17 @@ class Launcher:
 
     name: ClassVar[str]
     settings_type: ClassVar[type[LaunchSettings]] = LaunchSettings
+    asks_engine: ClassVar[Literal["all", "settings", "nothing"]] = "all"
+    """What of the engine's `check` and `prepare` this launch needs: `all` where its program runs from this machine,
+    `settings` where only its command line does (a container, an emulation), `nothing` for a server of somebody else."""
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """What makes this launch impossible, one line each. Changes nothing."""
         return []
+
+    def command(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> Command:
+        """What `--cfg command` prints. Pure. Raises ConfigError."""
+        return engine.command(context)
 
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say

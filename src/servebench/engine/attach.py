@@ -86,6 +86,7 @@ class AttachLauncher(Launcher):
     """Finds a running server and makes sure that it serves the asked model."""
 
     name = "attach"
+    asks_engine = "nothing"
     settings_type = AttachSettings
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:

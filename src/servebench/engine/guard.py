@@ -1,13 +1,14 @@
 """The guard: a small process between servebench and an engine, so that the engine never outlives servebench.
 
-    python -S -E guard.py CONTROL_FD REPORT_FD LOG STOP_TIMEOUT_S -- COMMAND...
+    python -S -E guard.py CONTROL_FD REPORT_FD LOG STOP_TIMEOUT_S [FINISH...] -- COMMAND...
 
 Standard library only, and run by path, so that it starts at once and weighs little. It is started as the leader of a
 session of its own (a terminal's Ctrl-C does not reach the engine), makes itself the reaper of orphaned descendants,
 starts the command in a process group with output to LOG, and reports `pid N`, then `ended exit CODE killed PIDS left
 PIDS` (or `ended signal NUMBER ...`). CONTROL_FD is the read end of a pipe whose write end only servebench holds: a byte
 there, or its end, or the end of servebench's process (even by kill -9), makes the guard stop the engine: SIGTERM to the
-group, a deadline, SIGKILL to every descendant. When the engine ends by itself, what it leaves behind is killed too. The
+group, a deadline, SIGKILL to every descendant. When the engine ends by itself, what it leaves behind is killed too. FINISH,
+if given, is a command that is run when all that is done: it removes what is no descendant, such as a container. The
 guard sleeps otherwise: it takes no CPU while load runs. It ends with the engine's exit code (128 + N for a signal).
 """
 
@@ -23,6 +24,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 POLL_S = 0.02
 KILL_ROUNDS_S = 5.0
+FINISH_S = 30.0
 EXEC_FAILED = 127
 
 
@@ -200,7 +202,9 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     process_control(PR_SET_CHILD_SUBREAPER, 1)
     stopping, wake = orders(control), woken_by_children()
-    engine = start(arguments[5:], log)
+    border = arguments.index("--")
+    finish, command = arguments[4:border], arguments[border + 1 :]
+    engine = start(command, log)
     try:  # noqa: SIM105 - importing contextlib would lengthen the start
         os.setpgid(engine, engine)
     except OSError:
@@ -210,10 +214,23 @@ def main(arguments: list[str]) -> int:
     if status is None:
         status = terminate(engine, stop_timeout_s)
     killed, left = kill_all(engine)
+    if finish:
+        run_finish(finish)
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     words = f"signal {-code}" if code < 0 else f"exit {code}"
     say(report, f"ended {words} killed {_listed(killed)} left {_listed(left)}")
     return 128 - code if code < 0 else code
+
+
+def run_finish(finish: list[str]) -> None:
+    """Run the finishing command, for so long as it may take. What it says does not matter: what it removes may be gone."""
+    pid = start(finish, os.devnull)
+    deadline = time.monotonic() + FINISH_S
+    while reap(pid) is None:
+        if time.monotonic() > deadline:
+            kill_all(pid)
+            return
+        time.sleep(POLL_S)
 
 
 def _listed(pids: "set[int] | list[int]") -> str:

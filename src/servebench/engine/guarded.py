@@ -32,16 +32,20 @@ class Guarded:
     """A started command. `pid` is the engine's and its group's; `ended` is null while it lives, then `exit CODE`,
     `signal NUMBER` or `unknown (why)`; `killed` and `left` are the pids that took a SIGKILL and that survived it."""
 
-    def __init__(self, command: Command, log_path: Path, stop_timeout_s: float) -> None:
-        """Start it. Raises EngineError when that is impossible; a command that does not exist dies a moment later."""
+    def __init__(self, command: Command, log_path: Path, stop_timeout_s: float, finish: tuple[str, ...] = ()) -> None:
+        """Start it; `finish` is run when it has ended, however that was.
+
+        Raises EngineError when it cannot be started; a command that does not exist dies a moment later.
+        """
         self.ended: str | None = None
         self.killed: tuple[int, ...] = ()
         self.left: tuple[int, ...] = ()
         self._said = ""
         self._stop_timeout_s = stop_timeout_s
+        self._finish_s = guard.FINISH_S if finish else 0.0
         order_read, self._order = os.pipe()
         self._report, report_write = os.pipe()
-        arguments = [str(order_read), str(report_write), str(log_path.absolute()), str(stop_timeout_s), "--"]
+        arguments = [str(order_read), str(report_write), str(log_path.absolute()), str(stop_timeout_s), *finish, "--"]
         try:
             log_path.parent.mkdir(parents=True, exist_ok=True)
             self.process = subprocess.Popen(
@@ -128,7 +132,7 @@ class Guarded:
             return
         with contextlib.suppress(BrokenPipeError):
             os.write(self._order, b"t")
-        if not self.has_ended(self._stop_timeout_s + guard.KILL_ROUNDS_S + GUARD_MARGIN_S):
+        if not self.has_ended(self._stop_timeout_s + guard.KILL_ROUNDS_S + self._finish_s + GUARD_MARGIN_S):
             self.process.kill()
             self.process.wait()
             self.killed = self._sweep()

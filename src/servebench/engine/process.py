@@ -49,6 +49,10 @@ class LaunchedEngine:
     phases: tuple[Phase, ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
     verify_tls: bool = True
+    image: str | None = None
+    """The container image and its id, where it runs in one."""
+    remote: bool = False
+    """Whether it runs on another machine, whose processes and ports cannot be seen from here."""
     gpu_bytes_before: tuple[int, ...] | None = None
     report: StopReport | None = None
 
@@ -78,6 +82,8 @@ class LaunchedEngine:
         )
 
     def _leftover(self) -> tuple[str, ...]:
+        if self.remote:
+            return ()
         left = [f"process {pid}" for pid in self.started.guarded.left]
         deadline = time.monotonic() + PORT_TIMEOUT_S
         while (fault := port_fault(self.started.host, self.started.port)) is not None:
@@ -88,22 +94,33 @@ class LaunchedEngine:
         return (*left, *kept(self.gpu_bytes_before))
 
 
-def _start(engine: Engine, context: LaunchContext, log_path: Path) -> LaunchedEngine:
-    command = engine.command(context)
-    host = ANY_HOST.get(context.engine.host, context.engine.host)
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """A container instead of a plain process: the address at which it is reached, and the command that removes it."""
+
+    host: str
+    finish: tuple[str, ...]
+
+
+def start(
+    engine: Engine, context: LaunchContext, command: Command, log_path: Path, container: Container | None = None
+) -> LaunchedEngine:
+    """Start a command for an engine under its guard, and say where the engine will be. Raises EngineError."""
+    host = container.host if container else ANY_HOST.get(context.engine.host, context.engine.host)
     root_url = f"http://[{host}]:{context.port}" if ":" in host else f"http://{host}:{context.port}"
     gpu_bytes_before = used_bytes()
     started_ns = time.time_ns()
     started = Started(
         engine=engine,
         log_start=size_of(log_path),
-        guarded=Guarded(command, log_path, context.engine.stop_timeout_s),
+        guarded=Guarded(command, log_path, context.engine.stop_timeout_s, container.finish if container else ()),
         host=host,
         port=context.port,
         root_url=root_url,
         base_url=f"{root_url}/v1",
         model=engine.served_model(context.model),
         log_path=log_path,
+        port_is_ours=container is not None,
     )
     return LaunchedEngine(
         started=started,
@@ -117,6 +134,13 @@ def _start(engine: Engine, context: LaunchContext, log_path: Path) -> LaunchedEn
         started_ns=started_ns,
         gpu_bytes_before=gpu_bytes_before,
     )
+
+
+def wait_until_ready(running: LaunchedEngine, context: LaunchContext, say: Say) -> None:
+    """Wait for a first token; note the phases and what the server says of its version. Raises EngineError."""
+    running.phases = Readiness(running.started, context.engine.ready_timeout_s, say).wait()
+    with client(()) as http:
+        running.version = version_of(http, running.root_url, running.started.engine)
 
 
 class ProcessLauncher(Launcher):
@@ -144,10 +168,9 @@ class ProcessLauncher(Launcher):
         try:
             # a Ctrl-C between the start and the assignment would leave an engine that nobody can stop
             with shielded():
-                running = _start(engine, context, log_path)
-            running.phases = Readiness(running.started, context.engine.ready_timeout_s, say).wait()
-            with client(()) as http:
-                running.version = version_of(http, running.root_url, engine) or engine.version(context)
+                running = start(engine, context, engine.command(context), log_path)
+            wait_until_ready(running, context, say)
+            running.version = running.version or engine.version(context)
         except BaseException:
             if running is not None:
                 running.stop()

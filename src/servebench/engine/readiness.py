@@ -41,6 +41,8 @@ class Started:
     model: str
     log_path: Path
     log_start: int
+    port_is_ours: bool = False
+    """Whether the port was reserved for the engine by its launcher (a container's), so that who listens need not be seen."""
 
 
 def died_message(started: Started) -> str:
@@ -112,7 +114,7 @@ class Readiness:
             time.sleep(POLL_S)
             self._look()
         ended_ns = time.time_ns()
-        ours = held_by(started.guarded.descendants(), started.port)
+        ours = started.port_is_ours or held_by(started.guarded.descendants(), started.port)
         if ours is None:
             self._say(
                 f"this machine does not tell who listens on port {started.port}; taking it for {started.engine.name}"

@@ -5,7 +5,7 @@ Checked against the flags and replies of 0.5.23 and run, patched, on the CPU.
 
 from __future__ import annotations
 
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.engine.flags import FlagTable, extra_words, is_python, missing_executable
 
 FLAGS = FlagTable(
@@ -47,6 +47,7 @@ class SglangEngine(Engine):
     # /health generates a token by default while idle; /ready only tells
     health_path = "/ready"
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
+    container = ContainerImage(image="lmsysorg/sglang:latest")
     version_path = "/server_info"
     metrics = METRICS
     reset_path = "/flush_cache"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import FlagTable, extra_words, missing_executable
 
@@ -61,6 +61,10 @@ class TrtllmEngine(Engine):
     metrics_path = "/prometheus/metrics"
     # an unknown field is an error 400 there
     dialect = Dialect(exact_output={"ignore_eos": True})
+    container = ContainerImage(
+        image="nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+        arguments=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
+    )
     version_path = "/version"
     metrics = METRICS
     settings_paths = ("/server_info",)

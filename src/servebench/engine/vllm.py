@@ -6,7 +6,7 @@ on the CPU build 0.32.
 
 from __future__ import annotations
 
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.flags import FlagTable, extra_words, is_python, missing_executable
 
@@ -50,6 +50,11 @@ class VllmEngine(Engine):
     name = "vllm"
     default_port = 8000
     dialect = Dialect(exact_output={"ignore_eos": True})
+    container = ContainerImage(
+        image="vllm/vllm-openai:latest",
+        entrypoint=("vllm", "serve"),
+        caches={".cache/huggingface": "/root/.cache/huggingface", ".cache/vllm": "/root/.cache/vllm"},
+    )
     version_path = "/version"
     metrics = METRICS
     # both need VLLM_SERVER_DEV_MODE=1, which `command` sets where only this machine can reach the server

@@ -14,7 +14,16 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker, Say
+from servebench.contracts.engine import (
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    LaunchContext,
+    LogHint,
+    PhaseMarker,
+    Say,
+)
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import extra_words
 from servebench.errors import ConfigError, EngineError
@@ -65,6 +74,12 @@ class LlamaCppEngine(Engine):
     default_port = 8080
     needs_gpu = False
     tokenize_path = "/tokenize"
+    container = ContainerImage(
+        image="ghcr.io/ggml-org/llama.cpp:server",
+        entrypoint=("llama-server",),
+        executable="llama-server",
+        caches={},
+    )
     metrics = METRICS
     settings_paths = ("/props",)
     # the model's name in a request is not looked at

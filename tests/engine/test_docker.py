@@ -1,0 +1,218 @@
+"""Containers: the exact `docker run`, and its life. The daemon here is a script that runs the command on this machine;
+the same life was seen with podman 4.3."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from servebench.contracts.engine import ContainerImage
+from servebench.contracts.settings import GpuSettings, ModelSettings
+from servebench.engine.docker import DockerLauncher, DockerSettings, container_command, gpu_words, remote_host
+from servebench.engine.sglang import SglangEngine
+from servebench.engine.vllm import VllmEngine
+from servebench.errors import EngineError
+
+DOCKER = """#!{python} -S
+import os, subprocess, sys
+words = sys.argv[1:]
+with open({calls!r}, "a") as file:
+    file.write(" ".join(words) + "\\n")
+if words[0] == "info":
+    sys.exit({info})
+if words[:2] == ["image", "inspect"]:
+    if not os.path.exists({image!r}):
+        sys.exit(1)
+    print("sha256:abc")
+elif words[0] == "pull":
+    if words[1] == "no/such":
+        sys.exit("Error response from daemon: pull access denied for no/such")
+    open({image!r}, "w").close()
+elif words[0] == "inspect":
+    print("0")
+elif words[0] == "run":
+    inner = words[words.index("some/image") + 1:]
+    os.execv(inner[0], inner)
+"""
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    """A `docker` on PATH; gives the file of its calls."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+
+    def install(info: int = 0) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        program = folder / "docker"
+        calls = tmp_path / "calls"
+        image = str(tmp_path / "image")
+        program.write_text(DOCKER.format(python=sys.executable, calls=str(calls), info=info, image=image))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        return calls
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("value", "host"),
+    [
+        (None, None),
+        ("", None),
+        ("unix:///run/docker.sock", None),
+        ("tcp://127.0.0.1:2375", None),
+        ("tcp://gpu-box:2375", "gpu-box"),
+        ("ssh://me@10.0.0.7", "10.0.0.7"),
+    ],
+)
+def test_where_the_daemon_is(value, host):
+    assert remote_host(value) == host
+
+
+@pytest.mark.parametrize(
+    ("runtime", "asked", "count", "words"),
+    [
+        ("docker", None, 0, ["--gpus", "all"]),
+        ("docker", None, 2, ["--gpus", "2"]),
+        ("docker", "device=0,1", 2, ["--gpus", '"device=0,1"']),
+        ("docker", "none", 2, []),
+        ("podman", None, 0, ["--device", "nvidia.com/gpu=all"]),
+        ("podman", None, 2, ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1"]),
+        ("podman", "device=3", 1, ["--device", "nvidia.com/gpu=3"]),
+    ],
+)
+def test_gpus(context_of, runtime, asked, count, words):
+    context = replace(context_of(), gpu=GpuSettings(name="x", count=count))
+    assert gpu_words(VllmEngine(), context, DockerSettings(name="docker", runtime=runtime, gpus=asked)) == words
+
+
+def test_an_engine_without_gpu_gets_none(context_of, fake):
+    assert gpu_words(fake(), context_of(), DockerSettings(name="docker")) == []
+
+
+def test_the_command_of_vllm(context_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    context = replace(context_of(8123, env={"VLLM_X": "1"}), model=ModelSettings(name="m", path=str(tmp_path)))
+    command = container_command(VllmEngine(), context, DockerSettings(name="docker", args=("--cpus", "2")), "c1")
+    line = " ".join(command.argv)
+    assert line.startswith("docker run --rm --init --name c1 --gpus all --ipc=host --publish 127.0.0.1:8123:8123 ")
+    assert f" --volume {tmp_path}:/model/{tmp_path.name}:ro " in line
+    assert " --volume /home/me/.cache/vllm:/root/.cache/vllm " in line
+    assert " --env VLLM_X --env HF_TOKEN --env HF_ENDPOINT --cpus 2 vllm/vllm-openai:latest " in line
+    # the image's entrypoint is `vllm serve`
+    assert f" vllm/vllm-openai:latest /model/{tmp_path.name} --served-model-name m --host 0.0.0.0 --port 8123 " in line
+    assert command.env == {"VLLM_X": "1"}
+
+
+def test_the_command_of_sglang_is_whole_and_the_network_may_be_the_hosts(context_of):
+    settings = DockerSettings(name="docker", network="host", shm_size="32g", mount_caches=False)
+    command = container_command(SglangEngine(), context_of(8123), settings, "c1")
+    line = " ".join(command.argv)
+    assert " --shm-size 32g --network host --env HF_TOKEN" in line
+    assert " lmsysorg/sglang:latest sglang serve --model-path m " in line
+    assert " --host 127.0.0.1 --port 8123 " in line
+
+
+def test_a_remote_daemon_publishes_everywhere(context_of, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@10.0.0.7")
+    command = container_command(VllmEngine(), context_of(8123), DockerSettings(name="docker"), "c1")
+    assert "0.0.0.0:8123:8123" in command.argv
+
+
+def check(engine, context, **settings):
+    return DockerLauncher().check(engine, context, DockerSettings(name="docker", **settings))
+
+
+def test_what_makes_a_container_impossible(context_of, fake, docker, monkeypatch, tmp_path):
+    docker(info=1)
+    faults = check(fake(), replace(context_of(), model=ModelSettings(name="m", path="/not/here")))
+    assert len(faults) == 3
+    assert "engine=fake has no official image; name one with launch.image=" in faults
+    assert any(fault.startswith("docker cannot be used: ") for fault in faults)
+    assert "model.path=/not/here does not exist, so it cannot be mounted" in faults
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (fault,) = check(VllmEngine(), context_of())
+    assert fault == "launch.runtime=docker is not on PATH; install it, or use launch=process"
+
+
+@pytest.fixture
+def start(log, context_of, fake):
+    running = []
+
+    def go(*options, image="some/image", pull="missing", **engine):
+        launcher = DockerLauncher()
+        settings = DockerSettings(name="docker", image=image, network="host", pull=pull)
+        one = launcher.launch(fake(*options), context_of(**engine), settings, log_path=log, say=lambda _: None)
+        running.append(one)
+        return one
+
+    yield go
+    for one in running:
+        one.stop()
+
+
+def test_a_container_lives_and_is_removed(docker, start):
+    calls = docker()
+    running = start("--log", "loaded 3 weights")
+    assert "first_token" in [phase.name for phase in running.phases]
+    assert running.image == "some/image sha256:abc"
+    assert running.died() is None
+    report = running.stop()
+    assert (report.stopped, report.leftover) == (True, ())
+    lines = calls.read_text().splitlines()
+    assert lines[0].startswith("image inspect")
+    assert lines[1] == "pull some/image"
+    name = lines[2].split("--name ")[1].split()[0]
+    assert lines[-1] == f"rm --force {name}"
+
+
+def test_a_container_that_dies_is_told_and_removed(docker, start):
+    calls = docker()
+    with pytest.raises(EngineError, match="it ended with exit code 3"):
+        start("--dies-after", "0.1", "--exit-code", "3", "--log", "CUDA out of memory")
+    assert calls.read_text().splitlines()[-1].startswith("rm --force servebench-fake-")
+
+
+@pytest.mark.parametrize(
+    ("image", "pull", "words"),
+    [("no/such", "missing", "pull access denied for no/such"), ("some/image", "never", "launch.pull=never")],
+)
+def test_an_image_that_is_not_to_be_had(docker, start, image, pull, words):
+    docker()
+    with pytest.raises(EngineError, match=words):
+        start(image=image, pull=pull)
+
+
+def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
+    """The guard removes it: by kill -9 nobody else is left."""
+    calls = docker()
+    code = (
+        "import sys, time; from pathlib import Path; from servebench.contracts.engine import Command;"
+        "from servebench.engine.guarded import Guarded;"
+        "Guarded(Command(argv=('sleep', '60')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
+        "print('up', flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "up\n"
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while not (calls.exists() and calls.read_text() == "rm --force c1\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_images_of_the_built_in_engines_are_named():
+    assert isinstance(VllmEngine.container, ContainerImage)
+    assert isinstance(SglangEngine.container, ContainerImage)
