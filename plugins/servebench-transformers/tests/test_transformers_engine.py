@@ -10,6 +10,7 @@ import pytest
 from servebench.contracts.engine import LaunchContext
 from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import GpuSettings, ModelSettings, WorkloadSettings
+from servebench.testing import EngineConformance
 from servebench_transformers.engine import TransformersEngine, TransformersSettings
 
 
@@ -61,4 +62,27 @@ def test_exact_output_is_asked_for_in_its_own_way():
         "stream",
         "stream_options",
         "generation_config",
+    }
+
+
+class TestConformance(EngineConformance):
+    """The lines are those of a real start of 5.19."""
+
+    engine = TransformersEngine
+    program = "transformers"
+    model = ModelSettings(name="smol", path="/models/smol")
+    known_fields = (
+        "model", "messages", "prompt", "max_tokens", "temperature", "stream", "stream_options", "seed",
+        "generation_config",
+    )  # fmt: skip
+    sample_log = (
+        "Loading weights: 100%|##########| 272/272 [00:00<00:00]",
+        "INFO:     Application startup complete.",
+    )
+    failures = {
+        "out_of_memory": "torch.OutOfMemoryError: CUDA out of memory.",
+        "model_missing": "OSError: none is not a local folder and is not a valid model identifier listed on the hub",
+        "unknown_flag": "Error: No such option: --no-such-flag",
+        "other": "ImportError: Missing dependencies for the serving CLI",
+        "port_in_use": "[Errno 98] error while attempting to bind on address: address already in use",
     }

@@ -58,7 +58,7 @@ class Dialect:
     `exact_output`: body fields that make the answer exactly as long as asked (empty: the engine cannot).
     `stream_fields`: body fields sent with each streamed request, usage in the stream among them.
     `sends_done`: whether a stream ends with `[DONE]`. `takes_seed`: whether `seed` may be sent. `json_schema`: whether
-    `response_format` of type json_schema is enforced.
+    `response_format` of type json_schema is enforced; where it is not, none is sent.
     """
 
     chat_path: str = "/chat/completions"
@@ -152,7 +152,7 @@ class Engine:
             body["seed"] = request.seed
         if request.exact_output:
             body.update(dialect.exact_output)
-        if request.schema is not None:
+        if request.schema is not None and dialect.json_schema:
             body["response_format"] = {
                 "type": "json_schema",
                 "json_schema": {"name": "answer", "schema": dict(request.schema), "strict": True},

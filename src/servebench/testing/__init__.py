@@ -1,0 +1,15 @@
+"""What a plugin's own tests use: `from servebench.testing import EngineConformance`, inherit from it, name the engine.
+
+Needs pytest, which servebench itself does not: install `servebench-suite[testing]`.
+"""
+
+import pytest
+
+# its asserts explain themselves only when pytest rewrites them, which it does for test files alone
+pytest.register_assert_rewrite("servebench.testing.conformance")
+
+from servebench.testing.conformance import EngineConformance  # noqa: E402
+from servebench.testing.server import FakeServer, Manners  # noqa: E402
+from servebench.testing.stand_in import write_stand_in  # noqa: E402
+
+__all__ = ["EngineConformance", "FakeServer", "Manners", "write_stand_in"]

@@ -1,0 +1,104 @@
+"""The built-in engines, by the suite that plugins run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from servebench.contracts.engine import Engine
+from servebench.contracts.settings import ModelSettings
+from servebench.engine import sglang, vllm
+from servebench.engine.openai import OpenAiEngine
+from servebench.engine.sglang import SglangEngine
+from servebench.engine.trtllm import TrtllmEngine
+from servebench.engine.vllm import VllmEngine
+from servebench.testing import EngineConformance
+
+
+class TestVllm(EngineConformance):
+    """The lines are those of a real start of 0.32 on a CPU, and of its sources where only a GPU says them."""
+
+    engine = VllmEngine
+    program = "vllm"
+    sample_log = (
+        "INFO 11-01 10:00:00 [utils.py:1] non-default args: {'model': '/models/model'}",
+        "INFO 11-01 10:00:10 [default_loader.py:1] Loading weights took 0.32 seconds",
+        "INFO 11-01 10:00:20 [monitor.py:1] torch.compile takes 8.10 s in total",
+        "INFO 11-01 10:00:30 [gpu_model_runner.py:1] Graph capturing finished in 11 secs, took 0.60 GiB",
+        "INFO 11-01 10:00:31 [core.py:1] init engine (profile, create kv cache, warmup model) took 20.10 seconds",
+    )
+    failures = {
+        "out_of_memory": "ValueError: No available memory for the cache blocks.",
+        "model_missing": "OSError: none is not a local folder and is not a valid model identifier listed on the hub",
+        "unknown_flag": "vllm: error: unrecognized arguments: --no-such-flag",
+        "wrong_cuda": "RuntimeError: Failed to infer device type",
+        "port_in_use": "OSError: [Errno 98] Address already in use",
+    }
+
+
+class TestSglang(EngineConformance):
+    """The lines are those of a real start of 0.5.23 on a CPU, and of its sources where only a GPU says them."""
+
+    engine = SglangEngine
+    program = "sglang"
+    refusal = "event"
+    own_defaults = {"prefix_caching": True}
+    sample_log = (
+        "[2026-11-01 10:00:00] Load weight begin. avail mem=20.00 GB",
+        "[2026-11-01 10:00:05] Load weight end. elapsed=5.00 s, type=LlamaForCausalLM",
+        "[2026-11-01 10:00:10] Capture cuda graph end. Time elapsed: 5.00 s.",
+        "[2026-11-01 10:00:11] max_total_num_tokens=32768, chunked_prefill_size=8192",
+        "[2026-11-01 10:00:12] The server is fired up and ready to roll!",
+    )
+    failures = {
+        "out_of_memory": "torch.OutOfMemoryError: CUDA out of memory.",
+        "model_missing": "OSError: none is not a local folder and is not a valid model identifier listed on the hub",
+        "unknown_flag": "sglang serve: error: unrecognized arguments: --no-such-flag",
+        "wrong_cuda": "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "port_in_use": "[Errno 98] error while attempting to bind on address: address already in use",
+    }
+
+
+class TestTrtllm(EngineConformance):
+    """The lines are those of its sources (1.2)."""
+
+    engine = TrtllmEngine
+    program = "trtllm-serve"
+    known_fields = (
+        "model", "messages", "prompt", "max_tokens", "temperature", "stream", "stream_options", "seed", "ignore_eos",
+        "response_format",
+    )  # fmt: skip
+    failures = {
+        "out_of_memory": "torch.OutOfMemoryError: CUDA out of memory.",
+        "model_missing": "OSError: none is not a local folder and is not a valid model identifier listed on the hub",
+        "unknown_flag": "Error: No such option: --no-such-flag",
+        "wrong_cuda": "RuntimeError: CUDA driver version is insufficient for CUDA runtime version",
+        "other": "ImportError: libmpi.so.40: cannot open shared object file: No such file or directory",
+    }
+
+
+class TestOpenAi(EngineConformance):
+    """It starts nothing: its dialect is all it has."""
+
+    engine = OpenAiEngine
+    model = ModelSettings(name="model")
+
+
+def published(name: str) -> set[str]:
+    flags: list[str] = json.loads((Path(__file__).parent / "data" / f"{name}_flags.json").read_text())["flags"]
+    return set(flags)
+
+
+@pytest.mark.parametrize(("engine", "table"), [(VllmEngine, vllm.FLAGS), (SglangEngine, sglang.FLAGS)])
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_every_flag_is_among_the_published_ones(engine: type[Engine], table, prefix_caching: bool, tmp_path) -> None:
+    """Of the release whose parser was asked: what it would refuse is seen without it."""
+    suite = TestVllm() if engine is VllmEngine else TestSglang()
+    everything = dict.fromkeys(table.flags, 1) | {"dtype": "bfloat16", "quantization": "awq"}
+    model = ModelSettings(name="org/model", revision="main")
+    argv, _ = suite.composed(suite.context(tmp_path, model=model, prefix_caching=prefix_caching, **everything))
+    flags = {word for word in argv if word.startswith("--")}
+    assert len(flags) >= 13
+    assert flags <= published(engine.name)

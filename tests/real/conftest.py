@@ -1,0 +1,52 @@
+"""Real engines are found by environment variables; what is not there is skipped with the way to bring it.
+
+SERVEBENCH_REAL_VLLM=/venvs/vllm/bin/python                  a Python that has vllm
+SERVEBENCH_REAL_SGLANG=/venvs/sglang/bin/python              a Python that has sglang
+SERVEBENCH_REAL_TRANSFORMERS=/venvs/tf/bin/transformers      the command `transformers`
+SERVEBENCH_REAL_LMDEPLOY=/tmp/lmdeploy                       a folder into which lmdeploy's wheel was unpacked
+SERVEBENCH_REAL_MODEL=/models/SmolLM2-135M-Instruct          a small Hugging Face folder
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from servebench.registry import registry
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here is real."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture
+def real():
+    """Where a real thing is, by the last word of its variable; skips the test where it is not."""
+
+    def find(name: str) -> str:
+        variable = f"SERVEBENCH_REAL_{name.upper()}"
+        place = os.environ.get(variable)
+        if not place:
+            pytest.skip(f"{variable} is not set; tests/real/conftest.py says what it must name")
+        if not Path(place).exists():
+            pytest.fail(f"{variable}={place}: there is no such file")
+        return place
+
+    return find
+
+
+@pytest.fixture
+def installed():
+    """The registry, if the plugin of this engine is installed."""
+
+    def find(engine: str):
+        if engine not in registry().kinds["engine"]:
+            pytest.skip(f"the plugin servebench-{engine} is not installed")
+        return registry()
+
+    return find
