@@ -22,6 +22,7 @@ from servebench.keeper import EngineKeeper, Lease
 from servebench.load.plan import Level, levels, point_plan, scheduled, supply
 from servebench.measure.compliance import json_columns
 from servebench.measure.derive import count_missing
+from servebench.measure.needles import needle_columns
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spool, drive_phase, planned_requests, records_of, target_of
 from servebench.registry import Registry
@@ -203,7 +204,7 @@ def _point(
         bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version
     )
     row["requests_planned"] = planned
-    row.update(json_columns(records, requests))
+    row |= json_columns(records, requests) | needle_columns(records, requests)
     found = doubts(
         row,
         records,
