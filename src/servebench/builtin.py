@@ -37,6 +37,7 @@ def servebench_workloads() -> Sequence[type[Workload]]:
     from servebench.workload.sharegpt import ShareGptWorkload
     from servebench.workload.structured_json import StructuredJsonWorkload
     from servebench.workload.summarization import SummarizationWorkload
+    from servebench.workload.trace import TraceWorkload
     from servebench.workload.unique import UniqueWorkload
 
     return (
@@ -46,4 +47,5 @@ def servebench_workloads() -> Sequence[type[Workload]]:
         StructuredJsonWorkload,
         LongContextWorkload,
         SummarizationWorkload,
+        TraceWorkload,
     )
