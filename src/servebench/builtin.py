@@ -32,7 +32,9 @@ def servebench_launchers() -> Sequence[type[Launcher]]:
 @hookimpl
 def servebench_workloads() -> Sequence[type[Workload]]:
     """What servebench can ask of an engine."""
+    from servebench.workload.agent_loop import AgentLoopWorkload
     from servebench.workload.long_context import LongContextWorkload
+    from servebench.workload.multi_turn import MultiTurnWorkload
     from servebench.workload.rag_prefix import RagPrefixWorkload
     from servebench.workload.sharegpt import ShareGptWorkload
     from servebench.workload.structured_json import StructuredJsonWorkload
@@ -48,4 +50,6 @@ def servebench_workloads() -> Sequence[type[Workload]]:
         LongContextWorkload,
         SummarizationWorkload,
         TraceWorkload,
+        MultiTurnWorkload,
+        AgentLoopWorkload,
     )
