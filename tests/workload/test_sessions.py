@@ -66,7 +66,7 @@ def test_messages_have_exact_lengths(any_tokenizer: Tokenizer, make: Any) -> Non
         of_role = {
             role: {c for m, c in zip(request.messages, counts, strict=True) if m.role == role}
             for role in ("user", "assistant")
-        }  # noqa: E501
+        }
         assert of_role["user"] <= {120, 128}
         assert of_role["assistant"] <= {100}
         assert request.output_tokens == 100
@@ -135,7 +135,7 @@ def test_fan_out(pieces: Tokenizer) -> None:
         news = sessions[name][1].messages[len(sessions[name][0].messages) + 1 :]
         assert [message.content.split(" [")[0] for message in news[:3]] == [
             f"Result of {name.rpartition('/')[2]}.{n}" for n in range(3)
-        ]  # noqa: E501
+        ]
         assert len(news) == 4
     assert checked > 5
 
