@@ -34,12 +34,27 @@ def servebench_launchers() -> Sequence[type[Launcher]]:
 @hookimpl
 def servebench_workloads() -> Sequence[type[Workload]]:
     """What servebench can ask of an engine."""
+    from servebench.workload.agent_loop import AgentLoopWorkload
+    from servebench.workload.long_context import LongContextWorkload
+    from servebench.workload.multi_turn import MultiTurnWorkload
     from servebench.workload.rag_prefix import RagPrefixWorkload
     from servebench.workload.sharegpt import ShareGptWorkload
     from servebench.workload.structured_json import StructuredJsonWorkload
+    from servebench.workload.summarization import SummarizationWorkload
+    from servebench.workload.trace import TraceWorkload
     from servebench.workload.unique import UniqueWorkload
 
-    return (ShareGptWorkload, UniqueWorkload, RagPrefixWorkload, StructuredJsonWorkload)
+    return (
+        ShareGptWorkload,
+        UniqueWorkload,
+        RagPrefixWorkload,
+        StructuredJsonWorkload,
+        LongContextWorkload,
+        SummarizationWorkload,
+        TraceWorkload,
+        MultiTurnWorkload,
+        AgentLoopWorkload,
+    )
 
 
 @hookimpl

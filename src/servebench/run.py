@@ -26,6 +26,7 @@ from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import level_source
 from servebench.measure.compliance import json_columns
 from servebench.measure.derive import count_missing
+from servebench.measure.needles import needle_columns
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
 from servebench.registry import Registry
@@ -267,7 +268,7 @@ def _point(
         bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version
     )
     row["requests_planned"] = planned
-    row.update(json_columns(records, requests))
+    row |= json_columns(records, requests) | needle_columns(records, requests)
     row["cache_state"] = cache
     _add_telemetry(row, readings)
     found = doubts(

@@ -99,6 +99,27 @@ def test_limits_that_nothing_fits(pieces: Tokenizer, dataset: str) -> None:
         asked(pieces, dataset=dataset, min_prompt_tokens=7, max_prompt_tokens=9)
 
 
+def test_sampled_by_length(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+    """With lengths asked for, the nearest prompts are taken, none twice before all were taken."""
+    spec = LengthSettings(kind="uniform", min=5, max=7)
+    requests = asked(pieces, 4, input_tokens=spec, path=dataset)
+    assert requests[0].prompt_tokens == 6
+    assert sorted(r.prompt_tokens or 0 for r in requests) == [1, 3, 6, 10]
+    many = asked(pieces, 60, input_tokens=150)
+    assert all(100 < (r.prompt_tokens or 0) < 200 for r in many)
+    assert len({text_of(r) for r in many}) == 60
+
+
+def test_a_folder_as_the_hub_has_it(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+    """The package `datasets` reads a folder as it reads a data set of the hub."""
+    pytest.importorskip("datasets")
+    folder = Path(dataset).parent
+    requests = asked(pieces, 4, dataset=f"hf:{folder}")
+    assert {text_of(request) for request in requests} == set(TEXTS)
+    with pytest.raises(ConfigError, match=r"split nothing\) cannot be read"):
+        asked(pieces, 4, dataset=f"hf:{folder}", split="nothing")
+
+
 def test_outputs_of_the_data(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
     """A null `output_tokens` is as long as the data's own answer; 128 where it has none."""
     got = {text_of(request): request.output_tokens for request in asked(pieces, dataset=dataset)}
@@ -141,7 +162,7 @@ def test_none_asked(pieces: Tokenizer) -> None:
             {"min_prompt_tokens": 9, "max_prompt_tokens": 3},
             "min_prompt_tokens=9 is more than workload.max_prompt_tokens=3",
         ),
-        ({"input_tokens": 128}, "workload.input_tokens: sharegpt takes prompts as long as they are"),
+        ({"path": "nothing.json"}, "there is no such file"),
     ],
 )
 def test_check(keys: dict[str, Any], fault: str) -> None:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.errors import ConfigError
+from servebench.workload.schemas import notes
 from servebench.workload.structured_json import StructuredJsonSettings, StructuredJsonWorkload
 
 Text = Callable[[Request], str]
@@ -29,14 +30,14 @@ def asked(tokenizer: Tokenizer, count: int = 40, stream: str = "c1-0", **keys: A
 
 
 def test_what_is_expected_is_in_the_prompt_and_fits_the_schema(pieces: Tokenizer, text_of: Text) -> None:
-    """The reference document fits the schema that is sent, and every text in it stands in the notes."""
+    """The reference document fits the schema that is sent, and all of it stands in the notes."""
     for request in asked(pieces, 100):
         assert isinstance(request.reference, Mapping)
         assert request.schema == request.reference["schema"]
         assert request.schema is not None
         expected = request.reference["expected"]
         assert Draft202012Validator(dict(request.schema)).is_valid(expected)
-        assert f": {next(iter(expected.values()))}" in text_of(request)
+        assert f"\n{notes(expected)}\n" in text_of(request)
         assert '"additionalProperties":false' in text_of(request)
 
 

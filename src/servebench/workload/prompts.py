@@ -8,12 +8,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from servebench.errors import ConfigError
 
-FORMATS = "a ShareGPT .json, a .jsonl or a .parquet with prompt, messages, conversations, question or text"
+FORMATS = (
+    "a ShareGPT .json, a .jsonl or a .parquet with prompt, messages, conversations, question or text, or hf:OWNER/NAME"
+)
+HUB = "hf:"
+HUB_ROWS_MAX = 20_000
+"""How many rows of a data set of the Hugging Face hub are read: some have hundreds of millions."""
 
 _ASKING = ("human", "user")
 _NEITHER = (*_ASKING, "system", "tool", "function")
@@ -161,6 +168,13 @@ def dataset_faults(dataset: str) -> list[str]:
     """Why a data set cannot be read, one line each."""
     if dataset == "builtin":
         return []
+    if dataset.startswith(HUB):
+        missing = f"workload.dataset={dataset} needs a package: pip install 'servebench-suite[datasets]'"
+        return [missing] if find_spec("datasets") is None else []
+    return _file_faults(dataset)
+
+
+def _file_faults(dataset: str) -> list[str]:
     path = _path(dataset)
     if path.is_dir():
         return [f"workload.dataset={dataset} is a folder; give the file in it: {FORMATS}"]
@@ -171,16 +185,33 @@ def dataset_faults(dataset: str) -> list[str]:
     return []
 
 
+def _hub_rows(dataset: str, subset: str | None, split: str) -> Iterator[Any]:
+    """The first rows, in their order, of a data set of the Hugging Face hub or of a folder that looks like one."""
+    from datasets import load_dataset
+
+    name = dataset.removeprefix(HUB)
+    try:
+        yield from islice(load_dataset(name, subset, split=split, streaming=True), HUB_ROWS_MAX)
+    except Exception as error:  # its builders, its network and its formats each raise their own
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(
+            f"workload.dataset={dataset} (subset {subset}, split {split}) cannot be read: {reason}; check its name, "
+            "workload.subset and workload.split, or download it and give the file"
+        ) from error
+
+
 @cache
-def load(dataset: str) -> tuple[Prompt, ...]:
-    """The prompts of `builtin` or of a file. Raises ConfigError when it cannot be read or has none."""
+def load(dataset: str, subset: str | None = None, split: str = "train") -> tuple[Prompt, ...]:
+    """The prompts of `builtin`, of a file, or of a data set of the hub. Raises ConfigError when it cannot be read or has
+    none. `subset` and `split` are for the hub's."""
     if dataset == "builtin":
         return builtin()
     if faults := dataset_faults(dataset):
         raise ConfigError(faults)
     path = _path(dataset)
     try:
-        found = tuple(prompt for row in READERS[path.suffix.lower()](path) if (prompt := prompt_of(row)) is not None)
+        rows = _hub_rows(dataset, subset, split) if dataset.startswith(HUB) else READERS[path.suffix.lower()](path)
+        found = tuple(prompt for row in rows if (prompt := prompt_of(row)) is not None)
     except OSError as error:
         raise ConfigError(
             f"workload.dataset={dataset} cannot be read: {error.strerror or error}; check it or give {FORMATS}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,10 +22,15 @@ DEFAULT_OUTPUT_TOKENS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class ShareGptSettings(WorkloadSettings):
-    """`dataset` is `builtin` or a path. Prompts shorter or longer than the two limits (in tokens, without any salt) are
-    left out. `input_tokens` must be null: prompts are taken as they are."""
+    """`dataset` is `builtin`, a path, or `hf:` and the name of a data set of the Hugging Face hub, of which `subset` and
+    `split` are taken; `path`, where given, is used in its place. Prompts shorter or longer than the two limits (in tokens,
+    without any salt) are left out. With `input_tokens` a length is drawn for each request, and the prompt nearest to it
+    in length is taken, as it is."""
 
     dataset: str = "builtin"
+    path: str | None = None
+    subset: str | None = None
+    split: str = "train"
     min_prompt_tokens: Annotated[int, Ge(1)] | None = None
     max_prompt_tokens: Annotated[int, Ge(1)] | None = None
 
@@ -44,17 +50,12 @@ class ShareGptWorkload(Workload):
         self._fitting: tuple[list[Prompt], list[int]] | None = None
 
     def check(self) -> list[str]:
-        """A data set that is not there, limits that exclude each other, a length that nothing would heed."""
+        """A data set that is not there, limits that exclude each other."""
         settings = self._settings
-        faults = dataset_faults(settings.dataset)
+        faults = dataset_faults(self._source())
         low, high = settings.min_prompt_tokens, settings.max_prompt_tokens
         if low is not None and high is not None and low > high:
             faults.append(f"workload.min_prompt_tokens={low} is more than workload.max_prompt_tokens={high}; swap them")
-        if settings.input_tokens is not None:
-            faults.append(
-                "workload.input_tokens: sharegpt takes prompts as long as they are; set it to null and choose by "
-                "workload.min_prompt_tokens and max_prompt_tokens, or use workload=unique"
-            )
         return faults
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
@@ -62,7 +63,10 @@ class ShareGptWorkload(Workload):
         settings = self._settings
         rng = generator(settings.seed, stream)
         prompts, lengths = self._fit(tokenizer)
-        chosen = _cycle(len(prompts), count, rng)
+        if settings.input_tokens is None:
+            chosen = _cycle(len(prompts), count, rng)
+        else:
+            chosen = _nearest(lengths, sample_lengths(settings.input_tokens, count, rng), rng)
         outputs = self._outputs(prompts, chosen, rng, tokenizer)
         texts = [prompts[which].text for which in chosen]
         counts = [lengths[which] for which in chosen]
@@ -82,16 +86,19 @@ class ShareGptWorkload(Workload):
             for index in range(count)
         ]
 
+    def _source(self) -> str:
+        return self._settings.path or self._settings.dataset
+
     def _fit(self, tokenizer: Tokenizer) -> tuple[list[Prompt], list[int]]:
         if self._fitting is None:
             settings = self._settings
-            everything = load(settings.dataset)
+            everything = load(self._source(), settings.subset, settings.split)
             counts = tokenizer.count([prompt.text for prompt in everything])
             low, high = settings.min_prompt_tokens or 0, settings.max_prompt_tokens or max(counts)
             kept = [(prompt, count) for prompt, count in zip(everything, counts, strict=True) if low <= count <= high]
             if not kept:
                 raise ConfigError(
-                    f"workload.dataset={settings.dataset} has no prompt of {low} to {high} tokens "
+                    f"workload.dataset={self._source()} has no prompt of {low} to {high} tokens "
                     f"(its prompts have {min(counts)} to {max(counts)}); change workload.min_prompt_tokens or max_prompt_tokens"
                 )
             self._fitting = [prompt for prompt, _ in kept], [count for _, count in kept]
@@ -113,3 +120,19 @@ def _cycle(size: int, count: int, rng: random.Random) -> list[int]:
     while len(chosen) < count:
         chosen += rng.sample(range(size), size)
     return chosen[:count]
+
+
+def _nearest(lengths: Sequence[int], wanted: Sequence[int], rng: random.Random) -> list[int]:
+    """For each wanted length the index of the nearest one; none twice before all were taken once. Of equals, a random."""
+    chosen: list[int] = []
+    pool: list[tuple[int, int]] = []
+    for target in wanted:
+        if not pool:
+            pool = sorted(((length, index) for index, length in enumerate(lengths)), key=lambda one: one[0])
+        above = bisect_left(pool, target, key=lambda one: one[0])
+        gap = min(abs(pool[place][0] - target) for place in (above - 1, above) if 0 <= place < len(pool))
+        low = bisect_left(pool, target - gap, key=lambda one: one[0])
+        high = bisect_right(pool, target + gap, key=lambda one: one[0])
+        nearest = [place for place in range(low, high) if abs(pool[place][0] - target) == gap]
+        chosen.append(pool.pop(rng.choice(nearest))[1])
+    return chosen

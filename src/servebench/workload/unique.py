@@ -86,15 +86,18 @@ def fill(
     tokenizer: Tokenizer,
     *,
     words: Sequence[str] | None = None,
+    ends: Sequence[str] | None = None,
 ) -> tuple[list[str], list[int]]:
     """Each start followed by random words up to its length in tokens, and the lengths reached.
 
     Words that are a token each make the first guess right; with others, what is off is mended in a few rounds and
-    then cut. A start that is longer than its length is cut to it.
+    then cut. A start that is longer than its length is cut to it. `ends` come after the words and count too; where a
+    tokenizer has no words that fit exactly, it is what stands before them that is cut.
     """
     words = single_token_words(tokenizer) if words is None else words
+    ends = [""] * len(starts) if ends is None else ends
     bodies: list[list[str]] = [[] for _ in starts]
-    texts = list(starts)
+    texts = [start + end for start, end in zip(starts, ends, strict=True)]
     start_counts = tokenizer.count(texts)
     counts = list(start_counts)
     for _ in range(ROUNDS_MAX):
@@ -104,12 +107,13 @@ def fill(
         for i in wrong:
             per_word = max(1.0, (counts[i] - start_counts[i]) / len(bodies[i])) if bodies[i] else 1.0
             _resize(bodies[i], lengths[i] - counts[i], per_word, words, rng)
-            texts[i] = " ".join([starts[i], *bodies[i]])
+            texts[i] = " ".join([starts[i], *bodies[i]]) + ends[i]
         _recount(texts, counts, wrong, tokenizer)
     wrong = [i for i, length in enumerate(lengths) if counts[i] != length]
     for i in wrong:
-        texts[i] = " ".join([texts[i], *(rng.choice(words) for _ in range(lengths[i] - counts[i]))])
-        texts[i] = tokenizer.truncate(texts[i], lengths[i])
+        front = " ".join([starts[i], *bodies[i], *(rng.choice(words) for _ in range(lengths[i] - counts[i]))])
+        room = lengths[i] - tokenizer.count([ends[i]])[0] if ends[i] else lengths[i]
+        texts[i] = tokenizer.truncate(front, room) + ends[i]
     _recount(texts, counts, wrong, tokenizer)
     return texts, counts
 

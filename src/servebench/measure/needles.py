@@ -1,0 +1,39 @@
+"""Whether answers tell the facts that were hidden in long prompts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from servebench.contracts.request import Request
+from servebench.contracts.results import Record
+
+
+def needles_found(text: str, reference: Mapping[str, object]) -> list[bool]:
+    """For each needle of a request's reference, in order, whether its number stands in the answer as a whole."""
+    needles = reference.get("needles")
+    assert isinstance(needles, Sequence)
+    numbers = set(re.findall(r"\d+", text.replace(",", "")))
+    return [needle["answer"] in numbers for needle in needles]
+
+
+def needle_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict[str, float | None]:
+    """`needle_recall`: the share of the needles of ok requests that their answers tell. Nothing where there is none.
+
+    That a number is told is counted, not that it is told of the right thing. Warm-up records are left out.
+    """
+    asked = {
+        request.request_id: request.reference
+        for request in requests
+        if isinstance(request.reference, Mapping) and request.reference.get("needles")
+    }
+    if not asked:
+        return {}
+    found = [
+        hit
+        for record in records
+        if record.request_id in asked and not record.warmup and record.outcome == "ok"
+        for hit in needles_found(record.text, asked[record.request_id])
+    ]
+    return {"needle_recall": fmean(found) if found else None}

@@ -1,0 +1,156 @@
+"""The workload `long_context`: a long chronicle with a few facts hidden in it, and a question about each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+
+from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.settings import WorkloadSettings
+from servebench.errors import ConfigError
+from servebench.workload.lengths import sample_lengths
+from servebench.workload.prose import Chronicler, paragraphs
+from servebench.workload.salt import as_request, generator, salt
+from servebench.workload.unique import WordList, fill
+
+DEFAULT_INPUT_TOKENS = 32768
+DEFAULT_OUTPUT_TOKENS = 2048
+ROOM_TOKENS_MIN = 32
+"""Fewest tokens of chronicle around the needles."""
+
+_THINGS = (
+    "the brass key", "the flood register", "the harbour seal", "the ferry licence", "the organ fund", "the iron chest",
+    "the lighthouse log", "the granary lock", "the clock tower", "the quarry lease", "the mill deed", "the school bell",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongContextSettings(WorkloadSettings):
+    """`needles` facts stand in the text of each request, at `depths` (0: at its beginning, 1: at its end; each request's
+    needles take them in turn), or evenly spread when null."""
+
+    needles: Annotated[int, Ge(0), Le(len(_THINGS))] = 3
+    depths: tuple[Annotated[float, Ge(0), Le(1)], ...] | None = None
+    exact_output: bool = True
+
+
+class LongContextWorkload(Workload):
+    """A salt, a chronicle of exactly the length asked for with needles in it, and at its end the question.
+
+    A request's `reference` has `needles`: for each the `thing`, the `answer` (six digits that nothing else in the prompt
+    contains) and the `depth` at which it really stands, as a share of the characters before the question.
+    """
+
+    name = "long_context"
+    settings_type = LongContextSettings
+
+    def __init__(self, settings: WorkloadSettings) -> None:
+        super().__init__(settings)
+        assert isinstance(settings, LongContextSettings)
+        self._settings = settings
+        self._words = WordList()
+        self._chronicler = Chronicler()
+
+    def check(self) -> list[str]:
+        """Depths without needles to put there."""
+        if self._settings.depths == ():
+            return ["workload.depths=[] places no needle; give depths from 0 to 1, null, or workload.needles=0"]
+        return []
+
+    def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
+        """`count` requests, no two with a common beginning. Raises ConfigError when needles and question do not fit."""
+        settings = self._settings
+        rng = generator(settings.seed, stream)
+        lengths = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, count, rng)
+        outputs = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, count, rng)
+        drafts = [
+            self._draft(index, lengths[index], stream, generator(settings.seed, f"{stream}/{index}"), tokenizer)
+            for index in range(count)
+        ]
+        texts, counts = fill(
+            [draft.start for draft in drafts],
+            lengths,
+            rng,
+            tokenizer,
+            words=self._words.of(tokenizer),
+            ends=[draft.end for draft in drafts],
+        )
+        return [
+            as_request(
+                texts[index],
+                settings.api,
+                f"{stream}-{index:05d}",
+                output_tokens=outputs[index],
+                exact_output=settings.exact_output,
+                temperature=settings.temperature,
+                prompt_tokens=counts[index],
+                reference=_reference(texts[index], draft),
+            )
+            for index, draft in enumerate(drafts)
+        ]
+
+    def _draft(self, index: int, length: int, stream: str, rng: random.Random, tokenizer: Tokenizer) -> _Draft:
+        settings = self._settings
+        things = rng.sample(_THINGS, settings.needles)
+        answers = [str(number) for number in rng.sample(range(100_000, 1_000_000), settings.needles)]
+        hidden = [f"The number of {thing} is {answer}." for thing, answer in zip(things, answers, strict=True)]
+        head = f"[{salt(settings.seed, stream, index)}] A chronicle follows, and after it a question.\n\n"
+        end = _question(things)
+        used = tokenizer.count([head + " ".join(hidden) + end])[0]
+        if length - used < ROOM_TOKENS_MIN:
+            raise ConfigError(
+                f"workload.input_tokens={length} leaves no chronicle around {settings.needles} needles and their "
+                f"question; give {used + ROOM_TOKENS_MIN} tokens or more, or fewer workload.needles"
+            )
+        # sentences of a long text are a little off their measured mean: trim until the text has room for its end
+        sentences = self._chronicler.sentences(length - used, rng, tokenizer)
+        while sentences and tokenizer.count([head + paragraphs(sentences) + " ".join(hidden) + end])[0] > length:
+            del sentences[-max(1, len(sentences) // 50) :]
+        text = paragraphs(_hide(hidden, sentences, self._depths(index)))
+        return _Draft(head + text, end, tuple(zip(things, answers, strict=True)))
+
+    def _depths(self, index: int) -> list[float]:
+        """Where the needles of a request go, as shares of its sentences."""
+        settings = self._settings
+        if settings.depths is None:
+            return [(place + 0.5) / settings.needles for place in range(settings.needles)]
+        first = index * settings.needles
+        return [settings.depths[(first + place) % len(settings.depths)] for place in range(settings.needles)]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A text up to where it is filled, what comes after, and the things with their numbers."""
+
+    start: str
+    end: str
+    needles: tuple[tuple[str, str], ...]
+
+
+def _hide(hidden: Sequence[str], sentences: Sequence[str], depths: Sequence[float]) -> list[str]:
+    """The sentences with the needles among them."""
+    placed = list(sentences)
+    for depth, needle in sorted(zip(depths, hidden, strict=True), reverse=True):
+        placed.insert(round(depth * len(sentences)), needle)
+    return placed
+
+
+def _question(things: Sequence[str]) -> str:
+    if not things:
+        return "\n\nQuestion: What does the chronicle tell? Answer at length."
+    return f"\n\nQuestion: What are the numbers of these, as the chronicle tells them: {', '.join(things)}?\nAnswer:"
+
+
+def _reference(text: str, draft: _Draft) -> Mapping[str, Any]:
+    """What a scorer needs. A needle that was lost in making the prompt would be graded as the model's fault."""
+    body = len(text) - len(draft.end)
+    found = []
+    for thing, answer in draft.needles:
+        if text.count(answer) != 1:
+            raise ConfigError(f"the number of {thing} is not once in the prompt: choose another workload.seed")
+        found.append({"thing": thing, "answer": answer, "depth": text.index(answer) / body})
+    return {"needles": found}

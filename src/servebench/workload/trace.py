@@ -1,0 +1,141 @@
+"""The workload `trace`: lengths, arrivals and shared prefixes of a recorded service, with synthesised prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+
+from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.settings import WorkloadSettings
+from servebench.errors import ConfigError
+from servebench.workload.salt import SALT_TOKENS_MAX, as_request, generator, salt
+from servebench.workload.trace_files import (
+    BUILTIN_BLOCK_TOKENS,
+    MOONCAKE_BLOCK_TOKENS,
+    TraceRow,
+    trace_faults,
+    trace_rows,
+)
+from servebench.workload.unique import WordList, fill
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSettings(WorkloadSettings):
+    """`path` is `builtin` or a trace file. `block_tokens` is what one hash id stands for (null: 512, as Mooncake's; 64 in
+    the shipped trace). `length_scale` makes all lengths and blocks longer or shorter, `max_input_tokens` leaves out
+    longer requests (after scaling). `input_tokens` and `output_tokens` must be null."""
+
+    path: str = "builtin"
+    block_tokens: Annotated[int, Ge(1)] | None = None
+    length_scale: Annotated[float, Gt(0)] = 1.0
+    max_input_tokens: Annotated[int, Ge(1)] | None = None
+    exact_output: bool = True
+
+
+class TraceWorkload(Workload):
+    """The trace's requests in their order; when more are asked for, it is gone through again with other blocks.
+
+    Text of a hash block follows from seed and block alone: prompts share text as far as their leading ids are equal and
+    no further. With `cache` `cold` each stream has blocks of its own. `arrival_s` is the trace's, for a load that keeps
+    to it; each repetition follows the one before after a mean gap.
+    """
+
+    name = "trace"
+    settings_type = TraceSettings
+
+    def __init__(self, settings: WorkloadSettings) -> None:
+        super().__init__(settings)
+        assert isinstance(settings, TraceSettings)
+        self._settings = settings
+        self._words = WordList()
+
+    def check(self) -> list[str]:
+        """A trace that is not there, lengths that nothing would heed, blocks too short to be told apart."""
+        settings = self._settings
+        faults = trace_faults(settings.path)
+        faults += [
+            f"workload.{key}: trace takes lengths from its file; set it to null and use workload.length_scale"
+            for key in ("input_tokens", "output_tokens")
+            if getattr(settings, key) is not None
+        ]
+        if self.block_tokens() < SALT_TOKENS_MAX:
+            faults.append(
+                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {self.block_tokens()} tokens; at "
+                f"least {SALT_TOKENS_MAX} are needed to tell them apart: raise it or workload.block_tokens"
+            )
+        return faults
+
+    def block_tokens(self) -> int:
+        """Tokens of a hash block, scaled."""
+        usual = BUILTIN_BLOCK_TOKENS if self._settings.path == "builtin" else MOONCAKE_BLOCK_TOKENS
+        return max(1, round((self._settings.block_tokens or usual) * self._settings.length_scale))
+
+    def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
+        """The first `count` requests of the trace. Raises ConfigError when none is left."""
+        settings = self._settings
+        owner = f"blocks/{stream}" if settings.cache == "cold" else "blocks"
+        rows, period_s = self._rows()
+        blocks: dict[str, str] = {}
+        made = []
+        for index in range(count):
+            lap, place = divmod(index, len(rows))
+            row = rows[place]
+            names = [f"{owner}/{lap}/{block}" for block in row.blocks]
+            text, length = self._text(row, [*names, f"{owner}/alone/{stream}/{index}"], blocks, tokenizer)
+            made.append(
+                as_request(
+                    text,
+                    settings.api,
+                    f"{stream}-{index:05d}",
+                    output_tokens=max(1, round(row.output_tokens * settings.length_scale)),
+                    exact_output=settings.exact_output,
+                    temperature=settings.temperature,
+                    prompt_tokens=length,
+                    arrival_s=row.arrival_s + lap * period_s,
+                )
+            )
+        return made
+
+    def _rows(self) -> tuple[list[TraceRow], float]:
+        """The rows that are short enough, and how long a time they take with a mean gap after the last."""
+        settings = self._settings
+        most = settings.max_input_tokens
+        everything = trace_rows(settings.path)
+        rows = [row for row in everything if most is None or self._length(row) <= most]
+        if not rows:
+            raise ConfigError(
+                f"workload.max_input_tokens={most} leaves no request of workload.path={settings.path}, whose shortest "
+                f"has {min(map(self._length, everything))} tokens; raise it or lower workload.length_scale"
+            )
+        gaps = [later.arrival_s - sooner.arrival_s for sooner, later in pairwise(rows)]
+        mean_gap_s = sum(gaps) / len(gaps) if gaps else 1.0
+        return rows, rows[-1].arrival_s - rows[0].arrival_s + mean_gap_s
+
+    def _length(self, row: TraceRow) -> int:
+        return max(1, round(row.input_tokens * self._settings.length_scale))
+
+    def _text(
+        self, row: TraceRow, names: Sequence[str], blocks: dict[str, str], tokenizer: Tokenizer
+    ) -> tuple[str, int]:
+        """The whole blocks, and then words up to the length: the next block's first, or (the last name) its own."""
+        size, total = self.block_tokens(), self._length(row)
+        whole = min(total // size, len(row.blocks))
+        for name in names[:whole]:
+            if name not in blocks:
+                blocks[name] = self._piece("", name, size, tokenizer)[0]
+        start = "".join(blocks[name] for name in names[:whole])
+        if total == whole * size and tokenizer.count([start]) == [total]:
+            return start, total
+        return self._piece(start, names[whole], total, tokenizer)
+
+    def _piece(self, before: str, name: str, length: int, tokenizer: Tokenizer) -> tuple[str, int]:
+        """What was before and words of the name's own, up to a length in tokens."""
+        seed = self._settings.seed
+        rng = generator(seed, name)
+        start = f"{before}[{salt(seed, name, 0)}]"
+        (text,), (count,) = fill([start], [length], rng, tokenizer, words=self._words.of(tokenizer))
+        return text, count

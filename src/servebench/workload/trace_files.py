@@ -1,0 +1,115 @@
+"""Traces of real services, read from the formats in which they are published: arrivals and lengths, never text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from servebench.errors import ConfigError
+
+FORMATS = "a Mooncake .jsonl (timestamp in ms, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
+MOONCAKE_BLOCK_TOKENS = 512
+BUILTIN_BLOCK_TOKENS = 64
+
+_COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("Timestamp", "Request tokens", "Response tokens"),  # BurstGPT, seconds
+    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),  # Azure, dates with a time
+)
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    """One request of a trace. `arrival_s` counts from the first; equal `blocks` at a place stand for equal text."""
+
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+
+
+@cache
+def trace_rows(path: str) -> tuple[TraceRow, ...]:
+    """The rows of `builtin` or of a file, in order of arrival; rows without input or output are failures and left out.
+
+    Raises ConfigError for a file that is not there, of another kind, or empty.
+    """
+    if path == "builtin":
+        text = files("servebench.workload").joinpath("data", "trace.jsonl").read_text(encoding="utf-8")
+        return _rows(text, path)
+    if faults := trace_faults(path):
+        raise ConfigError(faults)
+    file = Path(path).expanduser()
+    try:
+        found = _table(file) if file.suffix.lower() == ".csv" else _rows(file.read_text(encoding="utf-8-sig"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"workload.path={path} cannot be read: {error}; give {FORMATS}") from error
+    if not found:
+        raise ConfigError(f"workload.path={path} has no request with input and output in it; give {FORMATS}")
+    return found
+
+
+def trace_faults(path: str) -> list[str]:
+    """Why a trace cannot be read, as far as its name says."""
+    file = Path(path)
+    if path == "builtin":
+        return []
+    if file.suffix.lower() not in (".csv", ".jsonl", ".ndjson"):
+        return [f"workload.path={path}: unknown kind of file; give {FORMATS}"]
+    return [] if file.expanduser().is_file() else [f"workload.path={path}: there is no such file; give {FORMATS}"]
+
+
+def _rows(text: str, path: str) -> tuple[TraceRow, ...]:
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_mooncake(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"workload.path={path}, line {number}: no request ({error}); give {FORMATS}") from error
+    return _in_order(rows)
+
+
+def _mooncake(row: Mapping[str, Any]) -> TraceRow:
+    return TraceRow(
+        float(row["timestamp"]) / 1000,
+        int(row["input_length"]),
+        int(row["output_length"]),
+        tuple(int(block) for block in row.get("hash_ids") or ()),
+    )
+
+
+def _table(file: Path) -> tuple[TraceRow, ...]:
+    try:
+        table = pd.read_csv(file)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise ConfigError(f"workload.path={file} is no CSV: {str(error).strip()}; give {FORMATS}") from error
+    names = next((names for names in _COLUMNS if set(names) <= set(table.columns)), None)
+    if names is None:
+        found = ", ".join(map(str, table.columns[:8]))
+        raise ConfigError(f"workload.path={file} has the columns {found}; give {FORMATS}")
+    arrival, inputs, outputs = (table[name] for name in names)
+    try:
+        if not pd.api.types.is_numeric_dtype(arrival):
+            arrival = pd.to_datetime(arrival, format="ISO8601", utc=True).astype("int64") / 1e9
+        columns = [pd.to_numeric(column).fillna(0).tolist() for column in (arrival, inputs, outputs)]
+    except ValueError as error:
+        raise ConfigError(f"workload.path={file}: {str(error).splitlines()[0]}; give {FORMATS}") from error
+    return _in_order([TraceRow(at, int(given), int(told)) for at, given, told in zip(*columns, strict=True)])
+
+
+def _in_order(rows: list[TraceRow]) -> tuple[TraceRow, ...]:
+    kept = sorted(
+        (row for row in rows if row.input_tokens > 0 and row.output_tokens > 0 and math.isfinite(row.arrival_s)),
+        key=lambda row: row.arrival_s,
+    )
+    first_s = kept[0].arrival_s if kept else 0.0
+    return tuple(TraceRow(row.arrival_s - first_s, row.input_tokens, row.output_tokens, row.blocks) for row in kept)

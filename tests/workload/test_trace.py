@@ -1,0 +1,125 @@
+"""Recorded arrivals and lengths with synthesised prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servebench.contracts.request import Request, Tokenizer
+from servebench.errors import ConfigError
+from servebench.workload.trace import TraceSettings, TraceWorkload
+from servebench.workload.trace_files import TraceRow, trace_rows
+
+Text = Callable[[Request], str]
+BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+1106,ChatGPT,0,0,0,Conversation log
+45,GPT-4,87,230,317,API log
+"""
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+2023-11-16 18:15:51,120,10
+"""
+
+
+def asked(tokenizer: Tokenizer, count: int, stream: str = "c1-0", **keys: Any) -> list[Request]:
+    return list(TraceWorkload(TraceSettings(name="trace", **keys)).requests(count, stream=stream, tokenizer=tokenizer))
+
+
+def mooncake(folder: Path, *rows: tuple[int, int, int, list[int]]) -> str:
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    path = folder / "trace.jsonl"
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    return str(path)
+
+
+def common(one: str, other: str) -> str:
+    """The beginning that two texts share."""
+    return one[: next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)]
+
+
+def test_burst_gpt(tmp_path: Path) -> None:
+    """Seconds from the first request, in order, without the failures."""
+    path = tmp_path / "burst.csv"
+    path.write_text(BURST)
+    assert trace_rows(str(path)) == (TraceRow(0, 472, 18), TraceRow(40, 87, 230))
+
+
+def test_azure(tmp_path: Path) -> None:
+    """Dates of seven decimals and none."""
+    path = tmp_path / "azure.csv"
+    path.write_text(AZURE)
+    rows = trace_rows(str(path))
+    assert [(row.input_tokens, row.output_tokens) for row in rows] == [(374, 44), (396, 109), (120, 10)]
+    assert [row.arrival_s for row in rows] == pytest.approx([0, 4.314579, 4.31941], abs=1e-5)
+
+
+def test_lengths_and_arrivals_are_the_traces(any_tokenizer: Tokenizer, text_of: Text) -> None:
+    """Every request of the shipped trace: exact input, output as recorded, at its time."""
+    requests = asked(any_tokenizer, 30)
+    rows = trace_rows("builtin")[:30]
+    assert any_tokenizer.count([text_of(request) for request in requests]) == [row.input_tokens for row in rows]
+    assert [(r.prompt_tokens, r.output_tokens, r.arrival_s) for r in requests] == [
+        (row.input_tokens, row.output_tokens, row.arrival_s) for row in rows
+    ]
+
+
+def test_equal_blocks_are_equal_text_and_others_are_not(pieces: Tokenizer, text_of: Text, tmp_path: Path) -> None:
+    """Two prompts share as many tokens as leading blocks, and differ right after."""
+    path = mooncake(tmp_path, (0, 100, 5, [1, 2, 3]), (1, 100, 5, [1, 2, 4]), (2, 90, 5, [1, 5, 6]), (3, 70, 5, [9]))
+    texts = [text_of(r) for r in asked(pieces, 4, path=path, block_tokens=40)]
+    assert pieces.count(texts) == [100, 100, 90, 70]
+    shared = [common(texts[0], text) for text in texts[1:]]
+    assert [pieces.count([part])[0] for part in shared] == pytest.approx([80, 40, 0], abs=4)
+    again = [text_of(r) for r in asked(pieces, 2, path=path, block_tokens=40)]
+    assert again == texts[:2]
+
+
+def test_the_last_block_is_shared_where_it_is_the_same(pieces: Tokenizer, text_of: Text, tmp_path: Path) -> None:
+    """A part of a block is the beginning of that block, also where the other prompt goes on."""
+    path = mooncake(tmp_path, (0, 60, 5, [1, 2]), (1, 60, 5, [1, 2]), (2, 120, 5, [1, 2, 3]))
+    first, second, third = (text_of(r) for r in asked(pieces, 3, path=path, block_tokens=40))
+    assert first == second
+    assert third.startswith(first)
+
+
+def test_cold_streams_and_laps_share_nothing(pieces: Tokenizer, text_of: Text, tmp_path: Path) -> None:
+    """Cold: each stream has its own blocks. A second lap has others, too, and comes later."""
+    path = mooncake(tmp_path, (0, 60, 5, [1]), (3000, 60, 5, [1]))
+    cold = [asked(pieces, 4, stream, path=path, block_tokens=40, cache="cold") for stream in ("c1-0", "c2-0")]
+    starts = [text_of(request)[:14] for requests in cold for request in requests]
+    assert len(set(starts)) == 4
+    assert [request.arrival_s for request in cold[0]] == [0, 3, 6, 9]
+    warm = [asked(pieces, 2, stream, path=path, block_tokens=40, cache="warm") for stream in ("c1-0", "c2-0")]
+    assert text_of(warm[0][0])[:80] == text_of(warm[1][0])[:80]
+
+
+def test_scale_and_limit(pieces: Tokenizer, tmp_path: Path) -> None:
+    """Lengths are scaled, then limited."""
+    path = mooncake(tmp_path, (0, 400, 40, [1]), (1, 4000, 40, [1, 2]))
+    requests = asked(pieces, 2, path=path, length_scale=0.5, max_input_tokens=300)
+    assert [(r.prompt_tokens, r.output_tokens) for r in requests] == [(200, 20)] * 2
+
+
+def test_mistakes(pieces: Tokenizer, tmp_path: Path) -> None:
+    """Each a line that says what to do."""
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"timestamp": 1}\n')
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    empty = tmp_path / "empty.csv"
+    empty.write_text("")
+    for path, said in ((bad, "line 1: no request"), (other, "has the columns a, b"), (empty, "is no CSV")):
+        with pytest.raises(ConfigError, match=said):
+            asked(pieces, 1, path=str(path))
+    with pytest.raises(ConfigError, match="leaves no request"):
+        asked(pieces, 1, max_input_tokens=1)
+    keys: list[dict[str, Any]] = [{"path": "x.txt"}, {"path": "x.csv"}, {"input_tokens": 5}, {"length_scale": 0.1}]
+    for one in keys:
+        assert len(TraceWorkload(TraceSettings(name="trace", **one)).check()) == 1
+    assert TraceWorkload(TraceSettings(name="trace")).check() == []
