@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from servebench import read
-from servebench.contracts.stored import RunData, StudyData
+from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.errors import ConfigError
 from servebench.measure.columns import in_window, request_metrics, token_slices
 from servebench.score.compare import Comparison, Row, Sample, Side
 from servebench.score.compare import told as row_told
 from servebench.score.fairness import Difference, unequal, varied
+from servebench.score.recommend import Answer, Entrant, Level, Rules
 
 
 def ls(words: Sequence[str]) -> int:
@@ -224,3 +225,92 @@ def _gate(comparisons: Sequence[Comparison], told: Sequence[str], limit: float) 
     for one in unjudged:
         sys.stderr.write(f"servebench: {one.candidate} cannot be judged: {one.summary}\n")
     return EXIT_NOT_JUDGED if unjudged else 0
+
+
+def entrant_of(run: RunData) -> Entrant:
+    """A run as it takes part in a recommendation: its levels, repeats pooled."""
+    from servebench.report.listing import rows
+
+    side = side_of(run)
+    levels: dict[str, list[tuple[dict[str, Any], Sample]]] = {}
+    for row, sample in zip(rows(run.points), side.samples, strict=True):
+        levels.setdefault(sample.level, []).append((row, sample))
+    start = mapping(run.manifest.get("cold_start"))
+    gpu = mapping(run.config.get("gpu"))
+    return Entrant(
+        name=run.run_id,
+        engine=run.fact("engine") or "",
+        model=run.fact("model") or "",
+        gpu=run.fact("gpu") or "",
+        workload=run.fact("workload") or "",
+        levels=tuple(_level(label, parts) for label, parts in levels.items()),
+        cold_start_s=None if start.get("shared") else start.get("seconds"),
+        price_usd_per_hour=gpu.get("price_usd_per_hour"),
+        gpu_count=int(gpu.get("count") or 0),
+        manifest=run.manifest,
+    )
+
+
+WORST_LAST = ("valid", "doubtful", "void")
+
+
+def _level(label: str, parts: Sequence[tuple[dict[str, Any], Sample]]) -> Level:
+    row = parts[0][0]
+    # a verdict that is not known counts as the worst
+    verdicts = [s.verdict if s.verdict in WORST_LAST else "void" for _, s in parts]
+    load = row.get("rate") if row.get("rate") is not None else row.get("concurrency")
+    return Level(
+        row=row,
+        label=label,
+        load=float(load or 0),
+        verdict=max(verdicts, key=WORST_LAST.index),
+        doubts=tuple(dict.fromkeys(code for _, s in parts for code in s.doubts)),
+        samples=tuple(s for _, s in parts),
+    )
+
+
+def recommend(words: Sequence[str]) -> int:
+    """`recommend STUDY|RUN ...`: which run for which use, and how sure that is. Raises ConfigError."""
+    from servebench.report.advice import print_answers, to_json
+    from servebench.report.listing import console
+    from servebench.score.recommend import load_rules, rules_text
+
+    outputs, rest = read.take_outputs(words)
+    rules_path, rest = read.take_option(rest, "--rules")
+    varying, rest = read.take_option(rest, "--varying")
+    show_rules, rest = read.take_flag(rest, "--show-rules")
+    as_json, rest = read.take_flag(rest, "--json")
+    with_doubtful, rest = read.take_flag(rest, "--with-doubtful")
+    options = ("--rules FILE", "--show-rules", "--varying KEY,...", "--with-doubtful", "--json", "--outputs DIR")
+    read.no_options("recommend", rest, options)
+    if show_rules:
+        sys.stdout.write(rules_text())
+        return 0
+    rules = load_rules(Path(rules_path) if rules_path else None)
+    if not rest:
+        raise ConfigError(
+            "recommend takes a study, or runs to choose among; 'servebench ls' lists them, 'last' is the latest"
+        )
+    runs = [run for word in rest for run in read.runs_of(read.find(word, outputs))]
+    answers = advise(runs, rules, with_doubtful=with_doubtful, varying=varying)
+    if as_json:
+        sys.stdout.write(to_json(answers))
+    else:
+        print_answers(answers, console())
+    return 0
+
+
+def advise(
+    runs: Sequence[RunData], rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
+) -> list[Answer]:
+    """The answers of the rules for these runs."""
+    from servebench.score.recommend import recommend as judge
+
+    by_name = {run.run_id: run for run in runs}
+
+    def unfair(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[Difference]:
+        more = [f"{group}.*" for group in across] + (["machine.*"] if "gpu" in across else [])
+        told = ",".join([*more, *([varying] if varying else [])])
+        return differences(by_name[a.name], by_name[b.name], told)
+
+    return judge([entrant_of(run) for run in runs], rules, unfair=unfair, with_doubtful=with_doubtful)

@@ -330,6 +330,12 @@ def _gathered(pool: Floats, drawn: NDArray[np.int64], percent: float | None) -> 
     return np.concatenate(parts)
 
 
+def resampled(values: Floats, size: int, percent: float | None, rng: np.random.Generator) -> Floats:
+    """The statistic of RESAMPLES resamples of stretches of `size` consecutive values."""
+    pool = _stretches([values], size)
+    return _gathered(pool, rng.integers(0, len(pool), size=(RESAMPLES, len(pool))), percent)
+
+
 def _interval(logs: Floats) -> tuple[float, float]:
     tail = (1 - CONFIDENCE) / 2
     logs = np.nan_to_num(logs, nan=0.0, posinf=np.inf, neginf=-np.inf)
