@@ -66,9 +66,10 @@ def test_equal_engines_have_no_clear_winner(answers):
 
 def test_the_slo_point_is_the_highest_load_that_meets_it_and_a_tighter_limit_may_change_the_winner(answers):
     # alpha is slow to begin and fast after; beta the other way round
-    alpha = {"name": "alpha", "ttft_ms": 200, "tpot_ms": 4, "spread": 0.05}
+    alpha = {"name": "alpha", "ttft_ms": 200, "tpot_ms": 2, "spread": 0.05}
     beta = {"name": "beta", "ttft_ms": 60, "tpot_ms": 9, "spread": 0.05}
     found = answers((alpha, {}), (beta, {}))["interactive"]
+    assert found.outcome == "winner", found.why
     assert found.winner.entrant.engine == "alpha"
     assert found.winner.slo_at == "16"
     assert any(line.startswith("with a limit of 250 ms on TTFT study/01_beta") for line in found.changes)
