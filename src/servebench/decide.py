@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from servebench import read
 from servebench.contracts.stored import RunData, StudyData, mapping
@@ -20,6 +21,10 @@ from servebench.score.compare import Comparison, Row, Sample, Side
 from servebench.score.compare import told as row_told
 from servebench.score.fairness import Difference, unequal, varied
 from servebench.score.recommend import Answer, Entrant, Level, Rules
+from servebench.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def ls(words: Sequence[str]) -> int:
@@ -93,10 +98,20 @@ def side_of(run: RunData) -> Side:
                 ),
                 failed=failed,
                 throughput_tok_s=token_slices(own, int(start), int(end)),
+                work=np.empty((0, 2)) if row.get("concurrency") is None else _work(inside, failed),
                 **latencies,
             )
         )
     return Side(name=run.run_id, samples=tuple(samples))
+
+
+def _work(inside: pd.DataFrame, failed: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Tokens brought and seconds held by each request; nothing when an answer's length is not known."""
+    tokens = np.where(failed, 0.0, inside["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan))
+    if np.isnan(tokens).any():
+        return np.empty((0, 2))
+    held_s = (inside["ended_ns"] - inside["sent_ns"]).to_numpy(dtype=np.float64) / NS_PER_S
+    return np.column_stack([tokens, np.maximum(held_s, 0.0)])
 
 
 def _share(text: str, option: str) -> float:

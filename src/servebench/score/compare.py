@@ -11,11 +11,14 @@ For each load level that both runs have and each metric of METRICS:
   ratio, tested by flipping the signs of whole stretches (Good 2005, chapter 3); else the ratio of the two statistics is
   tested by permuting stretches between the runs;
 - with three repeats or more on both sides, repeats are what is compared: Welch's t-test on the logarithms (Welch 1947);
+- the throughput of a closed loop is resampled over requests too, as tokens over the time that each held its stream (the
+  renewal-reward theorem: Smith 1955), for streams in step make slices of time burst; that of an open loop over slices;
 - a run is one start of an engine, and two starts differ by themselves: an allowance (START_SD) is added to every interval
   in quadrature, for no number of requests can tell of it;
 - p-values of all rows of all comparisons made together are corrected by Holm's method (Holm 1979).
 
-A row is *faster* or *slower* when the corrected p-value is under 5 % and the effect at least the margin; *no difference
+A row is *faster* or *slower* when the corrected p-value is under 5 %, the interval excludes none, and the effect is at
+least the margin; *no difference
 larger than x %* when the 95 % interval lies within x, and x is at most twice the margin; else *not enough data*.
 """
 
@@ -78,7 +81,8 @@ class Sample:
     """One point of one run, as it is compared: arrays over requests in the order sent, those in the window.
 
     Latencies are infinite for failed requests and NaN where undefined. `throughput_tok_s` has one entry a slice of time.
-    `sizes` are the planned prompt tokens, by which twins are known beside their ids.
+    `work` has tokens brought and seconds held for each request of a closed loop, failed ones too (no tokens); it is empty
+    for an open loop. `sizes` are the planned prompt tokens, by which twins are known beside their ids.
     """
 
     level: str
@@ -92,6 +96,7 @@ class Sample:
     tpot_ms: Floats = field(default_factory=lambda: np.empty(0))
     e2e_ms: Floats = field(default_factory=lambda: np.empty(0))
     throughput_tok_s: Floats | None = None
+    work: Floats = field(default_factory=lambda: np.empty((0, 2)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,6 +258,8 @@ def _tested(
     rng = np.random.default_rng(seed)
     if row.metric.percent == 50 and _twins(ours, theirs):
         return _paired(row, ours, theirs, rng)
+    if row.metric.source == "throughput_tok_s" and all(len(s.work) >= STRETCHES_MIN for s in (*ours, *theirs)):
+        values = [s.work for s in ours], [s.work for s in theirs]
     return _unpaired(row, *values, rng)
 
 
@@ -281,7 +288,7 @@ def statistic(values: Floats, percent: float | None) -> Floats:
 
 def _stretches(parts: Sequence[Floats], size: int) -> Floats:
     """Parts (repeats) cut into stretches of this many consecutive values; what is left over at an end is not used."""
-    kept = [one[: one.size // size * size].reshape(-1, size) for one in parts if one.size >= size]
+    kept = [one[: len(one) // size * size].reshape(-1, size, *one.shape[1:]) for one in parts if len(one) >= size]
     return np.concatenate(kept)
 
 
@@ -292,7 +299,7 @@ def _log_ratio(over: Floats, under: Floats) -> Floats:
 
 
 def _unpaired(row: Row, a: Sequence[Floats], b: Sequence[Floats], rng: np.random.Generator) -> Row:
-    fewest = min(sum(one.size for one in a), sum(one.size for one in b))
+    fewest = min(sum(len(one) for one in a), sum(len(one) for one in b))
     size = max(1, fewest // STRETCHES)
     ours, theirs = _stretches(a, size), _stretches(b, size)
     percent = row.metric.percent
@@ -302,23 +309,33 @@ def _unpaired(row: Row, a: Sequence[Floats], b: Sequence[Floats], rng: np.random
 
     drawn_a = rng.integers(0, len(ours), size=(RESAMPLES, len(ours)))
     drawn_b = rng.integers(0, len(theirs), size=(RESAMPLES, len(theirs)))
-    low, high = _interval(ratio(drawn_a, drawn_b, ours, theirs))
+    everything = np.arange(len(ours))[None], np.arange(len(theirs))[None]
+    seen = float(ratio(*everything, ours, theirs)[0])
+    observed = float(_log_ratio(np.asarray(row.candidate), np.asarray(row.baseline)))
+    # stretches leave out the last few requests, and work is counted to a request's end: the interval is moved to the effect
+    low, high = _interval(ratio(drawn_a, drawn_b, ours, theirs) + (observed - seen))
     pool = np.concatenate([ours, theirs])
     order = np.argsort(rng.random((RESAMPLES, len(pool))), axis=1)
     permuted = ratio(order[:, : len(ours)], order[:, len(ours) :], pool, pool)
-    observed = _log_ratio(np.asarray(row.candidate), np.asarray(row.baseline))
     return replace(
         row,
         effect=float(np.expm1(observed)),
         low=low,
         high=high,
-        p=_p_value(permuted, float(observed)),
+        p=_p_value(permuted, seen),
         method=f"permutation of {len(ours)} and {len(theirs)} stretches",
     )
 
 
 def _gathered(pool: Floats, drawn: NDArray[np.int64], percent: float | None) -> Floats:
-    """The statistic of each resample, given as stretches of the pool; in batches, so that memory stays bounded."""
+    """The statistic of each resample, given as stretches of the pool; in batches, so that memory stays bounded.
+
+    A pool of pairs gives the ratio of their sums.
+    """
+    if pool.ndim == 3:
+        sums = pool.sum(axis=1)[drawn].sum(axis=1)
+        rate: Floats = sums[:, 0] / sums[:, 1]
+        return rate
     if percent is None:
         found: Floats = pool.mean(axis=1)[drawn].mean(axis=1)
         return found
@@ -331,7 +348,7 @@ def _gathered(pool: Floats, drawn: NDArray[np.int64], percent: float | None) -> 
 
 
 def resampled(values: Floats, size: int, percent: float | None, rng: np.random.Generator) -> Floats:
-    """The statistic of RESAMPLES resamples of stretches of `size` consecutive values."""
+    """The statistic of RESAMPLES resamples of stretches of `size` consecutive values, or pairs for a ratio of sums."""
     pool = _stretches([values], size)
     return _gathered(pool, rng.integers(0, len(pool), size=(RESAMPLES, len(pool))), percent)
 
@@ -471,7 +488,7 @@ def _judge(row: Row, margin: float) -> Row:
     if row.effect is None or row.low is None or row.high is None:
         return row
     bound = max(abs(row.low), abs(row.high))
-    significant = row.p_corrected is not None and row.p_corrected < SIGNIFICANCE
+    significant = row.p_corrected is not None and row.p_corrected < SIGNIFICANCE and not row.low <= 0 <= row.high
     if significant and abs(row.effect) >= (margin if row.metric is not FAILED else 0):
         better = (row.effect > 0) == row.metric.higher_is_better
         return replace(row, result="faster" if better else "slower", bound=bound)

@@ -394,9 +394,16 @@ def _draws(metric: str, level: Level, one: Entrant) -> Floats | None:
     values = _pooled(level.samples, source[0])
     if values.size < STRETCHES_MIN:
         return None
+    work = [sample.work for sample in level.samples]
+    reported = float(statistic(values, source[1]))
+    if source[0] == "throughput_tok_s" and all(len(one) >= STRETCHES_MIN for one in work):
+        values = np.concatenate(work)
     # drawn from its own name, so that two entrants are drawn independently and each the same every time
     rng = np.random.default_rng([ord(letter) for letter in one.name + level.label])
-    found = resampled(values, max(1, values.size // STRETCHES), source[1], rng)
+    found = resampled(values, max(1, len(values) // STRETCHES), source[1], rng)
+    if values.ndim == 2:
+        # of the spread of tokens over time held, the middle is the throughput of the window
+        found = found * (reported * values[:, 1].sum() / values[:, 0].sum())
     if inverse:
         return np.array(
             [money.usd_per_million(rate, one.price_usd_per_hour, one.gpu_count) or np.nan for rate in found]
