@@ -8,23 +8,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from servebench import read
-from servebench.contracts.stored import RunData, StudyData, mapping
+from servebench.contracts.stored import RunData, StudyData
 from servebench.errors import ConfigError
-from servebench.measure.columns import in_window, request_metrics, token_slices
-from servebench.score.compare import Comparison, Row, Sample, Side
+from servebench.gather import (
+    common_level,
+    entrant_of,
+    limits_of,
+    quality_rows,
+    run_page,
+    short_names,
+    side_of,
+    timeline_of,
+)
+from servebench.score.compare import Comparison, Row
 from servebench.score.compare import told as row_told
 from servebench.score.fairness import Difference, unequal, varied
-from servebench.score.recommend import Answer, Entrant, Level, Rules
-from servebench.units import NS_PER_S
+from servebench.score.recommend import Answer, Entrant, Rules
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from servebench.report.html import Page
 
 
 def ls(words: Sequence[str]) -> int:
@@ -61,57 +66,6 @@ def show(words: Sequence[str]) -> int:
         found = found.runs[0]
     show_run(found, REMEDIES, as_json=as_json)
     return 0
-
-
-def side_of(run: RunData) -> Side:
-    """A run as one side of a comparison: its points with the requests in their windows."""
-    from servebench.report.figures import level
-    from servebench.report.listing import rows
-
-    metrics = request_metrics(run.requests)
-    samples = []
-    for row in rows(run.points):
-        of_point = metrics[metrics["point"] == row.get("point")]
-        start, end = row.get("window_start_ns"), row.get("window_end_ns")
-        facts: dict[str, Any] = {
-            "level": level(row),
-            "repeat": int(row.get("repeat") or 0),
-            "verdict": str(row.get("verdict")),
-            "doubts": tuple(row.get("doubts") or ()),
-        }
-        if start is None or end is None or of_point.empty:
-            samples.append(Sample(**facts))
-            continue
-        inside = in_window(of_point, int(start), int(end))
-        failed = ~inside["ok"].to_numpy(dtype=bool)
-        own = run.requests[run.requests["point"] == row.get("point")]
-        latencies: dict[str, Any] = {
-            name: np.where(failed, np.inf, inside[name].to_numpy(dtype=np.float64))
-            for name in ("ttft_ms", "tpot_ms", "e2e_ms")
-        }
-        samples.append(
-            Sample(
-                **facts,
-                request_ids=tuple(inside["request_id"]),
-                sizes=np.nan_to_num(
-                    inside["planned_prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan), nan=-1
-                ),
-                failed=failed,
-                throughput_tok_s=token_slices(own, int(start), int(end)),
-                work=np.empty((0, 2)) if row.get("concurrency") is None else _work(inside, failed),
-                **latencies,
-            )
-        )
-    return Side(name=run.run_id, samples=tuple(samples))
-
-
-def _work(inside: pd.DataFrame, failed: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Tokens brought and seconds held by each request; nothing when an answer's length is not known."""
-    tokens = np.where(failed, 0.0, inside["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan))
-    if np.isnan(tokens).any():
-        return np.empty((0, 2))
-    held_s = (inside["ended_ns"] - inside["sent_ns"]).to_numpy(dtype=np.float64) / NS_PER_S
-    return np.column_stack([tokens, np.maximum(held_s, 0.0)])
 
 
 def _share(text: str, option: str) -> float:
@@ -242,48 +196,6 @@ def _gate(comparisons: Sequence[Comparison], told: Sequence[str], limit: float) 
     return EXIT_NOT_JUDGED if unjudged else 0
 
 
-def entrant_of(run: RunData) -> Entrant:
-    """A run as it takes part in a recommendation: its levels, repeats pooled."""
-    from servebench.report.listing import rows
-
-    side = side_of(run)
-    levels: dict[str, list[tuple[dict[str, Any], Sample]]] = {}
-    for row, sample in zip(rows(run.points), side.samples, strict=True):
-        levels.setdefault(sample.level, []).append((row, sample))
-    start = mapping(run.manifest.get("cold_start"))
-    gpu = mapping(run.config.get("gpu"))
-    return Entrant(
-        name=run.run_id,
-        engine=run.fact("engine") or "",
-        model=run.fact("model") or "",
-        gpu=run.fact("gpu") or "",
-        workload=run.fact("workload") or "",
-        levels=tuple(_level(label, parts) for label, parts in levels.items()),
-        cold_start_s=None if start.get("shared") else start.get("seconds"),
-        price_usd_per_hour=gpu.get("price_usd_per_hour"),
-        gpu_count=int(gpu.get("count") or 0),
-        manifest=run.manifest,
-    )
-
-
-WORST_LAST = ("valid", "doubtful", "void")
-
-
-def _level(label: str, parts: Sequence[tuple[dict[str, Any], Sample]]) -> Level:
-    row = parts[0][0]
-    # a verdict that is not known counts as the worst
-    verdicts = [s.verdict if s.verdict in WORST_LAST else "void" for _, s in parts]
-    load = row.get("rate") if row.get("rate") is not None else row.get("concurrency")
-    return Level(
-        row=row,
-        label=label,
-        load=float(load or 0),
-        verdict=max(verdicts, key=WORST_LAST.index),
-        doubts=tuple(dict.fromkeys(code for _, s in parts for code in s.doubts)),
-        samples=tuple(s for _, s in parts),
-    )
-
-
 def recommend(words: Sequence[str]) -> int:
     """`recommend STUDY|RUN ...`: which run for which use, and how sure that is. Raises ConfigError."""
     from servebench.report.advice import print_answers, to_json
@@ -329,3 +241,80 @@ def advise(
         return differences(by_name[a.name], by_name[b.name], told)
 
     return judge([entrant_of(run) for run in runs], rules, unfair=unfair, with_doubtful=with_doubtful)
+
+
+TIMELINES_MAX = 6
+COMPARISONS_MAX = 12
+
+
+def report(words: Sequence[str]) -> int:
+    """`report RUN|STUDY [--out FILE]`: one self-contained page. Raises ConfigError, StoreError."""
+    from servebench.report.html import page
+    from servebench.report.verdicts import write_page
+    from servebench.score.recommend import load_rules
+
+    outputs, rest = read.take_outputs(words)
+    out, rest = read.take_option(rest, "--out")
+    rules_path, rest = read.take_option(rest, "--rules")
+    varying, rest = read.take_option(rest, "--varying")
+    with_doubtful, rest = read.take_flag(rest, "--with-doubtful")
+    read.no_options(
+        "report", rest, ("--out FILE", "--rules FILE", "--varying KEY,...", "--with-doubtful", "--outputs DIR")
+    )
+    if len(rest) != 1:
+        raise ConfigError(f"report takes one run or study, not {len(rest)}; 'servebench ls' lists them")
+    found = read.find(rest[0], outputs)
+    rules = load_rules(Path(rules_path) if rules_path else None)
+    target = Path(out) if out else found.path / "report.html"
+    write_page(target, page(page_of(found, rules, with_doubtful=with_doubtful, varying=varying)))
+    sys.stdout.write(f"{target}\n")
+    return 0
+
+
+def page_of(
+    found: RunData | StudyData, rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
+) -> Page:
+    """Everything that the report of a run or study shows."""
+    from servebench import __version__
+    from servebench.report.html import Page
+    from servebench.score.published import beside
+    from servebench.score.remedies import REMEDIES
+
+    runs = read.runs_of(found)
+    names = short_names(runs)
+    pages = [run_page(run, names[run.run_id], index) for index, run in enumerate(runs)]
+    readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
+    comparisons, unjudged = _all_compared(readable, with_doubtful=with_doubtful, varying=varying)
+    at = common_level(pages)
+    return Page(
+        title=found.study_id if isinstance(found, StudyData) else found.title,
+        words=found.words if isinstance(found, StudyData) else tuple(found.manifest.get("words") or ()),
+        runs=pages,
+        version=__version__,
+        remedies=REMEDIES,
+        answers=advise(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
+        comparisons=comparisons,
+        unjudged=unjudged,
+        timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
+        quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
+        published=[one for page in pages for one in beside(page.view.name, page.rows)],
+        faults=found.faults if isinstance(found, StudyData) else (),
+        distribution_at=at,
+        limits=limits_of(runs),
+    )
+
+
+def _all_compared(runs: Sequence[RunData], *, with_doubtful: bool, varying: str | None) -> tuple[list[Comparison], str]:
+    """Each run against the first of its set-up; and why nothing could be compared."""
+    from servebench.score.compare import compare as judge
+
+    groups: dict[tuple[str | None, ...], list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.fact(name) for name in ("model", "gpu", "workload")), []).append(run)
+    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
+    if not pairs:
+        return [], "one run a set-up: there is nothing to compare" if len(runs) > 1 else ""
+    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
+    return judge(
+        [(sides[a.run_id], sides[b.run_id], differences(a, b, varying)) for a, b in pairs], with_doubtful=with_doubtful
+    ), ""

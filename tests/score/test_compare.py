@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from servebench.contracts.stored import RunData
-from servebench.decide import side_of
+from servebench.gather import side_of
 from servebench.score.compare import METRICS, Sample, Side, compare, holm, statistic
 from servebench.score.fairness import Difference
 
