@@ -18,6 +18,9 @@ VERBS = {
     "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
     "ls": "list runs, all or those that are what the words say: ls [engine=vllm ...] (--json)",
     "show": "what a run or study was and what came of it: show RUN|STUDY (--json)",
+    "compare": "which of two runs is faster, and how sure that is: compare A B [--max-regression 5%] (a gate for pipelines)",
+    "recommend": "which run for which use, how sure that is, and what would change it: recommend STUDY (--rules FILE)",
+    "report": "one self-contained page on a run or a study: report RUN|STUDY (--out FILE)",
     "help": "show this text",
 }
 
@@ -91,7 +94,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "plugins": _plugins,
     "sync": _sync,
     "recover": _recover,
-    **{verb: _decide(verb) for verb in ("ls", "show")},
+    **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report")},
     "help": _help,
     "--help": _help,
     "-h": _help,

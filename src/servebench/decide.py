@@ -7,10 +7,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from servebench import read
-from servebench.contracts.stored import StudyData
+from servebench.contracts.stored import RunData, StudyData
 from servebench.errors import ConfigError
+from servebench.gather import (
+    common_level,
+    entrant_of,
+    limits_of,
+    quality_rows,
+    run_page,
+    short_names,
+    side_of,
+    timeline_of,
+)
+from servebench.score.compare import Comparison, Row
+from servebench.score.compare import told as row_told
+from servebench.score.fairness import Difference, unequal, varied
+from servebench.score.recommend import Answer, Entrant, Rules
+
+if TYPE_CHECKING:
+    from servebench.report.html import Page
 
 
 def ls(words: Sequence[str]) -> int:
@@ -47,3 +66,255 @@ def show(words: Sequence[str]) -> int:
         found = found.runs[0]
     show_run(found, REMEDIES, as_json=as_json)
     return 0
+
+
+def _share(text: str, option: str) -> float:
+    """`5%` or `0.05` as a share. Raises ConfigError."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise ConfigError(f"{option}={text} is no share between 0 and 1; give a percentage such as 5%")
+    return value
+
+
+def _compared(words: Sequence[str], baseline: str | None, outputs: Path) -> list[tuple[RunData, RunData]]:
+    """(baseline, candidate) for each comparison that the words ask for. Raises ConfigError."""
+    found = [read.find(word, outputs) for word in words]
+    base = read.find(baseline, outputs) if baseline is not None else None
+    if base is None and len(found) == 2 and all(isinstance(one, StudyData) and len(one.runs) > 1 for one in found):
+        base, found = found[0], found[1:]
+    if isinstance(base, StudyData) and len(base.runs) > 1:
+        return [pair for one in found for pair in _by_name(base, one)]
+    runs = [run for one in found for run in read.runs_of(one)]
+    first = read.runs_of(base)[0] if base is not None else (runs[0] if runs else None)
+    rest = [run for run in runs if first is not None and run.run_id != first.run_id]
+    if first is None or not rest:
+        raise ConfigError("compare takes two runs or more, or a study of several: 'servebench ls' lists them")
+    return [(first, run) for run in rest]
+
+
+def _by_name(base: StudyData, other: RunData | StudyData) -> list[tuple[RunData, RunData]]:
+    """Runs of two studies that are the same but for the study: by what stands behind their number."""
+    known = {run.name.partition("_")[2]: run for run in base.runs}
+    if len(known) < len(base.runs):
+        known = {run.name: run for run in base.runs}
+    pairs = []
+    for run in read.runs_of(other):
+        twin = known.get(run.name.partition("_")[2]) or known.get(run.name)
+        if twin is not None:
+            pairs.append((twin, run))
+    if not pairs:
+        raise ConfigError(
+            f"no run of {other.study_id} has a counterpart in the baseline {base.study_id}; name two runs"
+        )
+    return pairs
+
+
+COMPARE_OPTIONS = (
+    "--baseline RUN",
+    "--max-regression 5%",
+    "--margin 5%",
+    "--varying KEY,...",
+    "--with-doubtful",
+    "--junit FILE",
+    "--markdown FILE",
+    "--json",
+    "--outputs DIR",
+)
+EXIT_REGRESSION = 1
+EXIT_NOT_JUDGED = 7
+
+
+def compare(words: Sequence[str]) -> int:
+    """`compare A B ...`: verdicts with intervals. Raises ConfigError, StoreError.
+
+    With `--max-regression` it is a gate: 0 when no competing row is worse by more than that, 1 when one is, and 7 when
+    nothing could be judged (unequal settings, no valid points, too little data).
+    """
+    from servebench.report import verdicts
+    from servebench.report.listing import console
+    from servebench.score.compare import MARGIN
+    from servebench.score.compare import compare as judge
+
+    outputs, rest = read.take_outputs(words)
+    baseline, rest = read.take_option(rest, "--baseline")
+    limit_text, rest = read.take_option(rest, "--max-regression")
+    margin_text, rest = read.take_option(rest, "--margin")
+    varying, rest = read.take_option(rest, "--varying")
+    junit, rest = read.take_option(rest, "--junit")
+    markdown, rest = read.take_option(rest, "--markdown")
+    as_json, rest = read.take_flag(rest, "--json")
+    with_doubtful, rest = read.take_flag(rest, "--with-doubtful")
+    read.no_options("compare", rest, COMPARE_OPTIONS)
+    limit = _share(limit_text, "--max-regression") if limit_text else None
+    margin = _share(margin_text, "--margin") if margin_text else limit or MARGIN
+    pairs = _compared(rest, baseline, outputs)
+    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
+    comparisons = judge(
+        [(sides[a.run_id], sides[b.run_id], differences(a, b, varying)) for a, b in pairs],
+        margin=margin,
+        with_doubtful=with_doubtful,
+    )
+    failing = _beyond(comparisons, limit)
+    told = [f"{name}: {row_told(row)}" for name, row in failing]
+    if markdown:
+        verdicts.write_page(Path(markdown), verdicts.to_markdown(comparisons, told, limit))
+    if junit:
+        verdicts.write_page(Path(junit), verdicts.to_junit(comparisons, failing, limit))
+    if as_json:
+        sys.stdout.write(verdicts.to_json(comparisons))
+    else:
+        out = console()
+        for one in comparisons:
+            verdicts.print_comparison(one, out)
+    return 0 if limit is None else _gate(comparisons, told, limit)
+
+
+def differences(a: RunData, b: RunData, varying: str | None = None) -> tuple[Difference, ...]:
+    """What is unequal between two runs, but for what is varied on purpose."""
+    on_purpose = [*varied(a.manifest, b.manifest), *(key.strip() for key in (varying or "").split(",") if key.strip())]
+    return unequal(a.manifest, b.manifest, varying=on_purpose)
+
+
+def _beyond(comparisons: Sequence[Comparison], limit: float | None) -> list[tuple[str, Row]]:
+    """The regressions that are larger than the limit, with the candidate's name."""
+    if limit is None:
+        return []
+    return [(one.candidate, row) for one in comparisons for row in one.regressions if abs(row.effect or 0) > limit]
+
+
+def _gate(comparisons: Sequence[Comparison], told: Sequence[str], limit: float) -> int:
+    for line in told:
+        sys.stderr.write(f"servebench: regression beyond {100 * limit:g} %: {line}\n")
+    if told:
+        return EXIT_REGRESSION
+    unjudged = [one for one in comparisons if one.result in ("not enough data", "unequal_settings")]
+    for one in unjudged:
+        sys.stderr.write(f"servebench: {one.candidate} cannot be judged: {one.summary}\n")
+    return EXIT_NOT_JUDGED if unjudged else 0
+
+
+def recommend(words: Sequence[str]) -> int:
+    """`recommend STUDY|RUN ...`: which run for which use, and how sure that is. Raises ConfigError."""
+    from servebench.report.advice import print_answers, to_json
+    from servebench.report.listing import console
+    from servebench.score.recommend import load_rules, rules_text
+
+    outputs, rest = read.take_outputs(words)
+    rules_path, rest = read.take_option(rest, "--rules")
+    varying, rest = read.take_option(rest, "--varying")
+    show_rules, rest = read.take_flag(rest, "--show-rules")
+    as_json, rest = read.take_flag(rest, "--json")
+    with_doubtful, rest = read.take_flag(rest, "--with-doubtful")
+    options = ("--rules FILE", "--show-rules", "--varying KEY,...", "--with-doubtful", "--json", "--outputs DIR")
+    read.no_options("recommend", rest, options)
+    if show_rules:
+        sys.stdout.write(rules_text())
+        return 0
+    rules = load_rules(Path(rules_path) if rules_path else None)
+    if not rest:
+        raise ConfigError(
+            "recommend takes a study, or runs to choose among; 'servebench ls' lists them, 'last' is the latest"
+        )
+    runs = [run for word in rest for run in read.runs_of(read.find(word, outputs))]
+    answers = advise(runs, rules, with_doubtful=with_doubtful, varying=varying)
+    if as_json:
+        sys.stdout.write(to_json(answers))
+    else:
+        print_answers(answers, console())
+    return 0
+
+
+def advise(
+    runs: Sequence[RunData], rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
+) -> list[Answer]:
+    """The answers of the rules for these runs."""
+    from servebench.score.recommend import recommend as judge
+
+    by_name = {run.run_id: run for run in runs}
+
+    def unfair(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[Difference]:
+        more = [f"{group}.*" for group in across] + (["machine.*"] if "gpu" in across else [])
+        told = ",".join([*more, *([varying] if varying else [])])
+        return differences(by_name[a.name], by_name[b.name], told)
+
+    return judge([entrant_of(run) for run in runs], rules, unfair=unfair, with_doubtful=with_doubtful)
+
+
+TIMELINES_MAX = 6
+COMPARISONS_MAX = 12
+
+
+def report(words: Sequence[str]) -> int:
+    """`report RUN|STUDY [--out FILE]`: one self-contained page. Raises ConfigError, StoreError."""
+    from servebench.report.html import page
+    from servebench.report.verdicts import write_page
+    from servebench.score.recommend import load_rules
+
+    outputs, rest = read.take_outputs(words)
+    out, rest = read.take_option(rest, "--out")
+    rules_path, rest = read.take_option(rest, "--rules")
+    varying, rest = read.take_option(rest, "--varying")
+    with_doubtful, rest = read.take_flag(rest, "--with-doubtful")
+    read.no_options(
+        "report", rest, ("--out FILE", "--rules FILE", "--varying KEY,...", "--with-doubtful", "--outputs DIR")
+    )
+    if len(rest) != 1:
+        raise ConfigError(f"report takes one run or study, not {len(rest)}; 'servebench ls' lists them")
+    found = read.find(rest[0], outputs)
+    rules = load_rules(Path(rules_path) if rules_path else None)
+    target = Path(out) if out else found.path / "report.html"
+    write_page(target, page(page_of(found, rules, with_doubtful=with_doubtful, varying=varying)))
+    sys.stdout.write(f"{target}\n")
+    return 0
+
+
+def page_of(
+    found: RunData | StudyData, rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
+) -> Page:
+    """Everything that the report of a run or study shows."""
+    from servebench import __version__
+    from servebench.report.html import Page
+    from servebench.score.published import beside
+    from servebench.score.remedies import REMEDIES
+
+    runs = read.runs_of(found)
+    names = short_names(runs)
+    pages = [run_page(run, names[run.run_id], index) for index, run in enumerate(runs)]
+    readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
+    comparisons, unjudged = _all_compared(readable, with_doubtful=with_doubtful, varying=varying)
+    at = common_level(pages)
+    return Page(
+        title=found.study_id if isinstance(found, StudyData) else found.title,
+        words=found.words if isinstance(found, StudyData) else tuple(found.manifest.get("words") or ()),
+        runs=pages,
+        version=__version__,
+        remedies=REMEDIES,
+        answers=advise(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
+        comparisons=comparisons,
+        unjudged=unjudged,
+        timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
+        quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
+        published=[one for page in pages for one in beside(page.view.name, page.rows)],
+        faults=found.faults if isinstance(found, StudyData) else (),
+        distribution_at=at,
+        limits=limits_of(runs),
+    )
+
+
+def _all_compared(runs: Sequence[RunData], *, with_doubtful: bool, varying: str | None) -> tuple[list[Comparison], str]:
+    """Each run against the first of its set-up; and why nothing could be compared."""
+    from servebench.score.compare import compare as judge
+
+    groups: dict[tuple[str | None, ...], list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.fact(name) for name in ("model", "gpu", "workload")), []).append(run)
+    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
+    if not pairs:
+        return [], "one run a set-up: there is nothing to compare" if len(runs) > 1 else ""
+    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
+    return judge(
+        [(sides[a.run_id], sides[b.run_id], differences(a, b, varying)) for a, b in pairs], with_doubtful=with_doubtful
+    ), ""

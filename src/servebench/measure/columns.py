@@ -1,0 +1,145 @@
+"""The metrics of stored requests on whole columns: the definitions of `derive`, without a loop over events.
+
+`derive` defines each metric for one record while a run is made; here the same definitions serve those who read
+requests.parquet again. A test holds both to the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SLICES = 60
+"""Into how many equal slices a window is cut when its throughput is looked at over time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events:
+    """All content events of some requests: stamps, whose they are (row number), and the tokens each brought.
+
+    `tokens` is None when an answer's length is not known.
+    """
+
+    stamp_ns: Ints
+    owner: Ints
+    tokens: Floats | None
+
+
+def _span_ms(start: Any, end: Any) -> Floats:
+    found: Floats = ((end - start) / NS_PER_MS).to_numpy(dtype=np.float64, na_value=np.nan)
+    return found
+
+
+def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
+    """One row a measured request (warm-up left out), in the order sent: what it was, and its latencies in ms.
+
+    Columns: point, request_id, ok, sent_ns, ended_ns, ttft_ms, ttft_from_schedule_ms, ttfo_ms, tpot_ms, e2e_ms,
+    lateness_ms, output_tokens, prompt_tokens, planned_prompt_tokens, outcome, error. A latency is NaN where it is
+    undefined. Requests that were never sent have no place in a window and are not there, unless they failed to connect:
+    those count from the moment they were scheduled.
+    """
+    import pandas as pd
+
+    if requests.empty:
+        return pd.DataFrame(columns=[*_KEPT, *_LATENCIES, "ok"])
+    frame = requests[~requests["warmup"].astype(bool)]
+    count = frame["event_ns"].str.len().fillna(0).astype(np.int64).to_numpy()
+    tokens = frame["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
+    found = frame[list(_KEPT)].copy()
+    found["ok"] = (frame["outcome"] == "ok").to_numpy()
+    found["ttft_ms"] = _span_ms(frame["sent_ns"], frame["first_event_ns"])
+    found["ttft_from_schedule_ms"] = _span_ms(frame["scheduled_ns"], frame["first_event_ns"])
+    found["ttfo_ms"] = _span_ms(frame["sent_ns"], frame["first_output_ns"])
+    found["e2e_ms"] = _span_ms(frame["sent_ns"], frame["last_event_ns"])
+    found["lateness_ms"] = _span_ms(frame["scheduled_ns"], frame["sent_ns"])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = _span_ms(frame["first_event_ns"], frame["last_event_ns"]) / (tokens - 1)
+    found["tpot_ms"] = np.where((tokens >= 2) & (count >= 2), tpot, np.nan)
+    found["sent_ns"] = frame["sent_ns"].fillna(frame["scheduled_ns"]).astype(np.int64)
+    return found.sort_values("sent_ns", kind="stable").reset_index(drop=True)
+
+
+_KEPT = (
+    "point",
+    "request_id",
+    "sent_ns",
+    "scheduled_ns",
+    "ended_ns",
+    "output_tokens",
+    "asked_output_tokens",
+    "prompt_tokens",
+    "planned_prompt_tokens",
+    "outcome",
+    "error",
+)
+_LATENCIES = ("ttft_ms", "ttft_from_schedule_ms", "ttfo_ms", "tpot_ms", "e2e_ms", "lateness_ms")
+
+
+def in_window(metrics: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:
+    """The requests that were sent inside the window."""
+    return metrics[(metrics["sent_ns"] >= start_ns) & (metrics["sent_ns"] <= end_ns)]
+
+
+def events(requests: pd.DataFrame) -> Events:
+    """The content events of requests (those of the frame, in its order). Tokens of an event are those that the stream
+    tells, else the request's output tokens in equal shares, as in `points`."""
+    lists = requests["event_ns"]
+    counts = lists.str.len().fillna(0).astype(np.int64).to_numpy()
+    stamps = _flat(lists, np.int64)
+    owner = np.repeat(np.arange(len(requests)), counts)
+    output = requests["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
+    told = requests["event_tokens"].notna().to_numpy() & (requests["event_tokens"].str.len() == counts).to_numpy()
+    if np.isnan(output[~told & (counts > 0)]).any():
+        return Events(stamp_ns=stamps, owner=owner, tokens=None)
+    tokens = np.zeros(stamps.size)
+    shares = ~told[owner]
+    tokens[shares] = (output / np.maximum(counts, 1))[owner[shares]]
+    tokens[~shares] = _flat(requests["event_tokens"][told], np.float64)
+    # the end token and withheld text come without a content event: they belong to the last one
+    has = (counts > 0) & told & ~np.isnan(output)
+    sums = np.bincount(owner, weights=tokens, minlength=len(requests))
+    last = (np.cumsum(counts) - 1)[has]
+    tokens[last] += np.maximum(output[has] - sums[has], 0.0)
+    return Events(stamp_ns=stamps, owner=owner, tokens=tokens)
+
+
+def _flat(lists: Any, kind: Any) -> Any:
+    kept = [one for one in lists if one is not None and not isinstance(one, float) and len(one)]
+    return np.concatenate(kept).astype(kind) if kept else np.empty(0, dtype=kind)
+
+
+def token_slices(requests: pd.DataFrame, start_ns: int, end_ns: int, slices: int = SLICES) -> Floats | None:
+    """Output tokens a second of ok requests in each of `slices` equal slices of the window; None when not known."""
+    ok = requests[(requests["outcome"] == "ok") & ~requests["warmup"].astype(bool)]
+    if ok.empty or end_ns <= start_ns:
+        return None
+    every = events(ok)
+    if every.tokens is None:
+        return None
+    inside = (every.stamp_ns > start_ns) & (every.stamp_ns <= end_ns)
+    width_ns = (end_ns - start_ns) / slices
+    where = np.minimum(((every.stamp_ns[inside] - start_ns) / width_ns).astype(np.int64), slices - 1)
+    sums = np.bincount(where, weights=every.tokens[inside], minlength=slices)
+    found: Floats = sums / (width_ns / NS_PER_S)
+    return found
+
+
+def gaps_ms(requests: pd.DataFrame) -> Floats:
+    """All gaps between consecutive content events of each request, pooled (ITL)."""
+    every = events(requests.assign(event_tokens=None, output_tokens=0))
+    if every.stamp_ns.size < 2:
+        return np.empty(0)
+    same = every.owner[1:] == every.owner[:-1]
+    found: Floats = np.diff(every.stamp_ns)[same] / NS_PER_MS
+    return found

@@ -1,0 +1,184 @@
+"""The charts of a report, from rows of points and plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.report.figures import level, number
+from servebench.report.svg import Axis, Bar, Dot, Mark, Series, Span, bars, chart, timeline
+
+Floats = NDArray[np.float64]
+Row = Mapping[str, Any]
+CURVE_POINTS = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """A run as charts show it. `latencies` maps a load level to arrays of ok requests by name (ttft_ms, itl_ms, e2e_ms)."""
+
+    name: str
+    index: int
+    rows: Sequence[Row]
+    gpu_count: int = 0
+    latencies: Mapping[str, Mapping[str, Floats]] = field(default_factory=dict)
+
+
+def load_of(row: Row) -> float | None:
+    """The load level as a number: requests in flight or a second."""
+    value = row.get("rate") if row.get("rate") is not None else row.get("concurrency")
+    return None if value is None else float(value)
+
+
+def load_axis(rows: Sequence[Row]) -> Axis:
+    """The axis of load levels, logarithmic, with a tick at each level."""
+    rate = any(row.get("rate") is not None for row in rows)
+    levels = sorted({load for row in rows if (load := load_of(row)) is not None})
+    title = "requests a second" if rate else "concurrency (requests in flight)"
+    return Axis(title=title, log=True, ticks=levels)
+
+
+def _dots(view: RunView, column: str, unit: str, *, interval: bool = True) -> list[Dot]:
+    found = []
+    for row in view.rows:
+        load, value = load_of(row), row.get(column)
+        if load is None or load <= 0 or value is None or row.get("verdict") == "void":
+            continue
+        low, high = (row.get(f"{column}_low"), row.get(f"{column}_high")) if interval else (None, None)
+        tip = f"{view.name}, {level(row)}: {number(value)} {unit}, {row.get('verdict')}"
+        found.append(Dot(x=load, y=float(value), low=low, high=high, hollow=row.get("verdict") != "valid", tip=tip))
+    return sorted(found, key=lambda dot: dot.x)
+
+
+def against_load(
+    views: Sequence[RunView], column: str, axis: Axis, *, title: str, unit: str, marks: Sequence[Mark] = ()
+) -> str | None:
+    """A metric against the load level, a line a run; None when no run has it."""
+    rows = [row for view in views for row in view.rows]
+    series = [Series(name=view.name, dots=_dots(view, column, unit), index=view.index) for view in views]
+    if not any(one.dots for one in series):
+        return None
+    return chart(series, load_axis(rows), axis, title=title, marks=marks)
+
+
+def pareto(views: Sequence[RunView], *, title: str) -> str | None:
+    """Tokens a second of one user against tokens a second of one GPU (of the machine where there is none)."""
+    series = []
+    for view in views:
+        dots = []
+        for row in view.rows:
+            tpot, throughput = row.get("tpot_ms_mean"), row.get("output_throughput_tok_s")
+            if not tpot or not throughput or row.get("verdict") == "void":
+                continue
+            share = throughput / max(view.gpu_count, 1)
+            dots.append(
+                Dot(
+                    x=1000 / tpot,
+                    y=share,
+                    hollow=row.get("verdict") != "valid",
+                    tip=f"{view.name}, {level(row)}: {number(1000 / tpot)} tok/s a user, {number(share)} tok/s a GPU",
+                )
+            )
+        series.append(Series(name=view.name, dots=dots, index=view.index))
+    if not any(one.dots for one in series):
+        return None
+    per = "GPU" if any(view.gpu_count for view in views) else "machine"
+    return chart(
+        series,
+        Axis(title="tokens a second of one user (1 / TPOT)", zero=True),
+        Axis(title=f"output tokens/s a {per}", zero=True),
+        title=title,
+    )
+
+
+def tradeoff(views: Sequence[RunView], *, title: str) -> str | None:
+    """TTFT against throughput; the larger the mark, the higher the load."""
+    loads = [load for view in views for row in view.rows if (load := load_of(row))]
+    if not loads:
+        return None
+    series = []
+    for view in views:
+        dots = [
+            Dot(
+                x=float(row["output_throughput_tok_s"]),
+                y=float(row["ttft_ms_p50"]),
+                size=3 + 7 * (np.log1p(load_of(row) or 0) / np.log1p(max(loads))),
+                hollow=row.get("verdict") != "valid",
+                tip=f"{view.name}, {level(row)}",
+            )
+            for row in view.rows
+            if row.get("output_throughput_tok_s") and row.get("ttft_ms_p50") and row.get("verdict") != "void"
+        ]
+        series.append(Series(name=view.name, dots=dots, index=view.index, line=False))
+    if not any(one.dots for one in series):
+        return None
+    return chart(
+        series, Axis(title="output throughput, tok/s", zero=True), Axis(title="TTFT p50, ms", log=True), title=title
+    )
+
+
+def distribution(views: Sequence[RunView], at: str, name: str, words: str, *, title: str) -> str | None:
+    """The share of values that are at most so large, a curve a run; None without values."""
+    series = []
+    for view in views:
+        values = view.latencies.get(at, {}).get(name)
+        if values is None or values.size < 2:
+            continue
+        shares = np.linspace(0, 100, min(CURVE_POINTS, values.size))
+        curve = np.percentile(values, shares)
+        dots = [Dot(x=float(v), y=float(s)) for v, s in zip(curve, shares, strict=True) if v > 0]
+        series.append(Series(name=view.name, dots=dots, index=view.index, plain=True))
+    if not series:
+        return None
+    return chart(
+        series,
+        Axis(title=words, log=True),
+        Axis(title="share of them at most so long, %", ticks=(0, 25, 50, 75, 100), zero=True),
+        title=title,
+    )
+
+
+def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]], *, title: str) -> str | None:
+    """Seconds of each phase of the cold start, a bar a run. Phases are (name, seconds from the start when over)."""
+    rows = []
+    for name, phases in starts:
+        parts, before = [], 0.0
+        for phase, seconds in phases:
+            parts.append((phase, max(0.0, seconds - before)))
+            before = max(before, seconds)
+        rows.append(Bar(name=name, parts=parts))
+    if not rows:
+        return None
+    return bars(
+        rows, Axis(title="seconds from the start of the command", zero=True), title=title, text=lambda s: f"{s:.3g} s"
+    )
+
+
+def quality(rows: Sequence[tuple[str, float, float, float]], *, title: str) -> str | None:
+    """Shares right with their intervals: (name, share, low, high)."""
+    if not rows:
+        return None
+    return bars(
+        [
+            Bar(name=name, parts=[("right", 100 * share)], low=100 * low, high=100 * high)
+            for name, share, low, high in rows
+        ],
+        Axis(title="% right, with its 95 % interval", zero=True),
+        title=title,
+        text=lambda v: f"{v:.3g} %",
+    )
+
+
+def requests_timeline(
+    spans: Sequence[Span],
+    panels: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    window: tuple[float, float] | None,
+    *,
+    title: str,
+) -> str | None:
+    """Requests of a point over panels of server and machine metrics; None when nothing was sent."""
+    return timeline(spans, panels, window=window, title=title) if spans else None

@@ -1,0 +1,195 @@
+"""A comparison as a table in the terminal, as Markdown, as JUnit XML for a pipeline, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+from xml.etree import ElementTree
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from servebench.errors import StoreError
+from servebench.report.figures import MISSING, number
+
+STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_settings": "yellow"}
+
+
+class Named(Protocol):
+    """What is shown of a metric."""
+
+    @property
+    def name(self) -> str:
+        """Its column."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        ...
+
+
+def shown(value: float | None, metric: Named) -> str:
+    """A figure of either side, with its unit where the title has none."""
+    if value is None:
+        return MISSING
+    if math.isinf(value):
+        return "failed"
+    if metric.name == "failed_share":
+        return f"{100 * value:.1f} %"
+    return number(value)
+
+
+def change(row: Any) -> str:
+    """The effect with its interval, in percent."""
+    if row.effect is None:
+        return MISSING
+    return f"{_signed(row.effect)} % [{_signed(row.low)}, {_signed(row.high)}]"
+
+
+def _signed(share: float | None) -> str:
+    if share is None:
+        return MISSING
+    return f"{100 * share:+.1f}" if math.isfinite(share) else ("+∞" if share > 0 else "-∞")
+
+
+def verdict(row: Any) -> str:
+    """The row's verdict in words; one that does not compete in brackets."""
+    text = f"no difference > {100 * row.bound:.1f} %" if row.result == "no difference" else str(row.result)
+    return text if row.competes or row.result in ("not enough data", "unequal_settings") else f"({text})"
+
+
+def print_comparison(comparison: Any, out: Console) -> None:
+    """Write the verdict, the rows, and what is unequal."""
+    out.print(Text(f"{comparison.candidate}  against  {comparison.baseline}", style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for name, justify in (("at", "right"), ("metric", "left"), ("baseline", "right"), ("candidate", "right")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("change", justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for row in comparison.rows:
+        why = f" · {row.why}" if row.why else ""
+        table.add_row(
+            row.level,
+            row.metric.title,
+            shown(row.baseline, row.metric),
+            shown(row.candidate, row.metric),
+            change(row),
+            Text(verdict(row), style=STYLES.get(row.result, "dim")).append(why, style="dim"),
+        )
+    out.print(table)
+    for one in comparison.unequal:
+        if one.matters:
+            out.print(
+                f"unequal: {one.key}: {one.baseline} against {one.candidate} ({one.reason})",
+                markup=False,
+                style="yellow",
+            )
+    minor = [one for one in comparison.unequal if not one.matters]
+    if minor:
+        out.print(f"also unequal, not mattering: {', '.join(one.key for one in minor)}", markup=False, style="dim")
+    out.print(Text(f"verdict: {comparison.summary}", style=f"bold {STYLES.get(comparison.result, '')}".strip()))
+
+
+def as_dict(comparison: Any) -> dict[str, Any]:
+    """A comparison as plain data for JSON; infinite numbers as null."""
+    rows = []
+    for row in comparison.rows:
+        plain = {**asdict(row), "metric": row.metric.name}
+        rows.append({k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()})
+    return {
+        "baseline": comparison.baseline,
+        "candidate": comparison.candidate,
+        "verdict": comparison.result,
+        "summary": comparison.summary,
+        "margin": comparison.margin,
+        "bound": comparison.bound,
+        "rows": rows,
+        "unequal": [asdict(one) for one in comparison.unequal],
+    }
+
+
+def to_json(comparisons: Sequence[Any]) -> str:
+    """All comparisons as JSON."""
+    return json.dumps([as_dict(one) for one in comparisons], indent=2) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Text that cannot break out of a table cell of Markdown."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;").replace("`", "'")
+
+
+def to_markdown(comparisons: Sequence[Any], gate: Sequence[str] | None = None, limit: float | None = None) -> str:
+    """All comparisons as a Markdown page; `gate` are the regressions beyond `limit` that make a pipeline fail."""
+    lines = ["# servebench compare", ""]
+    if limit is not None:
+        verdict_line = "**failed**" if gate else "**passed**"
+        lines += [f"Gate: {verdict_line} (no regression larger than {100 * limit:g} %)", ""]
+        lines += [f"- {_cell(one)}" for one in gate or ()] + ([""] if gate else [])
+    for one in comparisons:
+        lines += [f"## {_cell(one.candidate)} against {_cell(one.baseline)}", "", f"**{_cell(one.summary)}**", ""]
+        lines += ["| at | metric | baseline | candidate | change [95 %] | verdict |", "|---:|---|---:|---:|---:|---|"]
+        for row in one.rows:
+            cells = (
+                row.level,
+                row.metric.title,
+                shown(row.baseline, row.metric),
+                shown(row.candidate, row.metric),
+                change(row),
+                verdict(row) + (f"; {row.why}" if row.why else ""),
+            )
+            lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        if one.unequal:
+            lines += ["", "| unequal | baseline | candidate | matters |", "|---|---|---|---|"]
+            lines += [
+                f"| {_cell(d.key)} | {_cell(d.baseline)} | {_cell(d.candidate)} | {'yes: ' + d.reason if d.matters else 'no'} |"
+                for d in one.unequal
+            ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def to_junit(comparisons: Sequence[Any], failing: Sequence[tuple[str, Any]], limit: float | None) -> str:
+    """JUnit XML: a test case a row. A regression beyond the limit is a failure, what could not be judged is skipped.
+
+    `failing` are (candidate, row) of the regressions.
+    """
+    bad = {(name, row.level, row.metric.name) for name, row in failing}
+    root = ElementTree.Element("testsuites", name="servebench compare")
+    for one in comparisons:
+        suite = ElementTree.SubElement(root, "testsuite", name=f"{one.candidate} against {one.baseline}")
+        counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+        for row in one.rows:
+            counts["tests"] += 1
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=one.candidate, name=f"{row.metric.name} at {row.level}"
+            )
+            told = f"{change(row)}: {verdict(row)}" + (f"; {row.why}" if row.why else "")
+            if (one.candidate, row.level, row.metric.name) in bad:
+                counts["failures"] += 1
+                beyond = f"beyond the limit of {100 * limit:g} %" if limit is not None else "slower"
+                ElementTree.SubElement(case, "failure", message=f"{change(row)} is {beyond}").text = told
+            elif row.result in ("not enough data", "unequal_settings") or not row.competes:
+                counts["skipped"] += 1
+                ElementTree.SubElement(case, "skipped", message=row.why or str(row.result))
+            else:
+                ElementTree.SubElement(case, "system-out").text = told
+        for name, count in counts.items():
+            suite.set(name, str(count))
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page that was asked for. Raises StoreError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,53 @@
+"""The metrics on whole columns are those of derive and points, to the digit."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from servebench.measure import columns, derive
+from servebench.store import RunFolder, read_records, read_requests
+
+
+@pytest.fixture
+def run(make_study, simulated):
+    study = make_study((simulated.Engine(fail_share=0.1), simulated.Shape(requests=60)))
+    folder = RunFolder(next(path for path in study.iterdir() if path.is_dir()))
+    return read_requests(folder), read_records(folder), pd.read_parquet(folder.points).iloc[0]
+
+
+def test_latencies_are_those_of_derive(run):
+    frame, records, _ = run
+    found = columns.request_metrics(frame).set_index("request_id")
+    for record in records:
+        for name in ("ttft_ms", "tpot_ms", "e2e_ms", "ttfo_ms", "lateness_ms", "ttft_from_schedule_ms"):
+            expected = getattr(derive, name)(record)
+            told = found.loc[record.request_id, name]
+            assert np.isnan(told) if expected is None else told == pytest.approx(expected), name
+    assert sorted(columns.gaps_ms(frame)) == pytest.approx(sorted(gap for r in records for gap in derive.itl_ms(r)))
+
+
+def test_throughput_over_slices_is_the_points_throughput(run):
+    frame, _, row = run
+    slices = columns.token_slices(frame, int(row["window_start_ns"]), int(row["window_end_ns"]))
+    assert slices.mean() == pytest.approx(row["output_throughput_tok_s"])
+    inside = columns.in_window(columns.request_metrics(frame), row["window_start_ns"], row["window_end_ns"])
+    assert inside[inside["ok"]]["ttft_ms"].median() == pytest.approx(row["ttft_ms_p50"])
+
+
+def test_an_answer_of_unknown_length_makes_the_throughput_unknown(run):
+    frame, _, row = run
+    frame = frame.assign(event_tokens=None, output_tokens=np.nan)
+    assert columns.token_slices(frame, int(row["window_start_ns"]), int(row["window_end_ns"])) is None
+
+
+def test_tokens_that_no_event_told_belong_to_the_last_one_or_are_shared(run):
+    frame, _, _ = run
+    frame = frame[frame["outcome"] == "ok"].head(2).assign(output_tokens=50)
+    told, shared = columns.events(frame), columns.events(frame.assign(event_tokens=None))
+    assert told.tokens.sum() == shared.tokens.sum() == 100
+    assert told.tokens[39] == 11
+    assert shared.tokens[0] == pytest.approx(50 / 40)
+
+
+def test_nothing_is_made_of_nothing():
+    assert columns.request_metrics(pd.DataFrame()).empty

@@ -1,0 +1,113 @@
+"""The verb `compare`: what it writes for people and for pipelines, and its exit codes."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from servebench import decide
+from servebench.contracts.results import Doubt
+from servebench.errors import ConfigError
+from servebench.report.verdicts import _cell
+
+
+@pytest.fixture
+def outputs(make_study, simulated):
+    def runs(name, **engine):
+        shape = simulated.Shape(requests=160, levels=(8,), seed=len(name))
+        return make_study((simulated.Engine(name="alpha", tokens=80, **engine), shape), name=name)
+
+    runs("base")
+    runs("again")
+    runs("slower", slow=1.2)
+    make_study(
+        (simulated.Engine(slow=1.2), simulated.Shape(requests=40, config={"engine.dtype": "fp8"})), name="unfair"
+    )
+    return make_study((simulated.Engine(), simulated.Shape(requests=8, levels=(2,))), name="short").parent
+
+
+def words(outputs, *more):
+    return ["--outputs", str(outputs), "--with-doubtful", *more]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "code", "told"),
+    [
+        ("again", 0, ""),
+        ("slower", 1, "regression beyond 5 %: slower/00_alpha_unique: "),
+        ("unfair", 7, "cannot be judged: no verdict: engine.dtype"),
+        ("short", 7, "cannot be judged"),
+    ],
+)
+def test_as_a_gate_it_ends_a_pipeline(outputs, capsys, candidate, code, told):
+    found = decide.compare(words(outputs, candidate, "--baseline", "base", "--max-regression", "5%"))
+    assert (found, told in capsys.readouterr().err) == (code, True)
+
+
+def test_junit_has_a_case_a_row_and_a_failure_a_regression(outputs, tmp_path, capsys):
+    decide.compare(words(outputs, "base", "slower", "--max-regression=0.05", "--junit", str(tmp_path / "j.xml")))
+    suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
+    assert int(suite.get("failures")) == len(suite.findall("testcase/failure")) > 0
+    assert int(suite.get("tests")) == len(suite.findall("testcase")) == 5
+    assert "beyond the limit of 5 %" in suite.find("testcase/failure").get("message")
+
+
+def test_markdown_tells_verdict_rows_and_what_is_unequal(outputs, tmp_path, capsys):
+    decide.compare(words(outputs, "base", "slower", "--max-regression", "5%", "--markdown", str(tmp_path / "c.md")))
+    text = (tmp_path / "c.md").read_text()
+    assert "Gate: **failed**" in text
+    assert "| 8 | E2E p50 |" in text
+    decide.compare(words(outputs, "base", "unfair", "--markdown", str(tmp_path / "d.md")))
+    assert "| engine.dtype | auto | fp8 | yes: another precision" in (tmp_path / "d.md").read_text()
+
+
+def test_the_terminal_and_json_tell_the_same(outputs, capsys):
+    assert decide.compare(words(outputs, "base", "slower")) == 0
+    assert "slower/00_alpha_unique is slower" in capsys.readouterr().out
+    assert decide.compare(words(outputs, "base", "slower", "--json")) == 0
+    found = json.loads(capsys.readouterr().out)[0]
+    assert (found["verdict"], found["rows"][0]["metric"]) == ("slower", "output_throughput_tok_s")
+
+
+def test_doubtful_points_do_not_compete_unless_asked(outputs, capsys, make_study, simulated):
+    doubt = Doubt(code="too_short", message="", remedy="")
+    for name, slow in (("d1", 1.0), ("d2", 1.5)):
+        make_study((simulated.Engine(slow=slow), simulated.Shape(levels=(8,))), name=name, doubts=[doubt])
+    assert decide.compare(["--outputs", str(outputs), "d1", "d2", "--max-regression", "5%"]) == 7
+    assert "(slower)" in capsys.readouterr().out
+    assert decide.compare(words(outputs, "d1", "d2", "--max-regression", "5%")) == 1
+
+
+def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_study, simulated):
+    for name, slow in (("s1", 1.0), ("s2", 1.3)):
+        make_study(
+            (simulated.Engine(name="alpha", slow=slow), simulated.Shape(levels=(8,), requests=60)),
+            (simulated.Engine(name="beta", slow=slow), simulated.Shape(levels=(8,), requests=60)),
+            name=name,
+        )
+    decide.compare(words(outputs, "s1", "s2", "--json"))
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["baseline"], one["candidate"]) for one in found] == [
+        ("s1/00_alpha_unique", "s2/00_alpha_unique"),
+        ("s1/01_beta_unique", "s2/01_beta_unique"),
+    ]
+    decide.compare(words(outputs, "s1", "--json"))
+    assert [one["candidate"] for one in json.loads(capsys.readouterr().out)] == ["s1/01_beta_unique"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["base"], "two runs or more"),
+        (["base", "again", "--max-regression", "five"], "--max-regression=five is no share"),
+        (["base", "again", "--margin", "200%"], "--margin=200% is no share"),
+        (["base", "again", "--quick"], "unknown option '--quick'"),
+    ],
+)
+def test_a_mistake_is_one_line(outputs, asked, told):
+    with pytest.raises(ConfigError, match=told):
+        decide.compare(words(outputs, *asked))
+
+
+def test_markup_of_a_server_does_not_break_out_of_markdown():
+    assert _cell("a|b\n<script>`x`") == "a\\|b &lt;script>'x'"

@@ -1,0 +1,83 @@
+import copy
+
+import pytest
+
+from servebench.score.fairness import unequal, varied
+
+MANIFEST = {
+    "study_id": "s",
+    "engine_version": "1.0",
+    "overrides": ["engine=vllm", "engine.dtype=auto"],
+    "config": {
+        "engine": {"name": "vllm", "dtype": "auto", "max_num_seqs": 8, "extra_args": {}, "port": 1},
+        "model": {"name": "m"},
+        "workload": {"name": "unique", "seed": 0, "cache": "cold"},
+        "load": {"concurrency": [1, 2], "warmup_requests": "auto"},
+        "tracking": {"name": "none"},
+        "study": {"name": "a"},
+    },
+    "machine": {"cpu_model": "x", "gpus": [{"name": "H100", "driver_version": "550", "clocks_max_sm": "1980"}]},
+    "packages": {"numpy": "2.0"},
+}
+
+
+def changed(*changes):
+    other = copy.deepcopy(MANIFEST)
+    for path, value in changes:
+        at = other
+        for part in path[:-1]:
+            at = at[part]
+        at[path[-1]] = value
+    return other
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "key", "matters"),
+    [
+        (("engine_version",), "2.0", "engine_version", False),
+        (("config", "engine", "name"), "sglang", "engine.name", False),
+        (("config", "engine", "dtype"), "float8", "engine.dtype", True),
+        (("config", "engine", "max_num_seqs"), None, "engine.max_num_seqs", True),
+        (("config", "engine", "extra_args"), {"enforce-eager": True}, "engine.extra_args.enforce-eager", True),
+        (("config", "engine", "port"), 2, "engine.port", False),
+        (("config", "model", "name"), "n", "model.name", True),
+        (("config", "workload", "cache"), "warm", "workload.cache", True),
+        (("config", "load", "concurrency"), [1], "load.concurrency", False),
+        (("config", "load", "warmup_requests"), 0, "load.warmup_requests", True),
+        (("machine", "gpus", 0, "driver_version"), "570", "machine.gpus.0.driver_version", True),
+        (("machine", "gpus", 0, "clocks_max_sm"), "1400", "machine.gpus.0.clocks_max_sm", True),
+        (("machine", "cpu_model"), "y", "machine.cpu_model", True),
+        (("packages", "numpy"), "2.1", "packages.numpy", False),
+    ],
+)
+def test_each_unequal_setting_is_listed_and_told_whether_it_matters(path, value, key, matters):
+    found = unequal(MANIFEST, changed((path, value)))
+    assert [(one.key, one.matters) for one in found] == [(key, matters)]
+    assert found[0].reason
+
+
+def test_equal_runs_have_nothing_unequal_whatever_their_study_is_called():
+    assert (
+        unequal(MANIFEST, changed((("config", "study", "name"), "b"), (("config", "tracking", "name"), "mlflow"))) == ()
+    )
+
+
+def test_what_matters_comes_first_and_values_are_told():
+    found = unequal(MANIFEST, changed((("packages", "numpy"), "3"), (("config", "engine", "dtype"), None)))
+    assert [one.key for one in found] == ["engine.dtype", "packages.numpy"]
+    assert (found[0].baseline, found[0].candidate) == ("auto", "-")
+
+
+def test_what_is_varied_on_purpose_does_not_matter():
+    other = changed((("config", "engine", "dtype"), "float8"))
+    assert not unequal(MANIFEST, other, varying=["engine.dtype"])[0].matters
+    assert not unequal(MANIFEST, other, varying=["engine.*"])[0].matters
+
+
+def test_a_sweep_of_one_study_varies_its_own_overrides_but_an_engine_does_not_excuse_its_settings():
+    other = changed((("overrides",), ["engine=sglang", "engine.dtype=float8"]))
+    assert varied(MANIFEST, other) == ("engine.dtype",)
+    assert varied(MANIFEST, changed((("study_id",), "t"), (("overrides",), ["engine.dtype=x"]))) == ()
+    assert varied(MANIFEST, changed((("overrides",), ["engine=vllm", "engine.dtype=auto", "model=big"]))) == (
+        "model.*",
+    )

@@ -1,0 +1,168 @@
+"""Winners, no winner, and what would change the answer, from simulated studies on disk."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from servebench import decide, read
+from servebench.errors import ConfigError
+from servebench.score import cost
+from servebench.score.recommend import load_rules, rules_text
+
+LEVELS = (1, 4, 16)
+ARTICLE_CASES = {
+    "interactive",
+    "batch",
+    "rag",
+    "multi_turn",
+    "structured_json",
+    "long_context",
+    "one_user",
+    "cold_start",
+    "cost",
+}
+
+
+@pytest.fixture
+def answers(make_study, simulated):
+    """Answers by use case for engines that are given as (settings of the engine, of the shape)."""
+
+    def make(*engines, rules=None, name="study", **options):
+        shape = {"levels": LEVELS, "requests": 120}
+        runs = [
+            (simulated.Engine(**e), simulated.Shape(**{**shape, **s, "seed": i})) for i, (e, s) in enumerate(engines)
+        ]
+        study = read.load_study(make_study(*runs, name=name))
+        accept = [
+            replace(run, points=run.points.assign(verdict="valid", doubts=[[] for _ in range(len(run.points))]))
+            for run in study.runs
+        ]
+        found = decide.advise(accept if options.pop("valid", True) else study.runs, rules or load_rules(), **options)
+        return {answer.use_case.name: answer for answer in found}
+
+    return make
+
+
+def test_every_use_case_of_the_articles_has_an_answer(answers):
+    found = answers(({"name": "alpha"}, {}), ({"name": "beta", "slow": 1.3}, {}))
+    assert set(found) == ARTICLE_CASES
+    assert found["batch"].winner.entrant.name == "study/00_alpha_unique"
+    assert found["batch"].lead == pytest.approx(0.3, abs=0.05)
+    assert found["batch"].lead_low < 0.3 < found["batch"].lead_high
+    assert found["one_user"].winner.entrant.engine == "alpha"
+    assert found["rag"].outcome == "not measured"
+    assert "workload=rag_prefix" in found["rag"].why
+    assert found["cost"].outcome == "none qualifies"
+
+
+def test_equal_engines_have_no_clear_winner(answers):
+    found = answers(({"name": "alpha", "run_sd": 0.005}, {}), ({"name": "beta", "run_sd": 0.005}, {}))
+    for name in ("batch", "interactive", "one_user"):
+        assert found[name].outcome == "no clear winner", name
+        assert found[name].winner is None
+        assert len(found[name].ranking) == 2
+
+
+def test_the_slo_point_is_the_highest_load_that_meets_it_and_a_tighter_limit_may_change_the_winner(answers):
+    # alpha is slow to begin and fast after; beta the other way round
+    alpha = {"name": "alpha", "ttft_ms": 200, "tpot_ms": 2, "spread": 0.05}
+    beta = {"name": "beta", "ttft_ms": 60, "tpot_ms": 9, "spread": 0.05}
+    found = answers((alpha, {}), (beta, {}))["interactive"]
+    assert found.outcome == "winner", found.why
+    assert found.winner.entrant.engine == "alpha"
+    assert found.winner.slo_at == "16"
+    assert any(line.startswith("with a limit of 250 ms on TTFT study/01_beta") for line in found.changes)
+    assert any("still met the limits at its highest load" in line for line in found.changes)
+
+
+def test_an_engine_that_never_meets_the_limit_has_no_score(answers):
+    found = answers(({"name": "alpha"}, {}), ({"name": "beta", "ttft_ms": 900}, {}))["interactive"]
+    assert found.outcome == "only one"
+    assert "01_beta_unique: not even the lowest load meets TTFT ≤ 500 ms" in found.missing[0]
+
+
+def test_failed_requests_do_not_meet_the_slo(answers):
+    found = answers(({"name": "alpha", "fail_share": 0.05}, {}), ({"name": "beta", "slow": 1.5}, {}))["interactive"]
+    assert [score.entrant.engine for score in found.ranking] == ["beta"]
+
+
+def test_cold_starts_measured_once_need_a_wide_lead(answers):
+    assert answers(({"name": "a"}, {}), ({"name": "b", "slow": 1.1}, {}))["cold_start"].outcome == "no clear winner"
+    found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2.0}, {}), name="two")["cold_start"]
+    assert found.winner.entrant.engine == "a"
+
+
+def test_cost_compares_across_gpus_and_names_the_price_that_would_change_it(answers):
+    cheap = ({"name": "alpha", "slow": 2.0}, {"price": 1.0, "gpu": "l4"})
+    dear = ({"name": "alpha"}, {"price": 4.0, "gpu": "h100"})
+    found = answers(cheap, dear)["cost"]
+    assert found.winner.entrant.gpu == "l4"
+    assert any("would be as cheap at" in line for line in found.changes)
+    rival = found.ranking[1]
+    price = cost.break_even_price(rival.level.row["output_throughput_tok_s"], found.ranking[0].value, 1)
+    assert cost.usd_per_million(rival.level.row["output_throughput_tok_s"], price, 1) == pytest.approx(
+        found.ranking[0].value
+    )
+
+
+def test_unequal_settings_that_matter_leave_no_winner_unless_varied_on_purpose(answers):
+    runs = (({"name": "a"}, {}), ({"name": "a", "slow": 2}, {"config": {"engine.dtype": "fp32"}}))
+    found = answers(*runs)["batch"]
+    assert found.outcome == "no clear winner"
+    assert "engine.dtype" in found.why
+    assert answers(*runs, name="again", varying="engine.dtype")["batch"].outcome == "winner"
+
+
+def test_doubtful_points_do_not_win_but_are_told(answers, make_study, simulated):
+    found = answers(({"name": "a"}, {"requests": 20}), ({"name": "b"}, {"requests": 20}))
+    assert found["batch"].outcome != "not measured"
+    from servebench.contracts.results import Doubt
+
+    doubt = Doubt(code="too_short", message="", remedy="")
+    path = make_study((simulated.Engine(), simulated.Shape(levels=(4,))), name="doubtful", doubts=[doubt])
+    case = {a.use_case.name: a for a in decide.advise(read.load_study(path).runs, load_rules())}["batch"]
+    assert case.outcome == "none qualifies"
+    assert case.missing == ("doubtful/00_alpha_unique: no valid point (too_short)",)
+    assert case.changes == ("if doubtful points counted, doubtful/00_alpha_unique would lead",)
+
+
+def test_rules_are_the_users_to_edit(answers, tmp_path):
+    path = tmp_path / "rules.yaml"
+    path.write_text("use_cases:\n  mine:\n    measure: lowest_load\n    metric: ttft_ms_p99\n    workloads: [uni*]\n")
+    found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2}, {}), rules=load_rules(path))
+    assert list(found) == ["mine"]
+    assert found["mine"].winner.at == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "is no YAML"),
+        ("a: 1", "has no use_cases"),
+        ("use_cases: {x: 3}", "use_cases.x is no mapping"),
+        ("use_cases: {x: {measure: worst, metric: a}}", "measure=worst is none of"),
+        ("use_cases: {x: {measure: best}}", "metric names no column"),
+        ("use_cases: {x: {measure: best, metric: a, slo: {tfft_ms: 1}}}", "slo takes numbers for"),
+        ("use_cases: {x: {measure: within_slo, metric: a}}", "needs a limit in slo"),
+        ("use_cases: {x: {measure: best, metric: a, colour: red}}", "unknown key 'colour'"),
+        ("margin: 7\nuse_cases: {}", "margin=7 is no share"),
+    ],
+)
+def test_a_mistake_in_the_rules_is_told(tmp_path, text, told):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        load_rules(tmp_path / "r.yaml")
+
+
+def test_the_verb_writes_text_and_json(make_study, simulated, capsys):
+    study = make_study((simulated.Engine(), simulated.Shape()), (simulated.Engine(name="beta"), simulated.Shape()))
+    asked = ["--outputs", str(study.parent), "study", "--with-doubtful"]
+    assert decide.recommend(asked) == 0
+    assert "Batch throughput" in capsys.readouterr().out
+    assert decide.recommend([*asked, "--json"]) == 0
+    assert {one["use_case"] for one in json.loads(capsys.readouterr().out)} == ARTICLE_CASES
+    assert decide.recommend(["--show-rules"]) == 0
+    assert capsys.readouterr().out == rules_text()
+    with pytest.raises(ConfigError, match="takes a study"):
+        decide.recommend([])

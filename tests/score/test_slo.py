@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from servebench.score import cost
+from servebench.score.slo import Limits, good, slo_point, wilson
+
+NAN, INF = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "failed", "limits", "expected"),
+    [
+        (100, 10, False, Limits(ttft_ms=100), True),
+        (101, 10, False, Limits(ttft_ms=100), False),
+        (50, NAN, False, Limits(tpot_ms=20), True),
+        (50, 21, False, Limits(tpot_ms=20), False),
+        (INF, INF, True, Limits(ttft_ms=100), False),
+        (INF, INF, True, Limits(), False),
+        (NAN, 10, False, Limits(ttft_ms=100), False),
+        (50, 10, False, Limits(), True),
+    ],
+)
+def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):
+    one = good(np.array([ttft]), np.array([tpot]), np.array([ttft]), np.array([failed]), limits)
+    assert one.tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ([(1, 1.0), (2, 1.0), (4, 0.5)], 1),
+        ([(4, 0.5), (1, 1.0), (2, 1.0)], 2),
+        ([(1, 1.0), (2, 0.9), (4, 1.0)], 0),  # a level that meets the limits above one that does not is luck
+        ([(1, 0.9)], None),
+        ([], None),
+        ([(1, 0.99)], 0),
+    ],
+)
+def test_the_slo_point_is_the_highest_load_below_the_first_that_fails(levels, expected):
+    assert slo_point(levels, Limits(ttft_ms=1, attainment=0.99)) == expected
+
+
+def test_wilson_is_the_textbooks():
+    assert wilson(8, 8) == pytest.approx((0.6756, 1.0), abs=1e-3)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "price", "count", "expected"),
+    [
+        (1000, 3.6, 1, 1.0),
+        (1000, 3.6, 2, 2.0),
+        (None, 1, 1, None),
+        (10, None, 1, None),
+        (10, 1, 0, None),
+        (0, 1, 1, None),
+    ],
+)
+def test_dollars_for_a_million(rate, price, count, expected):
+    assert cost.usd_per_million(rate, price, count) == (None if expected is None else pytest.approx(expected))
