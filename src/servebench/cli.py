@@ -18,6 +18,7 @@ VERBS = {
     "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
     "ls": "list runs, all or those that are what the words say: ls [engine=vllm ...] (--json)",
     "show": "what a run or study was and what came of it: show RUN|STUDY (--json)",
+    "selfcheck": "measure how exact this machine's client is, in three seconds (--json)",
     "help": "show this text",
 }
 
@@ -71,6 +72,13 @@ def _decide(verb: str) -> Callable[[Sequence[str]], int]:
     return do
 
 
+def _selfcheck(words: Sequence[str]) -> int:
+    from servebench.selfcheck import show_self_check
+    from servebench.study import cache_folder
+
+    return show_self_check(words, cache_folder())
+
+
 def _help(_: Sequence[str]) -> int:
     from servebench import config
     from servebench.registry import registry
@@ -92,6 +100,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "sync": _sync,
     "recover": _recover,
     **{verb: _decide(verb) for verb in ("ls", "show")},
+    "selfcheck": _selfcheck,
     "help": _help,
     "--help": _help,
     "-h": _help,
