@@ -21,6 +21,7 @@ VERBS = {
     "compare": "which of two runs is faster, and how sure that is: compare A B [--max-regression 5%] (a gate for pipelines)",
     "recommend": "which run for which use, how sure that is, and what would change it: recommend STUDY (--rules FILE)",
     "report": "one self-contained page on a run or a study: report RUN|STUDY (--out FILE)",
+    "selfcheck": "measure how exact this machine's client is, in three seconds (--json)",
     "help": "show this text",
 }
 
@@ -74,6 +75,13 @@ def _decide(verb: str) -> Callable[[Sequence[str]], int]:
     return do
 
 
+def _selfcheck(words: Sequence[str]) -> int:
+    from servebench.selfcheck import show_self_check
+    from servebench.study import cache_folder
+
+    return show_self_check(words, cache_folder())
+
+
 def _help(_: Sequence[str]) -> int:
     from servebench import config
     from servebench.registry import registry
@@ -95,6 +103,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "sync": _sync,
     "recover": _recover,
     **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report")},
+    "selfcheck": _selfcheck,
     "help": _help,
     "--help": _help,
     "-h": _help,

@@ -11,7 +11,7 @@ from typing import Any
 
 from servebench.config import Job
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.contracts.exchange import PhaseReport, Target
+from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.results import Doubt, Point, Record, RunOutcome, RunStatus
@@ -48,6 +48,8 @@ class RunRequest:
     registry: Registry
     display: Display
     keeper: EngineKeeper
+    floor: ClientFloor | None = None
+    """How exact the client is on this machine, where it was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,7 @@ class _Bench:
     writer: RecordWriter
     telemetry: Telemetry
     uses: int
+    floor: ClientFloor | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +169,7 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, telemetry: Tel
         writer=writer,
         telemetry=telemetry,
         uses=lease.uses,
+        floor=asked.floor,
     )
 
 
@@ -265,7 +269,13 @@ def _point(
     cache: str,
 ) -> Point:
     row = summarize_point(
-        bench.settings, level, records, report, run_id=bench.run_id, engine_version=bench.running.version
+        bench.settings,
+        level,
+        records,
+        report,
+        run_id=bench.run_id,
+        engine_version=bench.running.version,
+        floor=bench.floor,
     )
     row["requests_planned"] = planned
     row |= json_columns(records, requests) | needle_columns(records, requests)
@@ -314,6 +324,7 @@ def summarize_point(
     *,
     run_id: str,
     engine_version: str | None,
+    floor: ClientFloor | None = None,
 ) -> dict[str, Any]:
     """The row of a point with the intervals of its headline numbers."""
     context = PointContext(
@@ -332,6 +343,7 @@ def summarize_point(
         repeat=level.repeat,
         warmup_s=settings.load.warmup_s,
         workers=report.workers,
+        floor=floor,
         emulated=settings.launch.name == "emulated",
     )
     row, sample = summarize(records, context=context, report=report, slo=settings.slo)

@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from servebench import __version__
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.contracts.engine import StopReport
+from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
@@ -23,6 +24,7 @@ from servebench.keeper import EngineKeeper, launch_context
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.run import RunRequest, execute
+from servebench.selfcheck import client_floor
 from servebench.store import (
     RunFolder,
     RunState,
@@ -142,6 +144,7 @@ class _Study:
     machine: dict[str, Any]
     outcomes: list[tuple[str, RunOutcome]]
     tracker_down: bool = False
+    floor: ClientFloor | None = None
 
     def finish(self, status: str) -> None:
         self.state = replace(self.state, status=status, ended_s=time.time())
@@ -175,6 +178,7 @@ def run_study(words: Sequence[str], registry: Registry) -> int:
         keeper = EngineKeeper(registry, display, cache_folder())
         study = _Study(folder, state, display, keeper, registry, capture_machine(), [])
         try:
+            study.floor = _floor(jobs, display)
             code = _run_all(study, jobs, names)
         except KeyboardInterrupt:
             study.finish("interrupted")
@@ -183,6 +187,18 @@ def run_study(words: Sequence[str], registry: Registry) -> int:
             keeper.stop()
         _conclude(study, jobs[0].settings, outputs)
     return code
+
+
+def _floor(jobs: Sequence[Job], display: Display) -> ClientFloor | None:
+    """How exact this machine's client is, measured where it is asked for and not known. It is never a reason to stop."""
+    modes = {job.settings.load.self_check for job in jobs}
+    mode: Literal["auto", "always", "never"] = next((m for m in ("always", "auto") if m in modes), "never")
+    display.status("self-check of the client")
+    try:
+        return client_floor(mode, cache_folder())
+    except LoadError as error:
+        display.problem(f"no self-check: {error}; the points have no error of the client beside them")
+        return None
 
 
 def run_name(index: int, job: Job) -> str:
@@ -229,6 +245,7 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
         registry=study.registry,
         display=study.display,
         keeper=study.keeper,
+        floor=study.floor if job.settings.load.self_check != "never" else None,
     )
     done = execute(asked)
     outcome, lease = done.outcome, done.lease
@@ -236,6 +253,7 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
     _tell_leftover(study.display, stopped)
     more = {
         **run_facts(state, outcome, ended_s=time.time()),
+        **({"self_check": asdict(asked.floor)} if asked.floor is not None else {}),
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
         **({"telemetry": done.telemetry} if done.telemetry is not None else {}),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.exchange import ClientFloor, FloorStage, PhaseReport
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure.points import COLUMNS, HEADLINES, PointContext, PointSample, summarize, with_intervals
@@ -252,3 +252,56 @@ def test_a_large_point_is_summarised_on_whole_columns(make: Make) -> None:
     row = row_of(records, concurrency=64)
     assert time.perf_counter() - started < 3
     assert row["events"] == 204_800
+
+
+STAGES = tuple(
+    FloorStage(
+        streams=50, events_s=rate, ttft_error_ms=error, itl_error_ms=error / 2, lateness_ms=1.0, merged_share=0.0
+    )
+    for rate, error in ((1.0, 0.04), (100.0, 0.06))
+)
+FLOOR = ClientFloor(
+    stages=STAGES, streams=50, events_s=100.0, limit_seen=False, stamp_source="kernel", measured_s=0.0, seconds=2.0
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "merged", "ttft", "itl"),
+    [
+        ({}, 0, 0.06, 0.03),
+        ({"elapsed_s": 100.0}, 0, 0.04, 0.02),
+        ({"stamp_source": "user"}, 0, 0.31, 0.28),
+        ({"nap_ms": 1.0}, 1, 0.06, 0.03 + 0.25 * 1.25),
+    ],
+)
+def test_the_error_bar_of_the_client(make: Make, told: dict[str, Any], merged: int, ttft: float, itl: float) -> None:
+    """The self-check's error at that many events a second; user stamps are late by the lag, merged ones by the nap too."""
+    record = make(0, [10, 20, 30, 40], 50, reads_merged=merged)
+    row, _ = summary([record], told=report(**told), floor=FLOOR)
+    assert row["client_error_ms_ttft"] == pytest.approx(ttft)
+    assert row["client_error_ms_itl"] == pytest.approx(itl)
+    assert row_of([record])["client_error_ms_ttft"] is None
+
+
+def test_attainment_counts_what_failed_and_not_what_we_cancelled(make: Make) -> None:
+    """In an open loop the wait in the client is the user's too."""
+    slo = SloSettings(ttft_ms=6.0)
+    records = [
+        make(0, [5], 6),
+        make(10, [17], 18),
+        make(20, ended=21, outcome="reset"),
+        make(22, ended=23, outcome="cancelled"),
+        make(30, [34], 35, scheduled_ns=27_000_000),
+    ]
+    row = row_of(records, slo, concurrency=None, rate=1.0)
+    assert (row["slo_good"], row["slo_requests"]) == (1, 4)
+    row = row_of(records, slo)
+    assert (row["slo_good"], row["slo_requests"]) == (2, 4)
+    assert row_of(records)["slo_requests"] is None
+
+
+@pytest.mark.parametrize(("ends", "expected"), [([5, 15, 25], 1.0), ([5, 25, 45], 0.5), ([5, 15, 20], 1.0)])
+def test_kept_up_compares_sending_with_ending(make: Make, ends: list[int], expected: float) -> None:
+    """Twice as long to answer as to send is half kept up with; faster is no more than all."""
+    records = [make(10 * n, [end - 1], end) for n, end in enumerate(ends)]
+    assert row_of(records, concurrency=None, rate=100.0)["kept_up"] == pytest.approx(expected)

@@ -108,6 +108,22 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
     ),
     "few": ({"ttft_ms_n": 29}, None, None, Code.TOO_FEW_REQUESTS, False, ["every number", "29"]),
     "short": ({"window_s": 4.99}, None, None, Code.TOO_SHORT, False, ["4.99 s", "5 s"]),
+    "throughput drifts": (
+        {"throughput_trend": 0.31, "throughput_trend_p": 0.0004}, None, None,
+        Code.NOT_STATIONARY, False, ["throughput rose by 31 %", "Mann-Kendall"],
+    ),
+    "TTFT drifts": (
+        {"ttft_trend": -0.5, "ttft_trend_p": 0.009, "throughput_trend": 0.3, "throughput_trend_p": 0.2}, None, None,
+        Code.NOT_STATIONARY, False, ["TTFT fell by 50 %"],
+    ),
+    "worker died": (
+        {}, None, report(stopped="worker_died", sent=17, error="a load worker died by signal SIGKILL"),
+        Code.WORKER_DIED, True, ["SIGKILL", "17 of 200"],
+    ),
+    "client not exact enough": (
+        {"client_error_ms_itl": 1.2, "itl_ms_p50": 10.0}, None, None,
+        Code.CLIENT_BOUND, False, ["ITL is right within 1.2 ms", "10 ms"],
+    ),
     "one error": (
         {}, records(1, outcome="timeout", error="no end after 600 s"), None,
         Code.ERRORS, False, ["1 of 200", "0.5 %", "1 timeout", "no end after 600 s"],

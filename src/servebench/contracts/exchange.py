@@ -96,3 +96,47 @@ class PhaseReport:
     error: str | None = None
     connections_opened: int = 0
     workers: int = 1
+    nap_ms: float = 0.0
+    """How long the loop sleeps between polls: two events that come within it may meet in one read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloorStage:
+    """What the client measured against a server whose truth is known, at one load.
+
+    `ttft_error_ms` and `itl_error_ms` are the 99th percentiles of the absolute differences from the truth;
+    `merged_share` of the events met another one in a read; `lateness_ms` is the p99 of sent minus scheduled.
+    """
+
+    streams: int
+    events_s: float
+    ttft_error_ms: float
+    itl_error_ms: float
+    lateness_ms: float
+    merged_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientFloor:
+    """How exact the client can be on this machine: the stages of a self-check, from little load to much.
+
+    `streams` and `events_s` are the highest load at which TTFT and ITL were right within a millisecond; `limit_seen` is
+    false when the check ended before that was passed. `measured_s` is when (seconds since the epoch), `seconds` how long
+    it took.
+    """
+
+    stages: tuple[FloorStage, ...]
+    streams: int
+    events_s: float
+    limit_seen: bool
+    stamp_source: str
+    measured_s: float
+    seconds: float
+
+    def at(self, events_s: float | None) -> FloorStage | None:
+        """The stage that tells of this many events a second: the first with as many or more, else the last."""
+        if events_s is None:
+            return self.stages[0] if self.stages else None
+        return next(
+            (stage for stage in self.stages if stage.events_s >= events_s), self.stages[-1] if self.stages else None
+        )

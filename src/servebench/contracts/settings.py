@@ -170,6 +170,7 @@ class LoadSettings:
     `requests` a point: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point runs for that long
     instead. `warmup_requests` are sent before each point and are not measured (`auto`: two a stream, at most 32).
     `workers` processes hold the streams (`auto`: one for each 2,000 streams, at most a quarter of the cores).
+    `self_check` measures the client's own error before the study: `auto` once a day for a machine.
     `warmup_s` is cut from the front of the window. `timeout_s` bounds one request, `stall_timeout_s` a silent stream.
     """
 
@@ -190,6 +191,7 @@ class LoadSettings:
     workers: PositiveInt | Literal["auto"] = "auto"
     repeats: PositiveInt = 1
     order: Literal["ascending", "shuffled", "interleaved"] = "ascending"
+    self_check: Literal["auto", "always", "never"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,11 @@ Watch = Callable[[Counts], str | None]
 """Called ten times a second while load runs; returns a short reason to stop the phase (`engine_died`), or None."""
 
 
+def worker_environment() -> dict[str, str]:
+    """The environment of a process that must find what this one finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
 class _Worker:
     """A worker process, its share of the plan, the lines it says and the report that is the last of them."""
 
@@ -41,13 +46,12 @@ class _Worker:
         self.report: PhaseReport | None = None
         self.died: str | None = None
         self._began = take_anchor()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "servebench.load.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=worker_environment(),
             bufsize=0,
         )
         self._said = b""

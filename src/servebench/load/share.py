@@ -91,5 +91,6 @@ def together(reports: Sequence[PhaseReport]) -> PhaseReport:
         stopped=next((report.stopped for report in reports if report.stopped), None),
         error=next((report.error for report in reports if report.error), None),
         connections_opened=sum(report.connections_opened for report in reports),
+        nap_ms=max(report.nap_ms for report in reports),
         workers=sum(report.workers for report in reports),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import ssl
 import time
@@ -39,6 +40,12 @@ class WireFailure(Exception):
     def __init__(self, outcome: WireOutcome, message: str) -> None:
         self.outcome = outcome
         super().__init__(message)
+
+
+def raise_descriptor_limit() -> None:
+    """A stream is a descriptor, and the usual soft limit is 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def user_stamp() -> bytes:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import resource
 import select
 import signal
 import sys
@@ -27,7 +26,7 @@ from servebench.contracts.exchange import WireOutcome
 from servebench.load.framing import FramingError
 from servebench.load.jobs import GO, STOP, Job, Progress, read_job
 from servebench.load.spool import DATA, HEAD, end_frame, meta_frame, sent_frame
-from servebench.load.wire import Connection, Dialer, WireFailure
+from servebench.load.wire import Connection, Dialer, WireFailure, raise_descriptor_limit
 from servebench.units import NS_PER_MS, NS_PER_S
 
 NAP_S_PER_STREAM = 20e-6
@@ -73,6 +72,7 @@ class Phase:
         self.user_stamps = False
         self.lags = LagHistogram()
         self.scheduled: dict[int, int] = {}
+        self.nap_s = min(NAP_S_MAX, NAP_S_PER_STREAM * job.concurrency)
 
     # -- before the clock ------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Phase:
         self.end_sending = start + job.duration_s if job.duration_s else None
         self.end_draining = self.end_sending + job.drain_s if self.end_sending else None
         self.free_since_ns.extend([anchor.realtime_ns] * job.concurrency)
-        nap_s = min(NAP_S_MAX, NAP_S_PER_STREAM * job.concurrency)
+        nap_s = self.nap_s
         monotonic_ns = time.monotonic_ns
         sleep = time.sleep
         lags = self.lags
@@ -469,20 +469,15 @@ def _drive(phase: Phase) -> dict[str, object]:
         "stamp_source": "user" if phase.user_stamps else "kernel",
         "stopped": phase.stopped,
         "connections_opened": phase.opened,
+        "nap_ms": 1000 * phase.nap_s,
     }
-
-
-def _raise_descriptor_limit() -> None:
-    """A stream is a descriptor, and the usual soft limit is 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main() -> int:
     """Read a job, wait for the order to go, drive it, tell how it went."""
     # a terminal sends Ctrl-C to the whole group: whoever started this worker decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     orders = sys.stdin.fileno()
     job = read_job(orders)
     try:

@@ -11,6 +11,12 @@ Which requests count where:
 - lateness: every request sent inside the window, failed ones too;
 - `slo_good` of `slo_requests`: every request sent inside the window, a failed one never good; in an open loop TTFT and
   E2E are tested from the schedule, because a user waits from then on;
+- `client_error_ms_ttft` and `client_error_ms_itl`: within what TTFT and ITL are the engine's (99 of 100 requests or gaps):
+  the error that the self-check saw at as many events a second, p99. Where the program and not the kernel stamped, the
+  loop's lag (p99) is added. To ITL is added, for the share of events that shared a read, how long the client could leave
+  them lying (nap and lag, p99): their own stamps are lost;
+- `throughput_trend` and `ttft_trend`: their change over the window, relative to the median, with the probability `_p` of
+  such an order by chance (`measure.trend` names method and sources);
 - `kept_up` (open loop only): the time from the first request's schedule to the last one's, over the time from the first
   end to the last: near 1 while the engine keeps up, smaller as its queue grows.
 
@@ -27,10 +33,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.exchange import ClientFloor, PhaseReport
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
+from servebench.measure.trend import rate_trend, request_trend
 from servebench.measure.window import Window, find_window
 from servebench.units import NS_PER_MS, NS_PER_S
 
@@ -70,6 +77,8 @@ COLUMNS = (
     *("window_start_ns", "window_end_ns", "point", "cache_state"),
     *(f"{name}_{side}" for name in HEADLINES for side in ("low", "high")),
     *("slo_requests", "slo_good", "kept_up"),
+    *("client_error_ms_ttft", "client_error_ms_itl"),
+    *("throughput_trend", "throughput_trend_p", "ttft_trend", "ttft_trend_p"),
 )
 """The columns of a point's row, in order; verdict and doubts are added where the row is stored."""
 
@@ -79,7 +88,8 @@ class PointContext:
     """What a point is, apart from what was measured. `gpu_count` GPUs cost `price_usd_per_hour` each.
 
     `concurrency` is null for a load given as a `rate`. `warmup_s` is cut from the window's front. `workers` is how many
-    processes drove the load: the client's CPU share is that of one of them.
+    processes drove the load: the client's CPU share is that of one of them. `floor` is what a self-check found of the
+    client's own error; without one the columns of that error are null.
     """
 
     run_id: str
@@ -96,6 +106,7 @@ class PointContext:
     repeat: int = 0
     warmup_s: float = 0.0
     workers: int = 1
+    floor: ClientFloor | None = None
     price_usd_per_hour: float | None = None
     emulated: bool = False
 
@@ -147,6 +158,7 @@ def summarize(
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
     }
+    found |= _client_error(found, report, context.floor) | _trends(inside, sample, context)
     found["cost_usd_per_mtok"] = _cost(context, found.get("output_throughput_tok_s"))
     return {column: found.get(column) for column in COLUMNS}, sample
 
@@ -358,6 +370,38 @@ def _client(
         "clock_step_ms": report.clock_step_ns / NS_PER_MS,
         "stamp_source": report.stamp_source,
     }
+
+
+def _client_error(found: Mapping[str, Any], report: PhaseReport, floor: ClientFloor | None) -> dict[str, Any]:
+    stage = floor.at(_rate(found["events"], report.elapsed_s)) if floor is not None else None
+    if stage is None:
+        return {}
+    lag_ms = report.loop_lag_ms_p99 or 0.0
+    late_ms = lag_ms if report.stamp_source == "user" else 0.0
+    merged_share = found["events_merged"] / found["events"] if found["events"] else 0.0
+    return {
+        "client_error_ms_ttft": stage.ttft_error_ms + late_ms,
+        "client_error_ms_itl": stage.itl_error_ms + late_ms + merged_share * (report.nap_ms + lag_ms),
+    }
+
+
+def _trends(inside: Sequence[Record], sample: PointSample, context: PointContext) -> dict[str, Any]:
+    """How throughput and TTFT (from the schedule in an open loop) changed over the window."""
+    wait = derive.ttft_ms if context.rate is None else derive.ttft_from_schedule_ms
+    waits = [(r.sent_ns, value) for r in inside if r.sent_ns is not None and (value := wait(r)) is not None]
+    found: dict[str, Any] = {}
+    trends = {
+        "ttft": request_trend(
+            np.array([at for at, _ in waits], dtype=np.int64), _floats([value for _, value in waits])
+        ),
+        "throughput": rate_trend(sample.arrival_s, sample.arrival_tokens, sample.window_s)
+        if sample.arrival_tokens is not None
+        else None,
+    }
+    for name, trend in trends.items():
+        if trend is not None:
+            found |= {f"{name}_trend": trend.change, f"{name}_trend_p": trend.p}
+    return found
 
 
 def _cost(context: PointContext, throughput_tok_s: float | None) -> float | None:

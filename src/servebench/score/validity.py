@@ -30,6 +30,11 @@ LATENESS_FLOOR_MS = 1.0
 LATENESS_ALONE_MS_MAX = 5.0
 """The limit where no TTFT is known to compare with."""
 CPU_SHARE_MAX = 0.9
+TREND_MIN = 0.1
+"""A drift over the window under this changes no conclusion."""
+TREND_P_MAX = 0.01
+CLIENT_ERROR_SHARE_MAX = 0.1
+"""The client's own error against the median of what it measures."""
 LOOP_LAG_MS_MAX = 5.0
 WRONG_LENGTH_SHARE_MAX = 0.01
 SERVER_COUNT_SHARE_MAX = 0.02
@@ -49,6 +54,7 @@ class Code(StrEnum):
     LEVEL_NOT_REACHED = "level_not_reached"
     TOO_FEW_REQUESTS = "too_few_requests"
     TOO_SHORT = "too_short"
+    NOT_STATIONARY = "not_stationary"
     ERRORS = "errors"
     ENGINE_DIED = "engine_died"
     WORKER_DIED = "worker_died"
@@ -84,6 +90,7 @@ def doubts(
         _level_not_reached(row, measured),
         _too_few_requests(row),
         _too_short(row),
+        _not_stationary(row),
         _errors(measured, report),
         _engine_died(report),
         _worker_died(report),
@@ -177,6 +184,33 @@ def _too_short(row: Mapping[str, Any]) -> Doubt | None:
     )
 
 
+def _not_stationary(row: Mapping[str, Any]) -> Doubt | None:
+    causes, rising, slowing = [], False, False
+    for name, what in (("throughput", "output throughput"), ("ttft", "TTFT")):
+        change, p = row.get(f"{name}_trend"), row.get(f"{name}_trend_p")
+        if change is None or p is None or abs(change) < TREND_MIN or p > TREND_P_MAX:
+            continue
+        causes.append(f"{what} {'rose' if change > 0 else 'fell'} by {_percent(abs(change))} over the window")
+        rising = rising or (name == "ttft" and change > 0)
+        slowing = slowing or (name == "throughput" and change < 0)
+    if not causes:
+        return None
+    if rising and row["rate"] is not None:
+        remedy = "the engine does not keep up with this rate and its queue grows: lower load.rate, or read no mean here"
+    elif rising or slowing:
+        remedy = (
+            "the engine slows down as it works (a cache that fills, a GPU that heats up): measure longer with "
+            "load.duration_s, and look at its clocks and cache"
+        )
+    else:
+        remedy = "the engine was still warming up: set load.duration_s, and load.warmup_s to cut its beginning off"
+    return Doubt(
+        code=Code.NOT_STATIONARY,
+        message=f"it was not steady: {'; '.join(causes)} (Mann-Kendall test, p under {TREND_P_MAX:g})",
+        remedy=remedy,
+    )
+
+
 def _failures(measured: Sequence[Record], report: PhaseReport) -> list[Record]:
     """What failed, without what we cancelled ourselves because the user stopped the point."""
     return [
@@ -252,6 +286,11 @@ def _client_bound(row: Mapping[str, Any]) -> Doubt | None:
     # the kernel's stamps stay right while the loop sleeps; what it is late in sending is in the lateness
     if row["stamp_source"] == "user" and lag is not None and lag > LOOP_LAG_MS_MAX:
         causes.append(f"the client's loop woke {lag:.3g} ms late (p99)")
+    for name, what in (("ttft", "TTFT"), ("itl", "ITL")):
+        error, value = row.get(f"client_error_ms_{name}"), row.get(f"{name}_ms_p50")
+        # a median gap of 0 is a server that sends several events at once: that is a doubt of its own
+        if error is not None and value and error > CLIENT_ERROR_SHARE_MAX * value:
+            causes.append(f"{what} is right within {error:.3g} ms only, and is {value:.3g} ms (p50)")
     if not causes:
         return None
     return Doubt(

@@ -1,0 +1,161 @@
+"""servebench's own client against `truth_server.c`, whose schedule is known: how wrong it is and what it costs.
+
+    python tests/bench/truth.py [--streams 1000] [--ttft-us 500000] [--itl-us 50000] [--tokens 100] [--rounds 3] [--workers 1]
+
+Prints one JSON object. `*_error_ms_*` are what the client measured minus the truth, request by request (TTFT) and gap by
+gap (ITL).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+from servebench.load.drive import drive
+from servebench.load.share import worker_spools
+from servebench.load.spool import read_spool
+from servebench.measure import derive
+
+SOURCE = Path(__file__).with_name("truth_server.c")
+PROMPT = "word " * 64
+
+
+def compiled(folder: Path) -> Path:
+    """The truth server's binary, built into a folder. Raises CalledProcessError, FileNotFoundError without a compiler."""
+    program = folder / "truth_server"
+    if not program.exists():
+        subprocess.run(["cc", "-O2", "-o", program, SOURCE], check=True, capture_output=True)
+    return program
+
+
+@contextlib.contextmanager
+def server(
+    folder: Path, ttft_us: int, itl_us: int, tokens: int, tokens_per_event: int = 1
+) -> Iterator[tuple[int, Path]]:
+    """A truth server at work: its port, and the file that has the truth once it has stopped."""
+    truth = folder / f"truth-{time.time_ns()}"
+    words = [str(compiled(folder)), "0", str(ttft_us), str(itl_us), str(tokens), str(tokens_per_event), str(truth)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split()[1])
+        try:
+            yield port, truth
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(10)
+
+
+def read_truth(path: Path) -> dict[str, np.ndarray]:
+    """For each request that was answered: when it reached the kernel, then when each event was handed over."""
+    return {
+        name: np.array(stamps, dtype=np.int64)
+        for name, *stamps in (line.split() for line in path.read_text().splitlines())
+    }
+
+
+def body(name: str, tokens: int) -> bytes:
+    """A chat request that the truth server answers with its schedule."""
+    return json.dumps(
+        {
+            "model": "truth",
+            "messages": [{"role": "user", "content": PROMPT}],
+            "max_tokens": tokens,
+            "stream": True,
+            "user": name,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def errors(measured: dict[str, tuple[float | None, list[int]]], truth: dict[str, np.ndarray]) -> dict[str, float]:
+    """How far TTFT and ITL are from the truth, in milliseconds; `measured` has (TTFT ms, event stamps) by request."""
+    ttft, itl = [], []
+    for name, (ttft_ms, stamps) in measured.items():
+        true = truth.get(name)
+        if true is None or ttft_ms is None:
+            continue
+        ttft.append(ttft_ms - (true[1] - true[0]) / 1e6)
+        if len(stamps) == true.size - 1:
+            itl.append((np.diff(stamps) - np.diff(true[1:])) / 1e6)
+    gaps = np.concatenate(itl) if itl else np.empty(0)
+    found: dict[str, float] = {}
+    for name, values in (("ttft", np.array(ttft)), ("itl", gaps)):
+        if values.size:
+            found[f"{name}_error_ms_mean"] = float(values.mean())
+            found[f"{name}_error_ms_p99"] = float(np.percentile(np.abs(values), 99))
+            found[f"{name}_error_ms_max"] = float(np.abs(values).max())
+    return found
+
+
+def measure(
+    *,
+    streams: int,
+    ttft_us: int,
+    itl_us: int,
+    tokens: int,
+    rounds: int = 3,
+    workers: int = 1,
+    tokens_per_event: int = 1,
+) -> dict[str, float]:
+    """Drive `rounds` requests a stream in a closed loop and compare with the truth."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with server(folder, ttft_us, itl_us, tokens, tokens_per_event) as (port, truth_file):
+            requests = [
+                PlannedRequest(request_id=f"r{i}", path="/v1/chat/completions", body=body(f"r{i}", tokens))
+                for i in range(streams * rounds)
+            ]
+            plan = PointPlan(requests=requests, concurrency=streams, timeout_s=120.0, connect_timeout_s=20.0)
+            spool = folder / "bench.spool"
+            spool.touch()
+            more = {"workers": workers} if workers != 1 else {}
+            report = drive(Target(host="127.0.0.1", port=port), plan, spool=spool, watch=lambda counts: None, **more)
+        events, merged, failed, measured = 0, 0, 0, {}
+        for path in worker_spools(spool, workers):
+            for exchange in read_spool(path):
+                record = derive.record(
+                    exchange, run_id="", point="", warmup=False, planned_prompt_tokens=None, asked_output_tokens=None
+                )
+                events += len(record.event_ns)
+                merged += record.reads_merged
+                failed += record.outcome != "ok"
+                measured[record.request_id] = (derive.ttft_ms(record), record.event_ns)
+        return {
+            "streams": streams,
+            "workers": workers,
+            "requests": len(measured),
+            "failed": failed,
+            "events": events,
+            "merged": merged,
+            **errors(measured, read_truth(truth_file)),
+            "cpu_us_an_event": 1e6 * report.cpu_s / max(events, 1),
+            "events_s": events / report.elapsed_s,
+            "loop_lag_ms_p99": report.loop_lag_ms_p99 or 0.0,
+            "load_average": os.getloadavg()[0],
+        }
+
+
+def main() -> None:
+    """Measure once and print it."""
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, value in (("streams", 1000), ("ttft-us", 500_000), ("itl-us", 50_000), ("tokens", 100), ("rounds", 3)):
+        words.add_argument(f"--{name}", type=int, default=value)
+    words.add_argument("--workers", type=int, default=1)
+    words.add_argument("--tokens-per-event", type=int, default=1)
+    sys.stdout.write(json.dumps(measure(**vars(words.parse_args())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What the self-check makes of exchanges whose truth is known, and one short check for real."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from servebench.contracts.exchange import ClientFloor, Exchange, FloorStage
+from servebench.load.null_server import EVENT, HEADER, LAST
+from servebench.load.selfcheck import Stage, chunk_stamps, floor_of, measure_stage, read_truth, self_check
+
+MS = 1_000_000
+
+
+def exchange(reads, *, sent_ns=0, scheduled_ns=0, outcome="complete"):
+    return Exchange(
+        request_id="0",
+        session_id=None,
+        scheduled_ns=scheduled_ns,
+        connect_started_ns=None,
+        connected_ns=None,
+        sent_ns=sent_ns,
+        ended_ns=9,
+        outcome=outcome,
+        error=None,
+        stamp_source="kernel",
+        reads=reads,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reads", "stamps", "merged"),
+    [
+        ([(1, HEADER + EVENT), (2, EVENT), (3, EVENT + LAST)], [1, 2, 3], 0),
+        ([(1, HEADER + EVENT + EVENT), (2, EVENT + LAST)], [1, 1, 2], 1),
+        ([(1, HEADER[:9]), (2, HEADER[9:] + EVENT[:50]), (3, EVENT[50:] + EVENT + LAST)], [3, 3], 1),
+        ([], [], 0),
+    ],
+)
+def test_chunks_are_found_however_the_bytes_are_cut(reads, stamps, merged):
+    """A chunk is there with its last byte."""
+    assert chunk_stamps(reads) == (stamps, merged)
+
+
+def test_a_stage_is_compared_with_its_truth():
+    """TTFT from sent against arrived, gaps against gaps, lateness against the schedule."""
+    late = exchange([(12 * MS, HEADER + EVENT), (23 * MS, EVENT + LAST)], sent_ns=2 * MS, scheduled_ns=1 * MS)
+    cut = exchange([(5, HEADER)], outcome="closed")
+    found = measure_stage([(late, [2 * MS, 11 * MS, 21 * MS]), (cut, [0, 1])])
+    assert found == FloorStage(
+        streams=1,
+        events_s=pytest.approx(2 / 0.011),
+        ttft_error_ms=1.0,
+        itl_error_ms=1.0,
+        lateness_ms=1.0,
+        merged_share=0.0,
+    )
+    assert measure_stage([(cut, [0, 1])]) is None
+
+
+def stage(events_s, error_ms, streams=10):
+    return FloorStage(
+        streams=streams,
+        events_s=events_s,
+        ttft_error_ms=error_ms,
+        itl_error_ms=0.01,
+        lateness_ms=0.0,
+        merged_share=0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stages", "streams", "events_s", "limit_seen"),
+    [
+        ([stage(1e3, 0.1), stage(2e4, 0.2, 1000)], 1000, 2e4, False),
+        ([stage(1e3, 0.1), stage(2e4, 3.0, 1000), stage(4e4, 0.1, 1000)], 10, 1e3, True),
+        ([stage(1e3, 1.5)], 0, 0.0, True),
+    ],
+)
+def test_the_floor_ends_at_the_first_stage_that_is_off(stages, streams, events_s, limit_seen):
+    """What comes after it was luck."""
+    floor = floor_of(stages, "kernel", seconds=1.0)
+    assert (floor.streams, floor.events_s, floor.limit_seen) == (streams, events_s, limit_seen)
+
+
+@pytest.mark.parametrize(("events_s", "expected"), [(None, 1e3), (10, 1e3), (1e3, 1e3), (1.5e3, 2e4), (1e9, 2e4)])
+def test_a_point_is_held_against_the_stage_of_its_load(events_s, expected):
+    """The first stage with as many events a second, else the last."""
+    floor = floor_of([stage(1e3, 0.1), stage(2e4, 0.2)], "kernel", seconds=1.0)
+    assert floor.at(events_s).events_s == expected
+    assert ClientFloor(**{**vars(floor), "stages": ()}).at(1.0) is None
+
+
+def test_the_truth_file_is_read_back():
+    """Index, number of chunks, arrival, chunks; one request after another."""
+    data = array("q", [7, 2, 100, 101, 102, 9, 1, 200, 201]).tobytes()
+    assert {k: list(v) for k, v in read_truth(data).items()} == {7: [100, 101, 102], 9: [200, 201]}
+
+
+def test_a_short_check_for_real():
+    """Every stage comes back whole, and this client is right within a few milliseconds even on a busy machine."""
+    stages = (
+        Stage(streams=5, itl_us=5000, events=6, over_s=0.05),
+        Stage(streams=40, itl_us=10_000, events=5, over_s=0.05),
+    )
+    floor = self_check(stages)
+    assert [found.streams for found in floor.stages] == [5, 40]
+    assert floor.stamp_source == "kernel"
+    for found in floor.stages:
+        assert 0 <= found.ttft_error_ms < 5
+        assert 0 <= found.itl_error_ms < 5
+        assert found.events_s > 100
+    assert floor.seconds < 10
