@@ -36,6 +36,7 @@ def servebench_workloads() -> Sequence[type[Workload]]:
     """What servebench can ask of an engine."""
     from servebench.workload.agent_loop import AgentLoopWorkload
     from servebench.workload.long_context import LongContextWorkload
+    from servebench.workload.mix import MixWorkload
     from servebench.workload.multi_turn import MultiTurnWorkload
     from servebench.workload.rag_prefix import RagPrefixWorkload
     from servebench.workload.sharegpt import ShareGptWorkload
@@ -54,6 +55,7 @@ def servebench_workloads() -> Sequence[type[Workload]]:
         TraceWorkload,
         MultiTurnWorkload,
         AgentLoopWorkload,
+        MixWorkload,
     )
 
 

@@ -26,6 +26,9 @@ VERBS = {
 }
 
 
+PREVIEW_WORD = "--preview"
+
+
 def _run(words: Sequence[str]) -> int:
     from servebench import config
     from servebench.registry import registry
@@ -35,6 +38,10 @@ def _run(words: Sequence[str]) -> int:
         from servebench.study import show_commands
 
         return show_commands([*words[:place], *words[place + 2 :]], registry())
+    if PREVIEW_WORD in words:
+        from servebench.preview import preview
+
+        return preview([word for word in words if word != PREVIEW_WORD], registry())
     if config.hydra_words(words):
         return config.hydra_information(words, registry())
     from servebench.study import run_study

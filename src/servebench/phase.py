@@ -25,6 +25,7 @@ from servebench.load.share import worker_spools
 from servebench.load.spool import read_spool
 from servebench.measure.derive import record
 from servebench.report.console import Display
+from servebench.workload.dressing import dressed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ def planned_requests(
     base_path = httpx.URL(running.base_url).path.rstrip("/")
     planned = []
     for request in requests:
-        path, body = engine.body(request, running.model, settings.workload)
+        path, body = engine.body(dressed(request, settings.workload), running.model, settings.workload)
         planned.append(
             PlannedRequest(
                 request_id=request.request_id,

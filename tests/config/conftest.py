@@ -49,6 +49,9 @@ class Process(Launcher):
 @dataclass(frozen=True, kw_only=True)
 class ShareGptSettings(WorkloadSettings):
     dataset: str = "builtin"
+    path: str | None = None
+    subset: str | None = None
+    split: str = "train"
     min_prompt_tokens: int | None = None
     max_prompt_tokens: int | None = None
 

@@ -12,8 +12,15 @@ import pytest
 SCRIPT = """
 import hashlib, runpy, sys
 from servebench.contracts.settings import LengthSettings, WorkloadSettings
+from servebench.workload.agent_loop import AgentLoopSettings, AgentLoopWorkload
+from servebench.workload.long_context import LongContextSettings, LongContextWorkload
+from servebench.workload.mix import MixSettings, MixWorkload
+from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
 from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload
 from servebench.workload.sharegpt import ShareGptSettings, ShareGptWorkload
+from servebench.workload.structured_json import StructuredJsonSettings, StructuredJsonWorkload
+from servebench.workload.summarization import SummarizationSettings, SummarizationWorkload
+from servebench.workload.trace import TraceSettings, TraceWorkload
 from servebench.workload.unique import UniqueWorkload
 
 tokenizer = runpy.run_path(sys.argv[1])[sys.argv[2]]()
@@ -23,6 +30,13 @@ workloads = [
     UniqueWorkload(WorkloadSettings(name="unique", **common)),
     RagPrefixWorkload(RagPrefixSettings(name="rag_prefix", skew=1.0, cache="cold", **common)),
     ShareGptWorkload(ShareGptSettings(name="sharegpt", cache="cold", seed=int(sys.argv[3]))),
+    StructuredJsonWorkload(StructuredJsonSettings(name="structured_json", twins=True, seed=int(sys.argv[3]))),
+    LongContextWorkload(LongContextSettings(name="long_context", seed=int(sys.argv[3]), input_tokens=600)),
+    SummarizationWorkload(SummarizationSettings(name="summarization", seed=int(sys.argv[3]), input_tokens=900)),
+    TraceWorkload(TraceSettings(name="trace", seed=int(sys.argv[3]), cache="cold")),
+    MultiTurnWorkload(MultiTurnSettings(name="multi_turn", seed=int(sys.argv[3]), think_s=1.0)),
+    AgentLoopWorkload(AgentLoopSettings(name="agent_loop", seed=int(sys.argv[3]), fan_out=2)),
+    MixWorkload(MixSettings(name="mix", seed=int(sys.argv[3]), parts={"unique": {"weight": 2}, "sharegpt": {}})),
 ]
 for workload in workloads:
     requests = workload.requests(30, stream="c4-0", tokenizer=tokenizer)
@@ -48,6 +62,6 @@ def digests(tokenizer: str, *, seed: int, hash_seed: int) -> list[str]:
 def test_other_processes(tokenizer: str) -> None:
     """A fresh process whose hashes of text are others gives the same requests; another seed gives others."""
     first = digests(tokenizer, seed=0, hash_seed=1)
-    assert len(first) == 3
+    assert len(first) == 10
     assert digests(tokenizer, seed=0, hash_seed=2) == first
     assert not set(digests(tokenizer, seed=1, hash_seed=1)) & set(first)

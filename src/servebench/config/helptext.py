@@ -42,6 +42,7 @@ Options:
   --config-name NAME    start from another file than config.yaml
   --cfg job             print the composed config and run nothing (--resolve: with interpolations resolved)
   --cfg command         print the engine's exact command, to copy and paste, and run nothing
+  --preview             show the workload's requests, lengths and ideal cache hits, and run nothing
   --info                what Hydra knows: search path, defaults, config"""
 
 

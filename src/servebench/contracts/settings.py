@@ -129,6 +129,8 @@ class WorkloadSettings:
 
     `cache`: `cold` salts or resets so that no prefix cache can help beyond what the workload itself shares, `warm` keeps
     what the warm-up left, `as_is` does nothing. `exact_output` asks the engine, in its own way, to ignore its end token.
+    `adapters` are names of LoRA adapters that the engine serves: each request asks for one in place of the model, the
+    k-th with a weight of 1 / k^`adapter_skew`. `priorities` are drawn from, all as likely, and sent as `priority`.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
@@ -140,6 +142,9 @@ class WorkloadSettings:
     exact_output: bool = False
     temperature: Annotated[float, Ge(0)] = 0.0
     cache: Literal["cold", "warm", "as_is"] = "as_is"
+    adapters: tuple[str, ...] = ()
+    adapter_skew: Annotated[float, Ge(0)] = 0.0
+    priorities: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,4 +162,12 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
             pass
         else:
             return tokenizer
+    return offline_tokenizer(model)
+
+
+def offline_tokenizer(model: ModelSettings) -> Tokenizer:
+    """The most exact tokenizer that is to be had without an engine: the model's file, else an approximation.
+
+    Raises EngineError when `model.tokenizer` names a file that cannot be used.
+    """
     return _file_tokenizer(model) or ApproximateTokenizer()

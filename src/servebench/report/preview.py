@@ -1,0 +1,125 @@
+"""What `--preview` shows of a workload."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.bar import Bar
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from servebench.contracts.request import Request
+
+EXAMPLES = 2
+EXAMPLE_CHARS = 500
+BINS = 10
+BAR_WIDTH = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """A workload's requests and what was counted of them. `ideal_hit_rate` is of a cache of whole blocks that forgets
+    nothing; lengths are in tokens, those of prompts without what a chat template adds."""
+
+    workload: str
+    model: str
+    tokenizer: str
+    exact: bool
+    requests: Sequence[Request]
+    input_tokens: Sequence[int]
+    output_tokens: Sequence[int]
+    ideal_hit_rate: float | None
+    block_tokens: int
+
+
+def show_preview(preview: Preview) -> None:
+    """Write it to standard output."""
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    console.print(
+        f"[bold]{escape(preview.workload)}[/bold] for {escape(preview.model)}: {len(preview.requests)} requests"
+    )
+    counted = (
+        "tokens of the model" if preview.exact else "not the model's tokens: a run counts with the engine's tokenizer"
+    )
+    console.print(f"counted by: {escape(preview.tokenizer)} ({counted})")
+    for example in preview.requests[:EXAMPLES]:
+        console.print(f"\n[bold]{escape(example.request_id)}[/bold] {escape(_facts(example))}")
+        for role, text in _turns(example):
+            console.print(f"  [dim]{role}:[/dim] {escape(_short(text))}")
+        if example.reference is not None:
+            console.print(f"  [dim]reference:[/dim] {escape(_short(json.dumps(example.reference, default=str)))}")
+    for title, lengths in (("input tokens", preview.input_tokens), ("output tokens, at most", preview.output_tokens)):
+        console.print(_histogram(title, lengths))
+    if preview.ideal_hit_rate is not None:
+        console.print(
+            f"ideal prefix-cache hit rate: {100 * preview.ideal_hit_rate:.1f} % of prompt tokens "
+            f"(blocks of {preview.block_tokens}, nothing forgotten, empty at the start)"
+        )
+    console.print(f"sessions: {_sessions(preview.requests)}")
+    models = Counter(str(r.extra["model"]) for r in preview.requests if "model" in r.extra)
+    if models:
+        console.print("adapters: " + ", ".join(f"{escape(name)} {count}" for name, count in models.most_common()))
+
+
+def _facts(request: Request) -> str:
+    facts = [f"at most {request.output_tokens} tokens out" + (", exactly" if request.exact_output else "")]
+    if request.session_id is not None:
+        facts.append(f"session {request.session_id}")
+    if request.schema is not None:
+        facts.append("schema enforced")
+    if request.arrival_s is not None:
+        facts.append(f"arrives at {request.arrival_s:.3f} s")
+    if request.think_s is not None:
+        facts.append(f"after {request.think_s:.3g} s of thought")
+    return ", ".join(facts)
+
+
+def _turns(request: Request) -> list[tuple[str, str]]:
+    if request.messages is None:
+        return [("prompt", request.prompt or "")]
+    return [(message.role, message.content) for message in request.messages]
+
+
+def _short(text: str) -> str:
+    """The beginning and the end."""
+    if len(text) <= EXAMPLE_CHARS:
+        return text
+    half = EXAMPLE_CHARS // 2
+    return f"{text[:half]} … {len(text) - 2 * half:,} characters … {text[-half:]}"
+
+
+def _sessions(requests: Sequence[Request]) -> str:
+    turns = Counter(r.session_id for r in requests if r.session_id is not None)
+    if not turns:
+        return "none, each request stands alone"
+    return f"{len(turns)}, of {min(turns.values())} to {max(turns.values())} requests"
+
+
+def bins(lengths: Sequence[int], count: int = BINS) -> list[tuple[int, int, int]]:
+    """(from, to, how many) of equal ranges, both ends included; one range where all lengths are the same."""
+    low, high = min(lengths), max(lengths)
+    width = max(1, -(-(high - low + 1) // count))
+    found = Counter((length - low) // width for length in lengths)
+    return [
+        (low + place * width, min(high, low + (place + 1) * width - 1), found[place])
+        for place in range((high - low) // width + 1)
+    ]
+
+
+def _histogram(title: str, lengths: Sequence[int]) -> Table:
+    table = Table(title=f"\n{title}", title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column(justify="right")
+    table.add_column(width=BAR_WIDTH)
+    table.add_column(justify="right")
+    if lengths:
+        found = bins(lengths)
+        most = max(count for _, _, count in found)
+        for low, high, count in found:
+            span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            table.add_row(span, Bar(most, 0, count, width=BAR_WIDTH), f"{count:,}")
+    return table

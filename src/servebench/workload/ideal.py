@@ -1,0 +1,64 @@
+"""What a prefix cache could do for a sequence of prompts at best."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from servebench.contracts.request import Request, Tokenizer
+
+BLOCK_TOKENS = 16
+"""The block of vLLM's prefix cache by default."""
+
+
+def whole_text(request: Request) -> str:
+    """A request's prompt as one text: a chat's messages with their roles, as a template would, but in no engine's words."""
+    if request.messages is not None:
+        return "\n".join(f"{message.role}: {message.content}" for message in request.messages)
+    return request.prompt or ""
+
+
+def ideal_hits(
+    requests: Sequence[Request], tokenizer: Tokenizer, block_tokens: int = BLOCK_TOKENS
+) -> list[tuple[int, int]]:
+    """For each request, in order: (tokens that a cache would have, tokens of the prompt).
+
+    The cache is empty at first, keeps everything for ever, and knows a request's prompt (not its answer) once it was
+    sent. It has whole blocks only, never the last token of a prompt (an engine must compute that to go on), and nothing
+    in common between two adapters.
+    """
+    shared: list[str] = []
+    texts: list[str] = []
+    seen: dict[object, list[str]] = {}
+    for request in requests:
+        text = whole_text(request)
+        known = seen.setdefault(request.extra.get("model"), [])
+        place = bisect_left(known, text)
+        # of all sorted texts the nearest neighbours share most
+        nearest = [_common(text, known[at]) for at in (place - 1, place) if 0 <= at < len(known)]
+        shared.append(text[: max(nearest, default=0)])
+        texts.append(text)
+        insort(known, text)
+    counts = tokenizer.count(texts)
+    return [
+        (min(common, max(0, total - 1)) // block_tokens * block_tokens, total)
+        for common, total in zip(tokenizer.count(shared), counts, strict=True)
+    ]
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts share at their beginning."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def hit_rate(hits: Sequence[tuple[int, int]]) -> float | None:
+    """The part of all prompt tokens that was in the cache, 0 to 1; None without tokens."""
+    total = sum(tokens for _, tokens in hits)
+    return sum(hit for hit, _ in hits) / total if total else None

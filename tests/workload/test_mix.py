@@ -1,0 +1,132 @@
+"""Several workloads at once, and what goes with the requests of any."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.settings import WorkloadSettings
+from servebench.workload.dressing import dressed
+from servebench.workload.ideal import hit_rate, ideal_hits
+from servebench.workload.mix import MixSettings, MixWorkload
+from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
+from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload, ideal_hit_rate
+from servebench.workload.unique import UniqueWorkload
+
+Text = Callable[[Request], str]
+
+
+def mix(parts: dict[str, dict[str, Any]], **keys: Any) -> MixWorkload:
+    return MixWorkload(MixSettings(name="mix", parts=parts, **keys))
+
+
+def test_weights(pieces: Tokenizer) -> None:
+    """Parts come as often as their weights say, in a random order; one of weight 0 never."""
+    parts = {"unique": {"weight": 3, "input_tokens": 64}, "sharegpt": {}, "rag_prefix": {"weight": 0}}
+    requests = mix(parts).requests(400, stream="c1-0", tokenizer=pieces)
+    names = [request.request_id.split("-")[2] for request in requests]
+    assert len({request.request_id for request in requests}) == 400
+    assert Counter(names)["unique"] == pytest.approx(300, abs=35)
+    assert set(names) == {"unique", "sharegpt"}
+    assert names[:300].count("sharegpt") > 40
+
+
+def test_a_part_is_what_the_workload_gives(pieces: Tokenizer) -> None:
+    """The requests of a part are those of its workload, in its order, with the mix's seed and api."""
+    found = mix({"mine": {"workload": "unique", "input_tokens": 50}}, seed=4, api="completions").requests(
+        5, stream="c1-0", tokenizer=pieces
+    )
+    alone = UniqueWorkload(WorkloadSettings(name="unique", seed=4, api="completions", input_tokens=50))
+    assert list(found) == list(alone.requests(5, stream="c1-0-mine", tokenizer=pieces))
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({}, "nothing is to be mixed"),
+        ({"unique": {"weight": -1}}, "workload.parts.unique.weight=-1"),
+        ({"uniqe": {}}, "did you mean 'unique'"),
+        ({"unique": {"documents": 3}}, "workload.parts.unique.documents"),
+        ({"unique": {"input_tokens": "many"}}, "workload.parts.unique.input_tokens"),
+        ({"sharegpt": {"dataset": "no.json"}}, "workload.parts.sharegpt.dataset=no.json"),
+        ({"mix": {}}, "a mix of mixes"),
+    ],
+)
+def test_mistakes(parts: dict[str, dict[str, Any]], said: str) -> None:
+    """Told before anything starts, with the part's name."""
+    assert any(said in line for line in mix(parts).check())
+
+
+def test_lengths_belong_to_the_parts() -> None:
+    """A length that no part would heed is told."""
+    assert len(mix({"unique": {}}, input_tokens=5).check()) == 1
+    assert mix({"unique": {}}).check() == []
+
+
+def settings(**keys: Any) -> WorkloadSettings:
+    return WorkloadSettings(name="unique", **keys)
+
+
+def test_adapters_by_popularity() -> None:
+    """The k-th adapter with a weight of 1 / k^skew; the same request always the same."""
+    asked = settings(adapters=("a", "b", "c"), adapter_skew=1.0)
+    requests = [dressed(Request(request_id=f"r{n}", prompt=""), asked) for n in range(2200)]
+    found = Counter(request.extra["model"] for request in requests)
+    assert [found[name] for name in "abc"] == pytest.approx([1200, 600, 400], abs=90)
+    assert requests == [dressed(Request(request_id=f"r{n}", prompt=""), asked) for n in range(2200)]
+
+
+def test_a_session_keeps_its_adapter_and_priority() -> None:
+    """All requests of a session are alike in these."""
+    asked = settings(adapters=tuple("abcdefgh"), priorities=(0, 1, 2, 3))
+    some = [dressed(Request(request_id=f"r{n}", prompt="", session_id="s"), asked).extra for n in range(20)]
+    assert len({str(extra) for extra in some}) == 1
+    others = {
+        dressed(Request(request_id="r", prompt="", session_id=f"s{n}"), asked).extra["priority"] for n in range(60)
+    }
+    assert others == {0, 1, 2, 3}
+
+
+def test_nothing_to_wear() -> None:
+    """Without adapters and priorities a request stays as it is; what it brings itself stays, too."""
+    request = Request(request_id="r", prompt="", extra={"top_k": 4})
+    assert dressed(request, settings()) is request
+    assert dressed(request, settings(priorities=(5,))).extra == {"top_k": 4, "priority": 5}
+
+
+def test_ideal_hits_of_documents(pieces: Tokenizer) -> None:
+    """For whole blocks it is what the workload's own formula says: share 0.5 of 256 tokens is 8 blocks of 16."""
+    rag = RagPrefixWorkload(
+        RagPrefixSettings(name="rag_prefix", share=0.5, input_tokens=256, documents=4, api="completions")
+    )
+    hits = ideal_hits(rag.requests(40, stream="c1-0", tokenizer=pieces), pieces)
+    chosen = rag.chosen(40, stream="c1-0")
+    assert hit_rate(hits) == pytest.approx(ideal_hit_rate(chosen, 128, 256))
+
+
+def test_ideal_hits_of_unique_prompts(pieces: Tokenizer) -> None:
+    """None at all."""
+    unique = UniqueWorkload(settings(input_tokens=200, api="completions"))
+    assert hit_rate(ideal_hits(unique.requests(50, stream="c1-0", tokenizer=pieces), pieces)) == 0
+
+
+def test_ideal_hits_by_hand(pieces: Tokenizer) -> None:
+    """Whole blocks, never the last token, nothing between adapters, nothing before it was seen."""
+    words = " ".join(["word"] * 32)
+    texts = [words, words, f"{words} more", "else", words]
+    requests = [Request(request_id=str(n), prompt=text) for n, text in enumerate(texts)]
+    requests[4] = dressed(requests[4], settings(adapters=("other",)))
+    assert ideal_hits(requests, pieces) == [(0, 32), (16, 32), (32, 33), (0, 1), (0, 32)]
+    assert hit_rate([]) is None
+
+
+def test_ideal_hits_of_sessions(pieces: Tokenizer) -> None:
+    """Each turn finds what was sent before it: most of its prompt."""
+    talk = MultiTurnWorkload(MultiTurnSettings(name="multi_turn", turns=6, active=2))
+    rate = hit_rate(ideal_hits(talk.requests(60, stream="c1-0", tokenizer=pieces), pieces))
+    assert rate is not None
+    assert 0.5 < rate < 0.9
