@@ -11,7 +11,7 @@ import pytest
 from servebench.aftermath import chosen, recover, sync
 from servebench.errors import ConfigError
 from servebench.load.spool import DATA, HEAD, TIMESPEC, end_frame, meta_frame, sent_frame
-from servebench.phase import PhaseFacts, discard_spool, records_of
+from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.store import (
     RecordWriter,
     RunState,
@@ -165,7 +165,7 @@ def test_a_point_that_was_whole_is_not_called_interrupted(outputs):
     _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 3)
     RecordWriter(folder).append(records_of(spool, PhaseFacts.load(spool.with_suffix(".json"))))
-    discard_spool(spool)
+    discard_spools([spool])
     recover([])
     (row,) = rows(folder)
     assert (row["requests_ok"], "interrupted" in row["doubts"]) == (3, False)
