@@ -154,7 +154,7 @@ def test_what_was_stored_already_is_not_there_twice(outputs):
     """Killed after the records were stored and before the spool was removed."""
     _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 3)
-    RecordWriter(folder).append(records_of(spool, PhaseFacts.load(spool.with_suffix(".json"))))
+    RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
     recover([])
     assert len(read_requests(folder)) == 3
     assert not folder.spools()
@@ -164,7 +164,7 @@ def test_a_point_that_was_whole_is_not_called_interrupted(outputs):
     """Killed after its last request and before its row was written: only the batch is there."""
     _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 3)
-    RecordWriter(folder).append(records_of(spool, PhaseFacts.load(spool.with_suffix(".json"))))
+    RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
     discard_spools([spool])
     recover([])
     (row,) = rows(folder)
