@@ -32,7 +32,7 @@ from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, p
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
-from servebench.score.validity import doubts
+from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
 
@@ -48,6 +48,8 @@ class RunRequest:
     registry: Registry
     display: Display
     keeper: EngineKeeper
+    gpus: tuple[str, ...]
+    """The GPUs of this machine, as the driver names them."""
     floor: ClientFloor | None = None
     """How exact the client is on this machine, where it was measured."""
 
@@ -68,6 +70,7 @@ class _Bench:
     writer: RecordWriter
     telemetry: Telemetry
     uses: int
+    gpus: tuple[str, ...]
     floor: ClientFloor | None
 
 
@@ -169,6 +172,7 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, telemetry: Tel
         writer=writer,
         telemetry=telemetry,
         uses=lease.uses,
+        gpus=asked.gpus,
         floor=asked.floor,
     )
 
@@ -288,7 +292,7 @@ def _point(
         bench.settings,
         tokenizer_exact=bench.tokenizer.exact,
         tokenizer_name=bench.tokenizer.name,
-        extra=_supply_doubts(level, report),
+        extra=[*_supply_doubts(level, report), *filter(None, [wrong_gpu(bench.settings, bench.gpus)])],
     )
     return Point(row=row, doubts=found)
 

@@ -245,6 +245,7 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
         registry=study.registry,
         display=study.display,
         keeper=study.keeper,
+        gpus=tuple(str(gpu["name"]) for gpu in study.machine["gpus"]),
         floor=study.floor if job.settings.load.self_check != "never" else None,
     )
     done = execute(asked)

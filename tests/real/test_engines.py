@@ -77,7 +77,11 @@ def run(engine: tuple[str, Path], model: str, tmp_path: Path, *words: str) -> tu
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and model in " ".join(p.info["cmdline"] or ())]
+    left = [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if p.pid not in before and model in " ".join(p.info["cmdline"] or ())
+    ]
     assert not left
     (manifest,) = (tmp_path / "out").glob("*/*/manifest.json")
     assert (manifest.parent / "engine.log").stat().st_size

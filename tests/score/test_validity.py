@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from servebench.contracts.settings import (
     TrackingSettings,
     WorkloadSettings,
 )
-from servebench.score.validity import Code, doubts
+from servebench.score.validity import Code, doubts, wrong_gpu
 
 ROW: dict[str, Any] = {
     "workload": "unique", "concurrency": 4, "rate": None, "requests_planned": 200, "average_in_flight": 3.98,
@@ -277,3 +278,21 @@ def test_the_engines_own_counter_is_compared_with_its_answers(counted, doubtful)
     row = ROW | {"server_generation_tokens": counted, "output_tokens_total": 3200}
     found = doubts(row, records(of=25), report(), settings())
     assert ("tokens_disagree" in [doubt.code for doubt in found]) == doubtful
+
+
+@pytest.mark.parametrize(
+    ("launch", "gpu", "count", "there", "wrong"),
+    [
+        ("process", "none", 0, ["NVIDIA H100 80GB HBM3"], False),
+        ("process", "h100", 1, ["NVIDIA H100 80GB HBM3"], False),
+        ("process", "rtx4090", 1, ["NVIDIA GeForce RTX 4090"], False),
+        ("process", "h100", 2, ["NVIDIA H100 80GB HBM3"], True),
+        ("docker", "h100", 1, ["NVIDIA A100-SXM4-80GB"], True),
+        ("process", "h100", 1, [], True),
+        ("attach", "h100", 1, [], False),
+        ("emulated", "h100", 1, [], False),
+    ],
+)
+def test_the_gpu_of_the_config_is_the_drivers(launch, gpu, count, there, wrong):
+    asked = replace(settings(), launch=LaunchSettings(name=launch), gpu=GpuSettings(name=gpu, count=count))
+    assert (wrong_gpu(asked, there) is not None) == wrong

@@ -6,6 +6,7 @@ engine's process) is handed in as `extra`.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -66,6 +67,7 @@ class Code(StrEnum):
     CACHE_CONTAMINATED = "cache_contaminated"
     PROMPT_SIZE_APPROXIMATE = "prompt_size_approximate"
     MERGED_EVENTS = "merged_events"
+    WRONG_GPU = "wrong_gpu"
     EMULATED = "emulated"
 
 
@@ -419,6 +421,27 @@ def _merged_events(row: Mapping[str, Any]) -> Doubt | None:
         "ITL is that of reads there, with gaps of 0 between",
         remedy="the engine sent several at once (stream interval, speculation, a proxy that buffers), or the client "
         "was late: compare TPOT instead of ITL",
+    )
+
+
+def wrong_gpu(settings: RunSettings, gpus: Sequence[str]) -> Doubt | None:
+    """The config names one GPU and the driver of this machine another, or fewer of them. `gpus` are the driver's names.
+
+    Only told of an engine that runs on this machine: of somebody else's server, and of an emulated one, the config is all
+    that is known. With `gpu=none` nothing is claimed.
+    """
+    asked = settings.gpu
+    if settings.launch.name in ("attach", "emulated") or asked.name == "none" or not asked.count:
+        return None
+    plain = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in gpus]
+    fitting = sum(re.sub(r"[^a-z0-9]", "", asked.name.lower()) in name for name in plain)
+    if fitting >= asked.count:
+        return None
+    there = ", ".join(gpus) if gpus else "none"
+    return Doubt(
+        code=Code.WRONG_GPU,
+        message=f"the config says {asked.count} x {asked.name}, the driver of this machine knows {there}",
+        remedy="set gpu= and gpu.count= to what is there: costs and comparisons rest on it",
     )
 
 
