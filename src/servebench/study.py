@@ -107,7 +107,8 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         if refused:
             raise PreflightError("\n".join(refused))
         sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
-        sys.stdout.write(describe_command(engine.command(context)) + "\n")
+        for command in (*engine.commands_before(context), engine.command(context)):
+            sys.stdout.write(describe_command(command) + "\n")
     return 0
 
 
