@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from servebench.contracts.engine import Phase, StopReport
@@ -50,10 +51,15 @@ def engine_facts(lease: Lease) -> dict[str, Any]:
 def cold_start(lease: Lease) -> dict[str, Any] | None:
     """When each phase was over, in seconds from the start of the command; None for an engine that we did not start.
 
-    `shared` says that an earlier run of the study started it, so that a cold start is not counted twice.
+    `shared` says that an earlier run of the study started it, so that a cold start is not counted twice. `prepared` is what
+    was made before the start and is kept, like a built engine, with the seconds that it took when it was made: they are no
+    part of `seconds`.
     """
     start = lease.first_start or lease.running
-    return _start(start.started_ns, start.phases, lease)
+    found = _start(start.started_ns, start.phases, lease)
+    if found is None:
+        return None
+    return {**found, "prepared": [asdict(one) for one in lease.engine.preparations(lease.context)]}
 
 
 def warm_restart(lease: Lease) -> dict[str, Any] | None:

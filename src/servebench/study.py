@@ -110,7 +110,10 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         if refused:
             raise PreflightError("\n".join(refused))
         sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
-        sys.stdout.write(describe_command(launcher.command(engine, context, settings.launch)) + "\n")
+        before = engine.commands_before(context) if launcher.asks_engine == "all" else ()
+        for command in (*before, launcher.command(engine, context, settings.launch)):
+            sys.stdout.write(describe_command(command) + "\
+")
     return 0
 
 

@@ -96,7 +96,10 @@ def test_a_built_engine_is_served_from_a_repository_of_ones_own(tmp_path):
     ("settings", "words"),
     [
         ({"backend": "tensorrtllm"}, "give engine.model_repository="),
-        ({"backend": "tensorrtllm", "model_repository": "/no/such"}, "there is no model org--model in it"),
+        (
+            {"backend": "tensorrtllm", "model_repository": "/no/such"},
+            "there is no model org--model in /no/such (engine.model_repository)",
+        ),
         ({"model_repository": "/some"}, "with engine.backend=vllm the repository is made"),
         ({"frontend": "/no/main.py"}, "no /no/main.py (engine.frontend)"),
     ],

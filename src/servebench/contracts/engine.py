@@ -73,6 +73,16 @@ class Dialect:
     model_checked: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """Something that was made before the start and is kept (a built engine): how long it took when it was made, and
+    whether it was only found again."""
+
+    name: str
+    seconds: float
+    reused: bool
+
+
 class Engine:
     """Base of every engine. A plugin's engine is a subclass with a `name` and a `command`; the rest has defaults.
 
@@ -122,6 +132,14 @@ class Engine:
 
     def prepare(self, context: LaunchContext, say: Say) -> None:
         """Bring what the command needs (a model file). May take long and say so. Raises EngineError."""
+
+    def preparations(self, context: LaunchContext) -> Sequence[Preparation]:
+        """What the last `prepare` for this context made or found, as it is told on disk. Never raises."""
+        return ()
+
+    def commands_before(self, context: LaunchContext) -> Sequence[Command]:
+        """The commands that `prepare` runs if what they make is not there yet, to be shown. Pure."""
+        return ()
 
     def command(self, context: LaunchContext) -> Command:
         """The exact command. Pure. Raises ConfigError for a setting that cannot be expressed."""

@@ -1,18 +1,33 @@
-"""TensorRT-LLM, by `trtllm-serve`.
+"""TensorRT-LLM, by `trtllm-serve`, with its PyTorch backend or, up to 1.2, with a built TensorRT engine.
 
 Settings that it takes only in its YAML (dtype, prefix caching, graphs) are passed as a config file that the command
 itself writes down, so that what is printed can be pasted. Never run here: flags and replies are those of 1.2 as read in
-its sources (`commands/serve.py`, `llmapi/llm_args.py`).
+its sources (`commands/serve.py`, `commands/build.py`, `llmapi/llm_args.py`).
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
-from servebench.contracts.settings import EngineSettings, ModelSettings
+from servebench.contracts.engine import (
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    LaunchContext,
+    LogHint,
+    PhaseMarker,
+    Preparation,
+    Say,
+)
+from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveFloat
+from servebench.engine import trtllm_build
 from servebench.engine.flags import FlagTable, extra_words, missing_executable
+from servebench.engine.trtllm_build import BuildPlan
 
 FLAGS = FlagTable(
     flags={
@@ -30,10 +45,72 @@ FLAGS = FlagTable(
 )
 
 
-def llm_options(settings: EngineSettings) -> dict[str, Any]:
-    """What goes into the YAML of `--config`. Structured output needs its backend named there."""
+@dataclass(frozen=True, kw_only=True)
+class TrtllmSettings(EngineSettings):
+    """`backend`: `pytorch`, or `tensorrt` for an engine that is built first and kept.
+
+    For `tensorrt`: `convert_script` is TensorRT-LLM's `examples/models/core/FAMILY/convert_checkpoint.py`, not needed where
+    `model.path` is a converted checkpoint or a built engine; `convert_args` and `build_args` are further flags of it and of
+    `trtllm-build`, as in `extra_args`; `builder` is that program; `build_timeout_s` bounds each of the two steps.
+    """
+
+    backend: Literal["pytorch", "tensorrt"] = "pytorch"
+    convert_script: str | None = None
+    convert_args: Mapping[str, Any] = field(default_factory=dict)
+    build_args: Mapping[str, Any] = field(default_factory=dict)
+    builder: str = trtllm_build.BUILDER
+    build_timeout_s: PositiveFloat = 7200.0
+
+
+CONVERT_FLAGS = FlagTable(flags={"tensor_parallel_size": "--tp_size", "dtype": "--dtype"})
+BUILD_FLAGS = FlagTable(
+    flags={"tensor_parallel_size": "--workers", "max_model_len": "--max_seq_len", "max_num_seqs": "--max_batch_size"}
+)
+
+
+def build_plan(context: LaunchContext) -> BuildPlan | None:
+    """What must be built for this context; null for a built engine. Looks only at whether `model.path` is one, or a
+    converted checkpoint. Paged cache and paged context attention are what reuse of prefixes needs."""
+    settings = context.engine
+    assert isinstance(settings, TrtllmSettings)
+    model = Path(context.model.path or context.model.name)
+    if trtllm_build.is_engine(model):
+        return None
+    checkpoint, convert = str(model), None
+    if not trtllm_build.is_checkpoint(model):
+        checkpoint = "{work}/checkpoint"
+        script = settings.convert_script or "convert_checkpoint.py"
+        words = ["python3", script] if script.endswith(".py") else [script]
+        words += ["--model_dir", str(model), "--output_dir", checkpoint, *CONVERT_FLAGS.words(settings)]
+        convert = Command(argv=(*words, *extra_words(settings.convert_args)), env=dict(settings.env))
+    words = [settings.builder, "--checkpoint_dir", checkpoint, "--output_dir", "{work}/engine"]
+    words += ["--kv_cache_type", "paged", "--use_paged_context_fmha", "enable", "--gemm_plugin", "auto"]
+    build = Command(
+        argv=(*words, *BUILD_FLAGS.words(settings), *extra_words(settings.build_args)), env=dict(settings.env)
+    )
+    asked = {
+        "model": [context.model.name, str(model), context.model.revision],
+        "gpu": [context.gpu.name, context.gpu.count],
+        "convert": convert.argv if convert else None,
+        "build": build.argv,
+        "env": dict(settings.env),
+    }
+    return BuildPlan(
+        home=context.cache_dir / "trtllm" / "engines" / trtllm_build.digest(asked),
+        served_name=model.name,
+        convert=convert,
+        build=build,
+        model=model,
+        executable=settings.builder,
+        timeout_s=settings.build_timeout_s,
+    )
+
+
+def llm_options(settings: EngineSettings, backend: str = "pytorch") -> dict[str, Any]:
+    """What goes into the YAML of `--config`. Structured output needs its backend named there. The type of a built engine's
+    weights is in the engine."""
     options: dict[str, Any] = {"guided_decoding_backend": "xgrammar", "return_perf_metrics": True}
-    if settings.dtype is not None:
+    if settings.dtype is not None and backend == "pytorch":
         options["dtype"] = settings.dtype
     if settings.prefix_caching is not None:
         options["kv_cache_config"] = {"enable_block_reuse": settings.prefix_caching}
@@ -54,9 +131,10 @@ came later."""
 
 
 class TrtllmEngine(Engine):
-    """TensorRT-LLM's OpenAI-compatible server, PyTorch backend."""
+    """TensorRT-LLM's OpenAI-compatible server."""
 
     name = "trtllm"
+    settings_type = TrtllmSettings
     default_port = 8000
     metrics_path = "/prometheus/metrics"
     # an unknown field is an error 400 there
@@ -97,27 +175,77 @@ class TrtllmEngine(Engine):
     )
 
     def check(self, context: LaunchContext) -> list[str]:
-        """Settings without a place, and a missing executable."""
-        faults = [line for line in FLAGS.faults(context.engine) if not line.startswith("engine.dtype=")]
-        return faults + missing_executable(context.engine, "trtllm-serve", "pip install tensorrt-llm")
+        """Settings without a place, and a missing executable; for `tensorrt` what the build lacks."""
+        settings = context.engine
+        assert isinstance(settings, TrtllmSettings)
+        faults = [line for line in FLAGS.faults(settings) if not line.startswith("engine.dtype=")]
+        if settings.backend == "tensorrt":
+            faults += _build_faults(context, settings)
+        return faults + missing_executable(settings, "trtllm-serve", "pip install tensorrt-llm")
+
+    def prepare(self, context: LaunchContext, say: Say) -> None:
+        """For `tensorrt`: convert and build, or find the engine built. Raises EngineError."""
+        plan = self._plan(context)
+        if plan is not None:
+            trtllm_build.prepare(plan, self.hints, say)
+
+    def preparations(self, context: LaunchContext) -> Sequence[Preparation]:
+        """How long the engine's build took, and whether it was reused."""
+        plan = self._plan(context)
+        return trtllm_build.prepared(plan) if plan is not None else ()
+
+    def commands_before(self, context: LaunchContext) -> Sequence[Command]:
+        """Conversion and build; what they make stands here in the working folder."""
+        plan = self._plan(context)
+        found = (plan.convert, plan.build) if plan is not None else ()
+        return tuple(trtllm_build.filled(one, Path()) for one in found if one is not None)
+
+    def _plan(self, context: LaunchContext) -> BuildPlan | None:
+        settings = context.engine
+        return build_plan(context) if isinstance(settings, TrtllmSettings) and settings.backend == "tensorrt" else None
 
     def command(self, context: LaunchContext) -> Command:
         """`trtllm-serve MODEL ... --config FILE`, in a shell that writes the file first. The shell is then replaced."""
         settings = context.engine
+        assert isinstance(settings, TrtllmSettings)
         config = context.cache_dir / "trtllm" / f"options-{context.port}.yaml"
-        words = [
-            settings.executable or "trtllm-serve",
-            context.model.path or context.model.name,
-            "--backend",
-            "pytorch",
-        ]
+        model, plan = context.model.path or context.model.name, self._plan(context)
+        served = str(plan.engine) if plan is not None else model
+        words = [settings.executable or "trtllm-serve", served, "--backend", settings.backend]
+        if plan is not None:
+            words += ["--tokenizer", context.model.tokenizer or model]
         words += ["--host", settings.host, "--port", str(context.port), *FLAGS.words(settings)]
         words += [*extra_words(settings.extra_args), "--config", str(config)]
         script = 'mkdir -p "$(dirname "$1")" && printf "%s\\n" "$2" > "$1" && shift 2 && exec "$@"'
         # JSON is YAML
-        options = json.dumps(llm_options(settings))
+        options = json.dumps(llm_options(settings, settings.backend))
         return Command(argv=("sh", "-c", script, "trtllm", str(config), options, *words), env=dict(settings.env))
 
     def served_model(self, model: ModelSettings) -> str:
         """It takes no name: a local folder is served by its last part, anything else by the name given."""
         return model.path.rstrip("/").rsplit("/", 1)[-1] if model.path else model.name
+
+
+def _build_faults(context: LaunchContext, settings: TrtllmSettings) -> list[str]:
+    faults = []
+    if context.model.path is None:
+        faults.append("engine.backend=tensorrt: it is built from a local folder; give model.path=")
+    plan = build_plan(context)
+    if plan is None:
+        return faults
+    newer = trtllm_build.too_new(trtllm_build.installed_versions(settings.builder))
+    if newer is not None:
+        faults.append(
+            f"TensorRT-LLM {newer} has no TensorRT engines any more (the last with them is 1.2); "
+            "install that, or use engine.backend=pytorch"
+        )
+    if plan.convert is not None and settings.convert_script is None:
+        faults.append(
+            "engine.backend=tensorrt: the model must be converted first; give engine.convert_script=, "
+            "TensorRT-LLM's examples/models/core/FAMILY/convert_checkpoint.py, or a converted model.path="
+        )
+    elif plan.convert is not None and not Path(settings.convert_script or "").is_file():
+        faults.append(f"there is no {settings.convert_script} here (engine.convert_script)")
+    if trtllm_build.installed_versions(settings.builder) == {}:
+        faults.append(f"no '{settings.builder}' here (engine.builder); it comes with TensorRT-LLM up to 1.2")
+    return faults

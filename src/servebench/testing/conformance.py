@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import re
-import shlex
 import signal
 import threading
 import time
@@ -520,20 +519,20 @@ class EngineConformance:
     ) -> None:
         """A kill -9 while we wait for it ends the wait at once."""
         life = life_of()
-        words = shlex.join(self.engine().command(life.context).argv[1:])
         done = threading.Event()
 
         def kill() -> None:
             while not done.is_set():
-                for child in psutil.Process().children(recursive=True):
+                # a command may become another program, so the engine is told by who started it
+                for child in psutil.Process().children():
                     try:
-                        line = shlex.join(child.cmdline())
-                        if line.endswith(words) and "guard.py" not in line:
-                            child.kill()
-                            return
+                        if any(word.endswith("guard.py") for word in child.cmdline()):
+                            for engine in child.children():
+                                engine.kill()
+                                return
                     except psutil.Error:
                         continue
-                time.sleep(0.005)
+                time.sleep(0.002)
 
         killer = threading.Thread(target=kill, daemon=True)
         killer.start()

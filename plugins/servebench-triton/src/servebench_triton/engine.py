@@ -156,7 +156,7 @@ class TritonEngine(Engine):
             served = self.served_model(context.model)
             if not (Path(settings.model_repository) / served).is_dir():
                 faults.append(
-                    f"engine.model_repository={settings.model_repository}: there is no model {served} in it; triton serves a "
+                    f"there is no model {served} in {settings.model_repository} (engine.model_repository); triton serves a "
                     "model by its folder's name: give model.name=ensemble (and model.path= for its tokenizer)"
                 )
         if not Path(settings.frontend).is_file():

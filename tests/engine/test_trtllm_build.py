@@ -1,0 +1,382 @@
+"""Conversion and build of a TensorRT engine, with small executables in the place of TensorRT-LLM's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from servebench.contracts.engine import LaunchContext
+from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings
+from servebench.engine import trtllm_build
+from servebench.engine.ports import free_port
+from servebench.engine.process import ProcessLauncher
+from servebench.engine.trtllm import TrtllmEngine, TrtllmSettings, build_plan
+from servebench.errors import EngineError
+from servebench.testing import Manners, write_stand_in
+
+ENGINE = TrtllmEngine()
+
+CONVERT = """#!/bin/sh
+echo "convert $*" >> {calls}
+while [ $# -gt 0 ]; do [ "$1" = --output_dir ] && out="$2"; shift; done
+mkdir -p "$out" && touch "$out/rank0.safetensors"
+"""
+
+BUILD = """#!/bin/sh
+echo "build $*" >> {calls}
+while [ $# -gt 0 ]; do
+  [ "$1" = --output_dir ] && out="$2"
+  [ "$1" = --checkpoint_dir ] && from="$2"
+  shift
+done
+[ -f "$from/rank0.safetensors" ] || {{ echo "no checkpoint in $from"; exit 2; }}
+{more}
+mkdir -p "$out" && echo built > "$out/rank0.engine"
+"""
+
+
+class Bench:
+    """A folder with a model, TensorRT-LLM's programs, and what they were called with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls = folder / "calls"
+        self.model = folder / "models" / "llama"
+        self.model.mkdir(parents=True)
+        (self.model / "model.safetensors").write_text("weights")
+        self.script("convert_checkpoint", CONVERT)
+        self.build_with("")
+        self.version("1.2.1")
+
+    def script(self, name: str, text: str, **more: str) -> None:
+        path = self.folder / "venv" / "bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.format(calls=self.calls, **more))
+        path.chmod(0o755)
+
+    def build_with(self, more: str) -> None:
+        self.script("trtllm-build", BUILD, more=more)
+
+    def version(self, version: str) -> None:
+        packages = self.folder / "venv" / "lib" / "python3.11" / "site-packages"
+        for old in packages.glob("*"):
+            old.rmdir()
+        (packages / f"tensorrt_llm-{version}.dist-info").mkdir(parents=True)
+
+    def context(self, model: ModelSettings | None = None, **settings) -> LaunchContext:
+        programs = self.folder / "venv" / "bin"
+        given = {
+            "backend": "tensorrt",
+            "convert_script": str(programs / "convert_checkpoint"),
+            "builder": str(programs / "trtllm-build"),
+            **settings,
+        }
+        return LaunchContext(
+            engine=TrtllmSettings(name="trtllm", **given),
+            model=model or ModelSettings(name="org/llama", path=str(self.model)),
+            gpu=GpuSettings(name="h100", count=1),
+            port=8123,
+            cache_dir=self.folder / "cache",
+        )
+
+    def prepare(self, context: LaunchContext) -> list[str]:
+        said: list[str] = []
+        ENGINE.prepare(context, said.append)
+        return said
+
+    @property
+    def steps(self) -> list[str]:
+        return [line.split()[0] for line in self.calls.read_text().splitlines()] if self.calls.exists() else []
+
+
+@pytest.fixture
+def bench(tmp_path) -> Bench:
+    return Bench(tmp_path)
+
+
+def served(context: LaunchContext) -> Path:
+    """The folder that the server is given."""
+    argv = ENGINE.command(context).argv
+    return Path(argv[argv.index("--backend") - 1])
+
+
+def test_the_commands_are_composed_from_settings_alone(bench):
+    """Each shared setting goes to the step that it belongs to; nothing is written or started."""
+    context = bench.context(
+        tensor_parallel_size=2, max_model_len=4096, max_num_seqs=16, dtype="bfloat16", gpu_memory_fraction=0.5,
+        convert_args={"use_weight_only": True}, build_args={"max_num_tokens": 8192}, prefix_caching=False,
+        env={"A": "1"},
+    )  # fmt: skip
+    convert, build = ENGINE.commands_before(context)
+    programs = bench.folder / "venv" / "bin"
+    assert convert.argv == (
+        str(programs / "convert_checkpoint"), "--model_dir", str(bench.model), "--output_dir", "./checkpoint",
+        "--tp_size", "2", "--dtype", "bfloat16", "--use_weight_only",
+    )  # fmt: skip
+    assert build.argv == (
+        str(programs / "trtllm-build"), "--checkpoint_dir", "./checkpoint", "--output_dir", "./engine",
+        "--kv_cache_type", "paged", "--use_paged_context_fmha", "enable", "--gemm_plugin", "auto",
+        "--workers", "2", "--max_seq_len", "4096", "--max_batch_size", "16", "--max_num_tokens", "8192",
+    )  # fmt: skip
+    assert convert.env == build.env == {"A": "1"}
+    command = ENGINE.command(context)
+    assert command == ENGINE.command(context)
+    words = command.argv[command.argv.index("trtllm-serve") :]
+    assert words[2:6] == ("--backend", "tensorrt", "--tokenizer", str(bench.model))
+    assert Path(words[1]).name == ENGINE.served_model(context.model) == "llama"
+    assert words[words.index("--kv_cache_free_gpu_memory_fraction") + 1] == "0.5"
+    options = json.loads(command.argv[5])
+    assert options["kv_cache_config"] == {"enable_block_reuse": False}
+    assert "dtype" not in options, "it is in the engine"
+    assert not context.cache_dir.exists()
+    assert bench.steps == []
+
+
+def test_a_script_of_python_is_run_by_python(bench):
+    """As TensorRT-LLM's examples are."""
+    convert, _ = ENGINE.commands_before(bench.context(convert_script="/x/llama/convert_checkpoint.py"))
+    assert convert.argv[:2] == ("python3", "/x/llama/convert_checkpoint.py")
+
+
+def test_it_is_built_once_and_found_again(bench):
+    """The second start does nothing but say so; its time is kept and told apart."""
+    context = bench.context()
+    assert ENGINE.preparations(context) == ()
+    said = bench.prepare(context)
+    assert bench.steps == ["convert", "build"]
+    assert [line.partition(",")[0] for line in said[:2]] == ["TensorRT engine: convert", "TensorRT engine: build"]
+    assert said[2].startswith("engine build took ")
+    assert (served(context) / "rank0.engine").read_text() == "built\n"
+    (first,) = ENGINE.preparations(context)
+    assert (first.name, first.reused) == ("engine_build", False)
+    assert first.seconds > 0
+    said = bench.prepare(replace(context, port=9))
+    assert bench.steps == ["convert", "build"]
+    assert len(said) == 1
+    assert said[0].startswith(f"engine build reused: it took {first.seconds:.1f} s at 20")
+    assert ENGINE.preparations(context) == (replace(first, reused=True),)
+    told = json.loads((served(context).resolve().parent / "build.json").read_text())
+    assert told["versions"] == {"tensorrt_llm": "1.2.1"}
+    assert told["seconds"] == pytest.approx(told["convert_s"] + told["build_s"])
+    assert [command.split()[0].rpartition("/")[2] for command in told["commands"]] == [
+        "convert_checkpoint",
+        "trtllm-build",
+    ]
+    assert not list(served(context).resolve().parent.glob("checkpoint")), "only the engine is kept"
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"max_model_len": 2048}, False),
+        ({"build_args": {"gather_generation_logits": True}}, False),
+        ({"tensor_parallel_size": 2}, False),
+        ({"env": {"TRTLLM_X": "1"}}, False),
+        # what the server is told when it starts
+        ({"gpu_memory_fraction": 0.5}, True),
+        ({"prefix_caching": True}, True),
+        ({"port": 7}, True),
+    ],
+)
+def test_what_shapes_an_engine_is_its_key(changed, same, bench):
+    """Flags of the build, not those of the server."""
+    one, other = build_plan(bench.context()), build_plan(bench.context(**changed))
+    assert one is not None
+    assert other is not None
+    assert (one.home == other.home) == same
+
+
+def test_another_gpu_another_engine(bench):
+    """Of the config; and of the driver, where there is one."""
+    context = bench.context()
+    other = replace(context, gpu=GpuSettings(name="b200", count=1))
+    assert build_plan(context).home != build_plan(other).home
+
+
+@pytest.mark.parametrize("what", ["version", "model", "driver"])
+def test_what_is_found_on_the_machine_is_its_key_too(what, bench, monkeypatch):
+    """The command stays the same; the engine behind it is another, and the old one is kept for when it is as before."""
+    context = bench.context()
+    bench.prepare(context)
+    before = served(context).resolve()
+    if what == "version":
+        bench.version("1.2.0")
+    elif what == "model":
+        (bench.model / "model.safetensors").write_text("other weights")
+    else:
+        monkeypatch.setattr(trtllm_build, "gpus", lambda: ["NVIDIA H100 80GB HBM3, 9.0"])
+    bench.prepare(context)
+    assert bench.steps == ["convert", "build"] * 2
+    assert served(context).resolve() != before
+    assert before.exists()
+    if what == "version":
+        bench.version("1.2.1")
+        bench.prepare(context)
+        assert bench.steps == ["convert", "build"] * 2
+        assert served(context).resolve() == before
+
+
+def test_a_converted_checkpoint_is_only_built(bench):
+    """It is told by its weights by rank, and needs no script."""
+    (bench.model / "rank0.safetensors").touch()
+    context = bench.context(convert_script=None)
+    assert not [line for line in ENGINE.check(context) if "convert" in line]
+    bench.prepare(context)
+    assert bench.steps == ["build"]
+
+
+def test_a_built_engine_is_served_as_it_is(bench):
+    """Nothing is made and nothing is linked."""
+    (bench.model / "rank0.engine").touch()
+    context = bench.context(convert_script=None)
+    assert bench.prepare(context) == []
+    assert served(context) == bench.model
+    assert ENGINE.preparations(context) == ()
+    assert ENGINE.commands_before(context) == ()
+    assert bench.steps == []
+
+
+def test_two_at_once_build_once(bench):
+    """The second waits for the first and says so."""
+    bench.build_with("sleep 0.5")
+    said: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: said.append(bench.prepare(bench.context()))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bench.steps == ["convert", "build"]
+    assert "waiting for another process that builds this engine" in [line for lines in said for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "kind"),
+    [
+        ("echo 'CUDA out of memory'; exit 1", "lower engine.gpu_memory_fraction", "out_of_memory"),
+        (
+            "echo 'Segmentation fault'; exit 139",
+            "it ended with exit code 139; its last words: Segmentation fault",
+            "other",
+        ),
+        ("kill -9 $$", "it was killed by SIGKILL", "other"),
+        ("exit 0", "ended well and left no engine", "other"),
+    ],
+)
+def test_a_build_that_fails_is_told_and_leaves_nothing(more, words, kind, bench):
+    """With its last words and its log; the next try starts afresh."""
+    bench.build_with(more)
+    context = bench.context()
+    with pytest.raises(EngineError) as error:
+        bench.prepare(context)
+    assert words in str(error.value)
+    assert "build.log" in str(error.value)
+    assert error.value.kind == kind
+    assert not served(context).exists()
+    assert not list(build_plan(context).home.glob("work-*"))
+    bench.build_with("")
+    bench.prepare(context)
+    assert served(context).exists()
+
+
+def test_a_build_that_takes_too_long_is_ended(bench):
+    """With all that it started."""
+    bench.build_with("sleep 77.25")
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=r"it took longer than 0.5 s \(engine.build_timeout_s\)"):
+        bench.prepare(bench.context(build_timeout_s=0.5))
+    assert time.monotonic() - began < 10
+    assert not [one for one in psutil.process_iter(["cmdline"]) if "77.25" in (one.info["cmdline"] or [])]
+
+
+def test_a_killed_build_is_cleaned_up_and_done_again(bench):
+    """A kill -9 of servebench ends the build, frees the lock, and leaves work that nobody uses."""
+    bench.build_with("sleep 78.25")
+    context = bench.context()
+    code = (
+        "import pickle, sys; from servebench.engine.trtllm import TrtllmEngine;"
+        "TrtllmEngine().prepare(pickle.load(sys.stdin.buffer), print)"
+    )
+    import pickle
+
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert child.stdin is not None
+    child.stdin.write(pickle.dumps(context))
+    child.stdin.close()
+    deadline = time.monotonic() + 20
+    while bench.steps != ["convert", "build"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child.kill()
+    child.wait()
+    while [one for one in psutil.process_iter(["cmdline"]) if "78.25" in (one.info["cmdline"] or [])]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert list(build_plan(context).home.glob("work-*"))
+    bench.build_with("")
+    bench.prepare(context)
+    assert served(context).exists()
+    assert not list(build_plan(context).home.glob("work-*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"convert_script": None},
+            "engine.backend=tensorrt: the model must be converted first; give engine.convert_script=",
+        ),
+        ({"convert_script": "/no/c.py"}, "there is no /no/c.py here (engine.convert_script)"),
+        ({"builder": "no-such-build"}, "no 'no-such-build' here (engine.builder)"),
+    ],
+)
+def test_what_the_build_lacks_is_told_before(settings, words, bench):
+    """Before anything starts."""
+    assert words in "\n".join(ENGINE.check(bench.context(**settings)))
+
+
+def test_a_model_must_be_here(bench):
+    """A name alone cannot be converted."""
+    faults = ENGINE.check(bench.context(model=ModelSettings(name="org/llama")))
+    assert faults[0] == "engine.backend=tensorrt: it is built from a local folder; give model.path="
+
+
+@pytest.mark.parametrize(("version", "fault"), [("1.2.1", False), ("0.21.0", False), ("1.3.0rc1", True), ("2.0", True)])
+def test_versions_without_such_engines(version, fault, bench):
+    """1.2 is the last."""
+    bench.version(version)
+    told = [line for line in ENGINE.check(bench.context()) if "TensorRT-LLM" in line and "any more" in line]
+    assert bool(told) == fault
+
+
+def test_the_pytorch_backend_builds_nothing(bench):
+    """And is what is taken unless told otherwise."""
+    context = bench.context(backend="pytorch")
+    assert TrtllmSettings(name="trtllm").backend == "pytorch"
+    assert bench.prepare(context) == []
+    assert ENGINE.commands_before(context) == ENGINE.preparations(context) == ()
+    assert bench.steps == []
+
+
+def test_the_built_engine_is_what_is_started(bench):
+    """From build to first token: the server is given the engine's folder under the model's name."""
+    port = free_port("127.0.0.1")
+    server = write_stand_in(bench.folder / "trtllm-serve", Manners(models=("llama",)), host="127.0.0.1", port=port)
+    text = server.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ -f "$1/rank0.engine" ] || exit 9\necho "serves $1"')
+    server.write_text(text)
+    context = replace(bench.context(executable=str(server), stop_timeout_s=5.0, ready_timeout_s=20.0), port=port)
+    bench.prepare(context)
+    log = bench.folder / "engine.log"
+    running = ProcessLauncher().launch(
+        ENGINE, context, LaunchSettings(name="process"), log_path=log, say=lambda _: None
+    )
+    report = running.stop()
+    assert f"serves {served(context)}" in log.read_text()
+    assert (report.stopped, report.leftover) == (True, ())

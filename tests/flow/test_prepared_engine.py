@@ -1,0 +1,52 @@
+"""A run whose engine is built first: the build is told apart from the cold start, and the next study reuses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from servebench.engine.ports import free_port
+from servebench.testing import Manners, write_stand_in
+
+STEP = '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = --output_dir ] && out="$2"; shift; done\nmkdir -p "$out"\n'
+
+
+def test_a_build_is_reported_apart_and_reused(tmp_path):
+    """In the manifest, with its seconds; the second study says that it only found it."""
+    model = tmp_path / "llama"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    for name, made in (("convert", "rank0.safetensors"), ("trtllm-build", "rank0.engine")):
+        path = tmp_path / name
+        path.write_text(f'{STEP}touch "$out/{made}"\n')
+        path.chmod(0o755)
+    prepared = []
+    for study in ("one", "two"):
+        port = free_port("127.0.0.1")
+        exact = {"ignore_eos": True}
+        manners = Manners(models=("llama",), exact_output=exact, gap_s=0.002)
+        server = write_stand_in(tmp_path / "trtllm-serve", manners, host="127.0.0.1", port=port)
+        words = [
+            "engine=trtllm", "engine.backend=tensorrt", f"engine.port={port}", f"engine.executable={server}",
+            f"engine.convert_script={tmp_path}/convert", f"engine.builder={tmp_path}/trtllm-build", "model.name=org/llama",
+            f"model.path={model}", "load.concurrency=[2]", "load.requests=10", "workload=unique", "workload.input_tokens=8",
+            "workload.output_tokens=8", "tracking=none", f"study.name={study}",
+        ]  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "servebench", *words],
+            cwd=tmp_path,
+            env={**os.environ, "SERVEBENCH_CACHE": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        (manifest,) = (tmp_path / "outputs" / study).glob("*/manifest.json")
+        told = json.loads(manifest.read_text())
+        prepared += told["cold_start"]["prepared"]
+        assert ("engine build reused: it took" in done.stdout + done.stderr) == (study == "two")
+    assert [(one["name"], one["reused"]) for one in prepared] == [("engine_build", False), ("engine_build", True)]
+    assert prepared[0]["seconds"] == prepared[1]["seconds"] > 0
