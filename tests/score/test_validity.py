@@ -261,3 +261,22 @@ def test_the_engines_own_counter_is_compared_with_its_answers(counted, doubtful)
     row = ROW | {"server_generation_tokens": counted, "output_tokens_total": 3200}
     found = doubts(row, records(of=25), report(), settings())
     assert ("tokens_disagree" in [doubt.code for doubt in found]) == doubtful
+
+
+@pytest.mark.parametrize(
+    ("api", "counted", "doubtful"),
+    [
+        ("completions", 11, False),
+        ("completions", 13, True),
+        ("completions", 6, True),
+        ("chat", 60, False),
+        ("chat", 6, True),
+    ],
+)
+def test_prompts_of_another_length(api: str, counted: int, doubtful: bool) -> None:
+    """A server that counts prompts otherwise than planned is told, but for its chat template; guesses are no plan."""
+    row, told = {**ROW}, settings(api=api)
+    found = doubts(row, records(5, prompt_tokens=counted), report(), told)
+    assert ["planned 10, counted" in d.message for d in found if d.code == "tokens_disagree"] == [True] * doubtful
+    guessed = doubts(row, records(5, prompt_tokens=counted), report(), told, tokenizer_exact=False)
+    assert not [d for d in guessed if d.code == "tokens_disagree"]
