@@ -45,9 +45,7 @@ def builtin_tasks() -> tuple[Task, ...]:
     """The shipped schemas, four of each tier, easiest first."""
     text = files("servebench.workload").joinpath("data", "schemas.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.split("\n") if line]
-    return tuple(
-        Task(row["name"], row["tier"], row["task"], without_examples(row["schema"]), row["schema"]) for row in rows
-    )
+    return tuple(Task(row["name"], row["tier"], row["task"], sendable(row["schema"]), row["schema"]) for row in rows)
 
 
 @cache
@@ -88,16 +86,16 @@ def _own(line: str, number: int, path: str) -> Task:
     )
 
 
-def without_examples(schema: Any) -> Any:
-    """A schema without its `examples`: they would tell the model the values, and not every engine takes the word."""
+def sendable(schema: Any) -> Any:
+    """A schema without `examples`, which would tell the model the values, and `uniqueItems`, which engines refuse."""
     if isinstance(schema, Mapping):
-        # a property may well be called so; a keyword is a list
+        # properties may well be called so, but are schemas then
         return {
-            key: without_examples(value)
+            key: sendable(value)
             for key, value in schema.items()
-            if not (key == "examples" and isinstance(value, list))
+            if not (key in ("examples", "uniqueItems") and isinstance(value, list | bool))
         }
-    return [without_examples(item) for item in schema] if isinstance(schema, list) else schema
+    return [sendable(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def instance(source: Mapping[str, Any], rng: random.Random) -> Any:
