@@ -35,6 +35,7 @@ from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
+from servebench.workload.ideal import ideal_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +284,7 @@ def _point(
     )
     row["requests_planned"] = planned
     row |= json_columns(records, requests) | needle_columns(records, requests)
+    row |= ideal_columns(requests, records, bench.tokenizer, row)
     row["cache_state"] = cache
     _add_telemetry(row, readings)
     found = doubts(

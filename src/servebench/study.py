@@ -112,8 +112,7 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
         before = engine.commands_before(context) if launcher.asks_engine == "all" else ()
         for command in (*before, launcher.command(engine, context, settings.launch)):
-            sys.stdout.write(describe_command(command) + "\
-")
+            sys.stdout.write(describe_command(command) + "\n")
     return 0
 
 

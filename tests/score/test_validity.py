@@ -296,3 +296,22 @@ def test_the_engines_own_counter_is_compared_with_its_answers(counted, doubtful)
 def test_the_gpu_of_the_config_is_the_drivers(launch, gpu, count, there, wrong):
     asked = replace(settings(), launch=LaunchSettings(name=launch), gpu=GpuSettings(name=gpu, count=count))
     assert (wrong_gpu(asked, there) is not None) == wrong
+
+
+@pytest.mark.parametrize(
+    ("api", "counted", "doubtful"),
+    [
+        ("completions", 11, False),
+        ("completions", 13, True),
+        ("completions", 6, True),
+        ("chat", 60, False),
+        ("chat", 6, True),
+    ],
+)
+def test_prompts_of_another_length(api: str, counted: int, doubtful: bool) -> None:
+    """A server that counts prompts otherwise than planned is told, but for its chat template; guesses are no plan."""
+    row, told = {**ROW}, settings(api=api)
+    found = doubts(row, records(5, prompt_tokens=counted), report(), told)
+    assert ["planned 10, counted" in d.message for d in found if d.code == "tokens_disagree"] == [True] * doubtful
+    guessed = doubts(row, records(5, prompt_tokens=counted), report(), told, tokenizer_exact=False)
+    assert not [d for d in guessed if d.code == "tokens_disagree"]

@@ -11,10 +11,7 @@ import pytest
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.dressing import dressed
-from servebench.workload.ideal import hit_rate, ideal_hits
 from servebench.workload.mix import MixSettings, MixWorkload
-from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
-from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload, ideal_hit_rate
 from servebench.workload.unique import UniqueWorkload
 
 Text = Callable[[Request], str]
@@ -96,37 +93,3 @@ def test_nothing_to_wear() -> None:
     request = Request(request_id="r", prompt="", extra={"top_k": 4})
     assert dressed(request, settings()) is request
     assert dressed(request, settings(priorities=(5,))).extra == {"top_k": 4, "priority": 5}
-
-
-def test_ideal_hits_of_documents(pieces: Tokenizer) -> None:
-    """For whole blocks it is what the workload's own formula says: share 0.5 of 256 tokens is 8 blocks of 16."""
-    rag = RagPrefixWorkload(
-        RagPrefixSettings(name="rag_prefix", share=0.5, input_tokens=256, documents=4, api="completions")
-    )
-    hits = ideal_hits(rag.requests(40, stream="c1-0", tokenizer=pieces), pieces)
-    chosen = rag.chosen(40, stream="c1-0")
-    assert hit_rate(hits) == pytest.approx(ideal_hit_rate(chosen, 128, 256))
-
-
-def test_ideal_hits_of_unique_prompts(pieces: Tokenizer) -> None:
-    """None at all."""
-    unique = UniqueWorkload(settings(input_tokens=200, api="completions"))
-    assert hit_rate(ideal_hits(unique.requests(50, stream="c1-0", tokenizer=pieces), pieces)) == 0
-
-
-def test_ideal_hits_by_hand(pieces: Tokenizer) -> None:
-    """Whole blocks, never the last token, nothing between adapters, nothing before it was seen."""
-    words = " ".join(["word"] * 32)
-    texts = [words, words, f"{words} more", "else", words]
-    requests = [Request(request_id=str(n), prompt=text) for n, text in enumerate(texts)]
-    requests[4] = dressed(requests[4], settings(adapters=("other",)))
-    assert ideal_hits(requests, pieces) == [(0, 32), (16, 32), (32, 33), (0, 1), (0, 32)]
-    assert hit_rate([]) is None
-
-
-def test_ideal_hits_of_sessions(pieces: Tokenizer) -> None:
-    """Each turn finds what was sent before it: most of its prompt."""
-    talk = MultiTurnWorkload(MultiTurnSettings(name="multi_turn", turns=6, active=2))
-    rate = hit_rate(ideal_hits(talk.requests(60, stream="c1-0", tokenizer=pieces), pieces))
-    assert rate is not None
-    assert 0.5 < rate < 0.9

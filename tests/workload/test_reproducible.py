@@ -39,7 +39,7 @@ workloads = [
     MixWorkload(MixSettings(name="mix", seed=int(sys.argv[3]), parts={"unique": {"weight": 2}, "sharegpt": {}})),
 ]
 for workload in workloads:
-    requests = workload.requests(30, stream="c4-0", tokenizer=tokenizer)
+    requests = workload.requests(8, stream="c4-0", tokenizer=tokenizer)
     print(workload.name, hashlib.sha256(repr(requests).encode()).hexdigest())
 """
 

@@ -116,6 +116,39 @@ def test_faults() -> None:
     assert workload().check() == []
 
 
+def test_own_tasks(pieces: Tokenizer, text_of: Text, tmp_path: Path) -> None:
+    """A user's schemas with their prompts and answers, or without; a schema may be text, as in some data sets."""
+    path = tmp_path / "own.jsonl"
+    path.write_text(
+        '{"schema": {"type": "object"}, "prompt": "Say nothing.", "expected": {}}\n\n{"schema": "{\\"type\\": \\"array\\"}"}\n'
+    )
+    requests = asked(pieces, 40, path=str(path))
+    assert workload(path=str(path)).check() == []
+    found = {str(r.schema): (text_of(r).split(".")[0], r.reference["expected"]) for r in requests}
+    assert found == {
+        "{'type': 'object'}": ("Say nothing", {}),
+        "{'type': 'array'}": ("Make up a document that fits the schema", None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"schema": {"type": "objekt"}}', "line 1: no JSON Schema"),
+        ('{"prompt": "x"}', "line 1: no task"),
+        ("{", "line 1: no task"),
+        ("", "has no schema"),
+        (None, "cannot be read"),
+    ],
+)
+def test_own_tasks_that_are_none(tmp_path: Path, text: str | None, said: str) -> None:
+    """Told before anything starts, with the line."""
+    path = tmp_path / "own.jsonl"
+    if text is not None:
+        path.write_text(text)
+    assert [said in line for line in workload(path=str(path)).check()] == [True]
+
+
 def test_config_file() -> None:
     """The shipped config has only keys that the settings know, and their defaults but for length and cache."""
     plain = OmegaConf.to_container(OmegaConf.load(CONF / "structured_json.yaml"))

@@ -71,6 +71,7 @@ COLUMNS = (
     "emulated",
     *("ttft_from_schedule_ms_p50", "ttft_from_schedule_ms_p99", "ttfo_ms_mean", "connect_ms_mean"),
     *("input_tokens_mean", "output_tokens_mean", "output_tokens_total"),
+    "prefix_cache_hit_rate_ideal",
     *("json_compliance_unconstrained", "constraint_ttft_ms", "constraint_tpot_ms", "needle_recall"),
     *("average_in_flight", "level_reached", "events", "events_merged"),
     *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms", "stamp_source"),

@@ -42,6 +42,9 @@ SERVER_COUNT_SHARE_MAX = 0.02
 """How far the engine's own token counter may be from its answers', as a share."""
 
 DISAGREEING_SHARE_MAX = 0.01
+PROMPT_TOKENS_SLACK = 2
+"""Tokens by which a prompt may differ from its plan where no template is added: a beginning-of-text token, and one more."""
+
 CACHED_SHARE_MAX = 0.05
 """Prompt tokens found in the cache, on prompts that share only the chat template."""
 MERGED_SHARE_MAX = 0.01
@@ -99,7 +102,7 @@ def doubts(
         _interrupted(measured, report),
         _client_bound(row),
         _clock_stepped(report),
-        _tokens_disagree(ok, _server_count(row, measured)),
+        _tokens_disagree(ok, _server_count(row, measured), _prompt_count(ok, settings) if tokenizer_exact else None),
         _short_answers(ok, settings),
         _cache_contaminated(row),
         _prompt_size_approximate(tokenizer_exact, tokenizer_name),
@@ -328,8 +331,31 @@ def _server_count(row: Mapping[str, Any], measured: Sequence[Record]) -> str | N
     return f"the engine's metrics count {counted:.0f} generated tokens and its answers {received:.0f}: {who}"
 
 
-def _tokens_disagree(ok: Sequence[Record], by_server: str | None) -> Doubt | None:
-    causes = [by_server] if by_server else []
+def _prompt_count(ok: Sequence[Record], settings: RunSettings) -> str | None:
+    """How the server counts prompts otherwise than planned: more is the chat template, fewer cannot be."""
+    most = PROMPT_TOKENS_SLACK if settings.workload.api == "completions" else None
+    off = [
+        r
+        for r in ok
+        if r.prompt_tokens is not None
+        and r.planned_prompt_tokens is not None
+        and (
+            r.prompt_tokens < r.planned_prompt_tokens - PROMPT_TOKENS_SLACK
+            or (most is not None and r.prompt_tokens > r.planned_prompt_tokens + most)
+        )
+    ]
+    if len(off) <= DISAGREEING_SHARE_MAX * len(ok):
+        return None
+    first = off[0]
+    return (
+        f"{len(off)} of {len(ok)} prompts have another length for the server than planned "
+        f"(request {first.request_id}: planned {first.planned_prompt_tokens}, counted {first.prompt_tokens}; "
+        "is model.tokenizer that of the served model?)"
+    )
+
+
+def _tokens_disagree(ok: Sequence[Record], *told: str | None) -> Doubt | None:
+    causes = [cause for cause in told if cause]
     uncounted = sum(r.counted_by is None for r in ok)
     if uncounted:
         causes.append(f"the tokens of {uncounted} of {len(ok)} answers are not known, so throughput is not either")

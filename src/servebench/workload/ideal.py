@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.results import Record
 
 BLOCK_TOKENS = 16
 """The block of vLLM's prefix cache by default."""
+
+IDEAL_REQUESTS_MAX = 2000
+"""Points of more requests get no ideal: counting them would take longer than is fair between two points."""
 
 
 def whole_text(request: Request) -> str:
@@ -62,3 +67,24 @@ def hit_rate(hits: Sequence[tuple[int, int]]) -> float | None:
     """The part of all prompt tokens that was in the cache, 0 to 1; None without tokens."""
     total = sum(tokens for _, tokens in hits)
     return sum(hit for hit, _ in hits) / total if total else None
+
+
+def ideal_columns(
+    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """`prefix_cache_hit_rate_ideal` of a point: what the rate could have been at best, over the same requests (ok, sent
+    inside the window) as the engine's own, for a cache that was empty when the point began. None for more than
+    IDEAL_REQUESTS_MAX requests, and with a tokenizer that only guesses.
+    """
+    start_ns, end_ns = row.get("window_start_ns"), row.get("window_end_ns")
+    sent = {r.request_id: r for r in records if r.sent_ns is not None and not r.warmup}
+    if start_ns is None or end_ns is None or len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact:
+        return {}
+    asked = sorted((r for r in requests if r.request_id in sent), key=lambda r: sent[r.request_id].sent_ns or 0)
+    hits = ideal_hits(asked, tokenizer)
+    inside = [
+        hit
+        for hit, request in zip(hits, asked, strict=True)
+        if (record := sent[request.request_id]).outcome == "ok" and start_ns <= (record.sent_ns or 0) <= end_ns
+    ]
+    return {"prefix_cache_hit_rate_ideal": hit_rate(inside)}

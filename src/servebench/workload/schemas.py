@@ -8,23 +8,36 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, get_args
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from servebench.errors import ConfigError
 
 Tier = Literal["flat", "enum", "array", "nested", "hard"]
 """How hard a schema is: plain fields; choices and ranges; lists; objects in objects; references and alternatives."""
+
+OWN_FORMAT = 'a .jsonl with rows like {"schema": {...}, "prompt": "...", "expected": {...}}, the last two if you like'
+MAKE_UP = "Make up a document that fits the schema."
 
 TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to make of some notes: `schema` as it is sent, `source` with the `examples` that values are drawn from."""
+    """What to make of some notes: `schema` as it is sent, `source` with the `examples` that values are drawn from.
+
+    A user's own task has no source but perhaps the document that is `expected`; its tier is `own`.
+    """
 
     name: str
-    tier: Tier
+    tier: Tier | Literal["own"]
     words: str
     schema: Mapping[str, Any]
-    source: Mapping[str, Any]
+    source: Mapping[str, Any] | None = None
+    expected: Any = None
 
 
 @cache
@@ -32,21 +45,57 @@ def builtin_tasks() -> tuple[Task, ...]:
     """The shipped schemas, four of each tier, easiest first."""
     text = files("servebench.workload").joinpath("data", "schemas.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.split("\n") if line]
-    return tuple(
-        Task(row["name"], row["tier"], row["task"], without_examples(row["schema"]), row["schema"]) for row in rows
+    return tuple(Task(row["name"], row["tier"], row["task"], sendable(row["schema"]), row["schema"]) for row in rows)
+
+
+@cache
+def own_tasks(path: str) -> tuple[Task, ...]:
+    """The tasks of a user's `.jsonl`: rows of `schema`, and `prompt`, `expected` and `name` where there are any.
+
+    Raises ConfigError for a file that cannot be read and for the first row that is none.
+    """
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"workload.path={path} cannot be read: {error}; give {OWN_FORMAT}") from error
+    found = [_own(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise ConfigError(f"workload.path={path} has no schema in it; give {OWN_FORMAT}")
+    return tuple(found)
+
+
+def _own(line: str, number: int, path: str) -> Task:
+    try:
+        row = json.loads(line)
+        schema = row["schema"]
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        Draft202012Validator.check_schema(schema)
+        if not isinstance(schema, dict):
+            raise TypeError("a schema must be an object")
+    except SchemaError as error:
+        raise ConfigError(f"workload.path={path}, line {number}: no JSON Schema: {error.message}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"workload.path={path}, line {number}: no task ({error}); give {OWN_FORMAT}") from error
+    return Task(
+        str(row.get("name") or f"line {number}"),
+        "own",
+        str(row.get("prompt") or MAKE_UP),
+        schema,
+        None,
+        row.get("expected"),
     )
 
 
-def without_examples(schema: Any) -> Any:
-    """A schema without its `examples`: they would tell the model the values, and not every engine takes the word."""
+def sendable(schema: Any) -> Any:
+    """A schema without `examples`, which would tell the model the values, and `uniqueItems`, which engines refuse."""
     if isinstance(schema, Mapping):
-        # a property may well be called so; a keyword is a list
+        # properties may well be called so, but are schemas then
         return {
-            key: without_examples(value)
+            key: sendable(value)
             for key, value in schema.items()
-            if not (key == "examples" and isinstance(value, list))
+            if not (key in ("examples", "uniqueItems") and isinstance(value, list | bool))
         }
-    return [without_examples(item) for item in schema] if isinstance(schema, list) else schema
+    return [sendable(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def instance(source: Mapping[str, Any], rng: random.Random) -> Any:

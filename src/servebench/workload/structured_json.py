@@ -13,7 +13,7 @@ from servebench.contracts.settings import WorkloadSettings
 from servebench.errors import ConfigError
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import as_request, generator, salt
-from servebench.workload.schemas import TIERS, Task, Tier, builtin_tasks, instance, notes
+from servebench.workload.schemas import TIERS, Task, Tier, builtin_tasks, instance, notes, own_tasks
 from servebench.workload.unique import WordList, fill
 
 DEFAULT_OUTPUT_TOKENS = 512
@@ -23,11 +23,13 @@ REMARKS = "Remarks that belong in no field:"
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredJsonSettings(WorkloadSettings):
-    """`tiers` chooses schemas by difficulty. With `twins` half of the requests are the other half's without the schema
-    enforced, so that what enforcing costs is measured. With `show_schema` the prompt contains the schema. A null
-    `input_tokens` leaves prompts as long as they are; a length fills them up to it."""
+    """`tiers` chooses schemas by difficulty; `path` is a file of tasks of your own in their place. With `twins` half of the
+    requests are the other half's without the schema enforced, so that what enforcing costs is measured. With
+    `show_schema` the prompt contains the schema. A null `input_tokens` leaves prompts as long as they are; a length fills
+    them up to it."""
 
     tiers: tuple[Tier, ...] = TIERS
+    path: str | None = None
     twins: bool = False
     show_schema: bool = True
 
@@ -50,8 +52,13 @@ class StructuredJsonWorkload(Workload):
         self._words = WordList()
 
     def check(self) -> list[str]:
-        """No tier, or an answer that may not end where its JSON does."""
+        """No tier, a file that is none, or an answer that may not end where its JSON does."""
         faults = []
+        if self._settings.path is not None:
+            try:
+                own_tasks(self._settings.path)
+            except ConfigError as error:
+                faults += error.faults
         if not self._settings.tiers:
             faults.append(f"workload.tiers=[] leaves no schema; give some of {', '.join(TIERS)}")
         if self._settings.exact_output:
@@ -114,11 +121,14 @@ class _Draft:
 
 def _drafts(settings: StructuredJsonSettings, count: int, stream: str, rng: random.Random) -> list[_Draft]:
     """`count` drafts; with twins in pairs, a last one without its pair where the count is odd."""
-    tasks = [task for task in builtin_tasks() if task.tier in settings.tiers]
+    if settings.path is not None:
+        tasks = list(own_tasks(settings.path))
+    else:
+        tasks = [task for task in builtin_tasks() if task.tier in settings.tiers]
     found: list[_Draft] = []
     while len(found) < count:
         task = rng.choice(tasks)
-        document = instance(task.source, rng)
+        document = task.expected if task.source is None else instance(task.source, rng)
         place = len(found)
         request_id = f"{stream}-{place:05d}"
         pair = [_Draft(request_id, place, task, document, None)]
@@ -131,10 +141,9 @@ def _drafts(settings: StructuredJsonSettings, count: int, stream: str, rng: rand
 
 def _prompt(draft: _Draft, settings: StructuredJsonSettings, stream: str) -> str:
     """Salted where the cache must not help: twins would find each other's prompt there."""
-    parts = [
-        f"{draft.task.words} Answer with the JSON object only: no explanation, no code fence.",
-        f"Notes:\n{notes(draft.document)}",
-    ]
+    parts = [f"{draft.task.words} Answer with the JSON object only: no explanation, no code fence."]
+    if draft.task.source is not None:
+        parts.append(f"Notes:\n{notes(draft.document)}")
     if settings.show_schema:
         parts.append(f"JSON Schema:\n{json.dumps(draft.task.schema, separators=(',', ':'))}")
     if settings.cache == "cold":

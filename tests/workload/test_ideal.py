@@ -1,0 +1,70 @@
+"""What a prefix cache could do at best."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.settings import WorkloadSettings
+from servebench.workload.dressing import dressed
+from servebench.workload.ideal import hit_rate, ideal_columns, ideal_hits
+from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
+from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload, ideal_hit_rate
+from servebench.workload.unique import UniqueWorkload
+
+
+def settings(**keys: Any) -> WorkloadSettings:
+    return WorkloadSettings(name="unique", **keys)
+
+
+def test_ideal_hits_of_documents(pieces: Tokenizer) -> None:
+    """For whole blocks it is what the workload's own formula says: share 0.5 of 256 tokens is 8 blocks of 16."""
+    rag = RagPrefixWorkload(
+        RagPrefixSettings(name="rag_prefix", share=0.5, input_tokens=256, documents=4, api="completions")
+    )
+    hits = ideal_hits(rag.requests(40, stream="c1-0", tokenizer=pieces), pieces)
+    chosen = rag.chosen(40, stream="c1-0")
+    assert hit_rate(hits) == pytest.approx(ideal_hit_rate(chosen, 128, 256))
+
+
+def test_ideal_hits_of_unique_prompts(pieces: Tokenizer) -> None:
+    """None at all."""
+    unique = UniqueWorkload(settings(input_tokens=200, api="completions"))
+    assert hit_rate(ideal_hits(unique.requests(50, stream="c1-0", tokenizer=pieces), pieces)) == 0
+
+
+def test_ideal_hits_by_hand(pieces: Tokenizer) -> None:
+    """Whole blocks, never the last token, nothing between adapters, nothing before it was seen."""
+    words = " ".join(["word"] * 32)
+    texts = [words, words, f"{words} more", "else", words]
+    requests = [Request(request_id=str(n), prompt=text) for n, text in enumerate(texts)]
+    requests[4] = dressed(requests[4], settings(adapters=("other",)))
+    assert ideal_hits(requests, pieces) == [(0, 32), (16, 32), (32, 33), (0, 1), (0, 32)]
+    assert hit_rate([]) is None
+
+
+def test_ideal_hits_of_sessions(pieces: Tokenizer) -> None:
+    """Each turn finds what was sent before it: most of its prompt."""
+    talk = MultiTurnWorkload(MultiTurnSettings(name="multi_turn", turns=6, active=2))
+    rate = hit_rate(ideal_hits(talk.requests(60, stream="c1-0", tokenizer=pieces), pieces))
+    assert rate is not None
+    assert 0.5 < rate < 0.9
+
+
+def sent(request_id: str, at_ns: int, outcome: str = "ok", warmup: bool = False) -> Any:
+    return SimpleNamespace(request_id=request_id, sent_ns=at_ns, outcome=outcome, warmup=warmup)
+
+
+def test_columns_follow_the_order_of_sending(pieces: Tokenizer, quarters: Tokenizer) -> None:
+    """In the order sent, over ok requests inside the window; what failed was seen, too."""
+    words = " ".join(["word"] * 33)
+    requests = [Request(request_id=name, prompt=words) for name in "abc"]
+    records = [sent("a", 30), sent("b", 10, "timeout"), sent("c", 20), sent("w", 1, warmup=True)]
+    row = {"window_start_ns": 15, "window_end_ns": 40}
+    assert ideal_columns(requests, records, pieces, row) == {"prefix_cache_hit_rate_ideal": 32 / 33}
+    first = {"window_start_ns": 5, "window_end_ns": 15}
+    assert ideal_columns(requests, records, pieces, first) == {"prefix_cache_hit_rate_ideal": None}
+    assert ideal_columns(requests, records, quarters, row) == ideal_columns(requests, [], pieces, {}) == {}
