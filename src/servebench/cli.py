@@ -20,7 +20,8 @@ VERBS = {
     "show": "what a run or study was and what came of it: show RUN|STUDY (--json)",
     "compare": "which of two runs is faster, and how sure that is: compare A B [--max-regression 5%] (a gate for pipelines)",
     "recommend": "which run for which use, how sure that is, and what would change it: recommend STUDY (--rules FILE)",
-    "report": "one self-contained page on a run or a study: report RUN|STUDY (--out FILE)",
+    "report": "one self-contained page on a run or a study: report RUN|STUDY (--out FILE); "
+    "--as vllm|sglang|aiperf|guidellm|genai-bench tells it by that tool's definitions",
     "selfcheck": "measure how exact this machine's client is, in three seconds (--json)",
     "help": "show this text",
 }

@@ -248,12 +248,18 @@ COMPARISONS_MAX = 12
 
 
 def report(words: Sequence[str]) -> int:
-    """`report RUN|STUDY [--out FILE]`: one self-contained page. Raises ConfigError, StoreError."""
+    """`report RUN|STUDY [--out FILE]`: one self-contained page; `--as TOOL`: the numbers by that tool's definitions.
+
+    Raises ConfigError, StoreError.
+    """
     from servebench.report.html import page
     from servebench.report.verdicts import write_page
     from servebench.score.recommend import load_rules
 
     outputs, rest = read.take_outputs(words)
+    tool, rest = read.take_option(rest, "--as")
+    if tool is not None:
+        return _report_as(tool, rest, outputs)
     out, rest = read.take_option(rest, "--out")
     rules_path, rest = read.take_option(rest, "--rules")
     varying, rest = read.take_option(rest, "--varying")
@@ -268,6 +274,38 @@ def report(words: Sequence[str]) -> int:
     target = Path(out) if out else found.path / "report.html"
     write_page(target, page(page_of(found, rules, with_doubtful=with_doubtful, varying=varying)))
     sys.stdout.write(f"{target}\n")
+    return 0
+
+
+def _report_as(tool: str, words: Sequence[str], outputs: Path) -> int:
+    """The same run as another tool would print it. Raises ConfigError, StoreError."""
+    from servebench.measure.dialects import DIALECTS, retell
+    from servebench.report.as_tool import RetoldPoint, print_retold, write_json
+    from servebench.report.figures import level
+    from servebench.report.listing import console, rows
+
+    as_json, rest = read.take_flag(words, "--json")
+    read.no_options("report --as", rest, ("--json", "--outputs DIR"))
+    if tool not in DIALECTS:
+        raise ConfigError(f"--as {tool} is none of {', '.join(DIALECTS)}")
+    if len(rest) != 1:
+        raise ConfigError(f"report takes one run or study, not {len(rest)}; 'servebench ls' lists them")
+    points = []
+    for run in read.runs_of(read.find(rest[0], outputs)):
+        requests = run.requests
+        for row in rows(run.points):
+            retold = (
+                retell(requests[requests["point"] == row.get("point")], row, DIALECTS[tool]) if len(requests) else []
+            )
+            if retold:
+                points.append(RetoldPoint(run=run.run_id, level=level(row), rows=retold))
+    if not points:
+        raise ConfigError(f"'{rest[0]}' has no requests to tell again: it was imported, or nothing succeeded")
+    dialect = DIALECTS[tool]
+    if as_json:
+        write_json(points, tool, dialect.notes)
+    else:
+        print_retold(points, dialect.title, dialect.notes, console())
     return 0
 
 

@@ -13,6 +13,7 @@ from servebench.errors import StoreError
 from servebench.measure.columns import gaps_ms, in_window, request_metrics, token_slices
 from servebench.score.compare import Sample, Side
 from servebench.score.recommend import Entrant, Level
+from servebench.score.slo import Limits
 from servebench.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -178,10 +179,23 @@ def entrant_of(run: RunData) -> Entrant:
         workload=run.fact("workload") or "",
         levels=tuple(_level(label, parts) for label, parts in levels.items()),
         cold_start_s=None if start.get("shared") else start.get("seconds"),
+        own_limits=own_limits(run),
         price_usd_per_hour=gpu.get("price_usd_per_hour"),
         gpu_count=int(gpu.get("count") or 0),
         manifest=run.manifest,
     )
+
+
+def own_limits(run: RunData) -> Limits | None:
+    """The SLO that a run was given; None when it set no limit."""
+    slo = mapping(run.config.get("slo"))
+    known = {
+        name: float(slo[name]) for name in ("ttft_ms", "tpot_ms", "e2e_ms") if isinstance(slo.get(name), (int, float))
+    }
+    if not known:
+        return None
+    share = slo.get("attainment")
+    return Limits(**known, **({"attainment": float(share)} if isinstance(share, (int, float)) else {}))
 
 
 WORST_LAST = ("valid", "doubtful", "void")
@@ -263,7 +277,7 @@ def limits_of(runs: Sequence[RunData]) -> dict[str, float]:
     """The SLO of the runs, where they have one and the same."""
     found: dict[str, float] = {}
     for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
-        values = {mapping(run.config.get("slo")).get(name) for run in runs}
+        values = {mapping(run.config.get("slo")).get(name) for run in runs if run.config}
         value = values.pop() if len(values) == 1 else None
         if isinstance(value, (int, float)):
             found[name] = float(value)

@@ -98,8 +98,11 @@ def test_a_failed_request_is_worse_than_any_latency(side):
     assert found["failed_share"].result == "slower"
     assert found["failed_share"].effect == pytest.approx(0.3, abs=0.1)
     assert found["ttft_ms_p99"].candidate == np.inf
-    assert found["ttft_ms_p99"].result == "not enough data"
-    assert "of the candidate failed" in found["ttft_ms_p99"].why
+    assert found["ttft_ms_p99"].result == "slower"
+    assert found["ttft_ms_p99"].effect == np.inf
+    both = rows(one(failing, side("too", seed=3, fail_share=0.3)))
+    assert both["ttft_ms_p99"].result == "not enough data"
+    assert "failed on both sides" in both["ttft_ms_p99"].why
     assert found["ttft_ms_p50"].effect > 0.05
 
 

@@ -79,7 +79,7 @@ def test_the_slo_point_is_the_highest_load_that_meets_it_and_a_tighter_limit_may
 def test_an_engine_that_never_meets_the_limit_has_no_score(answers):
     found = answers(({"name": "alpha"}, {}), ({"name": "beta", "ttft_ms": 900}, {}))["interactive"]
     assert found.outcome == "only one"
-    assert "01_beta_unique: not even the lowest load meets TTFT ≤ 500 ms" in found.missing[0]
+    assert "01_beta_unique: not even the lowest load (1) meets TTFT ≤ 500 ms" in found.missing[0]
 
 
 def test_failed_requests_do_not_meet_the_slo(answers):

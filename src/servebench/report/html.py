@@ -35,6 +35,9 @@ nav{font-size:.9rem;margin:.6em 0}nav a{margin-right:.9em;color:var(--blue);whit
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:10px;margin:1em 0}
 .card{background:var(--soft);border:1px solid var(--line);border-radius:8px;padding:10px 12px;overflow-wrap:anywhere}
 .card b{display:block;font-size:1.3rem}.card span{color:var(--dim);font-size:.85rem;display:block}
+.answers{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(330px,100%),1fr));gap:10px}
+.card span.tag{display:inline-block}.card span.good{color:#005c3f}.card span.warn{color:#6b4c00}.card span.bad{color:#8a1f00}
+.answers .card ol{margin:.3em 0;padding-left:1.4em}.answers .card b{display:inline;font-size:1em}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:14px}
 figure{margin:0;border:1px solid var(--line);border-radius:8px;padding:8px;break-inside:avoid;min-width:0}
 figcaption{font-weight:600;font-size:.92rem;padding:2px 4px 6px;overflow-wrap:anywhere}
@@ -189,7 +192,7 @@ def page(data: Page) -> str:
         ("commands", "What made it", _commands(data)),
     ]
     shown = [(name, title, body) for name, title, body in sections if body]
-    links = "".join(f'<a href="#{name}">{e(title)}</a>' for name, title, _ in shown)
+    links = " ".join(f'<a href="#{name}">{e(title)}</a>' for name, title, _ in shown)
     bodies = "".join(f'<section id="{name}"><h2>{e(title)}</h2>{body}</section>' for name, title, body in shown)
     made = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s))
     return (
@@ -252,26 +255,23 @@ def _card(one: RunPage) -> str:
 def _advice(answers: Sequence[Any]) -> str:
     if not answers:
         return ""
-    measured = [one for one in answers if one.outcome != "not measured"]
-    rows = []
-    for one in measured:
-        ranking = "".join(_score(score, one.use_case.unit) for score in one.ranking[:4])
-        changes = "".join(f"<li>{e(line)}</li>" for line in one.changes)
-        missing = "".join(f"<li><small>{e(line)}</small></li>" for line in one.missing)
-        why = f"<small>{e(one.why)}</small>" if one.why else ""
-        rows.append(
-            [
-                f"<b>{e(one.use_case.title)}</b><br><small>{e(one.group)}</small>",
-                tag(one.outcome, kind_of(one.outcome)),
-                f"<ol style='margin:0;padding-left:1.2em'>{ranking}</ol><ul>{missing}</ul>{why}",
-                e(advice.lead(one)),
-                f"<ul>{changes}</ul>",
-            ]
-        )
+    blocks = "".join(_answer(one) for one in answers if one.outcome != "not measured")
     absent = ", ".join(one.use_case.title for one in answers if one.outcome == "not measured")
     note = f"<p class='dim'>Not measured: {e(absent)}.</p>" if absent else ""
-    head = ("use", "answer", "ranking", "lead [95 %]", "what would change it")
-    return f"<h3>Which for what</h3>{table(head, rows, left=(1,), wide=(0, 2, 4))}{note}" if rows else note
+    return f'<h3>Which for what</h3><div class="answers">{blocks}</div>{note}' if blocks else note
+
+
+def _answer(one: Any) -> str:
+    ranking = "".join(_score(score, one.use_case.unit) for score in one.ranking[:4])
+    lead = f"<p>Lead over the next: <b>{e(advice.lead(one))}</b></p>" if one.lead is not None else ""
+    why = f"<p class='dim'>{e(one.why)}</p>" if one.why else ""
+    missing = "".join(f"<li><small>without a score: {e(line)}</small></li>" for line in one.missing)
+    changes = "".join(f"<li>{e(line)}</li>" for line in one.changes)
+    change = f"<p>What would change it:</p><ul>{changes}</ul>" if changes else ""
+    return (
+        f'<div class="card"><p><strong>{e(one.use_case.title)}</strong> {tag(one.outcome, kind_of(one.outcome))}'
+        f"<span>{e(one.group)}</span></p><ol>{ranking}</ol><ul>{missing}</ul>{lead}{why}{change}</div>"
+    )
 
 
 def _score(score: Any, unit: str) -> str:

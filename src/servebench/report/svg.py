@@ -15,7 +15,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#56B4E9", "#0
 DASHES = ("", "6 3", "2 2", "8 3 2 3", "4 4", "1 3", "10 4", "3 1")
 MARKERS = ("circle", "square", "triangle", "diamond", "down", "cross", "plus", "circle")
 WIDTH, HEIGHT = 420, 280
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 42
+LEFT, RIGHT, TOP, BOTTOM = 56, 20, 14, 42
 LEGEND_ROW = 16
 LETTER = 6.1
 """The width of a letter at the size of the labels, about."""

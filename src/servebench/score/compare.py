@@ -42,6 +42,8 @@ MARGIN = 0.05
 START_SD = 0.01
 """By how much the speed of one engine differs from start to start, as a share (standard deviation), where nobody knows
 better."""
+FAILED_MARGIN = 0.01
+"""The difference between shares of failed requests that matters."""
 STRETCHES = 20
 STRETCHES_MIN = 10
 REPEATS_MIN = 3
@@ -244,7 +246,7 @@ def _measure(level: str, metric: Metric, ours: Sequence[Sample], theirs: Sequenc
     if fewest < metric.requests_min:
         what = "requests" if metric.percent is not None else "slices of time"
         return replace(row, why=f"{fewest} {what}, {metric.requests_min} are needed")
-    if not np.isfinite(whole).all():
+    if not np.isfinite(whole).any():
         return _too_many_failed(row)
     return _tested(row, ours, theirs, (a, b), seed)
 
@@ -264,10 +266,8 @@ def _tested(
 
 
 def _too_many_failed(row: Row) -> Row:
-    """So many failed that the percentile itself is one of them."""
-    infinite = ("baseline" if row.baseline == np.inf else "", "candidate" if row.candidate == np.inf else "")
-    who = " and ".join(filter(None, infinite))
-    return replace(row, why=f"so many requests of the {who} failed that this percentile is a failed one")
+    """So many failed on both sides that the percentile itself is one of them."""
+    return replace(row, why="so many requests failed on both sides that this percentile is a failed one")
 
 
 def statistic(values: Floats, percent: float | None) -> Floats:
@@ -313,7 +313,8 @@ def _unpaired(row: Row, a: Sequence[Floats], b: Sequence[Floats], rng: np.random
     seen = float(ratio(*everything, ours, theirs)[0])
     observed = float(_log_ratio(np.asarray(row.candidate), np.asarray(row.baseline)))
     # stretches leave out the last few requests, and work is counted to a request's end: the interval is moved to the effect
-    low, high = _interval(ratio(drawn_a, drawn_b, ours, theirs) + (observed - seen))
+    moved = observed - seen if np.isfinite([observed, seen]).all() else 0.0
+    low, high = _interval(ratio(drawn_a, drawn_b, ours, theirs) + moved)
     pool = np.concatenate([ours, theirs])
     order = np.argsort(rng.random((RESAMPLES, len(pool))), axis=1)
     permuted = ratio(order[:, : len(ours)], order[:, len(ours) :], pool, pool)
@@ -322,7 +323,7 @@ def _unpaired(row: Row, a: Sequence[Floats], b: Sequence[Floats], rng: np.random
         effect=float(np.expm1(observed)),
         low=low,
         high=high,
-        p=_p_value(permuted, seen),
+        p=_p_value(permuted, observed if np.isinf(observed) else seen),
         method=f"permutation of {len(ours)} and {len(theirs)} stretches",
     )
 
@@ -362,9 +363,8 @@ def _interval(logs: Floats) -> tuple[float, float]:
 
 def _p_value(permuted: Floats, observed: float) -> float:
     """Two-sided; the observed order counts as one of the permutations (Phipson and Smyth 2010)."""
-    with np.errstate(invalid="ignore"):
-        # a permutation in which both sides are failed percentiles tells nothing against the null
-        as_far = np.isnan(permuted) | (np.abs(permuted) >= abs(observed) - 1e-12)
+    # where the percentile is a failed request on both sides there is no difference
+    as_far = np.abs(np.nan_to_num(permuted, nan=0.0, posinf=np.inf, neginf=-np.inf)) >= abs(observed) - 1e-12
     return float((1 + as_far.sum()) / (1 + permuted.size))
 
 
@@ -473,7 +473,7 @@ def _failures(level: str, ours: Sequence[Sample], theirs: Sequence[Sample]) -> R
 
 def _allowing(row: Row, start_sd: float) -> Row:
     """The row with its interval widened by what two starts of one engine differ by."""
-    if row.effect is None or row.low is None or row.high is None or row.metric is FAILED:
+    if row.effect is None or row.low is None or row.high is None or row.metric is FAILED or not np.isfinite(row.effect):
         return row
     allowance = _NORMAL_95 * np.sqrt(2) * start_sd
     middle, low, high = (float(np.log1p(max(one, -1 + 1e-12))) for one in (row.effect, row.low, row.high))
@@ -489,7 +489,8 @@ def _judge(row: Row, margin: float) -> Row:
         return row
     bound = max(abs(row.low), abs(row.high))
     significant = row.p_corrected is not None and row.p_corrected < SIGNIFICANCE and not row.low <= 0 <= row.high
-    if significant and abs(row.effect) >= (margin if row.metric is not FAILED else 0):
+    margin = margin if row.metric is not FAILED else FAILED_MARGIN
+    if significant and (row.metric is FAILED or abs(row.effect) >= margin):
         better = (row.effect > 0) == row.metric.higher_is_better
         return replace(row, result="faster" if better else "slower", bound=bound)
     if bound <= 2 * margin:

@@ -9,7 +9,7 @@ all" is as sure as it says. "No clear winner" is a full answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib import resources
@@ -53,6 +53,7 @@ class UseCase:
     metric: str = "cold_start"
     workloads: tuple[str, ...] | None = None
     limits: Limits = field(default_factory=Limits)
+    own_slo: bool = False
     max_load: float | None = None
     require: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     across: tuple[str, ...] = ()
@@ -91,7 +92,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
-    """A run that takes part. `manifest` serves the fairness check only."""
+    """A run that takes part. `own_limits` is the SLO it was given; `manifest` serves the fairness check only."""
 
     name: str
     engine: str
@@ -100,6 +101,7 @@ class Entrant:
     workload: str
     levels: tuple[Level, ...]
     cold_start_s: float | None = None
+    own_limits: Limits | None = None
     price_usd_per_hour: float | None = None
     gpu_count: int = 0
     manifest: Mapping[str, Any] = field(default_factory=dict)
@@ -185,7 +187,7 @@ def load_rules(path: Path | None = None) -> Rules:
     return Rules(use_cases=tuple(case for case in cases if case is not None), **margins)
 
 
-KEYS = ("title", "workloads", "measure", "metric", "slo", "max_load", "require", "across")
+KEYS = ("title", "workloads", "measure", "metric", "slo", "own_slo", "max_load", "require", "across")
 
 
 def _use_case(name: str, rule: Any, where: str, faults: list[str]) -> UseCase | None:
@@ -216,6 +218,7 @@ def _use_case(name: str, rule: Any, where: str, faults: list[str]) -> UseCase | 
         metric="cold_start" if rule["measure"] == "cold_start" else rule["metric"],
         workloads=tuple(rule["workloads"]) if rule.get("workloads") else None,
         limits=Limits(**slo),
+        own_slo=bool(rule.get("own_slo")),
         max_load=rule.get("max_load"),
         require=rule.get("require") or {},
         across=tuple(rule.get("across") or ()),
@@ -262,12 +265,15 @@ def _answer(
     case: UseCase, group: str, entrants: Sequence[Entrant], *, rules: Rules, unfair: Unfair, with_doubtful: bool
 ) -> Answer:
     missing: list[str] = []
+    own = {one.own_limits for one in entrants}
+    if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
+        case = replace(case, limits=limits)
     ranking = _ranking(case, entrants, with_doubtful, missing)
     facts: dict[str, Any] = {"use_case": case, "group": group, "missing": tuple(missing)}
     if not ranking:
         return Answer(outcome="none qualifies", why="no run has a score here", **facts,
                       changes=tuple(_if_doubtful(case, entrants, None) if not with_doubtful else []))  # fmt: skip
-    changes = tuple(_changes(case, entrants, ranking, with_doubtful))
+    changes = tuple(_changes(case, entrants, ranking, with_doubtful=with_doubtful, margin=rules.margin))
     if len(ranking) == 1:
         why = f"only {ranking[0].entrant.name} has a score, so there is nothing to compare it with"
         return Answer(outcome="only one", ranking=ranking, why=why, changes=changes, **facts)
@@ -343,7 +349,8 @@ def _narrowed(case: UseCase, fit: Sequence[Level]) -> tuple[list[Level], str | N
         shares = [(level.load, attained(level.samples, case.limits)) for level in fit]
         index = slo_point(shares, case.limits)
         if index is None:
-            return f"not even the lowest load meets {case.limits.words()}"
+            lowest, share = min(zip(fit, (share for _, share in shares), strict=True), key=lambda pair: pair[0].load)
+            return f"not even the lowest load ({lowest.label}) meets {case.limits.words()}: {100 * share:.3g} % do"
         return [level for level in fit if level.load <= fit[index].load], fit[index].label
     if case.measure == "lowest_load":
         lowest = min(fit, key=lambda level: level.load)
@@ -431,7 +438,7 @@ def _lead(ranking: Sequence[Score], rules: Rules) -> tuple[float, float | None, 
                     ),
                 )
         elif bound[0] <= 0 <= bound[1]:
-            return lead, low, high, f"the interval of the lead over {rival.entrant.name} includes none"
+            return lead, low, high, f"the interval of the lead over {rival.entrant.name} includes 0 %"
         elif size < rules.margin:
             return lead, low, high, f"{100 * size:.1f} % before {rival.entrant.name} is under {100 * rules.margin:g} %"
     return lead, low, high, ""
@@ -454,7 +461,9 @@ def _bounds(first: Score, rival: Score, tail: float) -> tuple[float, float] | No
     )
 
 
-def _changes(case: UseCase, entrants: Sequence[Entrant], ranking: Sequence[Score], with_doubtful: bool) -> list[str]:
+def _changes(
+    case: UseCase, entrants: Sequence[Entrant], ranking: Sequence[Score], *, with_doubtful: bool, margin: float
+) -> list[str]:
     """What would change the answer, each in a line."""
     leader = ranking[0].entrant.name
     found = []
@@ -467,7 +476,7 @@ def _changes(case: UseCase, entrants: Sequence[Entrant], ranking: Sequence[Score
                     f"{score.entrant.name} still met the limits at its highest load ({score.slo_at}): measure higher"
                 )
     if case.measure == "best":
-        found += _by_level(case, entrants, leader)
+        found += _by_level(case, entrants, leader, margin)
     if case.metric == "cost_usd_per_mtok":
         found += _by_price(ranking)
     if not with_doubtful:
@@ -476,8 +485,6 @@ def _changes(case: UseCase, entrants: Sequence[Entrant], ranking: Sequence[Score
 
 
 def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str, with_doubtful: bool) -> list[str]:
-    from dataclasses import replace
-
     found = []
     name = "ttft_ms" if case.limits.ttft_ms is not None else "e2e_ms" if case.limits.e2e_ms is not None else "tpot_ms"
     limit = getattr(case.limits, name)
@@ -492,20 +499,21 @@ def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str, with_doub
     return found
 
 
-def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str) -> list[str]:
-    """Levels at which somebody else leads."""
-    at: dict[str, list[tuple[float, str]]] = {}
+def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: float) -> list[str]:
+    """Loads at which somebody else leads by the margin or more."""
+    at: dict[str, dict[str, float]] = {}
     for one in entrants:
         for level in one.levels:
             value = _value(case.metric, level) if level.verdict != "void" else None
             if value is not None:
-                at.setdefault(level.label, []).append((value, one.name))
-    found = []
+                at.setdefault(level.label, {})[one.name] = value
+    leads: dict[str, list[str]] = {}
     for label, values in at.items():
-        best = (min if case.lower_is_better else max)(values)[1]
-        if len(values) > 1 and best != leader:
-            found.append(f"at load {label} {best} leads")
-    return found
+        best = (min if case.lower_is_better else max)(values, key=lambda name: values[name])
+        own = values.get(leader)
+        if own and values[best] and abs(values[best] / own - 1) >= margin:
+            leads.setdefault(best, []).append(label)
+    return [f"at load {', '.join(labels)} {name} leads" for name, labels in leads.items()]
 
 
 def _by_price(ranking: Sequence[Score]) -> list[str]:

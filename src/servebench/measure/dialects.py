@@ -1,0 +1,276 @@
+"""The same records by the definitions of other load generators, and why each number differs.
+
+Each tool reports on all requests that succeeded, from its first request to its last answer, where servebench reports on the
+window in which the asked load was there. Beside that they differ in when the clock of a request starts and stops, in what
+TPOT and ITL are, and in whose count of tokens they take. What is known of each, by version looked at:
+
+| tool | clock starts | clock stops | tokens | TPOT | ITL |
+|---|---|---|---|---|---|
+| vllm (`vllm bench serve`) | before the connection | last content event | usage | (E2E - TTFT) / (n - 1) | every gap, pooled |
+| sglang (`bench_serving`) | before the connection | end of the stream | usage, else the number asked for | (E2E - TTFT) / (n - 1) | every gap, pooled |
+| aiperf | before the connection | last content event | its own tokenizer | - | (E2E - TTFT) / (n - 1), one a request |
+| guidellm | first byte written | last content event | usage | E2E / n, the first token included | (last - first) / (n - 1), one a request |
+| genai-bench | before the connection, always a new one | end of the stream | usage | (E2E - TTFT) / (n - 1) | - |
+
+What a stored record cannot tell again: a tool's own tokenizer (the stored count is used), the cost of its own event loop,
+and a new connection where ours was open.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.measure.columns import gaps_ms
+from servebench.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How a tool measures."""
+
+    name: str
+    title: str
+    starts: Literal["connect", "sent"]
+    stops: Literal["content", "stream"]
+    tokens: Literal["usage", "asked"]
+    tpot: Literal["after_first", "all", "none"]
+    itl: Literal["gaps", "per_request", "none"]
+    notes: tuple[str, ...] = ()
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    one.name: one
+    for one in (
+        Dialect(
+            name="vllm",
+            title="vllm bench serve",
+            starts="connect",
+            stops="content",
+            tokens="usage",
+            tpot="after_first",
+            itl="gaps",
+            notes=(
+                "a request of one token has TPOT 0 in its goodput and so passes; here it is undetermined",
+                "reasoning under the name reasoning_content is not looked at: TTFT then skips the thinking",
+                "'peak concurrent requests' counts per second and can be above the concurrency asked for",
+            ),
+        ),
+        Dialect(
+            name="sglang",
+            title="sglang.bench_serving",
+            starts="connect",
+            stops="stream",
+            tokens="asked",
+            tpot="after_first",
+            itl="gaps",
+            notes=(
+                "it asks for no usage by default and then counts the tokens it asked for, not those that came",
+                "E2E and TPOT hold the end of the stream, [DONE] included",
+            ),
+        ),
+        Dialect(
+            name="aiperf",
+            title="AIPerf",
+            starts="connect",
+            stops="content",
+            tokens="usage",
+            tpot="none",
+            itl="per_request",
+            notes=(
+                "what it calls ITL is what others call TPOT; its inter-chunk latency is the ITL of servebench",
+                "it counts tokens with its own tokenizer; the stored count stands in for it here",
+                "its throughput ends with the last answer, so a slow last request lowers it",
+            ),
+        ),
+        Dialect(
+            name="guidellm",
+            title="GuideLLM",
+            starts="sent",
+            stops="content",
+            tokens="usage",
+            tpot="all",
+            itl="per_request",
+            notes=(
+                "its TPOT holds the first token: at short outputs it is far above that of others",
+                "its ITL is a mean for each request: a stall inside one cannot be seen",
+            ),
+        ),
+        Dialect(
+            name="genai-bench",
+            title="genai-bench",
+            starts="connect",
+            stops="stream",
+            tokens="usage",
+            tpot="after_first",
+            itl="none",
+            notes=(
+                "it opens a connection for each request, which servebench does not: its TTFT holds one more round trip",
+            ),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retold:
+    """A number by servebench's definition and window, by the same definition over the whole run, and by the tool's.
+
+    `because` names what the tool defines otherwise.
+    """
+
+    metric: str
+    unit: str
+    own: float | None
+    whole_run: float | None
+    theirs: float | None
+    because: str
+
+    @property
+    def by_window(self) -> float | None:
+        """How much of the difference comes from the window, as a share of one's own number."""
+        return _share(self.own, self.whole_run)
+
+    @property
+    def by_definition(self) -> float | None:
+        """How much the definition changes the number of the whole run."""
+        return _share(self.whole_run, self.theirs)
+
+
+def _share(before: float | None, after: float | None) -> float | None:
+    return after / before - 1 if before and after is not None else None
+
+
+STATISTICS: tuple[tuple[str, Callable[[Floats], Any]], ...] = (
+    ("mean", np.mean),
+    ("p50", lambda values: np.percentile(values, 50)),
+    ("p99", lambda values: np.percentile(values, 99)),
+)
+
+
+def retell(requests: pd.DataFrame, row: Mapping[str, Any], dialect: Dialect) -> list[Retold]:
+    """A point's numbers by a tool's definitions. `requests` are the point's stored rows, `row` its row of points.csv.
+
+    Empty when no request succeeded. Numbers that a tool does not have are left out. Pure.
+    """
+    measured = requests[~requests["warmup"].astype(bool)]
+    ok = measured[(measured["outcome"] == "ok") & measured["sent_ns"].notna()]
+    if ok.empty:
+        return []
+    ours, theirs = _latencies(ok, _OWN), _latencies(ok, dialect)
+    ours["itl_ms"], theirs["itl_ms"] = gaps_ms(ok), gaps_ms(ok) if dialect.itl == "gaps" else theirs["itl_ms"]
+    found = [*_throughputs(measured, ok, row, dialect)]
+    for name, because in _becauses(dialect).items():
+        if name not in theirs or not theirs[name].size:
+            continue
+        for statistic, reduce in STATISTICS:
+            found.append(
+                Retold(
+                    metric=f"{name}_{statistic}",
+                    unit="ms",
+                    own=row.get(f"{name}_{statistic}"),
+                    whole_run=float(reduce(ours[name])) if ours[name].size else None,
+                    theirs=float(reduce(theirs[name])),
+                    because=because,
+                )
+            )
+    return found
+
+
+_OWN = Dialect(
+    name="servebench",
+    title="servebench",
+    starts="sent",
+    stops="content",
+    tokens="usage",
+    tpot="after_first",
+    itl="gaps",
+)
+
+
+def _numbers(frame: pd.DataFrame, column: str) -> Floats:
+    found: Floats = frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
+    return found
+
+
+def _tokens(ok: pd.DataFrame, dialect: Dialect) -> Floats:
+    counted = _numbers(ok, "output_tokens")
+    if dialect.tokens == "asked":
+        asked = _numbers(ok, "asked_output_tokens")
+        return np.where(np.isnan(asked), counted, asked)
+    return counted
+
+
+def _latencies(ok: pd.DataFrame, dialect: Dialect) -> dict[str, Floats]:
+    """TTFT, TPOT, ITL (one a request) and E2E in ms, undefined ones left out."""
+    sent, first, last = (_numbers(ok, name) for name in ("sent_ns", "first_event_ns", "last_event_ns"))
+    connect = _numbers(ok, "connect_started_ns")
+    start = np.where(np.isnan(connect), sent, connect) if dialect.starts == "connect" else sent
+    stop = _numbers(ok, "ended_ns") if dialect.stops == "stream" else last
+    tokens = _tokens(ok, dialect)
+    several = tokens >= 2
+    events = ok["event_ns"].str.len().fillna(0).to_numpy() >= 2
+    decoding = (stop - first)[several & events] / NS_PER_MS / (tokens[several & events] - 1)
+    found = {"ttft_ms": (first - start) / NS_PER_MS, "e2e_ms": (stop - start) / NS_PER_MS}
+    if dialect.tpot == "after_first":
+        found["tpot_ms"] = decoding
+    elif dialect.tpot == "all":
+        found["tpot_ms"] = (stop - start) / NS_PER_MS / np.where(tokens > 0, tokens, np.nan)
+    found["itl_ms"] = decoding if dialect.itl == "per_request" else np.empty(0)
+    return {name: values[~np.isnan(values)] for name, values in found.items()}
+
+
+def _becauses(dialect: Dialect) -> dict[str, str]:
+    """What a tool defines otherwise, by metric."""
+    connect = "starts before the connection is open" if dialect.starts == "connect" else ""
+    stream = "stops at the end of the stream, not at the last content" if dialect.stops == "stream" else ""
+    asked = "counts the tokens asked for, not those that came" if dialect.tokens == "asked" else ""
+    first = "is the whole answer over all tokens, the first one included" if dialect.tpot == "all" else ""
+    mean = "is one mean for each request, not every gap" if dialect.itl == "per_request" else ""
+    same = "the same definition"
+    return {
+        "ttft_ms": connect or same,
+        "tpot_ms": "; ".join(filter(None, (first, stream, asked))) or same,
+        "itl_ms": mean or same,
+        "e2e_ms": "; ".join(filter(None, (connect, stream))) or same,
+    }
+
+
+def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: Mapping[str, Any], dialect: Dialect) -> list[Retold]:
+    """Tokens and requests a second from the first request to the last answer."""
+    sent = measured["sent_ns"].dropna()
+    end = float(measured["ended_ns"].max()) if dialect.name != "aiperf" else float(ok["last_event_ns"].max())
+    whole_s = (float(measured["ended_ns"].max()) - float(sent.min())) / NS_PER_S
+    their_s = (end - float(sent.min())) / NS_PER_S
+    counted, theirs = _tokens(ok, _OWN), _tokens(ok, dialect)
+    known = not np.isnan(counted).any()
+    because = "counts the tokens asked for" if dialect.tokens == "asked" else "the same definition"
+    if dialect.name == "aiperf":
+        because = "ends with the last content of an answer that succeeded"
+    return [
+        Retold(
+            metric="output_throughput_tok_s",
+            unit="tok/s",
+            own=row.get("output_throughput_tok_s"),
+            whole_run=float(counted.sum() / whole_s) if known and whole_s > 0 else None,
+            theirs=float(np.nansum(theirs) / their_s) if their_s > 0 and not np.isnan(theirs).any() else None,
+            because=because,
+        ),
+        Retold(
+            metric="request_throughput_req_s",
+            unit="req/s",
+            own=row.get("request_throughput_req_s"),
+            whole_run=len(ok) / whole_s if whole_s > 0 else None,
+            theirs=len(ok) / their_s if their_s > 0 else None,
+            because="the same definition" if dialect.name != "aiperf" else because,
+        ),
+    ]

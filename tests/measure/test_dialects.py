@@ -1,0 +1,112 @@
+"""Numbers by other tools' definitions, held to figures worked out by hand."""
+
+import numpy as np
+import pytest
+
+from servebench import decide
+from servebench.errors import ConfigError
+from servebench.measure.dialects import DIALECTS, retell
+from servebench.store import RecordWriter, RunFolder, read_requests
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def one(simulated, tmp_path):
+    """Two requests of 5 tokens, 100 ms to the first, 10 ms a token, 3 ms from the last to the end of the stream, of which
+    the first opened its connection 20 ms before it was sent. 8 tokens were asked for."""
+    from dataclasses import replace
+
+    shape = simulated.Shape(requests=2)
+    template = simulated.closed_loop(simulated.Engine(), shape, 1, 0, "s/r", "c1")
+    records = []
+    for index, record in enumerate(template):
+        sent = index * 200 * MS
+        stamps = [sent + (100 + 10 * k) * MS for k in range(5)]
+        records.append(
+            replace(
+                record,
+                scheduled_ns=sent,
+                connect_started_ns=sent - 20 * MS if index == 0 else None,
+                sent_ns=sent,
+                first_event_ns=stamps[0],
+                last_event_ns=stamps[-1],
+                ended_ns=stamps[-1] + 3 * MS,
+                event_ns=stamps,
+                event_tokens=[1] * 5,
+                output_tokens=5,
+                asked_output_tokens=8,
+            )
+        )
+    folder = RunFolder(tmp_path / "run")
+    writer = RecordWriter(folder)
+    folder.path.mkdir()
+    writer.append(records)
+    writer.close()
+    return read_requests(folder)
+
+
+ROW = {"output_throughput_tok_s": 20.0, "ttft_ms_mean": 100.0}
+WHOLE_S = 0.343
+
+
+@pytest.mark.parametrize(
+    ("tool", "metric", "expected"),
+    [
+        ("vllm", "ttft_ms_mean", 110.0),
+        ("vllm", "tpot_ms_mean", 10.0),
+        ("vllm", "e2e_ms_mean", 150.0),  # 140, and half of the 20 ms of one connection
+        ("vllm", "itl_ms_p50", 10.0),
+        ("vllm", "output_throughput_tok_s", 10 / WHOLE_S),
+        ("sglang", "tpot_ms_mean", 43 / 7),
+        ("sglang", "e2e_ms_p50", 153.0),
+        ("sglang", "output_throughput_tok_s", 16 / WHOLE_S),
+        ("aiperf", "itl_ms_mean", 10.0),
+        ("aiperf", "output_throughput_tok_s", 10 / 0.340),
+        ("guidellm", "ttft_ms_mean", 100.0),
+        ("guidellm", "tpot_ms_mean", 28.0),
+        ("guidellm", "itl_ms_mean", 10.0),
+        ("genai-bench", "tpot_ms_mean", 43 / 4),
+        ("genai-bench", "e2e_ms_mean", 153.0),
+    ],
+)
+def test_each_tools_number_is_that_of_its_definition(one, tool, metric, expected):
+    found = {row.metric: row for row in retell(one, ROW, DIALECTS[tool])}
+    assert found[metric].theirs == pytest.approx(expected)
+
+
+def test_the_difference_is_parted_into_window_and_definition(one):
+    row = {row.metric: row for row in retell(one, ROW, DIALECTS["vllm"])}["ttft_ms_mean"]
+    assert (row.own, row.whole_run, row.theirs) == (100.0, 100.0, 110.0)
+    assert row.by_window == 0
+    assert row.by_definition == pytest.approx(0.10)
+    assert "before the connection" in row.because
+    throughput = retell(one, ROW, DIALECTS["vllm"])[0]
+    assert throughput.by_window == pytest.approx(10 / WHOLE_S / 20 - 1)
+    assert throughput.by_definition == pytest.approx(0)
+
+
+def test_a_metric_that_a_tool_lacks_is_left_out(one):
+    assert not [row for row in retell(one, ROW, DIALECTS["aiperf"]) if row.metric.startswith("tpot")]
+    assert not [row for row in retell(one, ROW, DIALECTS["genai-bench"]) if row.metric.startswith("itl")]
+
+
+def test_nothing_is_told_of_requests_that_all_failed(one):
+    assert retell(one.assign(outcome="timeout"), ROW, DIALECTS["vllm"]) == []
+
+
+def test_unknown_lengths_make_throughput_unknown_and_not_zero(one):
+    found = {row.metric: row for row in retell(one.assign(output_tokens=np.nan), ROW, DIALECTS["vllm"])}
+    assert found["output_throughput_tok_s"].theirs is None
+    assert "tpot_ms_mean" not in found
+
+
+def test_the_verb_tells_every_point_and_explains(make_study, simulated, capsys):
+    study = make_study((simulated.Engine(fail_share=0.1), simulated.Shape(levels=(1, 4), requests=30)))
+    for tool in DIALECTS:
+        assert decide.report([str(study), "--as", tool]) == 0
+        told = capsys.readouterr().out
+        assert told.count("would tell it") == 2
+        assert "by the definition" in told
+    with pytest.raises(ConfigError, match="--as jmeter is none of vllm, sglang"):
+        decide.report([str(study), "--as", "jmeter"])
