@@ -24,7 +24,9 @@ class Request:
     Exactly one of `messages` (chat) and `prompt` (completions) is set. `prompt_tokens` is what the workload believes the
     prompt to be long (chat template left out), `output_tokens` the most the answer may be long; with `exact_output` the
     engine is asked to give exactly that many. `schema` is a JSON Schema for the answer. `reference` is what a scorer
-    compares the answer with and is never sent. `extra` are further body fields, sent as they are.
+    compares the answer with and is never sent. `extra` are further body fields, sent as they are. `arrival_s` is when a
+    trace has the request arrive, from its first one; `think_s` how long a user of a session (`session_id`) waits after
+    the answer before: both are for a load that keeps to them.
     """
 
     request_id: str
@@ -39,6 +41,8 @@ class Request:
     schema: Mapping[str, Any] | None = None
     reference: Any = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    arrival_s: float | None = None
+    think_s: float | None = None
 
 
 class Tokenizer(Protocol):
