@@ -94,6 +94,7 @@ def planned_requests(
                 path=base_path + path,
                 body=orjson.dumps(body),
                 session_id=request.session_id,
+                think_s=request.think_s or 0.0,
             )
         )
     return planned

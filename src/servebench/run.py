@@ -19,11 +19,11 @@ from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading, Subject
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
-from servebench.errors import EngineError, Interrupted, LoadError, ServebenchError
+from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
-from servebench.load.plan import Level, point_plan, scheduled, supply
+from servebench.load.plan import Level, point_plan, replayed, scheduled, supply
 from servebench.load.share import usable_cores, worker_count, worker_spools
-from servebench.load.source import level_source
+from servebench.load.source import LevelSource, level_source
 from servebench.measure.compliance import json_columns
 from servebench.measure.derive import count_missing
 from servebench.measure.needles import needle_columns
@@ -95,8 +95,9 @@ def execute(asked: RunRequest) -> Executed:
     hook = asked.registry.manager.hook
     writer = RecordWriter(asked.folder)
     settings = asked.job.settings
-    source = level_source(settings.load, settings.slo, settings.workload.seed)
+    source: LevelSource | None = None
     try:
+        source = level_source(settings.load, settings.slo, settings.workload.seed)
         hook.servebench_run_started(
             event=RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path)
         )
@@ -130,7 +131,7 @@ def execute(asked: RunRequest) -> Executed:
         if telemetry is not None:
             telemetry.close()
         writer.close()
-    answer = source.answer(interrupted=status != "finished")
+    answer = source.answer(interrupted=status != "finished") if source is not None else None
     outcome = RunOutcome(
         run_id=asked.run_id,
         status=status,
@@ -180,9 +181,8 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, telemetry: Tel
 
 def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
     """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was."""
-    name = (f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}") + (
-        f" repeat {level.repeat}" if bench.settings.load.repeats > 1 else ""
-    )
+    name = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
+    name = ("trace" if level.trace else name) + (f" repeat {level.repeat}" if bench.settings.load.repeats > 1 else "")
     rate_req_s = None
     if level.warmup_requests:
         requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
@@ -191,16 +191,36 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
             return _point(bench, level, [], [], report, planned=0, readings=(), cache="as_is"), report.stopped
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
     requests = _requests(bench, supply(level, rate_req_s), level.point)
+    if level.trace and level.times_s is None:
+        level, requests = _replay(bench, level, requests)
     cache = _prepare_cache(bench)
     with bench.telemetry.sampler() as sampler:
         report, records = _phase(bench, level, requests, warmup=False, label=name)
     readings = sampler.readings()
     bench.telemetry.count(sampler)
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
-    counted = level.requests is not None or level.rate is not None
+    counted = level.requests is not None or level.open_loop
     planned = report.planned if counted else report.sent
     point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)
     return point, report.stopped
+
+
+def _replay(bench: _Bench, level: Level, requests: Sequence[Request]) -> tuple[Level, Sequence[Request]]:
+    """A trace's level with the times that the workload gives, and as many requests as it needs. Raises ConfigError."""
+    load = bench.settings.load
+    while True:
+        times = [request.arrival_s for request in requests]
+        known = [time_s for time_s in times if time_s is not None]
+        if len(known) < len(times) or not known:
+            raise ConfigError(
+                f"load=trace: workload={bench.settings.workload.name} gives no arrival times; use workload=trace, or name a "
+                "file with load.trace.path="
+            )
+        enough = level.duration_s is None or (known[-1] - known[0]) * load.time_scale > level.duration_s
+        if enough:
+            timed = replayed(level, load, known)
+            return timed, requests[: len(timed.times_s or ())]
+        requests = _requests(bench, 2 * len(requests), level.point)
 
 
 def _prepare_cache(bench: _Bench) -> str:
@@ -310,7 +330,7 @@ def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
 
 
 def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:
-    if level.duration_s is None or level.rate is not None or report.sent < report.planned or not report.planned:
+    if level.duration_s is None or level.open_loop or report.sent < report.planned or not report.planned:
         return []
     return [
         Doubt(
@@ -333,6 +353,9 @@ def summarize_point(
     floor: ClientFloor | None = None,
 ) -> dict[str, Any]:
     """The row of a point with the intervals of its headline numbers."""
+    load = settings.load
+    # a closed loop's window begins by itself when the level is there; a rising rate must be told
+    warmup_s = load.warmup_s + (load.ramp.over_s if load.ramp is not None and level.rate is not None else 0.0)
     context = PointContext(
         run_id=run_id,
         point=level.point,
@@ -347,7 +370,9 @@ def summarize_point(
         concurrency=level.concurrency,
         rate=level.rate,
         repeat=level.repeat,
-        warmup_s=settings.load.warmup_s,
+        warmup_s=warmup_s,
+        cooldown_s=settings.load.cooldown_s,
+        cooldown_requests=settings.load.cooldown_requests,
         workers=report.workers,
         floor=floor,
         emulated=settings.launch.name == "emulated",

@@ -21,6 +21,7 @@ from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, 
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
+from servebench.load.traces import trace_faults
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.run import RunRequest, execute
@@ -130,6 +131,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
             faults += engine.refused(context)
         faults += launcher.check(engine, context, settings.launch)
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
+        faults += trace_faults(settings.load)
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
 

@@ -138,6 +138,7 @@ def run(tmp_path):
         padding=0,
         at_s=None,
         workers=1,
+        facts=lambda index: {},
         **plan,
     ):
         requests = [
@@ -146,6 +147,7 @@ def run(tmp_path):
                 path="/v1/x",
                 body=json.dumps({"id": f"r{i}", "pad": "x" * padding}).encode(),
                 scheduled_s=at_s[i] if at_s else None,
+                **facts(i),
             )
             for i in range(count)
         ]

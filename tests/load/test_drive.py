@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import ssl
@@ -11,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
+from itertools import pairwise
 
 import psutil
 import pytest
@@ -373,6 +375,85 @@ def test_one_of_two_workers_dies(serve, run):
     assert (report.stopped, report.workers, report.planned) == ("worker_died", 2, 2000)
     assert outcomes(exchanges)["complete"] >= 8
     assert set(outcomes(exchanges)) == {"complete", "cancelled"}
+
+
+def slowly(connection, number, request):
+    time.sleep(0.03)
+    connection.sendall(stream())
+
+
+@pytest.mark.parametrize("at_s", [None, [0.001 * i for i in range(12)]], ids=["closed", "open"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_turns_of_a_session_wait_for_each_other(serve, run, at_s, workers):
+    """Three sessions of four turns: one at a time in each, in order, whatever the streams; no turn is called late."""
+    server = serve(slowly)
+    _, exchanges = run(
+        server,
+        12,
+        concurrency=12,
+        workers=workers,
+        at_s=at_s,
+        facts=lambda i: {"session_id": f"s{i % 3}", "think_s": 0.02},
+    )
+    assert outcomes(exchanges) == {"complete": 12}
+    assert server.most_open == 3
+    for session in range(3):
+        turns = [exchanges[f"r{i}"] for i in range(session, 12, 3)]
+        for before, after in pairwise(turns):
+            assert after.scheduled_ns >= before.ended_ns + 15_000_000
+            assert after.sent_ns >= after.scheduled_ns
+            assert after.sent_ns - after.scheduled_ns < 200_000_000
+
+
+def test_sessions_leave_their_streams_to_others(serve, run):
+    """With two streams and one long session, the other requests do not wait for it."""
+    server = serve(slowly)
+    _, exchanges = run(server, 9, concurrency=2, facts=lambda i: {"session_id": "long" if i < 3 else None})
+    assert server.most_open == 2
+    ends = sorted(exchanges, key=lambda name: exchanges[name].ended_ns)
+    assert ends.index("r1") > 1
+
+
+def test_a_timed_phase_does_not_wait_for_turns_that_come_too_late(serve, run):
+    """A user who thinks for an hour keeps nobody."""
+    report, exchanges = run(
+        serve(slowly), 4, concurrency=4, duration_s=0.3, facts=lambda i: {"session_id": "s", "think_s": 3600.0}
+    )
+    assert outcomes(exchanges) == {"complete": 1}
+    assert report.sent == 1
+
+
+def test_a_client_that_goes_away(serve, run):
+    """The connection is closed at its time, the stream is free for the next, and the others are answered."""
+    closed = []
+
+    def endless(connection, number, request):
+        if json.loads(request)["id"] in ("r0", "r1"):
+            connection.sendall(HEADER + event("a"))
+            began = time.monotonic()
+            assert connection.recv(1) == b""
+            closed.append(time.monotonic() - began)
+            return False
+        slowly(connection, number, request)
+        return None
+
+    _, exchanges = run(serve(endless), 8, concurrency=2, facts=lambda i: {"cancel_after_s": 0.2 if i < 2 else 5.0})
+    assert outcomes(exchanges) == {"abandoned": 2, "complete": 6}
+    assert all(0.15 < waited < 1.0 for waited in closed)
+    assert "0.2 s after sending, as planned" in exchanges["r0"].error
+    assert len(exchanges["r0"].reads) == 1
+
+
+def test_streams_join_one_after_another(serve, run):
+    """A ramp of a closed loop: the k-th stream sends when its time has come, and not before."""
+    starts = (0.0, 0.1, 0.2, 0.3)
+    _, exchanges = run(
+        serve(lambda c, n, r: (time.sleep(0.5), c.sendall(stream()))[1]), 4, concurrency=4, stream_starts_s=starts
+    )
+    sent = sorted(exchange.sent_ns for exchange in exchanges.values())
+    gaps_s = [(later - sent[0]) / 1e9 for later in sent]
+    assert gaps_s == pytest.approx(starts, abs=0.08)
+    assert all(exchange.sent_ns - exchange.scheduled_ns < 80_000_000 for exchange in exchanges.values())
 
 
 COORDINATOR = """

@@ -6,7 +6,7 @@ from statistics import mean, pstdev
 
 import pytest
 
-from servebench.load.pacers import arrivals
+from servebench.load.pacers import Shape, arrivals, ramped_arrivals, stream_starts
 
 
 def gaps(times):
@@ -42,3 +42,49 @@ def test_the_seed_fixes_the_times():
 def test_no_arrivals():
     """None asked, none given."""
     assert arrivals("poisson", 5.0, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        (Shape("linear", 0.0), [0.0, 5.0, 7.5, 10.0]),
+        (Shape("linear", 0.5), [0.0, 0.0, 5.0, 10.0]),
+        (Shape("exponential", 0.25), [0.0, 5.0, 7.92, 10.0]),
+        (Shape("steps", 0.0, 2), [0.0, 5.0, 10.0, 10.0]),
+        (Shape("steps", 0.25, 3), [0.0, 3.33, 6.67, 10.0]),
+    ],
+)
+def test_streams_begin_by_the_shape(shape, expected):
+    """Four streams over ten seconds: each when its share of the level is due, the first at once."""
+    assert stream_starts(4, shape, 10.0) == pytest.approx(expected, abs=0.01)
+
+
+SHAPES = [
+    Shape("linear", 0.0),
+    Shape("linear", 0.3),
+    Shape("exponential", 0.05),
+    Shape("steps", 0.0, 4),
+    Shape("steps", 0.2, 5),
+]
+
+
+def density(shape, u):
+    """The share of the level at `u`, written down a second time."""
+    if shape.kind == "linear":
+        return shape.start + (1 - shape.start) * u
+    if shape.kind == "exponential":
+        return shape.start ** (1 - u)
+    return shape.start + (1 - shape.start) * math.floor(u * shape.steps) / shape.steps
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_ramped_arrivals_are_as_many_as_the_rate_allows(shape):
+    """In each tenth of the ramp as many come as the integral of the rate says; after it, the full rate."""
+    times = ramped_arrivals(arrivals("constant", 100.0, 3000), shape, 10.0)
+    assert times == sorted(times)
+    for tenth in range(10):
+        grid = [(tenth + (i + 0.5) / 1000) / 10 for i in range(1000)]
+        expected = 1000 * mean(density(shape, u) for u in grid) / 10
+        came = sum(tenth <= time < tenth + 1 for time in times)
+        assert came == pytest.approx(expected, abs=1.5)
+    assert sum(11 <= time < 12 for time in times) == pytest.approx(100, abs=1)

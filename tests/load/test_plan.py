@@ -3,8 +3,8 @@
 import pytest
 
 from servebench.contracts.exchange import PlannedRequest
-from servebench.contracts.settings import LoadSettings
-from servebench.load.plan import Level, levels, point_plan, scheduled, supply
+from servebench.contracts.settings import LoadSettings, RampSettings
+from servebench.load.plan import Level, level_named, levels, point_plan, scheduled, supply
 
 
 def load(**settings):
@@ -100,3 +100,38 @@ def test_a_closed_loop_has_no_schedule():
     requests = scheduled(level, settings, planned(3), 0)
     assert [request.scheduled_s for request in requests] == [None] * 3
     assert point_plan(level, settings, requests, warmup=False).concurrency == 8
+
+
+def test_a_ramp_has_streams_join_or_the_rate_rise():
+    """The warm-up knows of none."""
+    ramp = RampSettings(over_s=10.0, start=0.25)
+    settings = load(concurrency=(4,), ramp=ramp)
+    (level,) = levels(settings, 0)
+    assert point_plan(level, settings, planned(4), warmup=False).stream_starts_s == pytest.approx(
+        (0, 10 / 3, 20 / 3, 10)
+    )
+    assert point_plan(level, settings, planned(4), warmup=True).stream_starts_s is None
+    settings = rated(ramp=ramp, arrival="constant")
+    (level,) = levels(settings, 0)
+    times = [request.scheduled_s for request in scheduled(level, settings, planned(40), 0)]
+    assert times[0] > 0.8
+    assert times[-1] - times[-2] == pytest.approx(0.5)
+
+
+def test_cancellations_are_a_share_fixed_by_the_seed():
+    """Closed loop and open loop alike."""
+    for settings in (load(cancel_fraction=0.3, cancel_after_s=2.0), rated(cancel_fraction=0.3, cancel_after_s=2.0)):
+        level = levels(settings, 0)[0]
+        gone = [request.cancel_after_s for request in scheduled(level, settings, planned(1000), 0)]
+        assert 250 < gone.count(2.0) < 350
+        assert gone.count(2.0) + gone.count(None) == 1000
+        assert gone == [request.cancel_after_s for request in scheduled(level, settings, planned(1000), 0)]
+
+
+@pytest.mark.parametrize(
+    ("point", "expected"), [("c8-r1", (8, None, 1)), ("q2.5-r0", (None, 2.5, 0)), ("trace-r0", None), ("x", None)]
+)
+def test_a_level_is_known_by_its_name(point, expected):
+    """For what a search had measured when it was killed."""
+    found = level_named(load(concurrency=None), point)
+    assert (None if found is None else (found.concurrency, found.rate, found.repeat)) == expected

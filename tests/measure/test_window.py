@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,22 @@ def test_length_in_seconds() -> None:
     """`seconds` is the length of the window."""
     window = Window(start_ns=5, end_ns=2_500_000_005, reached=True, average_in_flight=1.0, share=1.0)
     assert window.seconds == 2.5
+
+
+@pytest.mark.parametrize(
+    ("cut", "start", "end"),
+    [
+        ({}, 0, 100),
+        ({"cooldown_s": 0.02}, 0, 80),
+        ({"cooldown_requests": 2}, 0, 80),
+        ({"cooldown_requests": 99}, 0, 0),
+        ({"cooldown_s": 9.0}, 0, 0),
+        ({"cooldown_requests": 2, "cooldown_s": 0.01, "warmup_s": 0.01}, 10, 70),
+    ],
+)
+def test_a_cool_down_is_cut_from_the_back(make: Make, cut: dict[str, Any], start: int, end: int) -> None:
+    """By time, or from the sending of the last requests on; never past the beginning."""
+    records = [make(10 * n, [10 * n + 1], 10 * n + 10) for n in range(10)]
+    window = find_window(records, 1, cut.pop("warmup_s", 0.0), **cut)
+    assert window is not None
+    assert (round(window.start_ns / 1e6), round(window.end_ns / 1e6)) == (start, end)

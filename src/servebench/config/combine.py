@@ -67,6 +67,8 @@ def section_faults(sections: Mapping[str, Any], *, launchable: bool = True) -> l
 
 
 def _levels(load: LoadSettings) -> list[str]:
+    if load.trace is not None:
+        return _trace(load)
     if load.search is not None:
         return _search(load, load.search)
     if load.rate is not None and load.concurrency is not None:
@@ -102,6 +104,32 @@ def _search(load: LoadSettings, search: SearchSettings) -> list[str]:
     return faults
 
 
+def _trace(load: LoadSettings) -> list[str]:
+    faults = [
+        f"load.{name} and load.trace exclude each other; leave load.{name} out, or choose another load"
+        for name in ("concurrency", "rate", "search", "ramp")
+        if getattr(load, name) is not None
+    ]
+    if load.trace is not None and load.trace.point is not None and load.trace.path is None:
+        faults.append(f"load.trace.point={load.trace.point} needs load.trace.path, the requests.parquet that it is in")
+    return faults
+
+
+def _shape(load: LoadSettings) -> list[str]:
+    faults = []
+    ramp = load.ramp
+    if ramp is not None and ramp.shape == "exponential" and ramp.start == 0:
+        faults.append("load.ramp.start=0: an exponential ramp cannot begin at nothing; give a share such as 0.05")
+    if ramp is not None and load.duration_s is not None and ramp.over_s >= load.duration_s:
+        faults.append(
+            f"load.ramp.over_s={ramp.over_s:g} leaves nothing of load.duration_s={load.duration_s:g} at the level; "
+            "make one smaller or the other larger"
+        )
+    if load.time_scale != 1 and load.trace is None:
+        faults.append(f"load.time_scale={load.time_scale:g} stretches a trace, and there is none: use load=trace")
+    return faults
+
+
 def _search_goal(load: LoadSettings, slo: SloSettings) -> list[str]:
     if load.search is None or load.search.goal != "slo":
         return []
@@ -133,7 +161,8 @@ def _length_of_a_point(load: LoadSettings) -> list[str]:
 
 def _not_yet(load: LoadSettings) -> list[str]:
     faults: list[str] = []
-    if load.max_concurrency is not None and load.rate is None and (load.search is None or load.search.of != "rate"):
+    closed = load.concurrency is not None or (load.search is not None and load.search.of == "concurrency")
+    if load.max_concurrency is not None and closed:
         faults.append(
             f"load.max_concurrency={load.max_concurrency} bounds open-loop levels only; the levels are load.concurrency"
         )
@@ -203,6 +232,7 @@ def _study_name(study: StudySettings) -> list[str]:
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load",), _levels),
+    (("load",), _shape),
     (("load",), _length_of_a_point),
     (("load",), _not_yet),
     (("load", "slo"), _search_goal),

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-WireOutcome = Literal["complete", "timeout", "reset", "refused", "closed", "cancelled", "too_large", "protocol", "tls"]
+WireOutcome = Literal[
+    "complete", "timeout", "reset", "refused", "closed", "cancelled", "too_large", "protocol", "tls", "abandoned"
+]
 """How the wire saw a request end. `complete`: the HTTP message ended, whatever its status. `closed`: the server closed
-before it did. `cancelled`: we stopped first. `too_large`: more bytes than any answer may have. `protocol`: not HTTP."""
+before it did. `cancelled`: we stopped first. `too_large`: more bytes than any answer may have. `protocol`: not HTTP.
+`abandoned`: we closed on purpose, as a user who goes away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +32,19 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRequest:
-    """A request ready for the wire: `path` and `body` are final. `scheduled_s` is set in open loops, from the start."""
+    """A request ready for the wire: `path` and `body` are final. `scheduled_s` is set in open loops, from the start.
+
+    Requests of one session are sent one after another, each `think_s` after the answer before it. With `cancel_after_s`
+    the client goes away so long after sending, whatever has come by then.
+    """
 
     request_id: str
     path: str
     body: bytes
     session_id: str | None = None
     scheduled_s: float | None = None
+    think_s: float = 0.0
+    cancel_after_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +60,8 @@ class PointPlan:
     drain_s: float = 30.0
     connections: int | None = None
     """How many are opened before the start; null: one for each request that can be in flight."""
+    stream_starts_s: tuple[float, ...] | None = None
+    """When each stream of a closed loop begins, in rising order; null: all at once."""
 
 
 @dataclass(slots=True)

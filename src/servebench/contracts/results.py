@@ -9,11 +9,22 @@ SCHEMA_VERSION = 1
 """Version of requests.parquet, points.parquet and manifest.json. Raised when a column changes its meaning."""
 
 Outcome = Literal[
-    "ok", "http_error", "stream_error", "truncated", "empty", "timeout", "reset", "refused", "cancelled", "protocol"
+    "ok",
+    "http_error",
+    "stream_error",
+    "truncated",
+    "empty",
+    "timeout",
+    "reset",
+    "refused",
+    "cancelled",
+    "protocol",
+    "abandoned",
 ]
 """ok: answered whole. http_error: a status of 400 or more. stream_error: an error event inside HTTP 200. truncated: the
 stream ended without a finish reason, `[DONE]` or usage, or the connection closed early. empty: answered with no
-generated content. The others as on the wire (`too_large`, `tls` count as `protocol`)."""
+generated content. The others as on the wire (`too_large`, `tls` count as `protocol`). abandoned:
+the client went away on purpose (`load.cancel_fraction`); neither ok nor failed."""
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 

@@ -169,12 +169,38 @@ class SearchSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RampSettings:
+    """How a point's load rises to its level over `over_s` seconds, from `start` (a share of the level); `steps` is how
+    many equal ones `shape` `steps` takes. In a closed loop streams join, in an open loop the rate rises."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    over_s: PositiveFloat
+    shape: Literal["linear", "steps", "exponential"] = "linear"
+    start: Annotated[float, Ge(0), Lt(1)] = 0.1
+    steps: PositiveInt = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySettings:
+    """Arrival times to replay: those of the file `path`, or with null those that the workload gives its requests.
+
+    A file is a Mooncake .jsonl, a BurstGPT or an Azure .csv, or a requests.parquet of ours, whose `point` may be named.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    path: str | None = None
+    point: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """Load levels and how each is driven. Exactly one of `concurrency`, `rate` and `search` names the levels.
+    """Load levels and how each is driven. Exactly one of `concurrency`, `rate`, `search` and `trace` names the levels.
 
     `requests` a point: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point runs for that long
     instead. `warmup_requests` are sent before each point and are not measured (`auto`: two a stream, at most 32).
     `workers` processes hold the streams (`auto`: one for each 2,000 streams, at most a quarter of the cores).
+    `cooldown_requests` (the last sent) and `cooldown_s` are cut from its back. From `cancel_fraction` of the requests the
+    client goes away `cancel_after_s` after sending. `time_scale` stretches the times of a trace (0.5: twice as fast).
     `self_check` measures the client's own error before the study: `auto` once a day for a machine.
     `warmup_s` is cut from the front of the window. `timeout_s` bounds one request, `stall_timeout_s` a silent stream.
     """
@@ -184,6 +210,9 @@ class LoadSettings:
     concurrency: tuple[PositiveInt, ...] | None = None
     rate: tuple[PositiveFloat, ...] | None = None
     search: SearchSettings | None = None
+    trace: ReplaySettings | None = None
+    time_scale: PositiveFloat = 1.0
+    ramp: RampSettings | None = None
     arrival: Literal["constant", "poisson", "gamma"] = "poisson"
     burstiness: PositiveFloat = 1.0
     max_concurrency: PositiveInt | None = None
@@ -191,6 +220,10 @@ class LoadSettings:
     duration_s: PositiveFloat | None = None
     warmup_requests: CountOrZero | Literal["auto"] = "auto"
     warmup_s: Annotated[float, Ge(0)] = 0.0
+    cooldown_requests: CountOrZero = 0
+    cooldown_s: Annotated[float, Ge(0)] = 0.0
+    cancel_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
+    cancel_after_s: PositiveFloat = 1.0
     timeout_s: PositiveFloat = 600.0
     connect_timeout_s: PositiveFloat = 10.0
     workers: PositiveInt | Literal["auto"] = "auto"

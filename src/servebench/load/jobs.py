@@ -27,6 +27,10 @@ and would wait a second for the retry of a lost SYN."""
 _LENGTH = struct.Struct("<Q")
 
 
+_FACTS = ("request_id", "session_id", "scheduled_s", "think_s", "cancel_after_s")
+"""What a worker knows of a request, in the order of WireRequest."""
+
+
 @dataclass(frozen=True, slots=True)
 class WireRequest:
     """A request as bytes, ready to send."""
@@ -34,6 +38,8 @@ class WireRequest:
     request_id: str
     session_id: str | None
     scheduled_s: float | None
+    think_s: float
+    cancel_after_s: float | None
     data: bytes
 
 
@@ -51,6 +57,7 @@ class Job:
     drain_s: float
     requests: Sequence[WireRequest]
     connections: int | None = None
+    stream_starts_s: Sequence[float] | None = None
     connect_burst: int = CONNECT_BURST
 
 
@@ -85,8 +92,9 @@ def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> b
         "duration_s": plan.duration_s,
         "drain_s": plan.drain_s,
         "connections": plan.connections,
+        "stream_starts_s": plan.stream_starts_s,
         "requests": [
-            [request.request_id, request.session_id, request.scheduled_s, len(blob)]
+            [*(getattr(request, name) for name in _FACTS), len(blob)]
             for request, blob in zip(plan.requests, blobs, strict=True)
         ],
     }
@@ -99,10 +107,7 @@ def read_job(descriptor: int) -> Job:
     head: dict[str, Any] = orjson.loads(_read_exactly(descriptor, _LENGTH.unpack(_read_exactly(descriptor, 8))[0]))
     target = head.pop("target")
     target["headers"] = tuple(tuple(pair) for pair in target["headers"])
-    requests = [
-        WireRequest(request_id, session_id, scheduled_s, _read_exactly(descriptor, length))
-        for request_id, session_id, scheduled_s, length in head.pop("requests")
-    ]
+    requests = [WireRequest(*[*facts, _read_exactly(descriptor, length)]) for *facts, length in head.pop("requests")]
     return Job(target=Target(**target), requests=requests, **head)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan
-from servebench.contracts.settings import LoadSettings
-from servebench.load.pacers import arrivals
+from servebench.contracts.settings import LoadSettings, RampSettings
+from servebench.load.pacers import Shape, arrivals, ramped_arrivals, stream_starts
 
 REQUESTS_PER_STREAM = 10
 REQUESTS_MIN = 50
@@ -33,12 +33,16 @@ RATE_CONNECTIONS = 16
 
 RATE_SUPPLY_SIGMAS = 5.0
 
+TRACE_REQUESTS = 200
+"""`requests: auto` for a trace that the workload gives; that of a file is as long as the file."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
     """One point to be measured. `point` names it (`c8-r0`, `q2.5-r0`); `requests` is None when `duration_s` ends it.
 
     A closed loop has a `concurrency`; an open loop a `rate` in requests a second, and no more than `in_flight_max` at once.
+    A `trace` is an open loop whose times are `times_s`; null until the workload has given them, and its mean rate with them.
     """
 
     point: str
@@ -49,6 +53,13 @@ class Level:
     warmup_requests: int
     rate: float | None = None
     in_flight_max: int | None = None
+    trace: bool = False
+    times_s: tuple[float, ...] | None = None
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests come by the clock."""
+        return self.concurrency is None
 
     @property
     def warmup_concurrency(self) -> int:
@@ -62,6 +73,8 @@ def levels(load: LoadSettings, seed: int) -> tuple[Level, ...]:
     `ascending`: level by level as listed, repeats of a level together. `interleaved`: all levels, then all again.
     `shuffled`: any order, fixed by the seed.
     """
+    if load.trace is not None:
+        return tuple(_replay(load, repeat) for repeat in range(load.repeats))
     listed: tuple[float, ...] = load.concurrency or load.rate or ()
     by_level = [(value, repeat) for value in listed for repeat in range(load.repeats)]
     if load.order == "interleaved":
@@ -124,11 +137,40 @@ def _open(load: LoadSettings, rate: float, repeat: int, least: int = 0) -> Level
     )
 
 
+def _replay(load: LoadSettings, repeat: int) -> Level:
+    warmup = load.warmup_requests
+    return Level(
+        point=f"trace-r{repeat}",
+        concurrency=None,
+        repeat=repeat,
+        requests=_count(load, TRACE_REQUESTS),
+        duration_s=load.duration_s,
+        warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * RATE_WARMUP_CONCURRENCY) if warmup == "auto" else warmup,
+        in_flight_max=load.max_concurrency,
+        trace=True,
+    )
+
+
+def replayed(level: Level, load: LoadSettings, arrivals_s: Sequence[float]) -> Level:
+    """A trace's level with its times: stretched, begun at the first, cut to the count or the time asked, and the mean
+    rate that follows."""
+    first_s = arrivals_s[0]
+    times = [(time_s - first_s) * load.time_scale for time_s in arrivals_s]
+    if level.duration_s is not None:
+        times = [time_s for time_s in times if time_s <= level.duration_s]
+    elif isinstance(load.requests, int):
+        times = times[: load.requests]
+    rate = (len(times) - 1) / times[-1] if times[-1] > 0 else float(len(times))
+    return replace(level, times_s=tuple(times), requests=len(times), rate=rate)
+
+
 def supply(level: Level, rate_req_s: float | None) -> int:
     """How many requests to make ready: as many as asked; for a timed point as many as its rate will ask for (and five
     standard deviations of a Poisson count), or twice what the rate seen in the warm-up would use up."""
     if level.requests is not None:
         return level.requests
+    if level.trace:
+        return TRACE_REQUESTS
     assert level.duration_s is not None
     if level.rate is not None:
         expected = level.rate * level.duration_s
@@ -142,7 +184,7 @@ def supply(level: Level, rate_req_s: float | None) -> int:
 
 def point_plan(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], *, warmup: bool) -> PointPlan:
     """The plan of a level's warm-up (always a closed loop) or of its point."""
-    open_loop = level.rate is not None and not warmup
+    open_loop = level.open_loop and not warmup
     in_flight = level.warmup_concurrency
     if not warmup:
         in_flight = level.concurrency or level.in_flight_max or max(1, len(requests))
@@ -153,15 +195,48 @@ def point_plan(level: Level, load: LoadSettings, requests: Sequence[PlannedReque
         connect_timeout_s=load.connect_timeout_s,
         duration_s=None if warmup else level.duration_s,
         connections=RATE_CONNECTIONS if open_loop else None,
+        stream_starts_s=_starts(level, load) if not open_loop and not warmup else None,
     )
 
 
+def _starts(level: Level, load: LoadSettings) -> tuple[float, ...] | None:
+    if load.ramp is None or level.concurrency is None:
+        return None
+    return tuple(stream_starts(level.concurrency, shape_of(load.ramp), load.ramp.over_s))
+
+
+def shape_of(ramp: RampSettings) -> Shape:
+    """The ramp as the pacers know it."""
+    return Shape(ramp.shape, ramp.start, ramp.steps)
+
+
 def scheduled(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int) -> list[PlannedRequest]:
-    """The requests of an open loop with their times; those of a timed point that come too late are left out."""
-    if level.rate is None:
+    """The requests of a point as they will be sent: those of an open loop with their times (those of a timed point that
+    come too late are left out), and those whose user will go away with when."""
+    return with_cancellations(_timed(level, load, requests, seed), load, f"{seed}/{level.point}")
+
+
+def with_cancellations(requests: Sequence[PlannedRequest], load: LoadSettings, seed: str) -> list[PlannedRequest]:
+    """The requests, `load.cancel_fraction` of them with the time after which the client goes away. Fixed by the seed."""
+    if load.cancel_fraction == 0:
         return list(requests)
+    rng = random.Random(f"{seed}/cancel")
+    return [
+        replace(request, cancel_after_s=load.cancel_after_s) if rng.random() < load.cancel_fraction else request
+        for request in requests
+    ]
+
+
+def _timed(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int) -> list[PlannedRequest]:
+    if not level.open_loop:
+        return list(requests)
+    if level.times_s is not None:
+        return [replace(r, scheduled_s=time_s) for r, time_s in zip(requests, level.times_s, strict=False)]
+    assert level.rate is not None
     # a repeat has arrivals of its own, else it would repeat their luck
     times = arrivals(load.arrival, level.rate, len(requests), burstiness=load.burstiness, seed=seed + level.repeat)
+    if load.ramp is not None:
+        times = ramped_arrivals(times, shape_of(load.ramp), load.ramp.over_s)
     return [
         replace(request, scheduled_s=time_s)
         for request, time_s in zip(requests, times, strict=True)

@@ -61,9 +61,12 @@ def shares(plan: PointPlan, workers: int) -> list[PointPlan]:
                 of_session[request.session_id] = to
         dealt[to].append(request)
     spare = None if plan.connections is None else max(1, plan.connections // workers)
+    starts = [
+        None if plan.stream_starts_s is None else plan.stream_starts_s[number::workers] for number in range(workers)
+    ]
     return [
-        replace(plan, requests=requests, concurrency=count, connections=spare)
-        for requests, count in zip(dealt, streams, strict=True)
+        replace(plan, requests=requests, concurrency=count, connections=spare, stream_starts_s=start)
+        for requests, count, start in zip(dealt, streams, starts, strict=True)
         if requests
     ]
 

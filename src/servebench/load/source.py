@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
-from servebench.load.plan import Level, level_at, levels
+from servebench.load.plan import Level, level_at, levels, replayed
 from servebench.load.search import Probe, Search, SearchAnswer, requests_to_decide
+from servebench.load.traces import read_arrivals
 
 UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died"})
 """Doubts with which a point says nothing about its level. A level with errors, or one that was never there, is missed."""
@@ -31,7 +32,7 @@ class LevelSource(Protocol):
 
 
 def level_source(load: LoadSettings, slo: SloSettings, seed: int) -> LevelSource:
-    """The source that these settings ask for."""
+    """The source that these settings ask for. Raises ConfigError for a trace that cannot be read."""
     return _Listed(load, seed) if load.search is None else _Searched(load, slo)
 
 
@@ -39,7 +40,11 @@ class _Listed:
     """Levels known before the run."""
 
     def __init__(self, load: LoadSettings, seed: int) -> None:
-        self._levels = iter(levels(load, seed))
+        listed = levels(load, seed)
+        if load.trace is not None and load.trace.path is not None:
+            times = read_arrivals(load.trace.path, load.trace.point)
+            listed = tuple(replayed(level, load, times) for level in listed)
+        self._levels = iter(listed)
 
     def following(self) -> Level | None:
         return next(self._levels, None)

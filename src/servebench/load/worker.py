@@ -9,6 +9,7 @@ no exactness as long as two events of one stream do not meet in one read; the re
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -17,6 +18,7 @@ import signal
 import sys
 import time
 from collections import deque
+from heapq import heappop, heappush
 from typing import BinaryIO
 
 import orjson
@@ -40,6 +42,7 @@ ANSWER_BYTES_MAX = 256 << 20
 """No answer to one request is this long; a server that sends more is cut off."""
 
 STALE_MIN = 3
+PRIORITY = -10
 
 INTEREST = select.EPOLLIN | select.EPOLLRDHUP
 STAMP_AND_HEAD = 16
@@ -72,6 +75,11 @@ class Phase:
         self.user_stamps = False
         self.lags = LagHistogram()
         self.scheduled: dict[int, int] = {}
+        self.joining: deque[float] = deque(job.stream_starts_s or ())
+        self.sessions: dict[str, deque[int]] = {}
+        self.turns: list[tuple[float, int]] = []
+        self.turn_ns: dict[int, int] = {}
+        self.cancels: list[tuple[float, int, Connection, int]] = []
         self.nap_s = min(NAP_S_MAX, NAP_S_PER_STREAM * job.concurrency)
 
     # -- before the clock ------------------------------------------------------------------------------------------
@@ -114,7 +122,8 @@ class Phase:
         self.start = start
         self.end_sending = start + job.duration_s if job.duration_s else None
         self.end_draining = self.end_sending + job.drain_s if self.end_sending else None
-        self.free_since_ns.extend([anchor.realtime_ns] * job.concurrency)
+        if not self.joining:
+            self.free_since_ns.extend([anchor.realtime_ns] * job.concurrency)
         nap_s = self.nap_s
         monotonic_ns = time.monotonic_ns
         sleep = time.sleep
@@ -126,6 +135,8 @@ class Phase:
             if self.ended_some or len(self.buffer) > FLUSH_BYTES:
                 self._flush()
             now = time.monotonic()
+            if self.cancels and self.cancels[0][0] <= now:
+                self._abandon(now)
             if now >= next_chores:
                 self._chores(now)
                 next_chores = now + HOUSEKEEPING_S
@@ -145,21 +156,31 @@ class Phase:
         if self.end_draining is not None and now >= self.end_draining:
             self._cancel_all("timeout", f"not answered within {self.job.drain_s:g} s after the end of the point")
             return True
-        return not self.active and not self.backlog and not self._more_to_send(now)
+        if self.active or self.backlog or self._more_to_send(now):
+            return False
+        return not self.turns or not self._still_sending(now)
 
     def _more_to_send(self, now: float) -> bool:
-        if self.next_index >= len(self.job.requests):
-            return False
+        return self.next_index < len(self.job.requests) and self._still_sending(now)
+
+    def _still_sending(self, now: float) -> bool:
         return self.end_sending is None or now < self.end_sending
 
     def _wait_s(self) -> float:
         """How long the loop may sleep when nothing is going on: till the next request is due, or for chores."""
         wait = HOUSEKEEPING_S
+        due = []
         if self.next_index < len(self.job.requests):
             scheduled_s = self.job.requests[self.next_index].scheduled_s
             if scheduled_s is not None:
-                wait = min(wait, max(0.0, self.start + scheduled_s - time.monotonic()))
-        return wait
+                due.append(self.start + scheduled_s)
+        if self.joining:
+            due.append(self.start + self.joining[0])
+        if self.turns:
+            due.append(self.turns[0][0])
+        if self.cancels:
+            due.append(self.cancels[0][0])
+        return min(wait, max(0.0, min(due) - time.monotonic())) if due else wait
 
     def _take_events(self, timeout_s: float) -> int:
         """Take what the sockets have; how many had something."""
@@ -244,7 +265,7 @@ class Phase:
         if self.backlog:
             index = self.backlog.popleft()
             now_ns = time.time_ns()
-            self.buffer += sent_frame(index, self._scheduled_of(index), now_ns, 0, 0)
+            self.buffer += sent_frame(index, self.scheduled[index], now_ns, 0, 0)
             self._end(index, failure.outcome, f"cannot connect: {failure}")
 
     def _close(self, connection: Connection) -> None:
@@ -253,24 +274,22 @@ class Phase:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def _scheduled_of(self, index: int) -> int:
-        """When the plan wanted the request sent: in a closed loop, the moment a stream was free for it."""
-        scheduled_s = self.job.requests[index].scheduled_s
-        if scheduled_s is not None:
-            return self.start_ns + int(scheduled_s * NS_PER_S)
-        return self.scheduled[index]
-
     def _send_due(self) -> None:
         """Send what is due while streams are free; what has no connection yet waits in the backlog for one."""
         now = time.monotonic()
-        requests = self.job.requests
-        while self.free_since_ns and not self.stopped and self._more_to_send(now):
-            scheduled_s = requests[self.next_index].scheduled_s
-            if scheduled_s is not None and self.start + scheduled_s > now:
+        while self.joining and self.start + self.joining[0] <= now:
+            self.free_since_ns.append(self.start_ns + int(self.joining.popleft() * NS_PER_S))
+        while self.free_since_ns and not self.stopped:
+            index = self._next_due(now)
+            if index is None:
                 break
-            self.scheduled[self.next_index] = self.free_since_ns.popleft()
-            self.backlog.append(self.next_index)
-            self.next_index += 1
+            free_ns = self.free_since_ns.popleft()
+            scheduled_s = self.job.requests[index].scheduled_s
+            # when the plan wanted it sent: in a closed loop, the moment a stream was free for it
+            wanted_ns = free_ns if scheduled_s is None else self.start_ns + int(scheduled_s * NS_PER_S)
+            # the turn of a session cannot be wanted before the answer that it follows
+            self.scheduled[index] = max(wanted_ns, self.turn_ns.pop(index, 0))
+            self.backlog.append(index)
         while self.backlog and self.idle:
             _, connection = self.idle.popitem()
             self._send(connection, self.backlog.popleft())
@@ -278,6 +297,44 @@ class Phase:
         for _ in range(missing):
             if not self.backlog or not self._dial():
                 break
+
+    def _next_due(self, now: float) -> int | None:
+        """The next request that may be sent now. One whose session waits for an answer is put behind it."""
+        if self.turns and self.turns[0][0] <= now and self._still_sending(now):
+            return heappop(self.turns)[1]
+        while self._more_to_send(now):
+            request = self.job.requests[self.next_index]
+            if request.scheduled_s is not None and self.start + request.scheduled_s > now:
+                return None
+            index = self.next_index
+            self.next_index += 1
+            session = request.session_id
+            if session is None:
+                return index
+            if session not in self.sessions:
+                self.sessions[session] = deque()
+                return index
+            self.sessions[session].append(index)
+        return None
+
+    def _next_turn(self, session: str, ended_ns: int) -> None:
+        """A request of a session has ended: the next one's time comes when its user has thought."""
+        waiting = self.sessions[session]
+        if not waiting:
+            del self.sessions[session]
+            return
+        index = waiting.popleft()
+        think_s = self.job.requests[index].think_s
+        self.turn_ns[index] = ended_ns + int(think_s * NS_PER_S)
+        heappush(self.turns, (time.monotonic() + think_s, index))
+
+    def _abandon(self, now: float) -> None:
+        """Go away from the requests whose user has lost patience."""
+        while self.cancels and self.cancels[0][0] <= now:
+            _, _, connection, sequence = heappop(self.cancels)
+            if connection.sequence == sequence and connection.index >= 0:
+                after_s = self.job.requests[connection.index].cancel_after_s
+                self._fail(connection, "abandoned", f"the client went away {after_s:g} s after sending, as planned")
 
     def _send(self, connection: Connection, index: int) -> None:
         job = self.job
@@ -288,14 +345,18 @@ class Phase:
         try:
             sent_ns = connection.send(job.requests[index].data)
         except WireFailure as failure:
-            self.buffer += sent_frame(index, self._scheduled_of(index), 0, 0, time.time_ns())
+            self.buffer += sent_frame(index, self.scheduled[index], 0, 0, time.time_ns())
             self._broken(connection, failure)
             return
         connect_started_ns = connection.connect_started_ns if connection.fresh else 0
         connected_ns = connection.connected_ns if connection.fresh else 0
-        self.buffer += sent_frame(index, self._scheduled_of(index), connect_started_ns, connected_ns, sent_ns)
+        self.buffer += sent_frame(index, self.scheduled[index], connect_started_ns, connected_ns, sent_ns)
         self.sent += 1
-        self.timeouts.append((time.monotonic() + job.timeout_s, connection, connection.sequence))
+        now = time.monotonic()
+        self.timeouts.append((now + job.timeout_s, connection, connection.sequence))
+        cancel_after_s = job.requests[index].cancel_after_s
+        if cancel_after_s is not None:
+            heappush(self.cancels, (now + cancel_after_s, self.sent, connection, connection.sequence))
         if connection.outgoing:
             self.poller.modify(fd, INTEREST | select.EPOLLOUT)
 
@@ -355,7 +416,10 @@ class Phase:
         self.scheduled.pop(index, None)
         self.free_since_ns.append(now_ns)
         self.ended_some = True
-        if outcome == "complete":
+        session = self.job.requests[index].session_id
+        if session is not None:
+            self._next_turn(session, now_ns)
+        if outcome in ("complete", "abandoned"):
             self.completed += 1
         else:
             self.failed += 1
@@ -478,6 +542,9 @@ def main() -> int:
     # a terminal sends Ctrl-C to the whole group: whoever started this worker decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise_descriptor_limit()
+    with contextlib.suppress(OSError):
+        # where it is allowed: a client that is kept from its core for 100 ms has events meet in one read
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     orders = sys.stdin.fileno()
     job = read_job(orders)
     try:

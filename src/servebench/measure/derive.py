@@ -33,6 +33,7 @@ _SAME: dict[WireOutcome, Outcome] = {
     "reset": "reset",
     "refused": "refused",
     "cancelled": "cancelled",
+    "abandoned": "abandoned",
     "closed": "truncated",
     "complete": "truncated",
     "too_large": "protocol",

@@ -47,6 +47,9 @@ Ints = NDArray[np.int64]
 SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
 
+OURS = ("cancelled", "abandoned")
+"""Outcomes that we made and that say nothing of the engine."""
+
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "n")
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
@@ -88,7 +91,8 @@ COLUMNS = (
 class PointContext:
     """What a point is, apart from what was measured. `gpu_count` GPUs cost `price_usd_per_hour` each.
 
-    `concurrency` is null for a load given as a `rate`. `warmup_s` is cut from the window's front. `workers` is how many
+    `concurrency` is null for a load given as a `rate`. `warmup_s` is cut from the window's front, `cooldown_s`
+    and the last `cooldown_requests` from its back. `workers` is how many
     processes drove the load: the client's CPU share is that of one of them. `floor` is what a self-check found of the
     client's own error; without one the columns of that error are null.
     """
@@ -106,6 +110,8 @@ class PointContext:
     rate: float | None = None
     repeat: int = 0
     warmup_s: float = 0.0
+    cooldown_s: float = 0.0
+    cooldown_requests: int = 0
     workers: int = 1
     floor: ClientFloor | None = None
     price_usd_per_hour: float | None = None
@@ -140,14 +146,20 @@ def summarize(
     """
     measured = [r for r in records if not r.warmup]
     ok = [r for r in measured if r.outcome == "ok" and r.sent_ns is not None]
-    window = find_window(measured, context.concurrency, context.warmup_s)
+    window = find_window(
+        measured,
+        context.concurrency,
+        context.warmup_s,
+        cooldown_s=context.cooldown_s,
+        cooldown_requests=context.cooldown_requests,
+    )
     inside = [r for r in ok if window is not None and _sent_inside(r, window)]
     sample = _sample(ok, inside, window)
     found: dict[str, Any] = {
         **_identity(context),
         "requests_planned": report.planned,
         "requests_ok": len(ok),
-        "requests_failed": len(measured) - len(ok),
+        "requests_failed": len(measured) - len(ok) - sum(r.outcome == "abandoned" for r in measured),
         **_latencies(sample),
         **_means(inside),
         **_window_columns(window),
@@ -333,9 +345,9 @@ def _attained(
     """How many requests were tested against the SLO and how many met it; cancelled by us is no verdict."""
     if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
         return {}
-    tested = [r for r in measured if r.outcome != "cancelled" and _sent_inside(r, window)]
+    tested = [r for r in measured if r.outcome not in OURS and _sent_inside(r, window)]
     # refused before anything was sent: the user got nothing all the same
-    tested += [r for r in measured if r.outcome != "cancelled" and r.sent_ns is None]
+    tested += [r for r in measured if r.outcome not in OURS and r.sent_ns is None]
     good = sum(r.outcome == "ok" and _is_good(r, slo, from_schedule=from_schedule) for r in tested)
     return {"slo_requests": len(tested), "slo_good": good}
 

@@ -30,9 +30,17 @@ class Window:
         return (self.end_ns - self.start_ns) / NS_PER_S
 
 
-def find_window(records: Sequence[Record], concurrency: int | None, warmup_s: float = 0.0) -> Window | None:
+def find_window(
+    records: Sequence[Record],
+    concurrency: int | None,
+    warmup_s: float = 0.0,
+    *,
+    cooldown_s: float = 0.0,
+    cooldown_requests: int = 0,
+) -> Window | None:
     """The window of a point: from the moment `concurrency` requests are in flight to the moment they last are, less
-    `warmup_s` at the front. A request is in flight from sent to ended; warm-up records and those never sent are not.
+    `warmup_s` at the front, and at the back `cooldown_s` and all from the sending of the last `cooldown_requests` on.
+    A request is in flight from sent to ended; warm-up records and those never sent are not.
 
     Without a concurrency (a load given as a rate) it reaches from the first request sent to the last one sent.
     None when nothing was sent.
@@ -53,6 +61,10 @@ def find_window(records: Sequence[Record], concurrency: int | None, warmup_s: fl
             # the last entry of `level` is 0, so there is always a moment at which the level is left
             start, end = int(times[at_level[0]]), int(times[at_level[-1] + 1])
     if reached:
+        if cooldown_requests:
+            last = np.sort(sent)[-min(cooldown_requests, sent.size)]
+            end = max(start, min(end, int(last) - 1))
+        end = max(start, end - round(cooldown_s * NS_PER_S))
         start = min(start + round(warmup_s * NS_PER_S), end)
     average = _average(times, level, start, end)
     share = average / concurrency if average is not None and concurrency is not None else None

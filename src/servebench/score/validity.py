@@ -221,7 +221,8 @@ def _failures(measured: Sequence[Record], report: PhaseReport) -> list[Record]:
     return [
         r
         for r in measured
-        if r.outcome != "ok" and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died"))
+        if r.outcome not in ("ok", "abandoned")
+        and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died"))
     ]
 
 

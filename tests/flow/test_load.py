@@ -1,0 +1,86 @@
+"""Loads that are more than a list of levels, each a whole run against an endpoint."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+ATTACH = ("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", "workload=unique", "study.name=s")
+SHORT = ("workload.input_tokens=16", "workload.output_tokens=4", "load.warmup_requests=0")
+
+
+def tables(tmp_path):
+    (run,) = (tmp_path / "outputs" / "s").glob("00_*")
+    manifest = json.loads((run / "manifest.json").read_text())
+    return manifest, pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
+
+
+def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
+    """Half as slow as recorded, each request on time, and the client's own error beside the point."""
+    arrivals_ms = [1000, 1100, 1160, 1400, 1410, 1800]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"timestamp": at}) + "\n" for at in arrivals_ms))
+    url, _ = endpoint()
+    done = servebench(
+        *ATTACH,
+        *SHORT,
+        f"launch.base_url={url}",
+        "load=trace",
+        "load.trace.path=t.jsonl",
+        "load.time_scale=2",
+        "load.workers=2",
+    )
+    assert done.returncode == 0, done.stderr
+    manifest, points, requests = tables(tmp_path)
+    (point,) = points.itertuples()
+    assert (point.point, point.requests_ok, point.requests_planned) == ("trace-r0", 6, 6)
+    assert abs(point.rate - 5 / 1.6) < 1e-6
+    scheduled = sorted(requests.scheduled_ns)
+    for at_ms, seen in zip(arrivals_ms, scheduled, strict=True):
+        assert abs((seen - scheduled[0]) / 1e6 - 2 * (at_ms - 1000)) < 60
+    assert (requests.sent_ns - requests.scheduled_ns).max() < 200e6
+    floor = manifest["self_check"]
+    assert point.client_error_ms_ttft in [stage["ttft_error_ms"] for stage in floor["stages"]]
+    assert 0 < point.client_error_ms_itl < 10
+
+
+def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, servebench, tmp_path):
+    """Those who left are neither ok nor failed; the window begins when the last stream has joined."""
+    url, _ = endpoint(ttft_s=0.02, gap_s=0.05)
+    done = servebench(
+        *ATTACH,
+        *SHORT,
+        f"launch.base_url={url}",
+        "load=quick",
+        "load.concurrency=[4]",
+        "load.requests=60",
+        "+load.ramp.over_s=0.6",
+        "load.cooldown_requests=8",
+        "load.cancel_fraction=0.3",
+        "load.cancel_after_s=0.1",
+        "load.self_check=never",
+    )
+    assert done.returncode == 0, done.stderr
+    manifest, points, requests = tables(tmp_path)
+    (point,) = points.itertuples()
+    gone = requests[requests.outcome == "abandoned"]
+    assert 8 <= len(gone) <= 30
+    assert (point.requests_ok, point.requests_failed) == (60 - len(gone), 0)
+    assert ((gone.ended_ns - gone.sent_ns) / 1e6).between(95, 300).all()
+    assert "errors" not in point.doubts
+    assert point.window_start_ns - requests.sent_ns.min() > 0.4e9
+    assert (requests.sent_ns > point.window_end_ns).sum() >= 8
+    assert "self_check" not in manifest
+    assert pd.isna(point.client_error_ms_ttft)
+
+
+def test_mistakes_in_a_load(servebench):
+    """All told together, before anything starts."""
+    done = servebench(
+        *ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl", "load.rate=[1]"
+    )
+    assert done.returncode == 2
+    assert "load.rate and load.trace exclude each other" in done.stderr
+    done = servebench(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
+    assert done.returncode == 3
+    assert "load.trace.path=absent.jsonl: there is no such file" in done.stderr

@@ -1,0 +1,121 @@
+"""Arrival times from the formats in which traces are published."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from servebench.contracts.exchange import PlannedRequest
+from servebench.contracts.settings import LoadSettings, ReplaySettings
+from servebench.errors import ConfigError
+from servebench.load.plan import levels, point_plan, replayed, scheduled, supply
+from servebench.load.traces import read_arrivals, trace_faults
+
+MOONCAKE = """\
+{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46]}
+
+{"timestamp": 30535, "input_length": 1}
+{"timestamp": 28982}
+"""
+AZURE = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+2023-11-16 18:18:03.9799600,1,1
+"""
+BURST = """\
+Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1,2,3,x
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("t.jsonl", MOONCAKE, [0.0, 1.5, 3.053]),
+        ("t.csv", AZURE, [0.0, 0.052, 60.0]),
+        ("T.CSV", BURST, [0.0, 40.0]),
+        ("t.csv", "\ufeff" + BURST, [0.0, 40.0]),
+    ],
+)
+def test_published_formats(tmp_path, name, text, expected):
+    """In seconds from the first, in order of arrival."""
+    (tmp_path / name).write_text(text)
+    assert read_arrivals(str(tmp_path / name)) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("t.jsonl", '{"timestamp": 1}\nnonsense\n', "line 2: no request with a timestamp"),
+        ("t.jsonl", "\n", "has no arrival in it"),
+        ("t.csv", "a,b\n1,2\n", "has the columns a, b"),
+        ("t.csv", "Timestamp\nyesterday\n", "line 2: 'yesterday' is no time"),
+        ("t.csv", "", "has the columns of an empty file"),
+        ("t.parquet", "no parquet", "is no requests.parquet"),
+    ],
+)
+def test_what_is_no_trace_is_a_mistake(tmp_path, name, text, fault):
+    """One line with the file, the line and what would be right."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=fault) as caught:
+        read_arrivals(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match="cannot be read: no such file"):
+        read_arrivals(str(tmp_path / "absent.jsonl"))
+
+
+def test_our_own_requests(tmp_path):
+    """The warm-up is left out; of several points one must be named."""
+    table = pa.table(
+        {
+            "point": ["a", "a", "a", "b"],
+            "scheduled_ns": [5 * 10**9, 2 * 10**9, 3 * 10**9, 0],
+            "warmup": [False, True, False, False],
+        }
+    )
+    path = str(tmp_path / "requests.parquet")
+    pq.write_table(table, path)
+    assert read_arrivals(path, "a") == [0.0, 2.0]
+    with pytest.raises(ConfigError, match=r"has several points: choose one with load\.trace\.point=a"):
+        read_arrivals(path)
+    with pytest.raises(ConfigError, match=r"load\.trace.point=c is not in"):
+        read_arrivals(path, "c")
+
+
+def test_a_file_that_is_not_there_is_told_before_the_run(tmp_path):
+    """And one whose name says nothing of its kind."""
+
+    def faults(path):
+        return trace_faults(LoadSettings(name="trace", trace=ReplaySettings(path=path)))
+
+    assert "there is no such file" in faults(str(tmp_path / "no.jsonl"))[0]
+    assert "unknown kind of file" in faults("trace.txt")[0]
+    assert faults(None) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "times"),
+    [
+        ({}, [0.0, 1.0, 4.0]),
+        ({"time_scale": 0.5}, [0.0, 0.5, 2.0]),
+        ({"requests": 2}, [0.0, 1.0]),
+        ({"requests": None, "duration_s": 3.0}, [0.0, 1.0]),
+        ({"requests": None, "duration_s": 3.0, "time_scale": 0.5}, [0.0, 0.5, 2.0]),
+    ],
+)
+def test_a_trace_is_an_open_loop(settings, times):
+    """Stretched, cut, and with its mean rate."""
+    load = LoadSettings(name="trace", trace=ReplaySettings(), **settings)
+    (level,) = levels(load, 0)
+    assert level.open_loop
+    assert supply(level, None) == (200 if load.requests in ("auto", None) else 2)
+    level = replayed(level, load, [10.0, 11.0, 14.0])
+    assert level.times_s == tuple(times)
+    assert level.rate == pytest.approx((len(times) - 1) / times[-1])
+    requests = [PlannedRequest(request_id=str(i), path="/", body=b"") for i in range(3)]
+    sent = scheduled(level, load, requests, 0)
+    assert [request.scheduled_s for request in sent] == times
+    assert point_plan(level, load, sent, warmup=False).concurrency == len(times)
