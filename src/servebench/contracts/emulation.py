@@ -23,6 +23,8 @@ FirstChunk = Literal["none", "role_empty", "role_only", "role_null", "role_early
 """The first chunk of a chat: no role-only chunk; a role with content ""; with no content key; with content null; a role
 sent before the engine has begun; or no chunk of its own and the role in every delta."""
 
+BIG_GPU_GB = 70.0
+
 Overload = Literal["queue", "status", "event"]
 """What a full queue does: nothing is ever refused; HTTP 503 (or 429); HTTP 200 with one error event."""
 
@@ -40,7 +42,8 @@ class Loading:
 class Emulation:
     """How an engine behaves where a client can see it.
 
-    Scheduling: at most `max_num_seqs` run at once; a step computes at most `token_budget` tokens. `chunked_prefill` cuts
+    Scheduling: at most `max_num_seqs` run at once; a step computes at most `token_budget` tokens; `.._big` on cards of
+    BIG_GPU_GB and more. `chunked_prefill` cuts
     prompts to that budget, `mixed_steps` lets a step decode and prefill at once (else prompts go first). `reserve_output`
     admits a request only when its longest answer fits (nothing is ever preempted then). `longest_prefix_first` orders
     the queue by what is cached. `batch_sizes` are captured: a decode batch is padded to the next one and larger ones run
@@ -56,12 +59,14 @@ class Emulation:
     `loading_status` is what requests get before the engine is ready; null: nobody listens until then.
 
     `metrics` maps a metric's name to `running`, `waiting`, `kv_usage`, `prompt_tokens`, `generation_tokens`,
-    `cached_tokens`, `prefix_queries`, `prefix_hits`, `preemptions`, `requests`, `ttft` or `e2e` (histograms);
+    `cached_tokens`, `prefix_queries`, `prefix_hits`, `hit_rate`, `preemptions`, `requests`, `ttft` or `e2e` (histograms);
     `metric_labels` goes into each line, with `{model}` for the model.
     """
 
     max_num_seqs: int = 256
+    max_num_seqs_big: int | None = None
     token_budget: int = 2048
+    token_budget_big: int | None = None
     chunked_prefill: bool = True
     mixed_steps: bool = True
     reserve_output: bool = False

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from servebench.contracts.emulation import Emulation, EmulationSpec
+from servebench.contracts.emulation import BIG_GPU_GB, Emulation, EmulationSpec
 from servebench.emulator.cache import BlockMemory, Holding, Memory, RadixMemory, SlotMemory
 from servebench.emulator.cost import Step, StepCost, kv_tokens
 
@@ -110,7 +110,10 @@ class Core:
         """`spec` is that of the engine after a profile's changes."""
         self.own: Emulation = spec.emulation
         self.cost = cost
-        self.running_max = spec.max_num_seqs or self.own.max_num_seqs
+        big = cost.shape.memory_bytes / cost.shape.gpus >= BIG_GPU_GB * 1e9
+        usual = self.own.max_num_seqs_big if big and self.own.max_num_seqs_big else self.own.max_num_seqs
+        self.running_max = spec.max_num_seqs or usual
+        self.budget = self.own.token_budget_big if big and self.own.token_budget_big else self.own.token_budget
         self.queue_max = spec.queue_limit if spec.queue_limit is not None else self.own.queue_limit
         self.memory = memory_of(spec, kv_tokens(spec, cost.shape), self.running_max)
         self.totals = Totals()
@@ -174,7 +177,7 @@ class Core:
         grown = [asked for asked in list(self.decoding) if self._grows(asked)]
         # one that had its memory may have been put back for a later one's sake
         decoding = [asked for asked in grown if asked.holding is not None]
-        budget = own.token_budget - (len(decoding) if own.mixed_steps else 0)
+        budget = self.budget - (len(decoding) if own.mixed_steps else 0)
         given = self._prompts(max(1, budget))
         if given and not own.mixed_steps:
             # prompts go first

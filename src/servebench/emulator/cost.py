@@ -245,4 +245,6 @@ def with_profile(spec: EmulationSpec, profile: Profile | None) -> EmulationSpec:
         for name in ("max_num_seqs", "token_budget", "mixed_steps", "batch_sizes")
         if (value := getattr(profile, name)) is not None
     }
+    # what a profile says holds for its GPU, whatever its size
+    changes |= {f"{name}_big": None for name in ("max_num_seqs", "token_budget") if name in changes}
     return replace(spec, emulation=replace(spec.emulation, **changes))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from servebench.contracts.emulation import EmulatedFaults, EmulationSpec, to_json
@@ -15,7 +16,7 @@ from servebench.contracts.settings import LaunchSettings, PositiveFloat
 from servebench.engine.ports import port_fault
 from servebench.engine.process import LaunchedEngine, start, wait_until_ready
 from servebench.engine.shield import shielded
-from pathlib import Path
+from servebench.engine.tokenize import EmulatedTokenizer
 
 EAGER_FLAGS = ("enforce-eager", "enforce_eager", "disable-cuda-graph", "eager-mode")
 SPECULATIVE_WORDS = ("specul", "spec-")
@@ -118,4 +119,5 @@ class EmulatedLauncher(Launcher):
                 running.stop()
             raise
         running.version = running.version or "emulated"
+        running.tokenizer = EmulatedTokenizer()
         return running

@@ -12,6 +12,7 @@ from typing import Any
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
+from servebench.engine.emulations import TRTLLM
 from servebench.engine.flags import FlagTable, extra_words, missing_executable
 
 FLAGS = FlagTable(
@@ -68,6 +69,7 @@ class TrtllmEngine(Engine):
     version_path = "/version"
     metrics = METRICS
     settings_paths = ("/server_info",)
+    emulation = TRTLLM
     phases = (
         PhaseMarker("weights_loading", r"Prefetching .*checkpoint files|Loading safetensors weights in parallel"),
         PhaseMarker("autotuned", r"\[Autotuner\] Autotuning process ends"),
