@@ -23,12 +23,13 @@ def servebench_engines() -> Sequence[type[Engine]]:
 
 @hookimpl
 def servebench_launchers() -> Sequence[type[Launcher]]:
-    """A process of our own, a container, or an endpoint that somebody else runs."""
+    """A process of our own, a container, an endpoint that somebody else runs, or an emulated engine."""
     from servebench.engine.attach import AttachLauncher
     from servebench.engine.docker import DockerLauncher
+    from servebench.engine.emulated import EmulatedLauncher
     from servebench.engine.process import ProcessLauncher
 
-    return (ProcessLauncher, DockerLauncher, AttachLauncher)
+    return (ProcessLauncher, DockerLauncher, AttachLauncher, EmulatedLauncher)
 
 
 @hookimpl

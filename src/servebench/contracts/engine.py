@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+from servebench.contracts.emulation import Emulation
 from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
 
@@ -115,6 +116,8 @@ class Engine:
     """For `launch=docker`; null when the engine has no official image, so that the user must name one."""
     launchable: ClassVar[bool] = True
     """False for an endpoint that only somebody else starts (`openai`)."""
+    emulation: ClassVar[Emulation] = Emulation()
+    """How `launch=emulated` plays this engine; the default is a plain server with continuous batching."""
 
     def check(self, context: LaunchContext) -> list[str]:
         """What makes this command impossible, one line each: a setting that the engine has no flag for, a missing

@@ -73,12 +73,14 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """A reason why a number may not be believed. `void` doubts make the whole point void, others doubtful."""
+    """A reason why a number may not be believed. `void` doubts make the whole point void, others doubtful; a `mark`
+    stands beside the numbers and leaves the verdict alone."""
 
     code: str
     message: str
     remedy: str
     void: bool = False
+    mark: bool = False
 
 
 Verdict = Literal["valid", "doubtful", "void"]
@@ -93,10 +95,10 @@ class Point:
 
     @property
     def verdict(self) -> Verdict:
-        """`void` if any doubt is, else `doubtful` if there is any, else `valid`."""
+        """`void` if any doubt is, else `doubtful` if there is any that is more than a mark, else `valid`."""
         if any(doubt.void for doubt in self.doubts):
             return "void"
-        return "doubtful" if self.doubts else "valid"
+        return "doubtful" if any(not doubt.mark for doubt in self.doubts) else "valid"
 
 
 RunStatus = Literal["finished", "failed", "interrupted", "running"]

@@ -17,6 +17,7 @@ from servebench.contracts.engine import (
     Say,
     StopReport,
 )
+from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.answers import client, version_of
 from servebench.engine.gpu_memory import kept, used_bytes
@@ -55,6 +56,8 @@ class LaunchedEngine:
     """Whether it runs on another machine, whose processes and ports cannot be seen from here."""
     gpu_bytes_before: tuple[int, ...] | None = None
     report: StopReport | None = None
+    tokenizer: Tokenizer | None = None
+    """Where it is known how the server counts, without asking it."""
 
     def died(self) -> str | None:
         """One line once the engine is gone, null while it lives. One system call."""

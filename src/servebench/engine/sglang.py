@@ -6,6 +6,7 @@ Checked against the flags and replies of 0.5.23 and run, patched, on the CPU.
 from __future__ import annotations
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.engine.emulations import SGLANG
 from servebench.engine.flags import FlagTable, extra_words, is_python, missing_executable
 
 FLAGS = FlagTable(
@@ -52,6 +53,7 @@ class SglangEngine(Engine):
     metrics = METRICS
     reset_path = "/flush_cache"
     settings_paths = ("/server_info",)
+    emulation = SGLANG
     phases = (
         PhaseMarker("weights_loading", r"Load weight begin"),
         PhaseMarker("weights_loaded", r"Load weight end"),

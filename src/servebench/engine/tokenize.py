@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,17 @@ class ApproximateTokenizer:
     def truncate(self, text: str, tokens: int) -> str:
         """The first four characters a token."""
         return text[: int(tokens * CHARACTERS_PER_TOKEN)]
+
+
+class EmulatedTokenizer(ApproximateTokenizer):
+    """What an emulated engine counts with: every four characters, begun or whole, are a token."""
+
+    name = "emulated (4 characters a token)"
+    exact = True
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """A quarter of the characters, rounded up."""
+        return [math.ceil(len(text) / CHARACTERS_PER_TOKEN) for text in texts]
 
 
 class _Exact:
@@ -151,6 +163,9 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
 
     Raises EngineError when `model.tokenizer` names a file that cannot be used.
     """
+    known: Tokenizer | None = getattr(running, "tokenizer", None)
+    if known is not None:
+        return known
     if engine.tokenize_path is not None:
         tokenizer = EngineTokenizer(
             running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls

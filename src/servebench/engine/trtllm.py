@@ -26,6 +26,7 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveFloat
 from servebench.engine import trtllm_build
+from servebench.engine.emulations import TRTLLM
 from servebench.engine.flags import FlagTable, extra_words, missing_executable
 from servebench.engine.trtllm_build import BuildPlan
 
@@ -146,6 +147,7 @@ class TrtllmEngine(Engine):
     version_path = "/version"
     metrics = METRICS
     settings_paths = ("/server_info",)
+    emulation = TRTLLM
     phases = (
         PhaseMarker("weights_loading", r"Prefetching .*checkpoint files|Loading safetensors weights in parallel"),
         PhaseMarker("autotuned", r"\[Autotuner\] Autotuning process ends"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import ModelSettings
+from servebench.engine.emulations import VLLM
 from servebench.engine.flags import FlagTable, extra_words, is_python, missing_executable
 
 FLAGS = FlagTable(
@@ -60,6 +61,7 @@ class VllmEngine(Engine):
     # both need VLLM_SERVER_DEV_MODE=1, which `command` sets where only this machine can reach the server
     reset_path = "/reset_prefix_cache"
     settings_paths = ("/server_info?config_format=json",)
+    emulation = VLLM
     phases = (
         PhaseMarker("process_up", r"non-default args:|vLLM API server version"),
         PhaseMarker("weights_loaded", r"Loading weights took"),

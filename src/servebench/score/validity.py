@@ -479,4 +479,5 @@ def _emulated(row: Mapping[str, Any]) -> Doubt | None:
         code=Code.EMULATED,
         message="the engine was emulated: the numbers say nothing of a real one",
         remedy="set launch=process, docker or attach to measure a real engine",
+        mark=True,
     )

@@ -1,0 +1,188 @@
+"""What an engine says of itself so that it can be emulated: how it schedules, how it speaks, how it starts.
+
+An engine (a plugin's too) names an `Emulation` as its class attribute `emulation`; every field has the default of a plain
+OpenAI-compatible server with continuous batching. The emulator makes a server process of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt
+
+from servebench.contracts.settings import STRICT
+
+PrefixCache = Literal["none", "blocks", "radix", "slots"]
+"""`blocks`: whole blocks of the prompt, found by a chain of hashes; `radix`: a tree of token strings; `slots`: what each
+slot answered last; all with least recently used out first."""
+
+FirstChunk = Literal["none", "role_empty", "role_only", "role_null", "role_early", "role_every"]
+"""The first chunk of a chat: no role-only chunk; a role with content ""; with no content key; with content null; a role
+sent before the engine has begun; or no chunk of its own and the role in every delta."""
+
+BIG_GPU_GB = 70.0
+
+Overload = Literal["queue", "status", "event"]
+"""What a full queue does: nothing is ever refused; HTTP 503 (or 429); HTTP 200 with one error event."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """One stretch of the cold start. `seconds` on real hardware, plus `seconds_per_gb` of weights; then `line` is logged."""
+
+    line: str
+    seconds: float = 0.0
+    seconds_per_gb: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """How an engine behaves where a client can see it.
+
+    Scheduling: at most `max_num_seqs` run at once; a step computes at most `token_budget` tokens; `.._big` on cards of
+    BIG_GPU_GB and more. `chunked_prefill` cuts
+    prompts to that budget, `mixed_steps` lets a step decode and prefill at once (else prompts go first). `reserve_output`
+    admits a request only when its longest answer fits (nothing is ever preempted then). `longest_prefix_first` orders
+    the queue by what is cached. `batch_sizes` are captured: a decode batch is padded to the next one and larger ones run
+    eagerly. `queue_limit` requests may wait (null: any number), then `overload` says what happens; `queue_limit_flag` is the engine's flag for that number.
+
+    Costs: `step_overhead_ms` a step, `sequence_overhead_ms` for each sequence in it, `request_overhead_ms` of front end
+    for each request, one after another; `memory_efficiency` and `compute_efficiency` are shares of the data sheet's rates.
+    `structured_ms` for each sequence whose answer a schema constrains.
+
+    Speech: see `FirstChunk`; `finish_alone` sends the finish reason in a chunk of its own; `usage` says where usage is: in
+    a chunk of its own when asked for, in the finish chunk always, or nowhere; `cached_tokens` whether it tells of the
+    prefix cache; `line_end` is between an event's JSON and its end of line. `strict_fields` refuses unknown body fields with this status.
+    `loading_status` is what requests get before the engine is ready; null: nobody listens until then.
+
+    `metrics` maps a metric's name to `running`, `waiting`, `kv_usage`, `prompt_tokens`, `generation_tokens`,
+    `cached_tokens`, `prefix_queries`, `prefix_hits`, `hit_rate`, `preemptions`, `requests`, `ttft` or `e2e` (histograms);
+    `metric_labels` goes into each line, with `{model}` for the model.
+    """
+
+    max_num_seqs: int = 256
+    max_num_seqs_big: int | None = None
+    token_budget: int = 2048
+    token_budget_big: int | None = None
+    chunked_prefill: bool = True
+    mixed_steps: bool = True
+    reserve_output: bool = False
+    longest_prefix_first: bool = False
+    prefix_cache: PrefixCache = "blocks"
+    block_tokens: int = 16
+    batch_sizes: tuple[int, ...] = ()
+    queue_limit: int | None = None
+    overload: Overload = "queue"
+    overload_status: int = 503
+    queue_limit_flag: str | None = None
+
+    step_overhead_ms: float = 1.0
+    sequence_overhead_ms: float = 0.01
+    request_overhead_ms: float = 1.0
+    memory_efficiency: float = 0.85
+    compute_efficiency: float = 0.55
+    structured_ms: float = 0.05
+    memory_fraction: float = 0.9
+
+    first_chunk: FirstChunk = "role_empty"
+    finish_alone: bool = False
+    usage: Literal["asked", "finish", "never"] = "asked"
+    completion_usage: Literal["asked", "finish", "never"] = "asked"
+    cached_tokens: bool = True
+    line_end: str = ""
+    error_shape: Literal["nested", "flat", "detail"] = "nested"
+    strict_fields: int | None = None
+    loading_status: int | None = None
+
+    loading: tuple[Loading, ...] = (
+        Loading(line="loading weights", seconds=2.0),
+        Loading(line="weights loaded", seconds_per_gb=0.5),
+        Loading(line="Application startup complete.", seconds=1.0),
+    )
+    out_of_memory_line: str = "CUDA out of memory"
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    metric_labels: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatedFaults:
+    """What an emulated engine is to do wrong. Numbers of requests count from the start of the server, its probes left out.
+
+    `die_in_loading` and `hang_in_loading` before it is ready; `out_of_memory_at` so many requests in the server it dies;
+    every so-many-th request is silent for good after four tokens (`stall_every`), is ten times slower (`slow_every`) or
+    has its connection reset after four tokens (`reset_every`); `reject_above` so many requests in the server it answers
+    503; `usage_factor` multiplies the output tokens that its usage tells; `leave_child` has it leave behind a process in a
+    session of its own.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
+    die_in_loading: bool = False
+    hang_in_loading: bool = False
+    out_of_memory_at: Annotated[int, Ge(1)] | None = None
+    stall_every: Annotated[int, Ge(1)] | None = None
+    slow_every: Annotated[int, Ge(1)] | None = None
+    reset_every: Annotated[int, Ge(1)] | None = None
+    reject_above: Annotated[int, Ge(0)] | None = None
+    ignore_sigterm: bool = False
+    usage_factor: Annotated[float, Gt(0)] = 1.0
+    leave_child: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulationSpec:
+    """All that a server process of the emulator is told: made by the launcher, handed over as JSON.
+
+    `model` and `gpu` hold the fields of their settings (and `dtype` and `quantization` of the engine's); what is missing
+    there has a stated default. `time_scale` multiplies the seconds of the cold start only. `exact_output` are the body
+    fields by which a request asks for an answer of exactly its length; `speculative_tokens` the mean of tokens a step.
+    """
+
+    engine: str
+    model_name: str
+    host: str
+    port: int
+    seed: int = 0
+    time_scale: float = 1.0
+    emulation: Emulation = field(default_factory=Emulation)
+    faults: EmulatedFaults = field(default_factory=EmulatedFaults)
+    health_path: str | None = "/health"
+    metrics_path: str | None = "/metrics"
+    version_path: str | None = None
+    tokenize_path: str | None = None
+    sends_done: bool = True
+    model_checked: bool = True
+    schema_enforced: bool = True
+    exact_output: Mapping[str, object] = field(default_factory=dict)
+    model: Mapping[str, object] = field(default_factory=dict)
+    gpu: Mapping[str, object] = field(default_factory=dict)
+    tensor_parallel: int = 1
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    queue_limit: int | None = None
+    gpu_memory_fraction: float | None = None
+    prefix_caching: bool | None = None
+    eager: bool = False
+    speculative_tokens: float = 1.0
+    variant: str | None = None
+
+
+def to_json(spec: EmulationSpec) -> str:
+    """The spec as JSON, with only what differs from the defaults: short enough for a command line."""
+    return json.dumps(_plain(spec))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {one.name: _plain(held) for one in fields(value) if (held := getattr(value, one.name)) != _default(one)}
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
+
+
+def _default(one: Any) -> Any:
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return one.default

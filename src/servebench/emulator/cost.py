@@ -1,0 +1,250 @@
+"""How long a step takes: a roofline of the model on the GPU, or a profile fitted to published numbers.
+
+Roofline (Williams, Waterman, Patterson 2009: time is the larger of bytes / bandwidth and operations / rate). A step that
+computes `tokens` tokens (one a decoding sequence, any number of a prompt's) over `context` cached tokens takes, in seconds,
+
+    memory  = (weights * touched + context * kv_bytes) / (n * bandwidth * memory_efficiency)
+    compute = (2 * active * tokens + 4 * layers * heads * head_dim * attended) / (n * rate * compute_efficiency)
+    step    = max(memory, compute) + overhead + sequences * sequence_overhead + communication
+
+- `weights` bytes of all parameters, `active` the parameters that one token uses: 2 operations each, multiply and add;
+- `touched`: a mixture of experts reads the experts that any token of the step needs: 1 - (1 - active / total) ** tokens;
+- `kv_bytes` a cached token: 2 (key and value) * layers * kv_heads * head_dim * bytes a value;
+- attention: 2 products of 2 operations a value and pair of tokens; `attended` counts the pairs;
+- communication with tensor parallelism over n GPUs: two all-reduces a layer (Shoeybi et al. 2019, Megatron-LM), each
+  ALL_REDUCE_LATENCY_S + 2 * (n - 1) / n * tokens * hidden * 2 bytes / LINK_GB_S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servebench.contracts.emulation import EmulationSpec
+
+MS = 1e-3
+GIGA = 1e9
+TERA = 1e12
+
+ALL_REDUCE_LATENCY_S = 12e-6
+LINK_GB_S = 300.0
+"""One direction of an SXM card's NVLink, less protocol: an order of magnitude, not a measurement."""
+
+EAGER_MS_PER_LAYER = 0.22
+"""What launching each kernel of a layer from Python costs a step: the 4090 article's eager vLLM takes 10.6 ms a token
+where its compiled engines take 4.4, with 28 layers."""
+
+DEFAULT_PARAMETERS_B = 7.0
+DEFAULT_LAYERS = 32
+DEFAULT_HIDDEN = 4096
+DEFAULT_HEADS = 32
+DEFAULT_KV_HEADS = 8
+DEFAULT_HEAD_DIM = 128
+"""A model that the config does not describe is taken for one of this shape."""
+
+CPU_BANDWIDTH_GB_S = 40.0
+CPU_TFLOPS = 1.0
+CPU_MEMORY_GB = 16.0
+"""No GPU is described: a desktop's CPU and memory, to the order of magnitude."""
+
+FP8_NAMES = ("fp8", "fp4", "mxfp4", "int8", "w8a8", "awq", "gptq", "q4", "q8", "gguf")
+BITS = {"fp4": 0.53, "mxfp4": 0.53, "awq": 0.56, "gptq": 0.56, "q4": 0.6}
+"""Bytes a parameter of formats with scales beside 4-bit values."""
+
+DTYPE_BYTES = {"float32": 4.0, "fp32": 4.0, "float": 4.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A model and the machine it is on, in SI units. Rates are of all GPUs together."""
+
+    parameters: float
+    active: float
+    weight_bytes: float
+    layers: int
+    hidden: int
+    heads: int
+    head_dim: int
+    kv_token_bytes: float
+    bandwidth: float
+    rate: float
+    memory_bytes: float
+    gpus: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step computes. `decoding` sequences after padding, `prompt` tokens of prompts, `context` cached tokens that
+    are read, `structured` sequences under a schema."""
+
+    decoding: int
+    prompt: int = 0
+    context: int = 0
+    structured: int = 0
+    eager: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A step's time fitted to published numbers: few parameters, the same at every level.
+
+    A step takes `decode_ms + sequence_ms * (sequences - 1) ** exponent` and, when there are `wide_from` sequences or more,
+    `wide_ms + wide_sequence_ms * sequences` on top; each token of a prompt adds `prompt_token_ms`. `request_ms` of front
+    end for each request, one after another; `latency_ms` between a request and the queue, whatever the load.
+    `max_num_seqs`, `token_budget` and `mixed_steps` replace those of the engine where the article's numbers show others.
+    """
+
+    decode_ms: float
+    sequence_ms: float = 0.0
+    exponent: float = 1.0
+    wide_from: int | None = None
+    wide_ms: float = 0.0
+    wide_sequence_ms: float = 0.0
+    prompt_token_ms: float = 0.0
+    request_ms: float = 0.0
+    latency_ms: float = 0.0
+    max_num_seqs: int | None = None
+    token_budget: int | None = None
+    mixed_steps: bool | None = None
+    batch_sizes: tuple[int, ...] | None = None
+
+
+def _number(source: Mapping[str, Any], key: str, default: float) -> float:
+    value = source.get(key)
+    return float(value) if value is not None else default
+
+
+def weight_bytes_per_parameter(name: str, quantization: str | None, dtype: str | None) -> float:
+    """Bytes a parameter, from what the engine is told or, failing that, from the model's name."""
+    said = f"{quantization or ''} {name}".lower()
+    for word, size in BITS.items():
+        if word in said or (word == "mxfp4" and "gpt-oss" in said):
+            return size
+    if any(word in said for word in FP8_NAMES):
+        return 1.0
+    return DTYPE_BYTES.get((dtype or "").lower(), 2.0)
+
+
+def shape_of(spec: EmulationSpec) -> Shape:
+    """The model and machine of a spec, with stated defaults for what the config leaves out."""
+    model, gpu = spec.model, spec.gpu
+    parameters = _number(model, "parameters_b", DEFAULT_PARAMETERS_B) * GIGA
+    size = weight_bytes_per_parameter(
+        str(model.get("name") or ""), _text(model.get("quantization")), _text(model.get("dtype"))
+    )
+    layers = int(_number(model, "layers", DEFAULT_LAYERS))
+    heads = int(_number(model, "heads", DEFAULT_HEADS))
+    head_dim = int(_number(model, "head_dim", DEFAULT_HEAD_DIM))
+    kv_heads = int(_number(model, "kv_heads", DEFAULT_KV_HEADS))
+    gpus = max(1, spec.tensor_parallel)
+    fast = size <= 1.0 and gpu.get("fp8_tflops")
+    tflops = _number(gpu, "fp8_tflops" if fast else "bf16_tflops", CPU_TFLOPS)
+    return Shape(
+        parameters=parameters,
+        active=_number(model, "active_parameters_b", parameters / GIGA) * GIGA,
+        weight_bytes=parameters * size,
+        layers=layers,
+        hidden=int(_number(model, "hidden_size", DEFAULT_HIDDEN)),
+        heads=heads,
+        head_dim=head_dim,
+        kv_token_bytes=2 * layers * kv_heads * head_dim * 2.0,
+        bandwidth=gpus * _number(gpu, "bandwidth_gb_s", CPU_BANDWIDTH_GB_S) * GIGA,
+        rate=gpus * tflops * TERA,
+        memory_bytes=gpus * _number(gpu, "memory_gb", CPU_MEMORY_GB) * GIGA,
+        gpus=gpus,
+    )
+
+
+def _text(value: object) -> str | None:
+    return str(value) if value is not None else None
+
+
+class StepCost:
+    """The time of a step, and what the front end costs."""
+
+    def __init__(self, spec: EmulationSpec, profile: Profile | None = None) -> None:
+        """`profile` replaces the roofline."""
+        self.shape = shape_of(spec)
+        self.profile = profile
+        self._emulation = spec.emulation
+        self._eager = spec.eager
+        self._speculative = spec.speculative_tokens
+
+    @property
+    def request_s(self) -> float:
+        """Front-end time of each request, one after another."""
+        own = self._emulation.request_overhead_ms if self.profile is None else self.profile.request_ms
+        return own * MS
+
+    @property
+    def latency_s(self) -> float:
+        """Between a request and the queue, whatever the load."""
+        return 0.0 if self.profile is None else self.profile.latency_ms * MS
+
+    def seconds(self, step: Step) -> float:
+        """The time of this step."""
+        base = self._roofline(step) if self.profile is None else _fitted(self.profile, step)
+        if self._speculative > 1:
+            # a draft model's passes, and the verification of all of its tokens at once
+            base *= 1.0 + DRAFT_SHARE * self._speculative
+        extra = step.structured * self._emulation.structured_ms * MS
+        if self._eager or step.eager:
+            extra += EAGER_MS_PER_LAYER * self.shape.layers * MS
+        return base + extra
+
+    def _roofline(self, step: Step) -> float:
+        shape, own = self.shape, self._emulation
+        tokens = step.decoding + step.prompt
+        share = shape.active / shape.parameters
+        touched = 1.0 if share >= 1.0 else 1.0 - (1.0 - share) ** max(1, tokens)
+        memory = (shape.weight_bytes * touched + step.context * shape.kv_token_bytes) / (
+            shape.bandwidth * own.memory_efficiency
+        )
+        attended = step.context + step.prompt * step.prompt / 2
+        operations = 2 * shape.active * tokens + 4 * shape.layers * shape.heads * shape.head_dim * attended
+        compute = operations / (shape.rate * own.compute_efficiency)
+        overhead = (own.step_overhead_ms + own.sequence_overhead_ms * step.decoding) * MS
+        return max(memory, compute) + overhead + self._communication(tokens)
+
+    def _communication(self, tokens: int) -> float:
+        shape = self.shape
+        if shape.gpus == 1:
+            return 0.0
+        sent = 2 * (shape.gpus - 1) / shape.gpus * tokens * shape.hidden * 2
+        return 2 * shape.layers * (ALL_REDUCE_LATENCY_S + sent / (LINK_GB_S * GIGA))
+
+
+DRAFT_SHARE = 0.08
+"""What each drafted token costs, as a share of a step of the model itself."""
+
+
+def _fitted(profile: Profile, step: Step) -> float:
+    sequences = max(1, step.decoding)
+    spent = profile.decode_ms + profile.sequence_ms * (sequences - 1) ** profile.exponent
+    if profile.wide_from is not None and sequences >= profile.wide_from:
+        spent += profile.wide_ms + profile.wide_sequence_ms * sequences
+    return (spent + step.prompt * profile.prompt_token_ms) * MS
+
+
+def kv_tokens(spec: EmulationSpec, shape: Shape) -> int:
+    """How many tokens of keys and values fit beside the weights. A model that does not fit still gets room for one
+    request of its context: the emulator shows the schedule, not whether the weights could be there."""
+    fraction = spec.gpu_memory_fraction or spec.emulation.memory_fraction
+    free = shape.memory_bytes * fraction - shape.weight_bytes
+    least = spec.max_model_len or 4096
+    return max(least, int(free / shape.kv_token_bytes))
+
+
+def with_profile(spec: EmulationSpec, profile: Profile | None) -> EmulationSpec:
+    """The spec with the scheduler settings that a profile replaces."""
+    if profile is None:
+        return spec
+    changes: dict[str, Any] = {
+        name: value
+        for name in ("max_num_seqs", "token_budget", "mixed_steps", "batch_sizes")
+        if (value := getattr(profile, name)) is not None
+    }
+    # what a profile says holds for its GPU, whatever its size
+    changes |= {f"{name}_big": None for name in ("max_num_seqs", "token_budget") if name in changes}
+    return replace(spec, emulation=replace(spec.emulation, **changes))
