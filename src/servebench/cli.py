@@ -13,7 +13,7 @@ from servebench.errors import ConfigError, ServebenchError
 
 VERBS = {
     "run": "run a study (the word may be left out); run --lock manifest.json repeats a stored run",
-    "plugins": "list plugins, what each offers and what is wrong with the broken ones (--json)",
+    "plugins": "list plugins, what each offers and what is wrong with the broken ones (--json); plugins new NAME writes one",
     "sync": "send studies to MLflow that a dead tracking server, or kill -9, kept back: sync [STUDY ...]",
     "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
     "ls": "list runs, all or those that are what the words say: ls [engine=vllm ...] (--json)",
@@ -54,9 +54,13 @@ def _plugins(words: Sequence[str]) -> int:
     from servebench.registry import registry
     from servebench.report.plugins import show_plugins
 
+    if words[:1] == ["new"]:
+        from servebench.skeleton import new_plugin
+
+        return new_plugin(words[1:], registry().kinds["engine"])
     rest = [word for word in words if word != "--json"]
     if rest:
-        raise ConfigError(f"plugins: unknown word '{rest[0]}'; it takes --json or nothing")
+        raise ConfigError(f"plugins: unknown word '{rest[0]}'; it takes --json, or 'new NAME' to write one, or nothing")
     show_plugins(registry(), as_json="--json" in words)
     return 0
 

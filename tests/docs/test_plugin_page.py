@@ -95,3 +95,20 @@ def test_a_run_of_it_has_its_phases_and_counts(servebench, installed):
     names = [phase["name"] for phase in manifest["cold_start"]["phases"]]
     assert {"spawned", "weights_loaded", "serving", "listening", "healthy", "first_token"} == set(names)
     assert manifest["stop"]["leftover"] == []
+
+
+@pytest.mark.timeout(90)
+def test_its_tests_pass(installed):
+    """The conformance suite, with the page's own server."""
+    path = os.pathsep.join([str(installed / "src"), *(place for place in sys.path if place)])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=installed,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", done.stdout).group(1)) > 20

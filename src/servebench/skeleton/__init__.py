@@ -1,0 +1,97 @@
+"""`servebench plugins new NAME`: a working distribution of an engine plugin, with tests that pass, to start from."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import NoReturn
+
+from servebench import __version__
+from servebench.errors import ConfigError
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+SUFFIX = ".in"
+"""The template's files end in it, so that no tool takes them for code."""
+
+USAGE = "plugins new NAME [--dir FOLDER]"
+
+
+def words_of(name: str) -> dict[str, str]:
+    """What the template's placeholders stand for."""
+    module = name.replace("-", "_")
+    major, minor = __version__.split(".")[:2]
+    bounds = f">={major}.{minor},<{major}.{int(minor) + 1}"
+    return {
+        "NAME": name,
+        "MODULE": module,
+        "PACKAGE": f"servebench_{module}",
+        "CLASS": "".join(part.capitalize() for part in name.split("-")),
+        "SUITE": f"servebench-suite{bounds}",
+        "SUITE_TESTING": f"servebench-suite[testing]{bounds}",
+    }
+
+
+def skeleton(name: str) -> dict[str, str]:
+    """The distribution's files: path below its folder, and text."""
+    words = words_of(name)
+    found = {}
+    for place, text in _template(files(__name__) / "template", ""):
+        path = re.sub(r"PACKAGE|MODULE|NAME", lambda word: words[word.group()], place.removesuffix(SUFFIX))
+        found[path] = _filled(text, words)
+    return found
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    return re.sub(r"@([A-Z_]+)@", lambda found: words[found.group(1)], text)
+
+
+def _template(folder: Traversable, prefix: str) -> Iterable[tuple[str, str]]:
+    for item in sorted(folder.iterdir(), key=lambda item: item.name):
+        if item.is_dir():
+            yield from _template(item, f"{prefix}{item.name}/")
+        elif item.name.endswith(SUFFIX):
+            yield prefix + item.name, item.read_text(encoding="utf-8")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"plugins new: {message}; it takes {USAGE}")
+
+
+def new_plugin(words: Sequence[str], engines: Iterable[str]) -> int:
+    """Write the distribution and say what to do with it. Returns 0. Raises ConfigError for a name that is none or taken,
+    and for a folder that is there already or cannot be written."""
+    parser = _Parser(prog="servebench plugins new", add_help=False, allow_abbrev=False)
+    parser.add_argument("name")
+    parser.add_argument("--dir", type=Path, default=Path())
+    asked = parser.parse_args(words)
+    name: str = asked.name
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"plugins new: '{name}' is no name for an engine: lower-case letters, digits and single dashes"
+        )
+    if name in engines:
+        raise ConfigError(f"plugins new: there is an engine '{name}' already; take another name")
+    folder: Path = asked.dir / f"servebench-{name}"
+    if folder.exists():
+        raise ConfigError(f"plugins new: {folder} is there already; take another name or --dir")
+    try:
+        for path, text in skeleton(name).items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"plugins new: cannot write {folder}: {reason}; choose another --dir") from error
+    sys.stdout.write(
+        f"{folder}: an engine plugin that works with a stand-in for {name}-server; its README says what to change\n"
+        f"  pip install -e '{folder}[test]'\n"
+        f"  pytest {folder}\n"
+        f"  servebench engine={name} --cfg command\n"
+    )
+    return 0
