@@ -34,6 +34,7 @@ from servebench.contracts.results import Record
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
 from servebench.engine.answers import client, generate
 from servebench.engine.attach import AttachLauncher, AttachSettings
+from servebench.engine.docker import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.flags import SHARED
 from servebench.engine.ports import accepts, free_port
 from servebench.engine.process import ProcessLauncher
@@ -323,6 +324,20 @@ class EngineConformance:
         told = " ".join([*argv, *env.values()])
         assert "18123" in told
         assert "127.0.0.7" in told
+
+    def test_its_container_fits(self, tmp_path: Path) -> None:
+        """In its official image the command listens everywhere, and says only once what the image says itself."""
+        container = self.engine.container
+        if container is None:
+            pytest.skip("it names no image")
+        plain, _ = self.composed(self.context(tmp_path, executable=container.executable))
+        assert not container.entrypoint or plain[: len(container.entrypoint)] == container.entrypoint
+        command = container_command(self.engine(), self.context(tmp_path), DockerSettings(name="docker"), "name")
+        at = command.argv.index(container.image)
+        inside = command.argv[at + 1 :]
+        assert inside
+        assert inside[: len(container.entrypoint)] != container.entrypoint or not container.entrypoint
+        assert EVERYWHERE in " ".join([*inside, *command.env.values()])
 
     def test_env_and_extra_args_reach_the_command(self, tmp_path: Path) -> None:
         """As they are, or refused with a reason."""

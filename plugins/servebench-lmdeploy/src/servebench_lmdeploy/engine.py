@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import FlagTable, extra_words, is_python, missing_executable
 
@@ -62,6 +62,7 @@ class LmdeployEngine(Engine):
     name = "lmdeploy"
     settings_type = LmdeploySettings
     default_port = 23333
+    container = ContainerImage(image="openmmlab/lmdeploy:latest", arguments=("--ipc", "host"))
     dialect = Dialect(exact_output={"ignore_eos": True})
     metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
     # its lines, at the log level that the command asks for

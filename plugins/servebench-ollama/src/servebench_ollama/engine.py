@@ -11,7 +11,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker, Say
+from servebench.contracts.engine import (
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    LaunchContext,
+    LogHint,
+    PhaseMarker,
+    Say,
+)
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt
 from servebench.engine.flags import FlagTable, missing_executable
 from servebench_ollama.library import make_known
@@ -65,6 +74,9 @@ class OllamaEngine(Engine):
 
     name = "ollama"
     settings_type = OllamaSettings
+    container = ContainerImage(
+        image="ollama/ollama:latest", entrypoint=("ollama",), caches={".ollama": "/root/.ollama"}
+    )
     default_port = 11434
     needs_gpu = False
     health_path = "/api/version"

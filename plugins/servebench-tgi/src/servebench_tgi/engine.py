@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt, WorkloadSettings
 from servebench.engine.flags import FlagTable, extra_words, missing_executable
@@ -64,6 +64,11 @@ class TgiEngine(Engine):
     default_port = 3000
     # there is no way to an exact length, and the model's name is not checked
     dialect = Dialect(exact_output={}, model_checked=False)
+    container = ContainerImage(
+        image="ghcr.io/huggingface/text-generation-inference:3.3.7",
+        entrypoint=(LAUNCHER,),
+        caches={".cache/huggingface/hub": "/data"},
+    )
     version_path = "/info"
     metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
     settings_paths: ClassVar[Sequence[str]] = ("/info",)

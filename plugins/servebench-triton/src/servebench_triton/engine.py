@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import SHARED, extra_words, missing_executable
 
@@ -93,6 +93,10 @@ class TritonEngine(Engine):
     health_path = "/health/ready"
     # an unknown field is an error 422; `response_format` is known and does nothing; `ignore_eos` reaches vLLM only
     dialect = Dialect(exact_output={"ignore_eos": True}, json_schema=False, model_checked=False)
+    container = ContainerImage(
+        image="nvcr.io/nvidia/tritonserver:26.07-vllm-python-py3",
+        arguments=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
+    )
     metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
     phases = (
         PhaseMarker("weights_loaded", r"Loading weights took"),
