@@ -35,7 +35,8 @@ def _json(row: Mapping[str, Any]) -> str | None:
     share = row.get("json_compliance")
     if share is None:
         return None
-    said = f"json: {_percent(share)} of constrained answers fit their schema"
+    of = "" if row.get("json_compliance_n") is None else f"{row['json_compliance_n']} "
+    said = f"json: {_percent(share)} of {of}constrained answers fit their schema"
     free = row.get("json_compliance_unconstrained")
     if free is None:
         return said
