@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servebench.config import Job
+from servebench.content import content_columns, content_doubts
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
@@ -24,9 +25,7 @@ from servebench.keeper import EngineKeeper, Lease
 from servebench.load.plan import Level, point_plan, replayed, scheduled, supply
 from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import LevelSource, level_source
-from servebench.measure.compliance import json_columns
 from servebench.measure.derive import count_missing
-from servebench.measure.needles import needle_columns
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
 from servebench.registry import Registry
@@ -35,7 +34,6 @@ from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
-from servebench.workload.ideal import ideal_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,8 +301,7 @@ def _point(
         floor=bench.floor,
     )
     row["requests_planned"] = planned
-    row |= json_columns(records, requests) | needle_columns(records, requests)
-    row |= ideal_columns(requests, records, bench.tokenizer, row)
+    row |= content_columns(requests, records, bench.tokenizer, row)
     row["cache_state"] = cache
     _add_telemetry(row, readings)
     found = doubts(
@@ -314,7 +311,11 @@ def _point(
         bench.settings,
         tokenizer_exact=bench.tokenizer.exact,
         tokenizer_name=bench.tokenizer.name,
-        extra=[*_supply_doubts(level, report), *filter(None, [wrong_gpu(bench.settings, bench.gpus)])],
+        extra=[
+            *_supply_doubts(level, report),
+            *content_doubts(requests, bench.engine),
+            *filter(None, [wrong_gpu(bench.settings, bench.gpus)]),
+        ],
     )
     return Point(row=row, doubts=found)
 

@@ -70,7 +70,7 @@ def test_columns(make: Make) -> None:
         answer(make, "c", "{}", [5], outcome="reset"),
     ]
     found = json_columns(records, requests)
-    assert found["json_compliance"] == 0.5
+    assert (found["json_compliance"], found["json_compliance_n"]) == (0.5, 2)
     assert found["json_compliance_unconstrained"] == 0.0
     assert found["constraint_ttft_ms"] == pytest.approx(20)
     assert found["constraint_tpot_ms"] == pytest.approx(4)
@@ -80,4 +80,4 @@ def test_nothing_to_say(make: Make) -> None:
     """Without schemas there is no column; without ok answers there is no share."""
     plain = Request(request_id="a", prompt="", reference={"answer": 4})
     assert json_columns([answer(make, "a", "4", [1])], [plain]) == {}
-    assert set(json_columns([], [asked("a")]).values()) == {None}
+    assert set(json_columns([], [asked("a")]).values()) == {None, 0}

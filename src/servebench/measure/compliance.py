@@ -54,9 +54,9 @@ def json_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict
     """The columns of a point that say how well schemas were kept. None where there is nothing to say it of.
 
     `json_compliance`: the share of ok requests with an enforced schema whose answer fits it; an answer that was cut at
-    its length is none. `json_compliance_unconstrained`: the same of their twins, which were only told the schema.
-    `constraint_ttft_ms` and `constraint_tpot_ms`: the mean over pairs, both ok, of the constrained request's time less
-    its twin's. Warm-up records are left out.
+    its length does not. `json_compliance_n`: of how many. `json_compliance_unconstrained`: the same share of their twins,
+    which were only told the schema. `constraint_ttft_ms` and `constraint_tpot_ms`: the mean over pairs, both ok, of the
+    constrained request's time less its twin's. Warm-up records are left out.
     """
     ok = {r.request_id: r for r in records if not r.warmup and r.outcome == "ok"}
     bound = [r for r in requests if r.schema is not None]
@@ -70,8 +70,10 @@ def json_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict
         for twin in twins
         if twin.request_id in ok and twin.reference["twin_of"] in ok
     ]
+    answers = [(ok[r.request_id].text, r.schema or {}) for r in bound if r.request_id in ok]
     return {
-        "json_compliance": _share([(ok[r.request_id].text, r.schema or {}) for r in bound if r.request_id in ok]),
+        "json_compliance": _share(answers),
+        "json_compliance_n": len(answers),
         "json_compliance_unconstrained": _share(
             [(ok[r.request_id].text, r.reference["schema"]) for r in twins if r.request_id in ok]
         ),

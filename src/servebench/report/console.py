@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.report.content import content_lines
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 
 VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
@@ -97,6 +98,8 @@ class Display:
         self._points = []
         if outcome.points:
             self.out.print(points_table(outcome.points, title))
+            for line in content_lines(outcome.points):
+                self.out.print(line)
             for line in doubt_lines(outcome.points):
                 self.out.print(line)
             for line in search_lines(outcome.search):

@@ -369,9 +369,17 @@ POINT_COLUMNS = (
     ("E2E p50", "e2e_ms_p50"),
     ("E2E p99", "e2e_ms_p99"),
     ("cache hits", "prefix_cache_hit_rate"),
+    ("at best", "prefix_cache_hit_rate_ideal"),
     ("valid JSON", "json_compliance"),
+    ("of twins", "json_compliance_unconstrained"),
+    ("needles", "needle_recall"),
     ("J/token", "energy_j_per_token"),
     ("$/M tokens", "cost_usd_per_mtok"),
+)
+
+SHARES = (
+    *("prefix_cache_hit_rate", "prefix_cache_hit_rate_ideal"),
+    *("json_compliance", "json_compliance_unconstrained", "needle_recall"),
 )
 
 
@@ -397,7 +405,7 @@ def _figure(row: Row, column: str) -> str:
     value = row.get(column)
     if column == "output_throughput_tok_s":
         return e(with_interval(row, column))
-    if column in ("prefix_cache_hit_rate", "json_compliance") and value is not None:
+    if column in SHARES and value is not None:
         return f"{100 * value:.1f} %"
     return f"{value:,}" if isinstance(value, int) else e(number(value))
 

@@ -1,0 +1,68 @@
+"""Workloads that are more than prompts, each a whole run against an endpoint."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pandas as pd
+import pytest
+
+ATTACH = (
+    *("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", "study.name=s", "load=quick"),
+    *("load.warmup_requests=0", "workload.output_tokens=12"),
+)
+
+
+def tables(tmp_path):
+    (run,) = (tmp_path / "outputs" / "s").glob("00_*")
+    return pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
+
+
+def test_twins_show_what_a_schema_costs(endpoint, servebench, tmp_path):
+    """Half of the requests carry a schema; answers are judged, pairs compared; adapters and priorities are sent."""
+    url, behaviour = endpoint()
+    done = servebench(
+        *ATTACH,
+        f"launch.base_url={url}",
+        "workload=structured_json",
+        "workload.twins=true",
+        "workload.adapters=[a,b]",
+        "workload.priorities=[3]",
+        "load.concurrency=[2]",
+        "load.requests=20",
+    )
+    assert done.returncode == 0, done.stderr
+    asked = [body for body in behaviour.seen if "priority" in body]
+    assert len(asked) == 20
+    assert sum("response_format" in body for body in asked) == 10
+    assert {body["model"] for body in asked} == {"a", "b"}
+    assert {body["priority"] for body in asked} == {3}
+    (point,) = tables(tmp_path)[0].itertuples()
+    assert (point.json_compliance, point.json_compliance_n, point.json_compliance_unconstrained) == (0, 10, 0)
+    assert 0.2 < point.json_compliance_high < 0.4
+    assert abs(point.constraint_ttft_ms) < 50
+    assert abs(point.constraint_tpot_ms) < 5
+    assert "0 % of 10 constrained answers fit their schema" in done.stdout
+
+
+@pytest.mark.parametrize("workload", ["multi_turn", "agent_loop"])
+def test_sessions_are_sent_in_order(endpoint, servebench, tmp_path, workload):
+    """No turn of a session is sent before the one before it was answered; each carries all that was said."""
+    url, behaviour = endpoint(ttft_s=0.05)
+    done = servebench(
+        *ATTACH,
+        f"launch.base_url={url}",
+        f"workload={workload}",
+        "workload.exact_output=false",
+        "workload.active=2",
+        "load.concurrency=[4]",
+        "load.requests=20",
+    )
+    assert done.returncode == 0, done.stderr
+    requests = tables(tmp_path)[1]
+    assert len(requests) == 20
+    for _, session in requests.sort_values("sent_ns").groupby("session_id"):
+        assert list(session.request_id) == sorted(session.request_id)
+        assert (session.sent_ns.to_numpy()[1:] >= session.last_event_ns.to_numpy()[:-1]).all()
+    lengths = Counter(len(body["messages"]) for body in behaviour.seen if body["messages"][0]["role"] == "system")
+    assert set(lengths) >= {2, 4, 6, 8}

@@ -1,0 +1,44 @@
+"""What a run's points say beside times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from servebench.contracts.results import Point
+from servebench.report.content import content_lines
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({}, []),
+        ({"prefix_cache_hit_rate": 0.0, "prefix_cache_hit_rate_ideal": 0.0}, []),
+        (
+            {"prefix_cache_hit_rate": 0.382, "prefix_cache_hit_rate_ideal": 0.4},
+            ["prefix cache: 38.2 % of prompt tokens hit, 40 % at best (at 4)"],
+        ),
+        (
+            {"prefix_cache_hit_rate_ideal": 0.4},
+            ["prefix cache: 40 % of prompt tokens could be hit, the server does not say how many were (at 4)"],
+        ),
+        ({"json_compliance": 0.5}, ["json: 50 % of constrained answers fit their schema (at 4)"]),
+        (
+            {
+                "json_compliance": 1.0,
+                "json_compliance_unconstrained": 0.0,
+                "constraint_ttft_ms": 120.4,
+                "constraint_tpot_ms": -0.25,
+            },
+            [
+                "json: 100 % of constrained answers fit their schema, 0 % of their twins'; mean cost: TTFT +120 ms, "
+                "TPOT -0.25 ms (at 4)"
+            ],
+        ),
+        ({"needle_recall": 1 / 3}, ["needles: 33.3 % found (at 4)"]),
+    ],
+)
+def test_lines(row: dict[str, Any], said: list[str]) -> None:
+    """A line for what is known, none for what is not."""
+    assert content_lines([Point(row={"concurrency": 4, "rate": None, **row})]) == said
