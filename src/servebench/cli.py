@@ -22,6 +22,8 @@ VERBS = {
     "recommend": "which run for which use, how sure that is, and what would change it: recommend STUDY (--rules FILE)",
     "report": "one self-contained page on a run or a study: report RUN|STUDY (--out FILE); "
     "--as vllm|sglang|aiperf|guidellm|genai-bench tells it by that tool's definitions",
+    "export": "runs for other programs: export RUN|STUDY --format csv|json|llm-d (--out PATH)",
+    "import": "result files of vllm bench, sglang, guidellm, aiperf and genai-bench as foreign runs: import FILE ...",
     "help": "show this text",
 }
 
@@ -95,7 +97,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "plugins": _plugins,
     "sync": _sync,
     "recover": _recover,
-    **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report")},
+    **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export")},
+    "import": _decide("import_files"),
     "help": _help,
     "--help": _help,
     "-h": _help,
