@@ -24,6 +24,7 @@ VERBS = {
     "--as vllm|sglang|aiperf|guidellm|genai-bench tells it by that tool's definitions",
     "export": "runs for other programs: export RUN|STUDY --format csv|json|llm-d (--out PATH)",
     "import": "result files of vllm bench, sglang, guidellm, aiperf and genai-bench as foreign runs: import FILE ...",
+    "dashboard": "pages over all runs in a browser, on this machine: dashboard (--port 8501)",
     "help": "show this text",
 }
 
@@ -97,7 +98,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "plugins": _plugins,
     "sync": _sync,
     "recover": _recover,
-    **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export")},
+    **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export", "dashboard")},
     "import": _decide("import_files"),
     "help": _help,
     "--help": _help,

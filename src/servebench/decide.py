@@ -431,3 +431,18 @@ def import_files(words: Sequence[str]) -> int:
     study = store_foreign(outputs, found, {name: value for name, value in asked.items() if value is not None})
     sys.stdout.write(f"{study}\n")
     return 0
+
+
+def dashboard(words: Sequence[str]) -> int:
+    """`dashboard [--port N]`: serves the pages on this machine until it is stopped. Raises ConfigError, PreflightError."""
+    from servebench.report.dashboard import PORT, serve_dashboard
+
+    outputs, rest = read.take_outputs(words)
+    port, rest = read.take_option(rest, "--port")
+    read.no_options("dashboard", rest, ("--port N", "--outputs DIR"))
+    if rest:
+        raise ConfigError(f"dashboard: unknown word '{rest[0]}'; it takes --port N and --outputs DIR")
+    if port is not None and not (port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(f"dashboard: --port {port} is no port; give a number from 1 to 65535")
+    app = Path(__file__).with_name("dashboard_app.py")
+    return serve_dashboard(app, outputs, int(port) if port else PORT)
