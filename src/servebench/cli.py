@@ -23,6 +23,9 @@ VERBS = {
     "report": "one self-contained page on a run or a study: report RUN|STUDY (--out FILE); "
     "--as vllm|sglang|aiperf|guidellm|genai-bench tells it by that tool's definitions",
     "selfcheck": "measure how exact this machine's client is, in three seconds (--json)",
+    "export": "runs for other programs: export RUN|STUDY --format csv|json|llm-d (--out PATH)",
+    "import": "result files of vllm bench, sglang, guidellm, aiperf and genai-bench as foreign runs: import FILE ...",
+    "dashboard": "pages over all runs in a browser, on this machine: dashboard (--port 8501)",
     "help": "show this text",
 }
 
@@ -114,7 +117,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "plugins": _plugins,
     "sync": _sync,
     "recover": _recover,
-    **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report")},
+    **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export", "dashboard")},
+    "import": _decide("import_files"),
     "selfcheck": _selfcheck,
     "help": _help,
     "--help": _help,

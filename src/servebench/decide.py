@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from servebench import read
 from servebench.contracts.stored import RunData, StudyData
@@ -356,3 +356,93 @@ def _all_compared(runs: Sequence[RunData], *, with_doubtful: bool, varying: str 
     return judge(
         [(sides[a.run_id], sides[b.run_id], differences(a, b, varying)) for a, b in pairs], with_doubtful=with_doubtful
     ), ""
+
+
+FORMATS = ("csv", "json", "llm-d")
+
+
+def export(words: Sequence[str]) -> int:
+    """`export RUN|STUDY ... --format csv|json|llm-d [--out FILE|FOLDER]`. Raises ConfigError, StoreError.
+
+    Without `--out` it goes to standard output; llm-d has a report a point, so that several want a folder.
+    """
+    from servebench.report.export import llm_d_reports, to_csv, to_json
+    from servebench.report.verdicts import write_page
+
+    outputs, rest = read.take_outputs(words)
+    kind, rest = read.take_option(rest, "--format")
+    out, rest = read.take_option(rest, "--out")
+    read.no_options("export", rest, ("--format csv|json|llm-d", "--out PATH", "--outputs DIR"))
+    if kind not in FORMATS:
+        raise ConfigError(f"export: --format {kind or '(none given)'} is none of {', '.join(FORMATS)}")
+    if not rest:
+        raise ConfigError("export takes a run or study; 'servebench ls' lists them")
+    runs = [run for word in rest for run in read.runs_of(read.find(word, outputs))]
+    if kind != "llm-d":
+        text = to_csv(runs) if kind == "csv" else to_json(runs)
+        if out is None:
+            sys.stdout.write(text)
+        else:
+            write_page(Path(out), text)
+        return 0
+    return _export_llm_d([(run, report) for run in runs for report in llm_d_reports(run)], out)
+
+
+def _export_llm_d(reports: Sequence[tuple[RunData, dict[str, Any]]], out: str | None) -> int:
+    """Reports as YAML: to standard output as documents, or each to a file of its own. Raises ConfigError, StoreError."""
+    import yaml
+
+    from servebench.report.verdicts import write_page
+
+    if not reports:
+        raise ConfigError("export: no point was measured, so there is nothing to export")
+    texts = [(run, report, yaml.safe_dump(report, sort_keys=False, allow_unicode=True)) for run, report in reports]
+    if out is None:
+        sys.stdout.write("---\n".join(text for *_, text in texts))
+    elif len(texts) == 1 and Path(out).suffix in (".yaml", ".yml"):
+        write_page(Path(out), texts[0][2])
+    else:
+        for run, report, text in texts:
+            stage = report["scenario"]["load"]["standardized"]["stage"]
+            write_page(Path(out) / f"{run.study_id}_{run.name}_{stage:02d}.yaml", text)
+        sys.stdout.write(f"{len(texts)} reports in {out}\n")
+    return 0
+
+
+IMPORT_OPTIONS = ("--tool", "--engine", "--model", "--gpu", "--workload", "--name")
+
+
+def import_files(words: Sequence[str]) -> int:
+    """`import FILE ...`: result files of other tools as runs of a new study, marked foreign. Raises ConfigError, StoreError.
+
+    Files of one tool, engine and model are the load levels of one run.
+    """
+    from servebench.foreign import store_foreign
+    from servebench.report.imports import read_foreign
+
+    outputs, rest = read.take_outputs(words)
+    asked: dict[str, str | None] = {}
+    for option in IMPORT_OPTIONS:
+        asked[option.removeprefix("--")], rest = read.take_option(rest, option)
+    read.no_options("import", rest, (*(f"{option} NAME" for option in IMPORT_OPTIONS), "--outputs DIR"))
+    if not rest:
+        raise ConfigError("import takes result files of vllm bench, sglang, guidellm, aiperf or genai-bench")
+    found = [(Path(word), read_foreign(Path(word), asked["tool"])) for word in rest]
+    study = store_foreign(outputs, found, {name: value for name, value in asked.items() if value is not None})
+    sys.stdout.write(f"{study}\n")
+    return 0
+
+
+def dashboard(words: Sequence[str]) -> int:
+    """`dashboard [--port N]`: serves the pages on this machine until it is stopped. Raises ConfigError, PreflightError."""
+    from servebench.report.dashboard import PORT, serve_dashboard
+
+    outputs, rest = read.take_outputs(words)
+    port, rest = read.take_option(rest, "--port")
+    read.no_options("dashboard", rest, ("--port N", "--outputs DIR"))
+    if rest:
+        raise ConfigError(f"dashboard: unknown word '{rest[0]}'; it takes --port N and --outputs DIR")
+    if port is not None and not (port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(f"dashboard: --port {port} is no port; give a number from 1 to 65535")
+    app = Path(__file__).with_name("dashboard_app.py")
+    return serve_dashboard(app, outputs, int(port) if port else PORT)

@@ -1,0 +1,302 @@
+"""The dashboard, as Streamlit runs it: `streamlit run dashboard_app.py -- OUTPUTS`. Start it with `servebench dashboard`.
+
+Every view reads from disk and caches what it read until the folder changes. Names from files are shown in tables, charts
+and code only, never as Markdown, which could load pictures from elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+
+from servebench import decide, gather, read
+from servebench.report import dashboard_charts as drawn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from servebench.contracts.stored import RunData
+
+VIEWS = ("Overview", "Load", "Trade-off", "Quality", "Raw table", "Compare", "Timeline", "Fairness")
+FILTERS = ("study", "engine", "model", "gpu", "workload")
+LINES_MAX = 60
+COMPARED_MAX = 8
+"""More lines than this tell nothing; the newest are drawn."""
+
+
+def signature(outputs: Path) -> tuple[tuple[str, int], ...]:
+    """What changes when a study is added or goes on: the studies and when their state was last written."""
+    found = []
+    for path in read.study_paths(outputs):
+        state = path / "study.json"
+        stamp = state.stat().st_mtime_ns if state.exists() else path.stat().st_mtime_ns
+        found.append((path.name, stamp))
+    return tuple(found)
+
+
+@st.cache_resource(show_spinner="reading the points", max_entries=2)
+def load_points(outputs: str, changed: int) -> tuple[pd.DataFrame, pd.DataFrame]:  # noqa: ARG001  part of the cache's key
+    """All points and runs below a folder; read again when `changed` does. Shared: nobody may change them."""
+    points, runs = read.all_points(Path(outputs))
+    if not points.empty:
+        points["load"] = points["rate"].fillna(points["concurrency"]) if "rate" in points else points["concurrency"]
+        points["level"] = points["load"].map(lambda value: f"{value:g}")
+        points["run_key"] = points["study"] + "/" + points["run"]
+    return points, runs
+
+
+@st.cache_resource(show_spinner="reading the requests", max_entries=32)
+def load_run(outputs: str, key: str, changed: int) -> RunData:  # noqa: ARG001  part of the cache's key
+    """One run with everything."""
+    return read.load_run(Path(outputs) / key)
+
+
+def filtered(points: pd.DataFrame) -> pd.DataFrame:
+    """The points that the side bar leaves."""
+    kept = points
+    for name in FILTERS:
+        if name not in points or points[name].nunique(dropna=True) == 0:
+            continue
+        options = sorted(kept[name].dropna().unique(), reverse=name == "study")
+        chosen = st.sidebar.multiselect(name, options, placeholder=f"all {len(options)}", key=f"filter-{name}")
+        if chosen:
+            kept = kept[kept[name].isin(chosen)]
+    verdicts = st.sidebar.multiselect("verdict", ["valid", "doubtful", "void"], default=["valid", "doubtful"])
+    found: pd.DataFrame = kept[kept["verdict"].isin(verdicts)]
+    return found
+
+
+def newest(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of the newest runs, as many as a chart can show."""
+    keys = points["run_key"].drop_duplicates()
+    if len(keys) <= LINES_MAX:
+        return points
+    st.caption(f"The newest {LINES_MAX} of {len(keys)} runs are drawn; filter at the left to see others.")
+    found: pd.DataFrame = points[points["run_key"].isin(set(keys.tail(LINES_MAX)))]
+    return found
+
+
+def colour_by(points: pd.DataFrame) -> str:
+    """What the colours tell: whatever differs."""
+    varying = [name for name in ("engine", "workload", "model", "gpu", "run_key") if points[name].nunique() > 1]
+    options = varying or ["engine"]
+    chosen = st.selectbox("colour by", options, index=0, key="colour-by")
+    return str(chosen or options[0])
+
+
+def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
+    """Key figures, then each run with its best point."""
+    keys = set(points["run_key"])
+    best = points.dropna(subset=["output_throughput_tok_s"]).sort_values("output_throughput_tok_s")
+    believed = best[best["verdict"] == "valid"]
+    best = (believed if not believed.empty else best).groupby("run_key", sort=False).tail(1)
+    columns = st.columns(4)
+    columns[0].metric("runs", f"{len(keys):,}")
+    columns[1].metric("points", f"{len(points):,}")
+    columns[2].metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f} %" if len(points) else "-")
+    columns[3].metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}" if len(runs) else "-")
+    if best.empty:
+        st.info("No point of these runs has a throughput.")
+    else:
+        top, quick = best.iloc[-1], points.dropna(subset=["ttft_ms_p50"]).sort_values("ttft_ms_p50").iloc[0]
+        left, right = st.columns(2)
+        left.metric("highest output throughput", f"{top['output_throughput_tok_s']:,.0f} tok/s")
+        left.text(f"{top['run_key']} at load {top['level']}")
+        right.metric("lowest TTFT p50", f"{quick['ttft_ms_p50']:,.1f} ms")
+        right.text(f"{quick['run_key']} at load {quick['level']}")
+    shown = ["run_key", "engine", "engine_version", "model", "gpu", "workload", "level", "output_throughput_tok_s",
+             "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", "verdict", "doubts"]  # fmt: skip
+    st.text("The best point of each run")
+    st.dataframe(best[[name for name in shown if name in best]].iloc[::-1], hide_index=True, width="stretch")
+    bad = runs[runs["status"] != "finished"] if len(runs) else runs
+    if len(bad):
+        st.text("Runs that did not finish")
+        st.dataframe(bad, hide_index=True, width="stretch")
+
+
+def load_view(points: pd.DataFrame) -> None:
+    """Throughput and latencies against the load."""
+    by = colour_by(points)
+    limit = st.number_input("TTFT limit, ms (0 is none)", min_value=0.0, value=0.0, step=50.0)
+    points = newest(points)
+    columns = st.columns(2)
+    charts = (
+        ("output_throughput_tok_s", "output throughput, tok/s", False, None),
+        ("ttft_ms_p50", "TTFT p50, ms", True, limit or None),
+        ("ttft_ms_p99", "TTFT p99, ms", True, limit or None),
+        ("tpot_ms_mean", "TPOT mean, ms", False, None),
+    )
+    for index, (column, title, log, line) in enumerate(charts):
+        rows = points.dropna(subset=[column])
+        if rows.empty:
+            columns[index % 2].info(f"No point has {title}.")
+        else:
+            chart = drawn.against_load(rows, column, title, by=by, log=log, limit=line)
+            columns[index % 2].altair_chart(chart, width="stretch")
+    st.caption("Pale points are doubtful. Rules are 95 % intervals.")
+
+
+def tradeoff_view(points: pd.DataFrame) -> None:
+    """TTFT against throughput."""
+    by = colour_by(points)
+    rows = newest(points).dropna(subset=["output_throughput_tok_s", "ttft_ms_p50"])
+    if rows.empty:
+        st.info("No point has both a throughput and a TTFT.")
+        return
+    st.altair_chart(drawn.tradeoff(rows, by=by), width="stretch")
+    st.caption("Down and to the right is better; the larger the mark, the higher the load.")
+
+
+def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+    """Quality by data set."""
+    import pandas as pd
+
+    keys = [key for key in points["run_key"].drop_duplicates() if (Path(outputs) / key / "quality.parquet").is_file()]
+    rows = [row for key in keys[-LINES_MAX:] for row in gather.quality_rows(load_run(outputs, key, changed), key)]
+    if not rows:
+        st.info("None of these runs measured quality. Ask for it with quality=.")
+        return
+    frame = pd.DataFrame([vars(row) for row in rows])
+    st.altair_chart(drawn.quality_bars(frame), width="stretch")
+    st.dataframe(frame, hide_index=True, width="stretch")
+
+
+def raw_view(points: pd.DataFrame) -> None:
+    """Every column, and the same as CSV."""
+    st.download_button("download as CSV", points.to_csv(index=False), "servebench_points.csv", "text/csv")
+    st.dataframe(points, hide_index=True, width="stretch", height=600)
+
+
+def pick_runs(points: pd.DataFrame, label: str, most: int, start: int) -> list[str]:
+    """Runs chosen by the user, the newest first."""
+    keys = list(points["run_key"].drop_duplicates())[::-1]
+    default = list(reversed(keys[:start]))
+    chosen = st.multiselect(label, keys, default=default, max_selections=most, key=f"pick-{label}")
+    return [str(key) for key in chosen]
+
+
+def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+    """Verdicts of `servebench compare`; the first run is the baseline."""
+    keys = pick_runs(points, "runs; the first is the baseline", COMPARED_MAX, 2)
+    if len(keys) < 2:
+        st.info("Choose two runs or more.")
+        return
+    with_doubtful = st.checkbox("let doubtful points compete")
+    for one in compared(outputs, tuple(keys), changed, with_doubtful):
+        st.code(f"{one['candidate']} against {one['baseline']}", language=None)
+        show = {"slower": st.error, "faster": st.success, "unequal_settings": st.warning}.get(one["verdict"], st.info)
+        show(one["verdict"].replace("_", " "))
+        st.text(one["summary"])
+        st.dataframe(one["rows"], hide_index=True, width="stretch")
+
+
+@st.cache_data(show_spinner="comparing", max_entries=32)
+def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> list[dict[str, Any]]:
+    """The comparison of each run with the first, as plain tables."""
+    from servebench.report import verdicts
+    from servebench.score.compare import compare
+
+    runs = [load_run(outputs, key, changed) for key in keys]
+    sides = [gather.side_of(run) for run in runs]
+    pairs = [(sides[0], side, decide.differences(runs[0], run)) for side, run in zip(sides[1:], runs[1:], strict=True)]
+    found = compare(pairs, with_doubtful=with_doubtful)
+    return [
+        {
+            "baseline": one.baseline,
+            "candidate": one.candidate,
+            "verdict": str(one.result),
+            "summary": one.summary,
+            "rows": [
+                {
+                    "load": row.level,
+                    "metric": row.metric.title,
+                    "baseline": verdicts.shown(row.baseline, row.metric),
+                    "candidate": verdicts.shown(row.candidate, row.metric),
+                    "change [95 %]": verdicts.change(row),
+                    "verdict": verdicts.verdict(row),
+                    "why": row.why,
+                }
+                for row in one.rows
+            ],
+        }
+        for one in found
+    ]
+
+
+def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+    """Requests of a run over time, with what was sampled meanwhile."""
+    from servebench.report.charts import requests_timeline
+
+    keys = list(points["run_key"].drop_duplicates())[::-1]
+    key = st.selectbox("run", keys)
+    if key is None:
+        return
+    run = load_run(outputs, str(key), changed)
+    found = gather.timeline_of(run, run.name)
+    if found is None:
+        st.info("No requests of this run are stored.")
+        return
+    svg = requests_timeline(found.spans, found.panels, found.window, title=f"load {found.level}")
+    st.text(f"load {found.level}")
+    style = "<style>text{font:11px sans-serif;fill:#333}.grid{stroke:#e4e4e4}.window{opacity:.06}</style>"
+    # an image from data cannot run anything, whatever is in it
+    st.image(
+        (svg or "")
+        .replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+        .replace("<title>", f"{style}<title>", 1)
+    )
+
+
+def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+    """What runs were not set up equally."""
+    keys = pick_runs(points, "runs; each is held against the first", COMPARED_MAX, 2)
+    if len(keys) < 2:
+        st.info("Choose two runs or more.")
+        return
+    runs = [load_run(outputs, key, changed) for key in keys]
+    for run in runs[1:]:
+        found = decide.differences(runs[0], run)
+        st.code(f"{run.run_id} against {runs[0].run_id}", language=None)
+        if not found:
+            st.success("set up equally")
+            continue
+        mattering = sum(one.matters for one in found)
+        (st.warning if mattering else st.info)(f"{len(found)} differences, {mattering} of them matter")
+        st.dataframe([vars(one) for one in found], hide_index=True, width="stretch")
+
+
+def main() -> None:
+    """Draw the page."""
+    outputs = sys.argv[1] if len(sys.argv) > 1 else "outputs"
+    st.set_page_config(page_title="servebench", layout="wide")
+    st.title("servebench")
+    changed = hash(signature(Path(outputs)))
+    points, runs = load_points(outputs, changed)
+    if points.empty:
+        st.info("There are no points yet. Run a study, or give the folder: servebench dashboard --outputs DIR")
+        if len(runs):
+            st.dataframe(runs, hide_index=True, width="stretch")
+        return
+    view = st.segmented_control("view", VIEWS, default=VIEWS[0], label_visibility="collapsed", key="view") or VIEWS[0]
+    kept = filtered(points)
+    if kept.empty:
+        st.info("No point is left: take a filter away.")
+        return
+    views = {
+        "Overview": lambda: overview(kept, runs),
+        "Load": lambda: load_view(kept),
+        "Trade-off": lambda: tradeoff_view(kept),
+        "Quality": lambda: quality_view(outputs, kept, changed),
+        "Raw table": lambda: raw_view(kept),
+        "Compare": lambda: compare_view(outputs, kept, changed),
+        "Timeline": lambda: timeline_view(outputs, kept, changed),
+        "Fairness": lambda: fairness_view(outputs, kept, changed),
+    }
+    views[view]()
+
+
+if __name__ == "__main__":
+    main()
