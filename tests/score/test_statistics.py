@@ -127,12 +127,42 @@ def test_pooled_percentiles_are_those_of_the_gaps_laid_out(percent: float, seed:
     counts = rng.integers(1, 40, 30)
     values = rng.exponential(10, counts.sum())
     drawn = rng.multinomial(30, np.full(30, 1 / 30), size=20).astype(np.float64)
-    found = stats._pooled_percentiles(values, counts, percent, drawn, drawn @ counts)
+    found = stats._Tail.of(values, counts, percent).percentiles(drawn, drawn @ counts)
     parts = np.split(values, np.cumsum(counts)[:-1])
     for row, got in zip(drawn, found, strict=True):
         laid_out = np.sort(np.concatenate([np.tile(part, int(times)) for part, times in zip(parts, row, strict=True)]))
         above = int(laid_out.size * (100 - percent) // 100)
         assert got == laid_out[-above - 1]
+
+
+@pytest.mark.parametrize("percent", [50, 99])
+def test_many_pooled_values_are_weighed_on_a_grid(percent: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a few thousandths of what weighing each value gives."""
+    rng = np.random.default_rng(0)
+    counts = rng.integers(100, 400, 200)
+    values = rng.exponential(10, counts.sum())
+    drawn = rng.multinomial(200, np.full(200, 1 / 200), size=20).astype(np.float64)
+    on_grid = stats._Tail.of(values, counts, percent, 30_000)
+    assert on_grid.grid is not None
+    monkeypatch.setattr(stats, "GRID_FROM", 10**9)
+    exact = stats._Tail.of(values, counts, percent, 30_000)
+    assert exact.grid is None
+    totals = drawn @ counts
+    assert on_grid.percentiles(drawn, totals) == pytest.approx(exact.percentiles(drawn, totals), rel=0.01)
+
+
+@pytest.mark.parametrize("statistic", [stats.mean, stats.percentile(50), stats.percentile(99)])
+def test_the_limit_of_the_bootstrap_is_the_bootstrap(
+    statistic: stats.Statistic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many values both intervals agree to a tenth of their width."""
+    values = np.random.default_rng(5).gamma(4, 25, stats.LARGE)
+    limit = stats.bootstrap_interval(values, statistic)
+    monkeypatch.setattr(stats, "LARGE", 10**9)
+    drawn = stats.bootstrap_interval(values, statistic)
+    assert limit is not None
+    assert drawn is not None
+    assert limit == pytest.approx(drawn, abs=0.15 * (drawn[1] - drawn[0]))
 
 
 def test_one_dominant_request_deepens_the_search() -> None:

@@ -5,11 +5,16 @@ quantiles of the statistic over resamples. Gaps between tokens of one request ar
 resampled with all their gaps (the cluster bootstrap: Davison and Hinkley 1997, part 3.8). A throughput is resampled in
 blocks of time (Künsch 1989), wrapped around at the window's end so that no part counts less (Politis and Romano 1992).
 No interval tells of what the sample never saw: a p99 from few requests stays too narrow, which is a doubt of its own.
+
+With LARGE values and more, drawing is replaced by what it tends to: the mean of a resample is normal with the standard error
+of the mean, and a percentile of a resample is an order statistic whose rank is binomial (Efron 1979, Ann. Stat. 7, part 3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +29,11 @@ CONFIDENCE = 0.95
 SLICES_MIN = 20
 SLICES = 60
 """Into how many equal slices of time a window is cut: enough to resample, few enough for each to hold many events."""
+
+LARGE = 10_000
+"""Values from which on the limit of the bootstrap stands for it: the difference is far under the interval's own error."""
+GRID_FROM, GRID = 4096, 128
+"""From how many values the tail of pooled resamples is weighed on a grid of ranks, and how fine that is."""
 
 _BATCH = 2_000_000
 """How many resampled values are held at once, so that memory stays bounded."""
@@ -115,13 +125,20 @@ def mean(rows: Floats) -> Floats:
     return found
 
 
+@dataclass(frozen=True)
+class Percentile:
+    """That percentile of each row, interpolated linearly."""
+
+    percent: float
+
+    def __call__(self, rows: Floats) -> Floats:
+        """Of the last axis."""
+        return np.asarray(np.percentile(rows, self.percent, axis=-1), dtype=np.float64)
+
+
 def percentile(percent: float) -> Statistic:
-    """A statistic: that percentile of each row, interpolated linearly."""
-
-    def of_rows(rows: Floats) -> Floats:
-        return np.asarray(np.percentile(rows, percent, axis=-1), dtype=np.float64)
-
-    return of_rows
+    """A statistic: that percentile of each row."""
+    return Percentile(percent)
 
 
 def bootstrap_interval(
@@ -135,12 +152,26 @@ def bootstrap_interval(
     """The percentile interval of a statistic of independent values (one a request). None for fewer than two."""
     if values.size < 2:
         return None
+    if values.size >= LARGE and (statistic is mean or isinstance(statistic, Percentile)):
+        return _limit(values, statistic, confidence)
     rng = np.random.default_rng(seed)
     found = [
         statistic(values[rng.integers(0, values.size, size=(rows, values.size))])
         for rows in _batches(resamples, values.size)
     ]
     return _quantiles(np.concatenate(found), confidence)
+
+
+def _limit(values: Floats, statistic: Statistic, confidence: float) -> Interval:
+    """The interval that the bootstrap of many values tends to."""
+    z, n = NormalDist().inv_cdf((1 + confidence) / 2), values.size
+    if not isinstance(statistic, Percentile):
+        middle, error = float(values.mean()), float(values.std(ddof=1)) / n**0.5
+        return middle - z * error, middle + z * error
+    share = statistic.percent / 100
+    reach = z * (share * (1 - share) / n) ** 0.5
+    low, high = np.quantile(values, np.clip([share - reach, share + reach], 0, 1)).tolist()
+    return low, high
 
 
 def clustered_interval(
@@ -155,41 +186,75 @@ def clustered_interval(
     """The interval of the mean (`percent` None) or a percentile of values pooled over requests, requests resampled.
 
     `values` lie request after request, `counts` of them for each. Percentiles of resamples are the inverse of the
-    distribution function, without interpolation. None for fewer than two requests that have values.
+    distribution function, without interpolation; of many values, interpolated between ranks a 128th of the tail apart.
+    None for fewer than two requests that have values.
     """
     counts = counts[counts > 0]
     if counts.size < 2:
         return None
     rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(counts.size, np.full(counts.size, 1 / counts.size), size=resamples).astype(np.float64)
-    totals = drawn @ counts
-    if percent is None:
-        sums = np.add.reduceat(values, np.cumsum(counts) - counts)
-        return _quantiles(drawn @ sums / totals, confidence)
-    return _quantiles(_pooled_percentiles(values, counts, percent, drawn, totals), confidence)
+    weights = counts.astype(np.float64)
+    found = []
+    tail = None if percent is None else _Tail.of(values, counts, percent)
+    sums = np.add.reduceat(values, np.cumsum(counts) - counts) if tail is None else None
+    for rows in _batches(resamples, counts.size):
+        # how often each request is drawn: what a multinomial gives, drawn faster
+        picks = rng.integers(0, counts.size, size=(rows, counts.size)) + counts.size * np.arange(rows)[:, None]
+        drawn = np.bincount(picks.ravel(), minlength=rows * counts.size).reshape(rows, -1).astype(np.float64)
+        totals = drawn @ weights
+        if sums is not None:
+            found.append(drawn @ sums / totals)
+        elif tail is not None:
+            found.append(tail.percentiles(drawn, totals))
+    return _quantiles(np.concatenate(found), confidence)
 
 
-def _pooled_percentiles(values: Floats, counts: Ints, percent: float, drawn: Floats, totals: Floats) -> Floats:
-    """That percentile of the pooled values in each resample; `drawn` says how often each request was drawn.
+@dataclass(frozen=True)
+class _Tail:
+    """The top of pooled values, highest first, with the request that each belongs to; `grid` are the ranks at which what
+    lies above is added up, where there are too many values to keep each sum."""
 
-    Only the top of the sorted values is weighed, as deep as the percentile needs: a p99 looks at a few percent.
-    """
-    order = np.argsort(values)[::-1]
-    owners = np.repeat(np.arange(counts.size), counts)[order]
-    above = totals * (100 - percent) / 100
-    depth = int(min(values.size, max(100, 4 * values.size * (1 - percent / 100))))
-    while True:
-        found = np.full(totals.size, np.nan)
-        start = 0
-        for rows in _batches(totals.size, depth):
-            weights = np.cumsum(drawn[start : start + rows, owners[:depth]], axis=1)
-            beyond = weights > above[start : start + rows, None]
-            hit = beyond.any(axis=1)
-            found[start : start + rows][hit] = values[order[np.argmax(beyond[hit], axis=1)]]
-            start += rows
-        if depth == values.size or not np.isnan(found).any():
+    values: Floats
+    owners: Ints
+    percent: float
+    complete: bool
+    grid: Ints | None
+    parent: tuple[Floats, Ints]
+
+    @classmethod
+    def of(cls, values: Floats, counts: Ints, percent: float, depth: int | None = None) -> _Tail:
+        """As deep as the percentile needs: a p99 looks at a few percent."""
+        if depth is None:
+            depth = max(100, int(4 * values.size * (1 - percent / 100)))
+        depth = min(values.size, depth)
+        top = np.argpartition(values, values.size - depth)[values.size - depth :]
+        top = top[np.argsort(values[top])[::-1]]
+        owners = np.searchsorted(np.cumsum(counts), top, side="right")
+        grid = np.linspace(0, depth, GRID + 1).round().astype(np.int64) if depth > GRID_FROM else None
+        return cls(values[top], owners, percent, depth == values.size, grid, (values, counts))
+
+    def percentiles(self, drawn: Floats, totals: Floats) -> Floats:
+        """The percentile of each resample: the inverse of its distribution function (on the grid, between two ranks)."""
+        beyond = totals * (100 - self.percent) / 100
+        if self.grid is None:
+            weights = np.cumsum(drawn[:, self.owners], axis=1)
+        else:
+            # row by row: a product of matrices would have BLAS spin on all cores, beside an engine that needs them
+            sums = [np.add.reduceat(row[self.owners], self.grid[:-1]) for row in drawn]
+            weights = np.cumsum(np.array(sums), axis=1)
+        hit = weights > beyond[:, None]
+        if not self.complete and not hit.any(axis=1).all():
+            return _Tail.of(*self.parent, self.percent, 2 * self.values.size).percentiles(drawn, totals)
+        at = hit.argmax(axis=1)
+        if self.grid is None:
+            found: Floats = self.values[at]
             return found
-        depth = min(values.size, 2 * depth)
+        after = weights[np.arange(at.size), at]
+        before = np.where(at > 0, weights[np.arange(at.size), np.maximum(at - 1, 0)], 0.0)
+        share = (beyond - before) / np.maximum(after - before, 1)
+        rank = self.grid[at] + share * (self.grid[at + 1] - self.grid[at])
+        between: Floats = self.values[np.minimum(rank.astype(np.int64), self.values.size - 1)]
+        return between
 
 
 def rate_interval(

@@ -1,0 +1,299 @@
+"""servebench and other load generators side by side, each as its users run it, against a server whose schedule is known.
+
+    python tests/bench/compare.py [--peers FOLDER] [--tokenizer FOLDER] [--only servebench,guidellm] [--levels 64,1000]
+
+FOLDER is what `install_peers.sh` filled; the tokenizer is a folder that transformers reads, without which most peers do not
+start. Prints a Markdown table. A cell is what the tool reports less the truth of the same requests, so it holds on a busy
+machine too, but what a client costs and how late it is then also tells of the others: the load average stands beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from truth import server
+
+TIMEOUT_S = 240
+SAMPLE_S = 0.1
+
+
+@dataclass(frozen=True)
+class Level:
+    """`streams` at once, `requests` in all, and the server's schedule."""
+
+    streams: int
+    requests: int
+    ttft_us: int
+    itl_us: int
+    tokens: int
+
+
+LEVELS = {
+    64: Level(64, 320, 100_000, 20_000, 64),
+    500: Level(500, 1500, 200_000, 50_000, 64),
+    1000: Level(1000, 3000, 500_000, 50_000, 64),
+    5000: Level(5000, 10_000, 500_000, 200_000, 32),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a tool is given."""
+
+    port: int
+    level: Level
+    folder: Path
+    tokenizer: str
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a tool says: mean and p99 in milliseconds; None where it says nothing."""
+
+    ttft_mean: float | None
+    ttft_p99: float | None
+    itl_mean: float | None
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A load generator: its command, and how its answer is read."""
+
+    name: str
+    words: Callable[[Run], Sequence[str]]
+    read: Callable[[Run], Reported]
+
+
+def _servebench(run: Run) -> list[str]:
+    level = run.level
+    return [
+        *(sys.executable, "-m", "servebench", "engine=openai", "launch=attach", f"launch.base_url={run.url}/v1"),
+        *(
+            "model.name=truth",
+            "tracking=none",
+            "telemetry.enabled=false",
+            "workload=unique",
+            "workload.input_tokens=64",
+        ),
+        *(f"workload.output_tokens={level.tokens}", f"load.concurrency=[{level.streams}]"),
+        *(f"load.requests={level.requests}", "load.warmup_requests=0", f"study.dir={run.folder}", "study.name=s"),
+    ]
+
+
+def _read_servebench(run: Run) -> Reported:
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    (path,) = run.folder.glob("s/*/requests.parquet")
+    table = pq.read_table(path).to_pandas()
+    ok = table[(table.outcome == "ok") & ~table.warmup]
+    ttft = (ok.first_event_ns - ok.sent_ns) / 1e6
+    gaps = np.concatenate([np.diff(stamps) for stamps in ok.event_ns]) / 1e6
+    return Reported(float(ttft.mean()), float(np.percentile(ttft, 99)), float(gaps.mean()))
+
+
+def _vllm(run: Run) -> list[str]:
+    level = run.level
+    return [
+        *("bench", "serve", "--backend", "openai-chat", "--base-url", run.url, "--endpoint", "/v1/chat/completions"),
+        *("--model", "truth", "--tokenizer", run.tokenizer, "--dataset-name", "random", "--random-input-len", "64"),
+        *("--random-output-len", str(level.tokens), "--num-prompts", str(level.requests), "--ignore-eos"),
+        *("--max-concurrency", str(level.streams), "--save-result", "--result-dir", str(run.folder)),
+        *("--result-filename", "r.json", "--disable-tqdm"),
+    ]
+
+
+def _read_vllm(run: Run) -> Reported:
+    found = json.loads((run.folder / "r.json").read_text())
+    return Reported(found["mean_ttft_ms"], found["p99_ttft_ms"], found["mean_itl_ms"])
+
+
+def _guidellm(run: Run) -> list[str]:
+    level = run.level
+    return [
+        *("benchmark", "run", "--target", run.url, "--model", "truth", "--processor", run.tokenizer),
+        *("--profile", "concurrent", "--rate", str(level.streams), "--max-requests", str(level.requests)),
+        *("--data", f"prompt_tokens=64,output_tokens={level.tokens}", "--outputs", "json"),
+        *("--output-dir", str(run.folder)),
+    ]
+
+
+def _read_guidellm(run: Run) -> Reported:
+    (path,) = run.folder.glob("*.json")
+    metrics = json.loads(path.read_text())["benchmarks"][0]["metrics"]
+    ttft, itl = metrics["time_to_first_token_ms"]["successful"], metrics["inter_token_latency_ms"]["successful"]
+    return Reported(ttft["mean"], ttft["percentiles"]["p99"], itl["mean"])
+
+
+def _aiperf(run: Run) -> list[str]:
+    level = run.level
+    return [
+        *("profile", "--model", "truth", "--url", run.url, "--endpoint-type", "chat", "--streaming"),
+        *("--tokenizer", run.tokenizer, "--concurrency", str(level.streams), "--request-count", str(level.requests)),
+        *("--synthetic-input-tokens-mean", "64", "--output-tokens-mean", str(level.tokens)),
+        *("--artifact-dir", str(run.folder), "--ui", "none"),
+    ]
+
+
+def _read_aiperf(run: Run) -> Reported:
+    path = next(run.folder.rglob("profile_export_aiperf.json"))
+    found = json.loads(path.read_text())
+    found = found.get("records", found)
+    return Reported(
+        found["time_to_first_token"]["avg"], found["time_to_first_token"]["p99"], found["inter_token_latency"]["avg"]
+    )
+
+
+def tools(peers: Path | None) -> list[Tool]:
+    """servebench, and the peers that are installed."""
+    found = [Tool("servebench", _servebench, _read_servebench)]
+
+    def add(name: str, program: str, words: Callable[[Run], list[str]], read: Callable[[Run], Reported]) -> None:
+        if peers is not None and (peers / name / "bin" / program).exists():
+            path = str(peers / name / "bin" / program)
+            found.append(Tool(name, lambda run: [path, *words(run)], read))
+
+    add("guidellm", "guidellm", _guidellm, _read_guidellm)
+    add("aiperf", "aiperf", _aiperf, _read_aiperf)
+    add("vllm", "vllm", _vllm, _read_vllm)
+    return found
+
+
+class Memory(threading.Thread):
+    """The most that a process and its descendants held at once: resident bytes, shared pages counted each time."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.root = psutil.Process(pid)
+        self.most = 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Sample until told to stop."""
+        while not self.over.wait(SAMPLE_S):
+            total = 0
+            try:
+                for process in [self.root, *self.root.children(recursive=True)]:
+                    total += process.memory_info().rss
+            except psutil.Error:
+                continue
+            self.most = max(self.most, total)
+
+
+def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | str:
+    """One run of a tool; a line of text when it failed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "out").mkdir()
+        with server(folder, level.ttft_us, level.itl_us, level.tokens) as (port, truth_file):
+            run = Run(port, level, folder / "out", tokenizer)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            began_ns = time.time_ns()
+            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+            with subprocess.Popen(
+                tool.words(run), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=environment
+            ) as process:
+                memory = Memory(process.pid)
+                memory.start()
+                try:
+                    said, _ = process.communicate(timeout=TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    return f"not done after {TIMEOUT_S} s"
+                finally:
+                    memory.over.set()
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            if process.returncode != 0:
+                lines = said.decode(errors="replace").strip().splitlines()
+                return f"exit code {process.returncode}: {lines[-1] if lines else ''}"
+            try:
+                reported = tool.read(run)
+            except (KeyError, ValueError, OSError, StopIteration) as error:
+                return f"its answer could not be read: {error!r}"
+        lines = [line.split() for line in truth_file.read_text().splitlines()]
+        stamps = [[int(field) for field in fields[1:]] for fields in lines]
+        true_ttft = sum(s[1] - s[0] for s in stamps) / len(stamps) / 1e6
+        true_itl = sum(s[-1] - s[1] for s in stamps) / sum(len(s) - 2 for s in stamps) / 1e6
+        ordered = sorted((s[1] - s[0]) / 1e6 for s in stamps)
+        events = sum(len(s) - 1 for s in stamps)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        span_s = (max(s[-1] for s in stamps) - min(s[0] for s in stamps)) / 1e9
+        return {
+            "ttft_error_ms": None if reported.ttft_mean is None else reported.ttft_mean - true_ttft,
+            "ttft_p99_error_ms": None
+            if reported.ttft_p99 is None
+            else reported.ttft_p99 - ordered[int(0.99 * len(ordered))],
+            "itl_error_ms": None if reported.itl_mean is None else reported.itl_mean - true_itl,
+            "cpu_s": cpu_s,
+            "events": events,
+            "tokens_s": events / span_s,
+            "memory_mb": memory.most / 2**20,
+            "first_request_s": (min(s[0] for s in stamps) - began_ns) / 1e9,
+        }
+
+
+def table(chosen: Sequence[Tool], level: Level, tokenizer: str) -> str:
+    """All tools at one level, as Markdown."""
+    lines = [
+        f"{level.streams} streams, {level.requests} requests, TTFT {level.ttft_us / 1000:g} ms, "
+        f"ITL {level.itl_us / 1000:g} ms, {level.tokens} tokens",
+        "",
+        "| client | TTFT error, mean / p99 ms | ITL error, mean ms | CPU an event, us | tokens/s drawn | memory, MB | "
+        "first request after, s | load average |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for tool in chosen:
+        alone = once(tool, Level(1, 1, 1000, 1000, 8), tokenizer)
+        idle_s = alone["cpu_s"] if isinstance(alone, dict) else 0.0
+        found = once(tool, level, tokenizer)
+        busy = os.getloadavg()[0]
+        if isinstance(found, str):
+            lines.append(f"| {tool.name} | {found[:100]} | | | | | | {busy:.1f} |")
+            continue
+        cpu_us = 1e6 * (found["cpu_s"] - (idle_s or 0.0)) / found["events"]
+        lines.append(
+            f"| {tool.name} | {_signed(found['ttft_error_ms'])} / {_signed(found['ttft_p99_error_ms'])} "
+            f"| {_signed(found['itl_error_ms'])} | {cpu_us:.3g} | {found['tokens_s']:.0f} "
+            f"| {found['memory_mb']:.0f} | {found['first_request_s']:.1f} | {busy:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.3f}" if abs(value) < 1 else f"{value:+.1f}"
+
+
+def main() -> None:
+    """Measure and print."""
+    words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    words.add_argument("--peers", type=Path, default=os.environ.get("SERVEBENCH_PEERS"))
+    words.add_argument("--tokenizer", default=os.environ.get("SERVEBENCH_TOKENIZER", "gpt2"))
+    words.add_argument("--only", default="")
+    words.add_argument("--levels", default="64,1000")
+    asked = words.parse_args()
+    names = [name for name in asked.only.split(",") if name]
+    chosen = [tool for tool in tools(asked.peers and Path(asked.peers)) if not names or tool.name in names]
+    for streams in asked.levels.split(","):
+        sys.stdout.write(table(chosen, LEVELS[int(streams)], asked.tokenizer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""servebench measured by itself (`make bench`): how exact and how cheap its client is, and how fast its summary.
+
+Needs a C compiler for the server whose schedule is known. The limits hold on a machine that is otherwise idle; on a busy
+one the tests say so and skip, for they would tell of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+def needs_quiet() -> None:
+    """A machine at work tells of its work."""
+    load = os.getloadavg()[0]
+    cores = len(os.sched_getaffinity(0))
+    if load > cores / 2:
+        pytest.skip(f"the load average is {load:.1f} on {cores} cores")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("streams", "ttft_us", "itl_us", "tokens"),
+    [(1, 50_000, 10_000, 100), (64, 100_000, 20_000, 100), (1000, 500_000, 50_000, 100), (5000, 500_000, 200_000, 30)],
+)
+def test_error_and_cost(streams: int, ttft_us: int, itl_us: int, tokens: int) -> None:
+    """TTFT and ITL within 0.05 ms in the mean and 0.3 ms at p99; at 64 streams and more at most 12 us of CPU an event."""
+    import truth
+
+    needs_quiet()
+    found = truth.measure(streams=streams, ttft_us=ttft_us, itl_us=itl_us, tokens=tokens, rounds=2)
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    assert found["failed"] == 0
+    assert found["requests"] == 2 * streams
+    for name in ("ttft", "itl"):
+        assert abs(found[f"{name}_error_ms_mean"]) < 0.05
+        assert found[f"{name}_error_ms_p99"] < 0.3
+    if streams >= 1000:
+        assert found["cpu_us_an_event"] < 12
+
+
+@needs_compiler
+def test_capacity_in_a_flood() -> None:
+    """One process takes in what the server can give."""
+    import truth
+
+    needs_quiet()
+    found = truth.measure(streams=64, ttft_us=1000, itl_us=0, tokens=5000, rounds=4)
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    assert found["failed"] == 0
+    assert found["events_s"] > 150_000
+
+
+def test_summary_of_ten_million_events() -> None:
+    """Under ten seconds and two gigabytes, its records with it."""
+    done = subprocess.run([sys.executable, HERE / "summary.py"], capture_output=True, text=True, check=True)
+    sys.stdout.write(done.stdout)
+    found = json.loads(done.stdout)
+    assert found["events"] == 10_000_000
+    assert found["row_s"] + found["intervals_s"] < 10
+    assert found["peak_mb"] < 2000
+
+
+@needs_compiler
+@pytest.mark.skipif("SERVEBENCH_PEERS" not in os.environ, reason="SERVEBENCH_PEERS names no folder of installed peers")
+def test_no_peer_is_more_exact() -> None:
+    """Side by side in one run: what others report is further from the truth."""
+    import compare
+
+    needs_quiet()
+    level = compare.LEVELS[500]
+    errors = {}
+    for tool in compare.tools(Path(os.environ["SERVEBENCH_PEERS"])):
+        found = compare.once(tool, level, os.environ.get("SERVEBENCH_TOKENIZER", "gpt2"))
+        if isinstance(found, dict) and found["ttft_error_ms"] is not None:
+            errors[tool.name] = abs(found["ttft_error_ms"])
+    sys.stdout.write(json.dumps(errors) + "\n")
+    assert len(errors) > 1
+    assert min(errors, key=lambda name: errors[name]) == "servebench"
