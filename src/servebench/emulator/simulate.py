@@ -124,9 +124,7 @@ class _Loop:
         assert asked.first_s is not None
         self._open -= 1
         sent_s = self._started.pop(asked.key)
-        self._done.append(
-            Timed(sent_s=sent_s, first_s=asked.first_s, last_s=now_s, tokens=asked.answer_tokens)
-        )
+        self._done.append(Timed(sent_s=sent_s, first_s=asked.first_s, last_s=now_s, tokens=asked.answer_tokens))
         self._start(now_s)
 
 

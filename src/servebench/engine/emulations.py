@@ -23,9 +23,7 @@ VLLM = Emulation(
     loading=(
         Loading(line="INFO [utils.py] non-default args: (emulated)", seconds=6.0),
         Loading(line="INFO [gpu_model_runner.py] Starting to load model", seconds=2.0),
-        Loading(
-            line="INFO [default_loader.py] Loading weights took {gb} GB at 2 GB/s", seconds_per_gb=DISK_S_PER_GB
-        ),
+        Loading(line="INFO [default_loader.py] Loading weights took {gb} GB at 2 GB/s", seconds_per_gb=DISK_S_PER_GB),
         Loading(line="INFO [monitor.py] Initial profiling/warmup run took some seconds", seconds=8.0),
         Loading(line="INFO [gpu_model_runner.py] Graph capturing finished in some seconds", seconds=7.0),
         Loading(line="INFO [core.py] init engine (profile, create kv cache, warmup model) took some seconds"),
@@ -34,15 +32,7 @@ VLLM = Emulation(
     out_of_memory_line="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (emulated)",
     metric_labels='model_name="{model}",engine="0"',
     metrics={
-        "vllm:num_requests_running": "running",
-        "vllm:num_requests_waiting": "waiting",
-        "vllm:kv_cache_usage_perc": "kv_usage",
-        "vllm:prefix_cache_queries_total": "prefix_queries",
-        "vllm:prefix_cache_hits_total": "prefix_hits",
-        "vllm:prompt_tokens_total": "prompt_tokens",
-        "vllm:prompt_tokens_cached_total": "cached_tokens",
-        "vllm:generation_tokens_total": "generation_tokens",
-        "vllm:num_preemptions_total": "preemptions",
+        "vllm:prompt_tokens_cached_total": "prefix_cache_hits_tokens",
         "vllm:request_success_total": "requests",
         "vllm:time_to_first_token_seconds": "ttft",
         "vllm:e2e_request_latency_seconds": "e2e",
@@ -74,14 +64,7 @@ SGLANG = Emulation(
     out_of_memory_line="RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. (emulated)",
     metric_labels='model_name="{model}",engine_type="unified",tp_rank="0",pp_rank="0"',
     metrics={
-        "sglang:num_running_reqs": "running",
-        "sglang:num_queue_reqs": "waiting",
-        "sglang:token_usage": "kv_usage",
         "sglang:cache_hit_rate": "hit_rate",
-        "sglang:cached_tokens_total": "cached_tokens",
-        "sglang:prompt_tokens_total": "prompt_tokens",
-        "sglang:generation_tokens_total": "generation_tokens",
-        "sglang:num_retracted_requests_total": "preemptions",
         "sglang:num_requests_total": "requests",
         "sglang:time_to_first_token_seconds": "ttft",
         "sglang:e2e_request_latency_seconds": "e2e",
@@ -107,9 +90,7 @@ TRTLLM = Emulation(
     strict_fields=400,
     loading=(
         Loading(line="[TRT-LLM] [I] Prefetching {gb} GB checkpoint files.", seconds=8.0),
-        Loading(
-            line="[TRT-LLM] [I] Loading safetensors weights in parallel: done", seconds_per_gb=DISK_S_PER_GB
-        ),
+        Loading(line="[TRT-LLM] [I] Loading safetensors weights in parallel: done", seconds_per_gb=DISK_S_PER_GB),
         Loading(line="[TRT-LLM] [I] [Autotuner] Autotuning process starts ...", seconds=1.0),
         Loading(line="[TRT-LLM] [I] [Autotuner] Autotuning process ends", seconds=25.0),
         Loading(line="[TRT-LLM] [I] Creating CUDA graph instances for 8 batch sizes.", seconds=12.0),
@@ -122,7 +103,6 @@ TRTLLM = Emulation(
         "trtllm_time_to_first_token_seconds": "ttft",
         "trtllm_e2e_request_latency_seconds": "e2e",
         "trtllm_kv_cache_hit_rate": "hit_rate",
-        "trtllm_kv_cache_utilization": "kv_usage",
     },
     metric_labels='model_name="{model}",engine_type="undefined"',
 )
