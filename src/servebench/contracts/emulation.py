@@ -42,25 +42,26 @@ class Loading:
 class Emulation:
     """How an engine behaves where a client can see it.
 
-    Scheduling: at most `max_num_seqs` run at once; a step computes at most `token_budget` tokens; `.._big` on cards of
-    BIG_GPU_GB and more. `chunked_prefill` cuts
-    prompts to that budget, `mixed_steps` lets a step decode and prefill at once (else prompts go first). `reserve_output`
-    admits a request only when its longest answer fits (nothing is ever preempted then). `longest_prefix_first` orders
-    the queue by what is cached. `batch_sizes` are captured: a decode batch is padded to the next one and larger ones run
-    eagerly. `queue_limit` requests may wait (null: any number), then `overload` says what happens; `queue_limit_flag` is the engine's flag for that number.
+    Scheduling: at most `max_num_seqs` run at once; a step computes at most `token_budget` tokens; `.._big` on cards
+    of BIG_GPU_GB and more. `chunked_prefill` cuts prompts to that budget, `mixed_steps` lets a step decode and
+    prefill at once (else prompts go first). `reserve_output` admits a request only when its longest answer fits
+    (nothing is ever preempted then). `longest_prefix_first` orders the queue by what is cached. `batch_sizes` are
+    captured: a decode batch is padded to the next one and larger ones run eagerly. `queue_limit` requests may wait
+    (null: any number), then `overload` says what happens; `queue_limit_flag` is the engine's flag for that number.
 
-    Costs: `step_overhead_ms` a step, `sequence_overhead_ms` for each sequence in it, `request_overhead_ms` of front end
-    for each request, one after another; `memory_efficiency` and `compute_efficiency` are shares of the data sheet's rates.
-    `structured_ms` for each sequence whose answer a schema constrains.
+    Costs: `step_overhead_ms` a step, `sequence_overhead_ms` for each sequence in it, `request_overhead_ms` of front
+    end for each request, one after another; `memory_efficiency` and `compute_efficiency` are shares of the data
+    sheet's rates. `structured_ms` for each sequence whose answer a schema constrains.
 
-    Speech: see `FirstChunk`; `finish_alone` sends the finish reason in a chunk of its own; `usage` says where usage is: in
-    a chunk of its own when asked for, in the finish chunk always, or nowhere; `cached_tokens` whether it tells of the
-    prefix cache; `line_end` is between an event's JSON and its end of line. `strict_fields` refuses unknown body fields with this status.
-    `loading_status` is what requests get before the engine is ready; null: nobody listens until then.
+    Speech: see `FirstChunk`; `finish_alone` sends the finish reason in a chunk of its own; `usage` says where usage
+    is: in a chunk of its own when asked for, in the finish chunk always, or nowhere; `cached_tokens` whether it tells
+    of the prefix cache; `zero_usage` puts a usage of zeros into every chunk of a completion; `line_end` is between an
+    event's JSON and its end of line. `strict_fields` refuses unknown body fields with this status. `loading_status`
+    is what requests get before the engine is ready; null: nobody listens until then.
 
-    `metrics` maps a metric's name to `running`, `waiting`, `kv_usage`, `prompt_tokens`, `generation_tokens`,
-    `cached_tokens`, `prefix_queries`, `prefix_hits`, `hit_rate`, `preemptions`, `requests`, `ttft` or `e2e` (histograms);
-    `metric_labels` goes into each line, with `{model}` for the model.
+    Metrics that the engine's class names in `metrics` are served under those names. `metrics` here adds others: a name to
+    a word of `contracts.telemetry.VOCABULARY`, or to `prompt_tokens_computed`, `hit_rate`, `requests`, `ttft` or `e2e`
+    (histograms of seconds). `metric_labels` goes into each line, with `{model}` for the model.
     """
 
     max_num_seqs: int = 256
@@ -72,6 +73,7 @@ class Emulation:
     reserve_output: bool = False
     longest_prefix_first: bool = False
     prefix_cache: PrefixCache = "blocks"
+    prefix_cache_default: bool = True
     block_tokens: int = 16
     batch_sizes: tuple[int, ...] = ()
     queue_limit: int | None = None
@@ -92,6 +94,7 @@ class Emulation:
     usage: Literal["asked", "finish", "never"] = "asked"
     completion_usage: Literal["asked", "finish", "never"] = "asked"
     cached_tokens: bool = True
+    zero_usage: bool = False
     line_end: str = ""
     error_shape: Literal["nested", "flat", "detail"] = "nested"
     strict_fields: int | None = None
@@ -151,11 +154,14 @@ class EmulationSpec:
     health_path: str | None = "/health"
     metrics_path: str | None = "/metrics"
     version_path: str | None = None
+    reset_path: str | None = None
+    settings_paths: tuple[str, ...] = ()
     tokenize_path: str | None = None
     sends_done: bool = True
     model_checked: bool = True
     schema_enforced: bool = True
     exact_output: Mapping[str, object] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
     model: Mapping[str, object] = field(default_factory=dict)
     gpu: Mapping[str, object] = field(default_factory=dict)
     tensor_parallel: int = 1

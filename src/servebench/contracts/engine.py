@@ -133,6 +133,10 @@ class Engine:
             if line.startswith("engine.") and not line.startswith("engine.executable")
         ]
 
+    def emulated_as(self, context: LaunchContext) -> Emulation:
+        """The emulation under these settings, where they change more than the shared keys tell (a mode of its own)."""
+        return self.emulation
+
     def prepare(self, context: LaunchContext, say: Say) -> None:
         """Bring what the command needs (a model file). May take long and say so. Raises EngineError."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from os.path import commonprefix
 from typing import Any, Protocol
 
 from servebench.emulator.text import CHARACTERS, count
@@ -338,8 +337,20 @@ def _shared(edge: str, text: str, start: int) -> int:
     """How many characters of an edge the text shares from `start` on, in whole tokens."""
     if text.startswith(edge, start):
         return len(edge)
-    length = len(commonprefix((edge, text[start : start + len(edge)])))
+    length = common(edge, text[start : start + len(edge)])
     return length - length % CHARACTERS
+
+
+def common(one: str, other: str) -> int:
+    """How many characters two texts share at the front."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class SlotMemory:
@@ -360,7 +371,7 @@ class SlotMemory:
     def _best(self, text: str) -> tuple[int | None, int]:
         best: tuple[int | None, int] = (next(iter(self._free), None), 0)
         for slot in self._free if self._shared else ():
-            length = len(commonprefix((self._texts[slot], text))) // CHARACTERS
+            length = common(self._texts[slot], text) // CHARACTERS
             if length > best[1]:
                 best = (slot, length)
         return best

@@ -21,6 +21,9 @@ from servebench.emulator.cost import Step, StepCost, kv_tokens
 PREFIX_ORDER_MAX = 128
 """A longer queue is served first come, first served, as SGLang does: looking each request up would cost too much."""
 
+DRAFTED = 4
+"""Tokens that a draft proposes for a step, where there is one."""
+
 TTFT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 E2E_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
 
@@ -78,6 +81,10 @@ class Totals:
     cached_tokens: int = 0
     preemptions: int = 0
     rejected: int = 0
+    admitted: int = 0
+    queue_s: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
     steps: int = 0
     ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
     e2e: Histogram = field(default_factory=lambda: Histogram(E2E_BUCKETS_S))
@@ -95,7 +102,8 @@ class Running:
 def memory_of(spec: EmulationSpec, capacity: int, running_max: int) -> Memory:
     """The memory that the engine has, with its prefix cache unless that is turned off."""
     own = spec.emulation
-    shared = own.prefix_cache != "none" if spec.prefix_caching is None else spec.prefix_caching
+    asked = own.prefix_cache_default if spec.prefix_caching is None else spec.prefix_caching
+    shared = asked and own.prefix_cache != "none"
     if own.prefix_cache == "slots":
         return SlotMemory(running_max, capacity, shared=shared)
     if own.prefix_cache == "radix" and shared:
@@ -115,7 +123,8 @@ class Core:
         self.running_max = spec.max_num_seqs or usual
         self.budget = self.own.token_budget_big if big and self.own.token_budget_big else self.own.token_budget
         self.queue_max = spec.queue_limit if spec.queue_limit is not None else self.own.queue_limit
-        self.memory = memory_of(spec, kv_tokens(spec, cost.shape), self.running_max)
+        self._spec = spec
+        self.memory = self._fresh_memory()
         self.totals = Totals()
         self.arriving: deque[Asked] = deque()
         self.waiting: deque[Asked] = deque()
@@ -123,9 +132,20 @@ class Core:
         self.decoding: list[Asked] = []
         self._speculative = max(1.0, spec.speculative_tokens)
         self._front_free_s = 0.0
+        self._now_s = 0.0
         self._rng = random.Random(spec.seed)
 
+    def _fresh_memory(self) -> Memory:
+        return memory_of(self._spec, kv_tokens(self._spec, self.cost.shape), self.running_max)
+
     # what a driver tells
+
+    def reset_cache(self) -> bool:
+        """Empty the prefix cache; false while requests run."""
+        if self.in_engine():
+            return False
+        self.memory = self._fresh_memory()
+        return True
 
     def full(self) -> bool:
         """Whether the queue takes no more."""
@@ -171,6 +191,7 @@ class Core:
 
     def begin(self, now_s: float) -> Running | None:
         """Decide the step that begins now; None when there is nothing to do."""
+        self._now_s = now_s
         while self.arriving and self.arriving[0].ready_s <= now_s:
             self.waiting.append(self.arriving.popleft())
         own = self.own
@@ -208,6 +229,8 @@ class Core:
         asked.credit += self._speculative * (0.6 + 0.8 * self._rng.random())
         whole = max(1, int(asked.credit))
         asked.credit -= whole
+        self.totals.drafted += DRAFTED
+        self.totals.accepted += min(DRAFTED, whole - 1)
         return min(whole, left)
 
     def _grows(self, asked: Asked) -> bool:
@@ -296,6 +319,8 @@ class Core:
         if asked.cached is None:
             asked.cached = holding.cached
             self.totals.cached_tokens += holding.cached
+            self.totals.admitted += 1
+            self.totals.queue_s += self._now_s - asked.arrived_s
         self.prefilling.append(asked)
         return True
 

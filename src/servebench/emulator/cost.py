@@ -224,7 +224,7 @@ def _fitted(profile: Profile, step: Step) -> float:
     spent = profile.decode_ms + profile.sequence_ms * (sequences - 1) ** profile.exponent
     if profile.wide_from is not None and sequences >= profile.wide_from:
         spent += profile.wide_ms + profile.wide_sequence_ms * sequences
-    return (spent + step.prompt * profile.prompt_token_ms) * MS
+    return float(spent + step.prompt * profile.prompt_token_ms) * MS
 
 
 def kv_tokens(spec: EmulationSpec, shape: Shape) -> int:

@@ -7,23 +7,26 @@ from itertools import accumulate
 
 from servebench.emulator.core import Core, Histogram
 
-COUNTERS = frozenset(
-    {"prompt_tokens", "generation_tokens", "cached_tokens", "prefix_queries", "prefix_hits", "preemptions", "requests"}
-)
+GAUGES = frozenset({"requests_running", "requests_waiting", "kv_cache_usage", "hit_rate"})
 
 
 def facts(core: Core) -> dict[str, float | Histogram]:
-    """What is known of the engine at this moment, by the names that an `Emulation` uses."""
+    """What is known of the engine at this moment: words of `contracts.telemetry.VOCABULARY`, and what only `Emulation`s
+    name: `prompt_tokens_computed`, `hit_rate`, `requests` and the histograms `ttft` and `e2e`."""
     totals = core.totals
     return {
-        "running": core.in_engine(),
-        "waiting": core.queued(),
-        "kv_usage": core.memory.used() / core.memory.capacity,
+        "requests_running": core.in_engine(),
+        "requests_waiting": core.queued(),
+        "kv_cache_usage": min(1.0, core.memory.used() / core.memory.capacity),
         "prompt_tokens": totals.prompt_tokens,
+        "prompt_tokens_computed": totals.prompt_tokens - totals.cached_tokens,
         "generation_tokens": totals.generation_tokens,
-        "cached_tokens": totals.cached_tokens,
-        "prefix_queries": totals.prompt_tokens,
-        "prefix_hits": totals.cached_tokens,
+        "prefix_cache_queries_tokens": totals.prompt_tokens,
+        "prefix_cache_hits_tokens": totals.cached_tokens,
+        "queue_time_s_sum": totals.queue_s,
+        "queue_time_s_count": totals.admitted,
+        "spec_draft_tokens": totals.drafted,
+        "spec_accepted_tokens": totals.accepted,
         "hit_rate": totals.cached_tokens / totals.prompt_tokens if totals.prompt_tokens else 0.0,
         "preemptions": totals.preemptions,
         "requests": totals.requests,
@@ -41,7 +44,7 @@ def exposition(core: Core, names: Mapping[str, str], labels: str, lateness_ms: M
         if isinstance(value, Histogram):
             lines += _histogram(name, value, labels)
         elif value is not None:
-            kind = "counter" if fact in COUNTERS else "gauge"
+            kind = "gauge" if fact in GAUGES else "counter"
             lines += [f"# TYPE {name} {kind}", f"{name}{_braces(labels)} {value:g}"]
     for name, value in lateness_ms.items():
         lines.append(f'servebench_emulator_lateness_ms{{statistic="{name}"}} {value:.4f}')

@@ -302,7 +302,7 @@ class Engine:
         """The metrics page."""
         own = self.spec.emulation
         labels = own.metric_labels.replace("{model}", self.spec.model_name)
-        return exposition(self.core, own.metrics, labels, self.lateness.summary_ms())
+        return exposition(self.core, self.spec.metrics, labels, self.lateness.summary_ms())
 
 
 PROBE_TOKENS = 24
@@ -323,16 +323,19 @@ class Connection(asyncio.Protocol):
         self._asked: Asked | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop: whatever was asked for is not wanted any more."""
         self._transport = None
         if self._asked is not None:
             self._engine.gone(self._asked)
             self._asked = None
 
     def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
         self._buffer += data
         if self._asked is None:
             self._next()
@@ -414,8 +417,11 @@ class Connection(asyncio.Protocol):
             self.answer(200, {"status": "ok"})
         elif path == spec.metrics_path:
             self.answer(200, engine.metrics(), "text/plain; version=0.0.4")
-        elif path == spec.version_path:
-            self.answer(200, {"version": f"emulated {__version__}"})
+        elif path == spec.version_path or path in (known.partition("?")[0] for known in spec.settings_paths):
+            self.answer(200, {"version": f"emulated {__version__}", **engine.state()})
+        elif method == "POST" and path == spec.reset_path:
+            # as vLLM: not while requests hold blocks
+            self.answer(200, {"success": engine.core.reset_cache()})
         elif method == "POST" and path in ("/tokenize", spec.tokenize_path):
             self._tokenize(raw)
         else:

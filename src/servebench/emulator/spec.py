@@ -16,5 +16,6 @@ def from_json(text: str) -> EmulationSpec:
         own["loading"] = tuple(Loading(**one) for one in own["loading"])
     if "batch_sizes" in own:
         own["batch_sizes"] = tuple(own["batch_sizes"])
+    given["settings_paths"] = tuple(given.get("settings_paths", ()))
     faults = EmulatedFaults(**given.pop("faults", {}))
     return EmulationSpec(**given, emulation=Emulation(**own), faults=faults)

@@ -15,8 +15,10 @@ from servebench.emulator.core import Asked
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat without a limit may fill the context."""
 
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
 KNOWN_FIELDS = frozenset(
-    [
+    {
         "model",
         "messages",
         "prompt",
@@ -50,7 +52,7 @@ KNOWN_FIELDS = frozenset(
         "cache_salt",
         "stop_token_ids",
         "store",
-    ]
+    }
 )
 
 
@@ -173,7 +175,9 @@ class Speaker:
             self._between, self._stop = b'"},"finish_reason":', b"}]}"
         else:
             before = f'data: {opening},"choices":[{{"index":0,"text":"'
-            self._between, self._stop = b'","logprobs":null,"finish_reason":', b"}]}"
+            zero = own.zero_usage and wish.usage
+            self._between = b'","logprobs":null,"finish_reason":'
+            self._stop = b'}],"usage":' + json.dumps(NO_USAGE).encode() + b"}" if zero else b"}]}"
         self._before = before.encode()
         self._after = self._between + b"null" + self._stop + self._end
 
@@ -209,7 +213,7 @@ class Speaker:
         if own.finish_alone:
             reason = "stop" if wish.ends_itself else "length"
             choice: dict[str, Any] = {"index": 0, "finish_reason": reason}
-            choice |= {"delta": {}} if wish.chat else {"text": ""}
+            choice["delta" if wish.chat else "text"] = {} if wish.chat else ""
             parts.append(self._event([choice], **({"usage": usage} if where == "finish" else {})))
         elif where == "finish":
             parts.append(self._event([], usage=usage))

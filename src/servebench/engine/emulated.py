@@ -5,12 +5,13 @@ Log file, phases, readiness, stop and the proof that nothing is left are those o
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.emulation import EmulatedFaults, EmulationSpec, to_json
+from servebench.contracts.emulation import EmulatedFaults, Emulation, EmulationSpec, to_json
 from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, RunningEngine, Say
 from servebench.contracts.settings import LaunchSettings, PositiveFloat
 from servebench.engine.ports import port_fault
@@ -22,6 +23,8 @@ EAGER_FLAGS = ("enforce-eager", "enforce_eager", "disable-cuda-graph", "eager-mo
 SPECULATIVE_WORDS = ("specul", "spec-")
 SPECULATIVE_TOKENS = 2.4
 """Mean tokens a step with a draft model: to the order of what EAGLE-like drafts are reported to reach in chats."""
+METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+"""A plain Prometheus name: an adapter may also read sums of several, or paths in JSON."""
 MODEL_KEYS = (
     *("name", "parameters_b", "active_parameters_b", "layers", "hidden_size", "heads", "kv_heads", "head_dim"),
     "context_length",
@@ -43,7 +46,8 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
     own, model, gpu = context.engine, asdict(context.model), asdict(context.gpu)
     described: dict[str, Any] = {key: model[key] for key in MODEL_KEYS if model[key] is not None}
     described |= {key: value for key in ("dtype", "quantization") if (value := getattr(own, key)) is not None}
-    limit = own.extra_args.get(engine.emulation.queue_limit_flag or "")
+    emulation = engine.emulated_as(context)
+    limit = own.extra_args.get(emulation.queue_limit_flag or "")
     return EmulationSpec(
         engine=engine.name,
         model_name=engine.served_model(context.model),
@@ -51,16 +55,19 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
         port=context.port,
         seed=settings.seed,
         time_scale=settings.time_scale,
-        emulation=engine.emulation,
+        emulation=emulation,
         faults=settings.faults,
         health_path=engine.health_path,
         metrics_path=engine.metrics_path,
         version_path=engine.version_path,
+        reset_path=engine.reset_path,
+        settings_paths=tuple(engine.settings_paths),
         tokenize_path=engine.tokenize_path,
         sends_done=engine.dialect.sends_done,
         model_checked=engine.dialect.model_checked,
         schema_enforced=engine.dialect.json_schema,
         exact_output=dict(engine.dialect.exact_output),
+        metrics=_metrics(engine, emulation),
         model=described,
         gpu={key: gpu[key] for key in GPU_KEYS if gpu[key] is not None},
         tensor_parallel=own.tensor_parallel_size or max(1, context.gpu.count),
@@ -73,6 +80,12 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
         speculative_tokens=SPECULATIVE_TOKENS if _speculates(own.extra_args) else 1.0,
         variant=_variant(own.extra_args),
     )
+
+
+def _metrics(engine: Engine, emulation: Emulation) -> dict[str, str]:
+    """Metric names to what they tell: those that the adapter reads, and those that its emulation adds."""
+    read = {names[0]: word for word, names in engine.metrics.items() if names and METRIC_NAME.fullmatch(names[0])}
+    return read | dict(emulation.metrics)
 
 
 def _speculates(extra_args: Any) -> bool:

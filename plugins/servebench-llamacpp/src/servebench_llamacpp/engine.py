@@ -27,6 +27,7 @@ from servebench.contracts.engine import (
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import extra_words
 from servebench.errors import ConfigError, EngineError
+from servebench_llamacpp.emulation import LLAMACPP
 from servebench_llamacpp.models import fault_of, fetch, model_file
 from servebench_llamacpp.parameters import fault_of_field, plain_fields
 
@@ -84,6 +85,7 @@ class LlamaCppEngine(Engine):
     settings_paths = ("/props",)
     # the model's name in a request is not looked at
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
+    emulation = LLAMACPP
     phases = (
         PhaseMarker("loading", r"load_model: loading model|loading model '"),
         PhaseMarker("weights_loaded", r"initializing, n_slots"),

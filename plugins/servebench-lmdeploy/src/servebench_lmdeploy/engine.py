@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import FlagTable, extra_words, is_python, missing_executable
+from servebench_lmdeploy.emulation import LMDEPLOY
 
 VERSION_TIMEOUT_S = 60.0
 """Its command imports torch before it says anything."""
@@ -66,6 +67,7 @@ class LmdeployEngine(Engine):
     dialect = Dialect(exact_output={"ignore_eos": True})
     metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
     # its lines, at the log level that the command asks for
+    emulation = LMDEPLOY
     phases = (
         PhaseMarker("weights_loading", r"Building Model\."),
         PhaseMarker("kernels_ready", r"Building GraphRunner and warmup ops"),

@@ -23,6 +23,7 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt
 from servebench.engine.flags import FlagTable, missing_executable
+from servebench_ollama.emulation import OLLAMA
 from servebench_ollama.library import make_known
 
 FLAGS = FlagTable(
@@ -84,6 +85,7 @@ class OllamaEngine(Engine):
     metrics_path = None
     # no way to an exact length
     dialect = Dialect(exact_output={})
+    emulation = OLLAMA
     phases = (
         PhaseMarker("serving", r"Listening on "),
         PhaseMarker("loading", r"starting llama-server|starting runner|loading model via llama-server"),

@@ -14,6 +14,7 @@ from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine
 from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt, WorkloadSettings
 from servebench.engine.flags import FlagTable, extra_words, missing_executable
+from servebench_tgi.emulation import TGI
 
 LAUNCHER = "text-generation-launcher"
 NO_ADAPTER = "tgi"
@@ -72,6 +73,7 @@ class TgiEngine(Engine):
     version_path = "/info"
     metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
     settings_paths: ClassVar[Sequence[str]] = ("/info",)
+    emulation = TGI
     phases = (
         PhaseMarker("downloading", r"Starting check and download process"),
         PhaseMarker("downloaded", r"Successfully downloaded weights"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from servebench.contracts.emulation import Emulation
 from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import FlagTable, extra_words, missing_executable
+from servebench_transformers.emulation import BATCHED, NAIVE
 
 FLAGS = FlagTable(
     flags={"dtype": "--dtype", "quantization": "--quantization", "seed": "--default-seed"},
@@ -43,6 +45,7 @@ class TransformersEngine(Engine):
     dialect = Dialect(
         exact_output={"generation_config": EXACT_OUTPUT}, sends_done=False, json_schema=False, model_checked=False
     )
+    emulation = BATCHED
     phases = (
         PhaseMarker("loading", r"Loading "),
         PhaseMarker("serving", r"Application startup complete"),
@@ -55,6 +58,11 @@ class TransformersEngine(Engine):
         LogHint(r"ModuleNotFoundError|ImportError", "other", 'pip install "transformers[serving]"'),
         LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
     )  # fmt: skip
+
+    def emulated_as(self, context: LaunchContext) -> Emulation:
+        """One at a time without continuous batching."""
+        assert isinstance(context.engine, TransformersSettings)
+        return self.emulation if context.engine.continuous_batching else NAIVE
 
     def check(self, context: LaunchContext) -> list[str]:
         """Settings without a flag, and a missing executable."""
