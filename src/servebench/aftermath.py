@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from servebench.config import Job
+from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.errors import ConfigError, ServebenchError, StoreError
-from servebench.load.plan import Level, level_named, levels
+from servebench.load.plan import Level, level_name, level_named, levels
 from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.registry import registry
 from servebench.run import summarize_point
@@ -26,6 +26,7 @@ from servebench.store import (
     merged_count,
     outputs_folder,
     read_manifest,
+    read_plan,
     read_points,
     read_records,
     read_run,
@@ -36,7 +37,6 @@ from servebench.store import (
     write_study,
 )
 from servebench.store.redact import MARK
-from servebench.study import jobs_of
 from servebench.units import NS_PER_S
 
 OUTPUTS = "outputs"
@@ -85,18 +85,41 @@ def recover(words: Sequence[str]) -> int:
             if words:
                 sys.stdout.write(f"{study.name}: is still running (process {state.pid})\n")
             continue
-        for index, name in enumerate(state.runs):
-            try:
-                total += _recover_named(study, state, index)
-                _mark_run(study.run(name))
-            except StoreError as error:
-                _complain(study, str(error))
-                code = StoreError.exit_code
-        if state.status == "running":
-            write_study(study, replace(state, status="interrupted"))
+        found, failed = _recover_runs(study, state)
+        total, code = total + found, failed or code
     if not total and not code:
         sys.stdout.write("nothing to recover\n")
     return code
+
+
+def recover_study(study: StudyFolder) -> int:
+    """Recover one study that is not at work. Returns 0, or the exit code when something could not be. Raises StoreError."""
+    return _recover_runs(study, read_study(study))[1]
+
+
+def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, int]:
+    """How many things were recovered, and the exit code."""
+    total, code = 0, 0
+    for index, name in enumerate(state.runs):
+        try:
+            total += _recover_named(study, state, index)
+            _mark_run(study.run(name))
+        except StoreError as error:
+            _complain(study, str(error))
+            code = StoreError.exit_code
+    if state.status == "running":
+        write_study(study, replace(state, status="interrupted"))
+    return total, code
+
+
+def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
+    """The job of a run by the study's own copy of its config, else by its words. Raises ServebenchError, IndexError."""
+    if not study.plan.exists():
+        from servebench.study import jobs_of
+
+        return jobs_of(state.words, registry())[index]
+    planned = read_plan(study)[index]
+    return Job(planned.overrides, settings_from_dict(planned.config, registry()), dict(planned.config))
 
 
 def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
@@ -107,7 +130,7 @@ def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
     found = recover_run(folder)
     points = 0
     try:
-        job = jobs_of(state.words, registry())[index]
+        job = _job(study, state, index)
     except (ServebenchError, IndexError) as error:
         _complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
     else:
@@ -147,9 +170,10 @@ def recover_points(folder: RunFolder, job: Job) -> int:
     records = [record for record in read_records(folder) if not record.warmup and record.point not in written]
     points = []
     for level in _levels_of(job, records):
-        own = [record for record in records if record.point == level.point]
-        if own:
-            points.append(_point(job, level, own, version))
+        names = dict.fromkeys(record.point for record in records if level_name(record.point) == level.point)
+        for name in names:
+            own = [record for record in records if record.point == name]
+            points.append(_point(job, replace(level, point=name), own, version))
     add_points(folder, points)
     return len(points)
 
@@ -159,7 +183,7 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
     load = job.settings.load
     if load.search is None:
         return list(levels(load, job.settings.workload.seed))
-    named = (level_named(load, point) for point in dict.fromkeys(record.point for record in records))
+    named = (level_named(load, name) for name in dict.fromkeys(level_name(record.point) for record in records))
     return [level for level in named if level is not None]
 
 

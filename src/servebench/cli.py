@@ -14,6 +14,7 @@ from servebench.errors import ConfigError, ServebenchError
 VERBS = {
     "run": "run a study (the word may be left out); run --lock manifest.json repeats a stored run",
     "plugins": "list plugins, what each offers and what is wrong with the broken ones (--json); plugins new NAME writes one",
+    "resume": "do what a study planned and did not do: resume [STUDY] (--failed tries failed runs again)",
     "sync": "send studies to MLflow that a dead tracking server, or kill -9, kept back: sync [STUDY ...]",
     "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
     "ls": "list runs, all or those that are what the words say: ls [engine=vllm ...] (--json)",
@@ -74,6 +75,12 @@ def _sync(words: Sequence[str]) -> int:
     return sync(words)
 
 
+def _resume(words: Sequence[str]) -> int:
+    from servebench.resume import resume
+
+    return resume(words)
+
+
 def _recover(words: Sequence[str]) -> int:
     from servebench.aftermath import recover
 
@@ -115,6 +122,7 @@ def _version(_: Sequence[str]) -> int:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plugins": _plugins,
+    "resume": _resume,
     "sync": _sync,
     "recover": _recover,
     **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export", "dashboard")},

@@ -6,7 +6,7 @@ It knows the order of the rooms and nothing of how they do their work.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servebench.config import Job
@@ -22,7 +22,7 @@ from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
-from servebench.load.plan import Level, point_plan, replayed, scheduled, supply
+from servebench.load.plan import Level, attempt_name, point_plan, replayed, scheduled, supply
 from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import LevelSource, level_source
 from servebench.measure.derive import count_missing
@@ -49,6 +49,10 @@ class RunRequest:
     keeper: EngineKeeper
     gpus: tuple[str, ...]
     """The GPUs of this machine, as the driver names them."""
+    done: Mapping[str, Point] = field(default_factory=dict)
+    """Points that an earlier attempt at this run measured, by their level's name: they are taken as they are."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """How often a level was tried before, by its name; another attempt has other prompts and a name of its own."""
     floor: ClientFloor | None = None
     """How exact the client is on this machine, where it was measured."""
 
@@ -82,11 +86,19 @@ class Executed:
     telemetry: Mapping[str, Any] | None
 
 
-def execute(asked: RunRequest) -> Executed:
-    """Do one run and say how it ended. A user's error, a dead engine and Ctrl-C are outcomes, never exceptions."""
-    points: list[Point] = []
+@dataclass
+class _Progress:
+    """How far a run is."""
+
+    points: list[Point] = field(default_factory=list)
     lease: Lease | None = None
     telemetry: Telemetry | None = None
+
+
+def execute(asked: RunRequest) -> Executed:
+    """Do one run and say how it ended. A user's error, a dead engine and Ctrl-C are outcomes, never exceptions."""
+    progress = _Progress()
+    points = progress.points
     status: RunStatus = "finished"
     error: str | None = None
     failure: str | None = None
@@ -99,23 +111,7 @@ def execute(asked: RunRequest) -> Executed:
         hook.servebench_run_started(
             event=RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path)
         )
-        lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
-        telemetry = _telemetry(asked, lease)
-        bench = _bench(asked, lease, writer, telemetry)
-        while (level := source.following()) is not None:
-            point, stopped = _measure(bench, level)
-            points.append(point)
-            source.tell(level, point)
-            write_points(asked.folder, points)
-            asked.display.point(point)
-            hook.servebench_point_finished(
-                event=PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path)
-            )
-            if stopped == "interrupt":
-                raise Interrupted("interrupted")
-            # a dead worker is a failed point, a dead engine a failed run
-            if stopped == "engine_died" or bench.running.died():
-                raise EngineError(bench.running.died() or "the engine died under load", kind="died")
+        _drive(asked, source, writer, progress)
         if points and not any(point.row["requests_ok"] for point in points):
             raise LoadError(_all_failed(points))
     except (KeyboardInterrupt, Interrupted):
@@ -126,8 +122,8 @@ def execute(asked: RunRequest) -> Executed:
             problem.kind if isinstance(problem, EngineError) else type(problem).__name__.removesuffix("Error").lower()
         )
     finally:
-        if telemetry is not None:
-            telemetry.close()
+        if progress.telemetry is not None:
+            progress.telemetry.close()
         writer.close()
     answer = source.answer(interrupted=status != "finished") if source is not None else None
     outcome = RunOutcome(
@@ -141,7 +137,39 @@ def execute(asked: RunRequest) -> Executed:
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
     )
-    return Executed(outcome=outcome, lease=lease, telemetry=telemetry.facts() if telemetry is not None else None)
+    watched = progress.telemetry.facts() if progress.telemetry is not None else None
+    return Executed(outcome=outcome, lease=progress.lease, telemetry=watched)
+
+
+def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progress: _Progress) -> None:
+    """Measure level after level; the engine is started when there is one to be measured.
+
+    Raises ServebenchError when the run cannot go on, KeyboardInterrupt and Interrupted when it is stopped.
+    """
+    bench: _Bench | None = None
+    while (level := source.following()) is not None:
+        if (kept := asked.done.get(level.point)) is not None:
+            progress.points.append(kept)
+            source.tell(level, kept)
+            continue
+        if bench is None:
+            progress.lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
+            progress.telemetry = _telemetry(asked, progress.lease)
+            bench = _bench(asked, progress.lease, writer, progress.telemetry)
+        name = attempt_name(level.point, asked.attempts.get(level.point, 0))
+        point, stopped = _measure(bench, replace(level, point=name))
+        progress.points.append(point)
+        source.tell(level, point)
+        write_points(asked.folder, progress.points)
+        asked.display.point(point)
+        asked.registry.manager.hook.servebench_point_finished(
+            event=PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path)
+        )
+        if stopped == "interrupt":
+            raise Interrupted("interrupted")
+        # a dead worker is a failed point, a dead engine a failed run
+        if stopped == "engine_died" or bench.running.died():
+            raise EngineError(bench.running.died() or "the engine died under load", kind="died")
 
 
 def _all_failed(points: Sequence[Point]) -> str:

@@ -24,9 +24,11 @@ from servebench.keeper import EngineKeeper, launch_context
 from servebench.load.traces import trace_faults
 from servebench.registry import Registry
 from servebench.report.console import Display
+from servebench.resume import Earlier, remaining, tell
 from servebench.run import RunRequest, execute
 from servebench.selfcheck import client_floor
 from servebench.store import (
+    PlannedRun,
     RunFolder,
     RunState,
     StudyFolder,
@@ -37,10 +39,12 @@ from servebench.store import (
     create_study,
     outputs_folder,
     read_manifest,
+    read_study,
     redact_text,
     sync_study,
     tracking_uri,
     write_manifest,
+    write_plan,
     write_run,
     write_study,
 )
@@ -136,6 +140,15 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
 
 
+@dataclass(frozen=True)
+class _Task:
+    """A run to do, and what earlier attempts at it left."""
+
+    name: str
+    job: Job
+    earlier: Earlier
+
+
 @dataclass
 class _Study:
     """A study at work."""
@@ -177,19 +190,58 @@ def run_study(words: Sequence[str], registry: Registry) -> int:
             "uri": jobs[0].settings.tracking.uri,
         },
     )
+    write_plan(
+        folder, [PlannedRun(name=n, overrides=j.overrides, config=j.resolved) for n, j in zip(names, jobs, strict=True)]
+    )
     write_study(folder, state)
+    first = Earlier(points={}, attempts={})
+    return _work(folder, state, [_Task(name, job, first) for name, job in zip(names, jobs, strict=True)], registry)
+
+
+def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: bool) -> int:
+    """Do what is left of a stored study, by its own copy of the plan. Returns the exit code, as `run_study` does.
+
+    Raises ConfigError, PreflightError or StoreError when nothing was started.
+    """
+    left = remaining(folder, registry, retry_failed=retry_failed)
+    tasks = [
+        _Task(run.name, job, earlier)
+        for run, job, earlier in zip(left.planned, left.jobs, left.earlier, strict=True)
+        if earlier is not None
+    ]
+    tell(folder, left)
+    if not tasks:
+        return 0
+    check_writable(folder.path.parent)
+    check_jobs([task.job for task in tasks], registry)
+    before = read_study(folder)
+    state = StudyState(
+        study_id=before.study_id,
+        words=before.words,
+        runs=before.runs,
+        servebench_version=__version__,
+        tracking=before.tracking,
+        started_s=before.started_s,
+    )
+    write_study(folder, state)
+    return _work(folder, state, tasks, registry)
+
+
+def _work(folder: StudyFolder, state: StudyState, tasks: Sequence[_Task], registry: Registry) -> int:
+    """Do the tasks one after another, whatever happens to one of them."""
+    jobs = [task.job for task in tasks]
     with interrupts(), Display() as display:
         keeper = EngineKeeper(registry, display, cache_folder())
         study = _Study(folder, state, display, keeper, registry, capture_machine(), [])
         try:
             study.floor = _floor(jobs, display)
-            code = _run_all(study, jobs, names)
+            code = _run_all(study, tasks)
         except KeyboardInterrupt:
             study.finish("interrupted")
             code = Interrupted.exit_code
         finally:
             keeper.stop()
-        _conclude(study, jobs[0].settings, outputs)
+        _conclude(study, jobs[0].settings, folder.path.parent)
     return code
 
 
@@ -219,11 +271,11 @@ def _what(jobs: Sequence[Job]) -> str:
     return f"{engines}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
 
 
-def _run_all(study: _Study, jobs: Sequence[Job], names: Sequence[str]) -> int:
+def _run_all(study: _Study, tasks: Sequence[_Task]) -> int:
     code = 0
-    for index, job in enumerate(jobs):
-        following = jobs[index + 1].settings if index + 1 < len(jobs) else None
-        outcome = _run_one(study, job, names[index], following, f"[{index + 1}/{len(jobs)}] " if len(jobs) > 1 else "")
+    for index, task in enumerate(tasks):
+        following = tasks[index + 1].job.settings if index + 1 < len(tasks) else None
+        outcome = _run_one(study, task, following, f"[{index + 1}/{len(tasks)}] " if len(tasks) > 1 else "")
         if outcome.status == "interrupted":
             study.finish("interrupted")
             return Interrupted.exit_code
@@ -233,7 +285,8 @@ def _run_all(study: _Study, jobs: Sequence[Job], names: Sequence[str]) -> int:
     return code
 
 
-def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, prefix: str) -> RunOutcome:
+def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: str) -> RunOutcome:
+    job, name = task.job, task.name
     title = title_of(job)
     folder = study.folder.create_run(name)
     state = RunState(run_id=f"{study.folder.name}/{name}", title=title, overrides=job.overrides)
@@ -249,6 +302,8 @@ def _run_one(study: _Study, job: Job, name: str, following: RunSettings | None, 
         registry=study.registry,
         display=study.display,
         keeper=study.keeper,
+        done=task.earlier.points,
+        attempts=task.earlier.attempts,
         gpus=tuple(str(gpu["name"]) for gpu in study.machine["gpus"]),
         floor=study.floor if job.settings.load.self_check != "never" else None,
     )

@@ -37,6 +37,10 @@ TRACE_REQUESTS = 200
 """`requests: auto` for a trace that the workload gives; that of a file is as long as the file."""
 
 
+ATTEMPT = re.compile(r"(?P<point>.+?)(?:-a(?P<attempt>\d+))?")
+"""A point that was cut off is measured again under its own name and the number of the attempt: `c8-r0-a1`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Level:
     """One point to be measured. `point` names it (`c8-r0`, `q2.5-r0`); `requests` is None when `duration_s` ends it.
@@ -94,6 +98,17 @@ def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests
 
 
 _POINT = re.compile(r"(?P<of>[cq])(?P<value>[0-9.e+-]+)-r(?P<repeat>[0-9]+)")
+
+
+def level_name(point: str) -> str:
+    """The name of the level behind a point's: without the number of the attempt."""
+    found = ATTEMPT.fullmatch(point)
+    return found["point"] if found else point
+
+
+def attempt_name(level: str, attempt: int) -> str:
+    """The name of a level's point at the attempt of this number, the first being 0."""
+    return level if attempt == 0 else f"{level}-a{attempt}"
 
 
 def level_named(load: LoadSettings, point: str) -> Level | None:

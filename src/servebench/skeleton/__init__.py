@@ -41,7 +41,7 @@ def skeleton(name: str) -> dict[str, str]:
     words = words_of(name)
     found = {}
     for place, text in _template(files(__name__) / "template", ""):
-        path = re.sub(r"PACKAGE|MODULE|NAME", lambda word: words[word.group()], place.removesuffix(SUFFIX))
+        path = re.sub(r"PACKAGE|MODULE|NAME", lambda word: words[str(word.group())], place.removesuffix(SUFFIX))
         found[path] = _filled(text, words)
     return found
 

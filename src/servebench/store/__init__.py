@@ -2,6 +2,7 @@
 
 from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
 from servebench.store.manifest import build_manifest, capture_machine, read_manifest, write_manifest
+from servebench.store.plan import PlannedRun, read_plan, with_secrets, write_plan
 from servebench.store.redact import redact, redact_text
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.store.tables import (
@@ -18,6 +19,7 @@ from servebench.store.tables import (
 from servebench.store.tracking import SyncReport, sync_study, tracking_uri
 
 __all__ = [
+    "PlannedRun",
     "RecordWriter",
     "RunFolder",
     "RunState",
@@ -34,6 +36,7 @@ __all__ = [
     "merged_count",
     "outputs_folder",
     "read_manifest",
+    "read_plan",
     "read_points",
     "read_records",
     "read_requests",
@@ -44,7 +47,9 @@ __all__ = [
     "redact_text",
     "sync_study",
     "tracking_uri",
+    "with_secrets",
     "write_manifest",
+    "write_plan",
     "write_points",
     "write_run",
     "write_study",

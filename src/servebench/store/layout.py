@@ -114,6 +114,11 @@ class StudyFolder:
         return self.path / "study.json"
 
     @property
+    def plan(self) -> Path:
+        """Its runs with their configs, as they were before the first started."""
+        return self.path / "plan.json"
+
+    @property
     def tracking(self) -> Path:
         """What was sent to MLflow."""
         return self.path / "tracking.json"

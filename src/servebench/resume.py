@@ -1,0 +1,142 @@
+"""`servebench resume`: does what a study planned and did not do, by its own copy of the plan."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servebench.aftermath import OUTPUTS, chosen, recover_study
+from servebench.config import Job, settings_from_dict
+from servebench.contracts.results import Doubt, Point
+from servebench.errors import ConfigError, StoreError
+from servebench.load.plan import level_name
+from servebench.registry import Registry, registry
+from servebench.store import (
+    PlannedRun,
+    RunFolder,
+    StudyFolder,
+    find_studies,
+    outputs_folder,
+    read_plan,
+    read_points,
+    read_records,
+    read_run,
+    read_study,
+    with_secrets,
+)
+
+FAILED_WORD = "--failed"
+CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died"})
+"""Doubts of a point that did not come to its end: it is measured again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What earlier attempts at a run left: the points that stand, and how often others were tried, by the level's name."""
+
+    points: Mapping[str, Point]
+    attempts: Mapping[str, int]
+
+
+def resume(words: Sequence[str]) -> int:
+    """`resume [STUDY] [--failed]`: the study named, else the newest in `outputs/` that is not finished.
+
+    Runs and points that are done are not done again; those that were cut off are; failed runs only with `--failed`.
+    Returns the exit code, as a study's own. Raises ConfigError, PreflightError, StoreError.
+    """
+    from servebench.study import continue_study
+
+    rest = [word for word in words if word != FAILED_WORD]
+    if len(rest) > 1:
+        raise ConfigError(f"resume takes one study and {FAILED_WORD}, not: {' '.join(words)}")
+    folder = chosen(rest)[0] if rest else _newest_unfinished()
+    return continue_study(folder, registry(), retry_failed=FAILED_WORD in words)
+
+
+def _newest_unfinished() -> StudyFolder:
+    outputs = outputs_folder(OUTPUTS)
+    for folder in reversed(find_studies(outputs)):
+        state = read_study(folder)
+        if state.status != "finished" and not state.at_work():
+            return folder
+    raise ConfigError(f"there is no unfinished study in {outputs}; name one: servebench resume STUDY")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remaining:
+    """What is left of a study: for each run of the plan its job, and what earlier attempts left; null for a run that is
+    done, or that failed and is not to be tried again."""
+
+    planned: tuple[PlannedRun, ...]
+    jobs: tuple[Job, ...]
+    earlier: tuple[Earlier | None, ...]
+
+
+def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Remaining:
+    """Recover what was cut off, and see what is left to do.
+
+    Raises ConfigError when the study is at work or a secret is not to be had, StoreError for a plan that cannot be read.
+    """
+    state = read_study(folder)
+    if state.at_work():
+        raise ConfigError(f"{folder.name} is still running (process {state.pid}); it cannot be resumed")
+    planned = read_plan(folder)
+    code = recover_study(folder)
+    if code:
+        raise StoreError(
+            f"{folder.name}: what was cut off cannot be recovered, so that nothing is measured on top of it"
+        )
+    jobs, earlier = [], []
+    for run in planned:
+        config = with_secrets(run.config, os.environ)
+        jobs.append(Job(run.overrides, settings_from_dict(config, known), config))
+        earlier.append(_earlier(folder.run(run.name), retry_failed=retry_failed))
+    return Remaining(planned=planned, jobs=tuple(jobs), earlier=tuple(earlier))
+
+
+def _earlier(folder: RunFolder, *, retry_failed: bool) -> Earlier | None:
+    if not folder.state.exists():
+        return Earlier(points={}, attempts={})
+    status = read_run(folder).status
+    if status == "finished" or (status == "failed" and not retry_failed):
+        return None
+    points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _cut_off(point)}
+    tried: dict[str, set[str]] = {}
+    for record in read_records(folder):
+        tried.setdefault(level_name(record.point), set()).add(record.point)
+    return Earlier(points=points, attempts={level: len(names) for level, names in tried.items()})
+
+
+def _cut_off(point: Point) -> bool:
+    return any(doubt.code in CUT_OFF for doubt in point.doubts)
+
+
+def stored_points(folder: RunFolder) -> list[Point]:
+    """The points of a run as they were stored; of their doubts only the codes are known. Raises StoreError."""
+    frame = read_points(folder)
+    points: list[Point] = []
+    for found in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+        row: dict[str, Any] = {str(name): value for name, value in found.items()}
+        verdict, codes = row.pop("verdict"), row.pop("doubts")
+        void = verdict == "void"
+        points.append(
+            Point(row=row, doubts=tuple(_doubt(code, void=void) for code in (codes if codes is not None else ())))
+        )
+    return points
+
+
+def _doubt(code: str, *, void: bool) -> Doubt:
+    return Doubt(code=code, message="told when the point was measured", remedy="see the study's first part", void=void)
+
+
+def tell(folder: StudyFolder, left: Remaining) -> None:
+    """Say what will be done."""
+    todo = [run.name for run, earlier in zip(left.planned, left.earlier, strict=True) if earlier is not None]
+    kept = sum(len(earlier.points) for earlier in left.earlier if earlier is not None)
+    done = len(left.planned) - len(todo)
+    sys.stderr.write(
+        f"{folder.name}: {done} of {len(left.planned)} runs are done, {len(todo)} to do; {kept} of their points stand\n"
+    )

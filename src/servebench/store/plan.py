@@ -1,0 +1,85 @@
+"""The plan of a study, written before anything starts: its runs with their whole configs, so that an edited YAML changes
+nothing and a study can be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servebench.contracts.results import SCHEMA_VERSION
+from servebench.errors import ConfigError, StoreError
+from servebench.store.files import reason_of, write_text
+from servebench.store.layout import StudyFolder
+from servebench.store.redact import MARK, redact
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """One run of the plan: its folder's name, the overrides of its job as written, and its resolved config."""
+
+    name: str
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any]
+
+
+def write_plan(folder: StudyFolder, runs: Sequence[PlannedRun]) -> None:
+    """Write `plan.json`, without secrets. Raises StoreError."""
+    plan = {
+        "schema_version": SCHEMA_VERSION,
+        "runs": [{"name": run.name, "overrides": list(run.overrides), "config": run.config} for run in runs],
+    }
+    write_text(folder.plan, json.dumps(redact(json.loads(json.dumps(plan, default=str))), indent=2) + "\n")
+
+
+def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
+    """The plan as it was written: secrets stand in it as `[redacted]`. Raises StoreError."""
+    try:
+        plan = json.loads(folder.plan.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise StoreError(f"{folder.path} has no {folder.plan.name}: it was made by an older servebench") from error
+    except OSError as error:
+        raise StoreError(f"{folder.plan} cannot be read: {reason_of(error)}") from error
+    except ValueError as error:
+        raise StoreError(f"{folder.plan} is no JSON: {error}") from error
+    version = plan.get("schema_version") if isinstance(plan, dict) else None
+    if version != SCHEMA_VERSION:
+        raise StoreError(f"{folder.plan} has schema version {version}, this servebench reads {SCHEMA_VERSION}")
+    try:
+        return tuple(
+            PlannedRun(name=str(run["name"]), overrides=tuple(run["overrides"]), config=dict(run["config"]))
+            for run in plan["runs"]
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{folder.plan} is no plan of a study: {error}") from error
+
+
+def with_secrets(config: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """A planned config with the secrets that were taken out of it: values of `engine.env` come from variables of the same
+    name. Raises ConfigError for each that is not there."""
+    full: dict[str, Any] = json.loads(json.dumps(config))
+    faults = []
+    for path, holder, key in _marked(full, ""):
+        if path.startswith("engine.env.") and key in environ:
+            holder[key] = environ[key]
+        elif path.startswith("engine.env."):
+            faults.append(f"{path} was taken out of the plan, for it is a secret; export {key} to resume the study")
+        else:
+            faults.append(
+                f"{path} was taken out of the plan, for it is a secret; run the study's command again instead"
+            )
+    if faults:
+        raise ConfigError(faults)
+    return full
+
+
+def _marked(value: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+    """Where a secret was taken out: the dotted path, and what holds it under which key."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(items):
+        path = f"{prefix}{key}"
+        if isinstance(item, str) and MARK in item:
+            yield path, value, key
+        else:
+            yield from _marked(item, f"{path}.")
