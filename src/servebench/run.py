@@ -22,6 +22,7 @@ from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
+from servebench.ledger import Entry, entry, faults
 from servebench.load.plan import Level, attempt_name, point_plan, replayed, scheduled, supply
 from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import LevelSource, level_source
@@ -32,7 +33,7 @@ from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
-from servebench.store import RecordWriter, RunFolder, add_telemetry, write_points
+from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
 
 
@@ -71,6 +72,7 @@ class _Bench:
     workload: Workload
     tokenizer: Tokenizer
     writer: RecordWriter
+    ledger: list[Entry]
     telemetry: Telemetry
     uses: int
     gpus: tuple[str, ...]
@@ -84,6 +86,7 @@ class Executed:
     outcome: RunOutcome
     lease: Lease | None
     telemetry: Mapping[str, Any] | None
+    ledger: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass
@@ -93,6 +96,7 @@ class _Progress:
     points: list[Point] = field(default_factory=list)
     lease: Lease | None = None
     telemetry: Telemetry | None = None
+    ledger: list[Entry] = field(default_factory=list)
 
 
 def execute(asked: RunRequest) -> Executed:
@@ -125,6 +129,11 @@ def execute(asked: RunRequest) -> Executed:
         if progress.telemetry is not None:
             progress.telemetry.close()
         writer.close()
+    stored = stored_counts(asked.folder)
+    wrong = faults(progress.ledger, stored)
+    if wrong:
+        status, failure = "failed", "ledger"
+        error = "; ".join([*([error] if error else []), f"the ledger does not add up: {'; '.join(wrong)}"])
     answer = source.answer(interrupted=status != "finished") if source is not None else None
     outcome = RunOutcome(
         run_id=asked.run_id,
@@ -138,7 +147,8 @@ def execute(asked: RunRequest) -> Executed:
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
     )
     watched = progress.telemetry.facts() if progress.telemetry is not None else None
-    return Executed(outcome=outcome, lease=progress.lease, telemetry=watched)
+    book = [one.as_dict(stored.get((one.point, one.warmup), 0)) for one in progress.ledger]
+    return Executed(outcome=outcome, lease=progress.lease, telemetry=watched, ledger=book)
 
 
 def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progress: _Progress) -> None:
@@ -155,7 +165,7 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
         if bench is None:
             progress.lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
             progress.telemetry = _telemetry(asked, progress.lease)
-            bench = _bench(asked, progress.lease, writer, progress.telemetry)
+            bench = _bench(asked, progress.lease, writer, progress, progress.telemetry)
         name = attempt_name(level.point, asked.attempts.get(level.point, 0))
         point, stopped = _measure(bench, replace(level, point=name))
         progress.points.append(point)
@@ -183,7 +193,7 @@ def _telemetry(asked: RunRequest, lease: Lease) -> Telemetry:
     return Telemetry.open(asked.registry.kinds["telemetry"].values(), subject, settings.telemetry)
 
 
-def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, telemetry: Telemetry) -> _Bench:
+def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, progress: _Progress, telemetry: Telemetry) -> _Bench:
     settings = asked.job.settings
     workload_class = asked.registry.find("workload", settings.workload.name)
     asked.display.status("preparing prompts")
@@ -198,6 +208,7 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, telemetry: Tel
         workload=workload_class(settings.workload),
         tokenizer=engine_tokenizer(lease.engine, lease.running, settings.model),
         writer=writer,
+        ledger=progress.ledger,
         telemetry=telemetry,
         uses=lease.uses,
         gpus=asked.gpus,
@@ -304,6 +315,7 @@ def _phase(
         raise
     records = count_missing(records, bench.tokenizer.count) if bench.tokenizer.exact else records
     bench.writer.append(records)
+    bench.ledger.append(entry(level.point, report, records, warmup=warmup))
     discard_spools(spools)
     return report, records
 

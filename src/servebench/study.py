@@ -316,6 +316,7 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
         **({"self_check": asdict(asked.floor)} if asked.floor is not None else {}),
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
+        "ledger": list(done.ledger),
         **({"telemetry": done.telemetry} if done.telemetry is not None else {}),
     }
     _write_manifest(study, job, folder, more)

@@ -14,6 +14,7 @@ from servebench.store.tables import (
     read_records,
     read_requests,
     read_telemetry,
+    stored_counts,
     write_points,
 )
 from servebench.store.tracking import SyncReport, sync_study, tracking_uri
@@ -45,6 +46,7 @@ __all__ = [
     "read_telemetry",
     "redact",
     "redact_text",
+    "stored_counts",
     "sync_study",
     "tracking_uri",
     "with_secrets",

@@ -308,6 +308,12 @@ def merged_count(folder: RunFolder) -> int:
         return int(pq.read_metadata(folder.requests).num_rows)
 
 
+def stored_counts(folder: RunFolder) -> dict[tuple[str, bool], int]:
+    """Rows on disk by point and warm-up, merged or not. Raises StoreError."""
+    counts = _requests(folder).group_by(["point", "warmup"]).aggregate([([], "count_all")]).to_pylist()
+    return {(row["point"], row["warmup"]): int(row["count_all"]) for row in counts}
+
+
 def read_requests(folder: RunFolder) -> pd.DataFrame:
     """All records that are stored, of an unfinished run too. Raises StoreError."""
     frame: pd.DataFrame = _requests(folder).to_pandas()

@@ -1,0 +1,74 @@
+"""The ledger of a run: planned = sent + not sent, sent = ok + failed, stored = recorded. A mismatch is a loud failure.
+
+Pure: what the load said of a phase, what was recorded of it, and what is on disk are put side by side.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.results import Record
+
+Key = tuple[str, bool]
+"""A phase: the point's name, and whether it is its warm-up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One phase. `sent` is what the load's own counter says, `recorded` the requests that were sent and have a record."""
+
+    point: str
+    warmup: bool
+    planned: int
+    sent: int
+    recorded: int
+    ok: int
+    failed: Mapping[str, int]
+
+    def as_dict(self, stored: int) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "point": self.point,
+            "warmup": self.warmup,
+            "planned": self.planned,
+            "sent": self.sent,
+            "not_sent": self.planned - self.sent,
+            "ok": self.ok,
+            "failed": dict(self.failed),
+            "stored": stored,
+        }
+
+
+def entry(point: str, report: PhaseReport, records: Sequence[Record], *, warmup: bool) -> Entry:
+    """The entry of a phase that has just ended. A request that was refused a connection counts as sent: it was tried."""
+    outcomes: Counter[str] = Counter(record.outcome for record in records)
+    ok = outcomes.pop("ok", 0)
+    return Entry(
+        point=point,
+        warmup=warmup,
+        planned=report.planned,
+        sent=report.sent,
+        recorded=sum(record.sent_ns is not None for record in records),
+        ok=ok,
+        failed=dict(outcomes),
+    )
+
+
+def faults(entries: Sequence[Entry], stored: Mapping[Key, int]) -> list[str]:
+    """What does not add up, a line a phase; empty when all does. `stored` are rows on disk by phase."""
+    lines = []
+    for one in entries:
+        where = f"{one.point}{' (warm-up)' if one.warmup else ''}"
+        records = one.ok + sum(one.failed.values())
+        if one.recorded != one.sent:
+            lines.append(f"{where}: {one.sent} requests were sent and {one.recorded} of them have a record")
+        if records > one.planned:
+            lines.append(f"{where}: {one.planned} requests were planned and {records} have a record")
+        on_disk = stored.get((one.point, one.warmup), 0)
+        if on_disk != records:
+            lines.append(f"{where}: {records} records were made and {on_disk} are stored")
+    return lines

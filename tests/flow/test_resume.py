@@ -1,0 +1,92 @@
+"""A study that is killed and resumed: nothing finished is lost, nothing valid is done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+WORDS = (
+    *("-m", "engine=vllm,sglang", "workload=unique", "launch=emulated", "launch.time_scale=0.02"),
+    *("gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.concurrency=[1,4]", "load.requests=12"),
+    *("tracking=none", "study.name=s", "load.self_check=never", "workload.output_tokens=32"),
+)
+
+
+def servebench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "servebench", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def killed_when(folder: Path, seen) -> None:
+    """Run the study and kill it with SIGKILL once `seen` is true."""
+    process = subprocess.Popen([sys.executable, "-m", "servebench", *WORDS], cwd=folder, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 100
+    while not seen():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+
+
+def points(folder: Path, run: str) -> list[str]:
+    path = folder / "outputs" / "s" / run / "points.parquet"
+    return list(pd.read_parquet(path).point) if path.exists() else []
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_study_is_resumed(tmp_path):
+    first, second = "00_vllm_unique", "01_sglang_unique"
+    # within the second point of the first run, then within the first point of the second
+    killed_when(
+        tmp_path, lambda: points(tmp_path, first) and list((tmp_path / "outputs/s" / first).glob("raw/c4-r0.spool"))
+    )
+    measured = pd.read_parquet(tmp_path / "outputs/s" / first / "points.parquet").iloc[0]
+    done = servebench(tmp_path, "resume", "s")
+    assert done.returncode == 0, done.stderr
+    assert "0 of 2 runs are done, 2 to do; 1 of their points stand" in done.stderr
+    assert points(tmp_path, first) == ["c1-r0", "c4-r0-a1"]
+    assert points(tmp_path, second) == ["c1-r0", "c4-r0"]
+    kept = pd.read_parquet(tmp_path / "outputs/s" / first / "points.parquet").iloc[0]
+    assert kept.window_start_ns == measured.window_start_ns
+    requests = pd.read_parquet(tmp_path / "outputs/s" / first / "requests.parquet")
+    assert requests.groupby("request_id").size().max() == 1
+    assert (requests[~requests.warmup].groupby("point").size()[["c1-r0", "c4-r0-a1"]] == 12).all()
+    manifest = json.loads((tmp_path / "outputs/s" / second / "manifest.json").read_text())
+    book = {(one["point"], one["warmup"]): one for one in manifest["ledger"]}
+    assert book["c4-r0", False] == {
+        **{"point": "c4-r0", "warmup": False, "planned": 12, "sent": 12, "not_sent": 0},
+        **{"ok": 12, "failed": {}, "stored": 12},
+    }
+    again = servebench(tmp_path, "resume", "s")
+    assert (again.returncode, "2 of 2 runs are done, 0 to do" in again.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["resume", "nothere"], "'nothere' is no study"),
+        (["resume", "a", "b"], "resume takes one study and --failed, not: a b"),
+        (["resume"], "there is no unfinished study in"),
+    ],
+)
+def test_what_cannot_be_resumed_is_one_line(tmp_path, words, told):
+    done = servebench(tmp_path, *words)
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
