@@ -331,7 +331,7 @@ def test_a_killed_build_is_cleaned_up_and_done_again(bench):
     [
         (
             {"convert_script": None},
-            "engine.backend=tensorrt: the model must be converted first; give engine.convert_script=",
+            "the model must be converted first (engine.backend=tensorrt); give engine.convert_script=",
         ),
         ({"convert_script": "/no/c.py"}, "there is no /no/c.py here (engine.convert_script)"),
         ({"builder": "no-such-build"}, "no 'no-such-build' here (engine.builder)"),
@@ -342,10 +342,17 @@ def test_what_the_build_lacks_is_told_before(settings, words, bench):
     assert words in "\n".join(ENGINE.check(bench.context(**settings)))
 
 
+def test_it_can_be_emulated_without_any_of_that(bench):
+    """What this machine lacks is no fault of the settings."""
+    context = bench.context(model=ModelSettings(name="org/llama"), convert_script=None, builder="no-such-build")
+    assert len(ENGINE.check(context)) == 4
+    assert ENGINE.refused(context) == []
+
+
 def test_a_model_must_be_here(bench):
     """A name alone cannot be converted."""
     faults = ENGINE.check(bench.context(model=ModelSettings(name="org/llama")))
-    assert faults[0] == "engine.backend=tensorrt: it is built from a local folder; give model.path="
+    assert faults[0] == "a TensorRT engine (engine.backend=tensorrt) is built from a local folder; give model.path="
 
 
 @pytest.mark.parametrize(("version", "fault"), [("1.2.1", False), ("0.21.0", False), ("1.3.0rc1", True), ("2.0", True)])

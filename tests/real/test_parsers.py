@@ -88,11 +88,19 @@ def ask(name: str, place: str, lines: list[list[str]]) -> dict:
     return json.loads(done.stdout)
 
 
+VERBS = {"vllm": ["serve"], "sglang": ["serve"], "lmdeploy": ["serve", "api_server"]}
+MODULES = {
+    "vllm": ["-m", "vllm.entrypoints.openai.api_server"],
+    "sglang": ["-m", "sglang.launch_server"],
+    "lmdeploy": ["-m", "lmdeploy", "serve", "api_server"],
+}
+
+
 def after_the_verb(name: str, argv: tuple[str, ...]) -> list[str]:
-    """What the parser sees: the words after the program and its verbs."""
-    verbs = {"vllm": ["vllm", "serve"], "sglang": ["sglang", "serve"], "lmdeploy": ["lmdeploy", "serve", "api_server"]}
-    assert list(argv[: len(verbs[name])]) == verbs[name]
-    return list(argv[len(verbs[name]) :])
+    """What the parser sees: the words after the program, or the module that Python runs, and its verbs."""
+    start = MODULES[name] if Path(argv[0]).name.startswith("python") else VERBS[name]
+    assert list(argv[1 : 1 + len(start)]) == start
+    return list(argv[1 + len(start) :])
 
 
 @pytest.mark.timeout(400)
@@ -101,7 +109,8 @@ def test_every_command_parses(name, real, installed, tmp_path):
     """From words of our command line to values in the engine's own namespace, and never a refusal."""
     place, registry, case = real(name), installed(name), CASES[name]
     lines = []
-    for words in [[], *case["words"], [word for [word] in case["words"][: len(case["values"])]]]:
+    together = [word for [word] in case["words"][: len(case["values"])]]
+    for words in [[], *case["words"], together, [*together, "engine.executable=/venv/bin/python"]]:
         (job,) = compose_jobs([f"engine={name}", *words], registry)
         command = registry.engine(name).command(launch_context(job.settings, tmp_path))
         lines.append(after_the_verb(name, command.argv))

@@ -231,7 +231,7 @@ class TrtllmEngine(Engine):
 def _build_faults(context: LaunchContext, settings: TrtllmSettings) -> list[str]:
     faults = []
     if context.model.path is None:
-        faults.append("engine.backend=tensorrt: it is built from a local folder; give model.path=")
+        faults.append("a TensorRT engine (engine.backend=tensorrt) is built from a local folder; give model.path=")
     plan = build_plan(context)
     if plan is None:
         return faults
@@ -243,7 +243,7 @@ def _build_faults(context: LaunchContext, settings: TrtllmSettings) -> list[str]
         )
     if plan.convert is not None and settings.convert_script is None:
         faults.append(
-            "engine.backend=tensorrt: the model must be converted first; give engine.convert_script=, "
+            "the model must be converted first (engine.backend=tensorrt); give engine.convert_script=, "
             "TensorRT-LLM's examples/models/core/FAMILY/convert_checkpoint.py, or a converted model.path="
         )
     elif plan.convert is not None and not Path(settings.convert_script or "").is_file():

@@ -18,6 +18,9 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SUFFIX = ".in"
 """The template's files end in it, so that no tool takes them for code."""
 
+IN_PATHS = re.compile(r"(PACKAGE|MODULE|NAME)")
+IN_TEXTS = re.compile(r"@([A-Z_]+)@")
+
 USAGE = "plugins new NAME [--dir FOLDER]"
 
 
@@ -41,13 +44,16 @@ def skeleton(name: str) -> dict[str, str]:
     words = words_of(name)
     found = {}
     for place, text in _template(files(__name__) / "template", ""):
-        path = re.sub(r"PACKAGE|MODULE|NAME", lambda word: words[str(word.group())], place.removesuffix(SUFFIX))
-        found[path] = _filled(text, words)
+        path = _filled(place.removesuffix(SUFFIX), words, IN_PATHS)
+        found[path] = _filled(text, words, IN_TEXTS)
     return found
 
 
-def _filled(text: str, words: Mapping[str, str]) -> str:
-    return re.sub(r"@([A-Z_]+)@", lambda found: words[found.group(1)], text)
+def _filled(text: str, words: Mapping[str, str], placeholder: re.Pattern[str]) -> str:
+    def word(found: re.Match[str]) -> str:
+        return words[found.group(1)]
+
+    return placeholder.sub(word, text)
 
 
 def _template(folder: Traversable, prefix: str) -> Iterable[tuple[str, str]]:

@@ -27,6 +27,7 @@ import httpx
 import psutil
 import pytest
 
+from servebench.contracts.emulation import Emulation
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
 from servebench.contracts.request import Message, Request
@@ -296,6 +297,14 @@ class EngineConformance:
         for kind, line in self.failures.items():
             kinds = [hint.kind for hint in self.engine.hints if re.search(hint.pattern, line)]
             assert kinds[:1] == [kind], f"{line!r} is taken for {kinds[:1]}"
+
+    def test_its_emulation_tells_its_phases(self) -> None:
+        """What is logged while it is emulated ends the same phases."""
+        if self.engine.emulation == Emulation():
+            pytest.skip("it is emulated as any other server")
+        lines = [stage.line for stage in self.engine.emulation.loading]
+        missing = [one.phase for one in self.engine.phases if not any(re.search(one.pattern, line) for line in lines)]
+        assert not missing, f"no line of the emulation tells of {missing}"
 
     # the command
 
