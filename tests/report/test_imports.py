@@ -54,7 +54,7 @@ def run_of(capsys, *words):
                                              "itl_ms_p95": 16.5363, "output_throughput_tok_s": 244.4727}),
         ("guidellm.json", "guidellm", 1, {"ttft_ms_mean": 38.1855, "e2e_ms_mean": 122.3862, "requests_ok": 12,
                                           "output_throughput_tok_s": 92.1121, "tpot_ms_mean": 6.7799}),
-        ("aiperf.json", "aiperf", 2, {"requests_ok": 20, "output_tokens_mean": 12.0}),
+        ("aiperf.json", "aiperf", 2, {"requests_ok": 20, "output_tokens_mean": 13.0}),  # its own tokenizer counts one more
     ],
 )  # fmt: skip
 def test_files_of_the_real_tools_become_foreign_runs(tmp_path, capsys, name, tool, level, expected):
