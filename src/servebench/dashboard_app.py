@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from servebench import dashboard_serve as warm
 from servebench import decide, gather, read
 from servebench.report import dashboard_charts as drawn
 
@@ -22,30 +23,8 @@ if TYPE_CHECKING:
 
 VIEWS = ("Overview", "Load", "Trade-off", "Quality", "Raw table", "Compare", "Timeline", "Fairness")
 FILTERS = ("study", "engine", "model", "gpu", "workload")
-LINES_MAX = 60
+LINES_MAX = 60  # more lines tell nothing; the newest are drawn
 COMPARED_MAX = 8
-"""More lines than this tell nothing; the newest are drawn."""
-
-
-def signature(outputs: Path) -> tuple[tuple[str, int], ...]:
-    """What changes when a study is added or goes on: the studies and when their state was last written."""
-    found = []
-    for path in read.study_paths(outputs):
-        state = path / "study.json"
-        stamp = state.stat().st_mtime_ns if state.exists() else path.stat().st_mtime_ns
-        found.append((path.name, stamp))
-    return tuple(found)
-
-
-@st.cache_resource(show_spinner="reading the points", max_entries=2)
-def load_points(outputs: str, changed: int) -> tuple[pd.DataFrame, pd.DataFrame]:  # noqa: ARG001  part of the cache's key
-    """All points and runs below a folder; read again when `changed` does. Shared: nobody may change them."""
-    points, runs = read.all_points(Path(outputs))
-    if not points.empty:
-        points["load"] = points["rate"].fillna(points["concurrency"]) if "rate" in points else points["concurrency"]
-        points["level"] = points["load"].map(lambda value: f"{value:g}")
-        points["run_key"] = points["study"] + "/" + points["run"]
-    return points, runs
 
 
 @st.cache_resource(show_spinner="reading the requests", max_entries=32)
@@ -110,7 +89,7 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     shown = ["run_key", "engine", "engine_version", "model", "gpu", "workload", "level", "output_throughput_tok_s",
              "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", "verdict", "doubts"]  # fmt: skip
     st.text("The best point of each run")
-    st.dataframe(best[[name for name in shown if name in best]].iloc[::-1], hide_index=True, width="stretch")
+    st.dataframe(best[[name for name in shown if name in best]].iloc[::-1].round(2), hide_index=True, width="stretch")
     bad = runs[runs["status"] != "finished"] if len(runs) else runs
     if len(bad):
         st.text("Runs that did not finish")
@@ -226,6 +205,9 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     ]
 
 
+CHART_STYLE = "<style>.sb text{font:11px sans-serif;fill:#333}.sb .grid{stroke:#e4e4e4}.sb .window{opacity:.06}</style>"
+
+
 def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     """Requests of a run over time, with what was sampled meanwhile."""
     from servebench.report.charts import requests_timeline
@@ -264,7 +246,7 @@ def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
             st.success("set up equally")
             continue
         mattering = sum(one.matters for one in found)
-        (st.warning if mattering else st.info)(f"{len(found)} differences, {mattering} of them matter")
+        (st.warning if mattering else st.info)(f"unequal: {len(found)}; of these matter: {mattering}")
         st.dataframe([vars(one) for one in found], hide_index=True, width="stretch")
 
 
@@ -273,8 +255,9 @@ def main() -> None:
     outputs = sys.argv[1] if len(sys.argv) > 1 else "outputs"
     st.set_page_config(page_title="servebench", layout="wide")
     st.title("servebench")
-    changed = hash(signature(Path(outputs)))
-    points, runs = load_points(outputs, changed)
+    state = warm.signature(Path(outputs))
+    changed = hash(state)
+    points, runs = warm.points_of(outputs, state)
     if points.empty:
         st.info("There are no points yet. Run a study, or give the folder: servebench dashboard --outputs DIR")
         if len(runs):

@@ -444,5 +444,4 @@ def dashboard(words: Sequence[str]) -> int:
         raise ConfigError(f"dashboard: unknown word '{rest[0]}'; it takes --port N and --outputs DIR")
     if port is not None and not (port.isdigit() and 0 < int(port) < 65536):
         raise ConfigError(f"dashboard: --port {port} is no port; give a number from 1 to 65535")
-    app = Path(__file__).with_name("dashboard_app.py")
-    return serve_dashboard(app, outputs, int(port) if port else PORT)
+    serve_dashboard(outputs, int(port) if port else PORT)

@@ -72,7 +72,7 @@ def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch):
 
 
 def test_it_listens_on_this_machine_only_and_tells_nobody():
-    command = dashboard_command(APP, Path("outputs"), 8600)
+    command = dashboard_command(Path("outputs"), 8600)
     assert "--server.address=127.0.0.1" in command
     assert "--browser.gatherUsageStats=false" in command
 

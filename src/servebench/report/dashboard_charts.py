@@ -37,8 +37,10 @@ def against_load(
     """A metric against the load, a line a run, coloured by `by`; `limit` is a line across. Doubtful points are pale."""
     import altair as alt
 
-    y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=not log))
-    x = alt.X("load:Q", title="load (requests in flight, or a second)", scale=alt.Scale(type="log"))
+    y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=not log, nice=not log))
+    x = alt.X(
+        "load:Q", title="load (requests in flight, or a second)", scale=alt.Scale(type="log", nice=False, padding=12)
+    )
     base = alt.Chart(frame)
     lines = base.mark_line(strokeWidth=1.6, opacity=0.75).encode(x=x, y=y, color=_colour(by), detail="run_key:N")
     dots = base.mark_point(filled=True, size=55).encode(
@@ -56,7 +58,7 @@ def against_load(
     if limit is not None:
         rule = alt.Chart(alt.Data(values=[{"limit": limit}])).mark_rule(color="#a00000", strokeDash=[7, 4])
         layers.append(rule.encode(y="limit:Q"))
-    return alt.layer(*layers).resolve_scale(shape="independent").properties(height=HEIGHT).interactive()
+    return alt.layer(*layers).properties(height=HEIGHT).interactive()
 
 
 def tradeoff(frame: pd.DataFrame, *, by: str) -> alt.Chart:
@@ -68,7 +70,7 @@ def tradeoff(frame: pd.DataFrame, *, by: str) -> alt.Chart:
         .mark_point(filled=True, opacity=0.7)
         .encode(
             x=alt.X("output_throughput_tok_s:Q", title="output throughput, tok/s"),
-            y=alt.Y("ttft_ms_p50:Q", title="TTFT p50, ms", scale=alt.Scale(type="log")),
+            y=alt.Y("ttft_ms_p50:Q", title="TTFT p50, ms", scale=alt.Scale(type="log", nice=False, padding=20)),
             size=alt.Size("load:Q", title="load", scale=alt.Scale(range=[30, 700])),
             color=_colour(by),
             shape=_shape(by),

@@ -1,0 +1,140 @@
+"""Result files that the real tools wrote (vLLM 0.33, SGLang, GuideLLM 0.8, AIPerf) become foreign runs, marked so."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from servebench import decide, read
+from servebench.errors import ConfigError, StoreError
+from servebench.report.imports import READERS, read_foreign
+
+FILES = Path(__file__).parent / "files"
+GENAI = {
+    "aggregated_metrics": {
+        "scenario": "D(100,100)",
+        "num_concurrency": 2,
+        "run_duration": 10.0,
+        "mean_output_throughput_tokens_per_s": 86.0,
+        "requests_per_second": 0.86,
+        "num_error_requests": 1,
+        "num_completed_requests": 9,
+        "num_requests": 10,
+        "stats": {
+            "ttft": {"mean": 0.28, "p50": 0.24, "p99": 0.6, "min": 0.2, "max": 0.66},
+            "tpot": {"mean": 0.009, "p50": 0.008, "p99": 0.016},
+            "e2e_latency": {"mean": 1.16, "p50": 1.15, "p99": 1.9},
+            "num_input_tokens": {"mean": 106.0},
+            "num_output_tokens": {"mean": 100.0},
+        },
+    },
+    "individual_request_metrics": [],
+}
+"""The shape of genai-bench's files, times in seconds."""
+
+
+@pytest.fixture
+def genai(tmp_path):
+    path = tmp_path / "D100_100_num_concurrency_2.json"
+    path.write_text(json.dumps(GENAI))
+    return path
+
+
+def run_of(capsys, *words):
+    assert decide.import_files([str(word) for word in words]) == 0
+    return read.load_study(Path(capsys.readouterr().out.strip()))
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "level", "expected"),
+    [
+        ("vllm_bench.json", "vllm", 4, {"ttft_ms_mean": 41.2842, "ttft_ms_p99": 54.8717, "e2e_ms_p50": 142.1162,
+                                        "output_throughput_tok_s": 324.2357, "output_tokens_mean": 12.0}),
+        ("sglang_bench.jsonl", "sglang", 4, {"ttft_ms_p50": 42.3187, "tpot_ms_mean": 11.2089, "e2e_ms_p99": 176.8466,
+                                             "itl_ms_p95": 16.5363, "output_throughput_tok_s": 244.4727}),
+        ("guidellm.json", "guidellm", 1, {"ttft_ms_mean": 38.1855, "e2e_ms_mean": 122.3862, "requests_ok": 12,
+                                          "output_throughput_tok_s": 92.1121, "tpot_ms_mean": 6.7799}),
+        ("aiperf.json", "aiperf", 2, {"requests_ok": 20, "output_tokens_mean": 13.0}),  # its own tokenizer counts one more
+    ],
+)  # fmt: skip
+def test_files_of_the_real_tools_become_foreign_runs(tmp_path, capsys, name, tool, level, expected):
+    run = run_of(capsys, FILES / name, "--outputs", tmp_path).runs[0]
+    assert (run.foreign, run.status, run.faults) == (tool, "finished", ())
+    row = run.points.iloc[0]
+    assert row["concurrency"] == level
+    for column, value in expected.items():
+        assert row[column] == pytest.approx(value, rel=1e-4), column
+    assert 0 < row["ttft_ms_p50"] < row["e2e_ms_p50"]
+    assert (row["verdict"], list(row["doubts"])) == ("doubtful", ["foreign"])
+
+
+def test_a_sweep_in_one_file_is_a_run_of_several_points(tmp_path, capsys):
+    run = run_of(capsys, FILES / "guidellm.json", "--outputs", tmp_path).runs[0]
+    assert run.points["concurrency"].tolist() == [1, 3]
+    assert run.fact("model") == "smollm2"
+
+
+def test_genai_bench_writes_a_file_a_level_and_they_are_one_run(tmp_path, capsys, genai):
+    other = json.loads(genai.read_text())
+    other["aggregated_metrics"]["num_concurrency"] = 1
+    (tmp_path / "one.json").write_text(json.dumps(other))
+    study = run_of(
+        capsys, genai, tmp_path / "one.json", "--outputs", tmp_path / "o", "--engine", "vllm", "--model", "m"
+    )
+    (run,) = study.runs
+    assert run.points["concurrency"].tolist() == [1, 2]
+    assert run.points["ttft_ms_p50"].tolist() == [240.0, 240.0]
+    assert run.points["requests_failed"].tolist() == [1, 1]
+    assert (run.fact("engine"), run.fact("model")) == ("vllm", "m")
+
+
+def test_what_a_file_does_not_tell_is_missing_and_not_zero(tmp_path, capsys):
+    row = run_of(capsys, FILES / "vllm_bench.json", "--outputs", tmp_path).runs[0].points.iloc[0]
+    assert row["lateness_ms_p99"] != row["lateness_ms_p99"]
+    assert row["goodput_req_s"] != row["goodput_req_s"]
+
+
+def test_foreign_runs_are_shown_compared_and_reported_as_such(tmp_path, capsys):
+    run_of(capsys, FILES / "vllm_bench.json", FILES / "sglang_bench.jsonl", "--outputs", tmp_path, "--name", "f",
+           "--model", "m", "--workload", "random")  # fmt: skip
+    outputs = ["--outputs", str(tmp_path)]
+    assert decide.ls([*outputs, "tool=vllm"]) == 0
+    assert "(vllm)" in capsys.readouterr().out
+    assert decide.report([*outputs, "f"]) == 0
+    page = (tmp_path / "f" / "report.html").read_text()
+    assert "measured by vllm" in page
+    assert decide.compare([*outputs, "f", "--with-doubtful"]) == 0
+    assert "foreign.tool" in capsys.readouterr().out
+    assert decide.recommend([*outputs, "f"]) == 0
+    with pytest.raises(ConfigError, match="has no requests to tell again"):
+        decide.report([*outputs, "f", "--as", "vllm"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("not json", "is no JSON"),
+        ("{}", "is no result file of genai-bench, guidellm"),
+        ("[]", "holds no JSON object"),
+        ('{"benchmarks": []}', "holds no result of guidellm"),
+        ('{"aggregated_metrics": 3}', None),
+    ],
+)
+def test_a_file_that_is_none_is_told_in_one_line(tmp_path, text, told):
+    path = tmp_path / "f.json"
+    path.write_text(text)
+    if told is None:
+        assert read_foreign(path).points[0].row == {}
+        return
+    with pytest.raises((ConfigError, StoreError), match=told):
+        read_foreign(path)
+
+
+def test_a_missing_file_and_an_unknown_tool_are_told(tmp_path):
+    with pytest.raises(StoreError, match="cannot be read: No such file"):
+        read_foreign(tmp_path / "no.json")
+    with pytest.raises(ConfigError, match="--tool jmeter is none of"):
+        read_foreign(FILES / "vllm_bench.json", "jmeter")
+    with pytest.raises(StoreError, match="is no result file of guidellm as far as it is known"):
+        read_foreign(FILES / "vllm_bench.json", "guidellm")
+    assert set(READERS) == {"vllm", "sglang", "guidellm", "aiperf", "genai-bench"}
