@@ -10,6 +10,7 @@ import pytest
 
 from servebench.aftermath import chosen, recover, sync
 from servebench.errors import ConfigError
+from servebench.load.share import worker_spools
 from servebench.load.spool import DATA, HEAD, TIMESPEC, end_frame, meta_frame, sent_frame
 from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.store import (
@@ -117,6 +118,39 @@ def test_a_killed_point_is_recovered(outputs, capsys):
     assert not folder.spools()
     assert not list(folder.raw.iterdir())
     assert not folder.parts.exists()
+
+
+def test_the_spools_of_all_workers_make_one_point(outputs):
+    """A phase of three processes, one of which had written nothing yet."""
+    _, folder = write_killed(outputs, words=(*WORDS[:-2], "load.requests=9"))
+    first = write_spool(folder, "c1-r0", 3, 3)
+    for number, path in enumerate(worker_spools(first, 3)[1:], 1):
+        text = first.read_bytes() if number == 1 else b""
+        path.write_bytes(text.replace(b'"c1-r0-', b'"c1-r9-'))
+        path.with_suffix(".json").write_bytes(first.with_suffix(".json").read_bytes())
+    assert recover(["killed"]) == 0
+    assert sorted(read_requests(folder)["request_id"]) == [f"c1-r{r}-{i}" for r in (0, 9) for i in range(3)]
+    (row,) = rows(folder)
+    assert (row["point"], row["requests_ok"]) == ("c1-r0", 6)
+    assert not list(folder.raw.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "point", "concurrency", "rate"),
+    [
+        (("load=search_slo", "slo=interactive"), "c6-r1", 6, None),
+        (("load=search_saturation", "load.search.of=rate"), "q2.5-r0", None, 2.5),
+        (("load=trace",), "trace-r0", None, 25.0),
+    ],
+)
+def test_points_of_searches_and_traces_are_known_by_their_names(outputs, words, point, concurrency, rate):
+    """Their levels are in no list."""
+    _, folder = write_killed(outputs, words=(*WORDS[:4], *words))
+    write_spool(folder, point, 5, 3)
+    assert recover(["killed"]) == 0
+    (row,) = rows(folder)
+    assert (row["point"], row["concurrency"], row["rate"], row["requests_ok"]) == (point, concurrency, rate, 3)
+    assert row["verdict"] == "void"
 
 
 def test_the_study_and_its_run_are_marked(outputs):

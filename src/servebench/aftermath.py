@@ -181,10 +181,19 @@ def recover_points(folder: RunFolder, job: Job) -> int:
 def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
     """The levels that a run had: those of its list, or those that its search came to."""
     load = job.settings.load
+    if load.trace is not None:
+        return [_as_replayed(level, records) for level in levels(load, job.settings.workload.seed)]
     if load.search is None:
         return list(levels(load, job.settings.workload.seed))
     named = (level_named(load, name) for name in dict.fromkeys(level_name(record.point) for record in records))
     return [level for level in named if level is not None]
+
+
+def _as_replayed(level: Level, records: Sequence[Record]) -> Level:
+    """A trace's level with the mean rate of what is stored; how many more it had is not known."""
+    times = [record.scheduled_ns for record in records if record.point == level.point]
+    span_s = (max(times) - min(times)) / NS_PER_S if times else 0.0
+    return replace(level, rate=(len(times) - 1) / span_s if span_s else None, requests=None)
 
 
 def _report(level: Level, records: Sequence[Record]) -> PhaseReport:

@@ -128,10 +128,12 @@ def _read_vllm(run: Run) -> Reported:
 def _guidellm(run: Run) -> list[str]:
     level = run.level
     return [
-        *("benchmark", "run", "--target", run.url, "--model", "truth", "--processor", run.tokenizer),
-        *("--profile", "concurrent", "--rate", str(level.streams), "--max-requests", str(level.requests)),
-        *("--data", f"prompt_tokens=64,output_tokens={level.tokens}", "--outputs", "json"),
-        *("--output-dir", str(run.folder)),
+        *("run", "--backend", f"kind=openai_http,target={run.url},model=truth", "--disable-progress"),
+        *("--tokenizer", f"kind=huggingface_auto,model={run.tokenizer}"),
+        *("--profile", f"kind=concurrent,streams={level.streams}"),
+        *("--constraint", f"kind=max_requests,count={level.requests}"),
+        *("--data", f"kind=synthetic_text,prompt_tokens=64,output_tokens={level.tokens}"),
+        *("--output", f"kind=json,path={run.folder}/r.json"),
     ]
 
 

@@ -11,7 +11,7 @@ import platform
 import signal
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,19 @@ from servebench.store.files import reason_of, write_text
 from servebench.store.redact import redact
 
 PROBE_TIMEOUT_S = 4.0
-PACKAGES = ("hydra-core", "omegaconf", "pluggy", "httpx", "pandas", "pyarrow", "mlflow", "numpy", "orjson", "pydantic")
+PACKAGES = (
+    "servebench-suite",
+    "hydra-core",
+    "omegaconf",
+    "pluggy",
+    "httpx",
+    "pandas",
+    "pyarrow",
+    "mlflow",
+    "numpy",
+    "orjson",
+    "pydantic",
+)
 GPU_FIELDS = (
     "index",
     "name",
@@ -115,15 +127,14 @@ def capture_machine() -> dict[str, Any]:
 
 def capture_packages() -> dict[str, str]:
     """Versions of servebench, of its plugins and of the packages that it stands on."""
+    # asked for by name: to read the metadata of all that is installed takes half a second before the first request
     found = {}
-    for distribution in distributions():
-        name = (distribution.metadata["Name"] or "").lower()
-        if (
-            name in PACKAGES
-            or name.startswith("servebench")
-            or any(point.group == "servebench" for point in distribution.entry_points)
-        ):
-            found[name] = distribution.version
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    for point in entry_points(group="servebench"):
+        if point.dist is not None:
+            found[point.dist.name.lower()] = point.dist.version
     return dict(sorted(found.items()))
 
 

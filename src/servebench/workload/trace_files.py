@@ -11,8 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from servebench.errors import ConfigError
 
 FORMATS = "a Mooncake .jsonl (timestamp in ms, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
@@ -88,6 +86,8 @@ def _mooncake(row: Mapping[str, Any]) -> TraceRow:
 
 
 def _table(file: Path) -> tuple[TraceRow, ...]:
+    import pandas as pd
+
     try:
         table = pd.read_csv(file)
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
