@@ -21,6 +21,8 @@ VERBS = {
     "compare": "which of two runs is faster, and how sure that is: compare A B [--max-regression 5%] (a gate for pipelines)",
     "recommend": "which run for which use, how sure that is, and what would change it: recommend STUDY (--rules FILE)",
     "report": "one self-contained page on a run or a study: report RUN|STUDY (--out FILE)",
+    "demo": "three emulated engines on three workloads, in three minutes and without a GPU: demo [words of a run ...]",
+    "published": "the articles' numbers beside those of emulated engines, and what of them stands: published [FILE]",
     "selfcheck": "measure how exact this machine's client is, in three seconds (--json)",
     "help": "show this text",
 }
@@ -89,6 +91,17 @@ def _selfcheck(words: Sequence[str]) -> int:
     return show_self_check(words, cache_folder())
 
 
+def _demo(words: Sequence[str]) -> int:
+    return _run(["-m", "experiment=demo", *words])
+
+
+def _published(words: Sequence[str]) -> int:
+    from servebench.published_page import write_published
+    from servebench.registry import registry
+
+    return write_published(words, registry())
+
+
 def _help(_: Sequence[str]) -> int:
     from servebench import config
     from servebench.registry import registry
@@ -110,6 +123,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "sync": _sync,
     "recover": _recover,
     **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report")},
+    "demo": _demo,
+    "published": _published,
     "selfcheck": _selfcheck,
     "help": _help,
     "--help": _help,

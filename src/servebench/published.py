@@ -10,9 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,10 +21,10 @@ from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import RunSettings
 from servebench.emulator.cost import Profile, shape_of
 from servebench.emulator.profiles import profile_for
-from servebench.emulator.simulate import Clients, Measured, simulate
+from servebench.emulator.simulate import Clients, Measured, Timed, simulate
 from servebench.engine.emulated import EmulatedSettings, spec_of
-from servebench.errors import ConfigError
 from servebench.registry import Registry
+from servebench.score.validity import REQUESTS_MIN, WINDOW_S_MIN
 
 SOURCES = {
     "000_ff34121c054b13ec.txt": "an article on vLLM, SGLang and TensorRT-LLM on an RTX 5090",
@@ -245,3 +244,161 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+# what servebench says of a method
+
+
+def judge(case: Case, measured: Measured, concurrency: int | None) -> str:
+    """The doubts that a point of this method has, by the limits of `score.validity`. `concurrency` is the article's."""
+    level = concurrency or case.clients.concurrency
+    said = []
+    requests = case.clients.requests
+    if requests is not None and requests < level:
+        said.append(f"void, `level_not_reached`: {requests} requests for a level of {level}")
+    elif case.clients.connections is not None and case.clients.connections < level:
+        said.append(f"void, `level_not_reached`: {case.clients.connections} connections for a level of {level}")
+    window_s, inside = _window(measured.requests, case.clients.concurrency)
+    if case.clients.duration_s is not None:
+        window_s = measured.seconds
+        inside = len(measured.requests)
+    if not said and window_s < WINDOW_S_MIN:
+        said.append(f"`too_short`: at the level for {window_s:.1f} s")
+    if not said and inside < REQUESTS_MIN:
+        said.append(f"`too_few_requests`: {inside} sent at the level")
+    return "; ".join(said)
+
+
+def _window(requests: Sequence[Timed], level: int) -> tuple[float, int]:
+    """How long the level was there, from its first moment to its last, and how many requests were sent meanwhile."""
+    changes = sorted([(one.sent_s, 1) for one in requests] + [(one.last_s, -1) for one in requests])
+    in_flight, start_s, end_s = 0, None, 0.0
+    for moment_s, change in changes:
+        if in_flight >= level:
+            end_s = moment_s
+        in_flight += change
+        if in_flight >= level and start_s is None:
+            start_s = moment_s
+    if start_s is None:
+        return 0.0, 0
+    return end_s - start_s, sum(start_s <= one.sent_s <= end_s for one in requests)
+
+
+NOT_SIMULATED = {
+    "quality": "answers of an emulated engine mean nothing",
+    "build": "building an engine is not emulated",
+    "unclear": "the article does not tell the set-up: model, GPUs, load or lengths are missing",
+}
+
+
+def _reason(cell: Cell) -> str:
+    if cell.metric in ("accuracy", "exact_match", "pass@1"):
+        return NOT_SIMULATED["quality"]
+    if cell.metric == "engine_build" or (cell.metric == "cold_start" and cell.engine == "trtllm"):
+        return NOT_SIMULATED["build"]
+    return NOT_SIMULATED["unclear"]
+
+
+LOADS = {("001", "engine_load"): "rtx4090_qwen1p5b", ("004", "cold_start"): "h100_llama70b_fp8"}
+"""Cold starts that are emulated by phases; a built TensorRT-LLM engine's reload is one too."""
+WARM = "warm_start"
+
+
+def rows_of(simulator: Simulator) -> list[Row]:
+    """Every published number beside ours."""
+    rows = []
+    for cell in published_cells():
+        case = case_of(cell)
+        if case is not None:
+            measured = simulator.measure(case)
+            said = judge(case, measured, cell.concurrency)
+            if cell.source.startswith("001"):
+                said = f"this is no TTFT: it is the time of all 50 tokens; ours to the first {_mean(measured.ttft_ms):.0f} ms"
+            elif cell.source.startswith("004"):
+                said = "; ".join(part for part in (said, "beyond what the card can do: see below") if part)
+            rows.append(Row(cell=cell, ours=value_of(cell, measured), said=said))
+        elif cell.metric == "throughput_over_vllm" and cell.source.startswith("004"):
+            rows.append(_shared_prefixes(simulator, cell))
+        else:
+            rows.append(_cold(simulator, cell))
+    return rows
+
+
+def _cold(simulator: Simulator, cell: Cell) -> Row:
+    experiment = LOADS.get((cell.source[:3], "cold_start" if cell.metric == WARM else cell.metric))
+    reason = _reason(cell)
+    if experiment is None or reason == NOT_SIMULATED["build"] or cell.engine == "ollama":
+        return Row(cell=cell, ours=None, said=reason)
+    seconds = simulator.loading_s(experiment, cell.engine)
+    scale = 1000.0 if cell.unit == "ms" else 1.0
+    return Row(
+        cell=cell, ours=seconds * scale, said="phases of the start, weights read at 2 GB/s; one start, no repeat"
+    )
+
+
+def _shared_prefixes(simulator: Simulator, cell: Cell) -> Row:
+    """Questions about shared documents: SGLang over vLLM, with vLLM's own prefix cache off and on."""
+
+    def throughput(engine: str, *words: str) -> float:
+        clients = Clients(
+            concurrency=50,
+            requests=500,
+            input_tokens=1024,
+            output_tokens=128,
+            shared_tokens=896,
+            documents=8,
+        )
+        case = Case(experiment="h100_llama70b_fp8", engine=engine, words=words, clients=clients)
+        return simulator.measure(case).throughput_tok_s
+
+    sglang = throughput("sglang")
+    off, on = throughput("vllm", "engine.prefix_caching=false"), throughput("vllm")
+    said = (
+        f"with vLLM's prefix cache off; with it on, its default since 0.8, {sglang / on:.2f}: the gain is that of a cache "
+        "over none, not of a tree over blocks"
+    )
+    return Row(cell=cell, ours=sglang / off, said=said)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else 0.0
+
+
+# a sound method
+
+
+ENGINES = ("vllm", "sglang", "trtllm")
+SOUND_LEVELS = (1, 20, 32, 50, 64, 100, 128, 256, 500, 1000)
+FITTED_UP_TO = 100
+"""No published point of the 5090 has more requests in flight: beyond, the profile is drawn on."""
+
+
+def sound(simulator: Simulator, engine: str, level: int) -> Measured:
+    """The 5090's model under a level that is there all the time: a window of a minute, with a quarter of one before it."""
+    clients = Clients(
+        concurrency=level,
+        requests=None,
+        duration_s=SOUND_S,
+        warmup_s=SOUND_WARMUP_S,
+        input_tokens=32,
+        output_tokens=256,
+    )
+    return simulator.measure(Case(experiment="rtx5090_qwen7b_fine", engine=engine, words=(), clients=clients))
+
+
+def same_requests(simulator: Simulator, engine: str, level: int, requests: int, pool: int | None) -> float:
+    """Mean TTFT in ms of the extreme table's method, with another number of requests or no pool."""
+    clients = Clients(
+        concurrency=min(level, requests), requests=requests, connections=pool, input_tokens=32, output_tokens=256
+    )
+    case = Case(experiment="rtx5090_qwen7b_extreme", engine=engine, words=(), clients=clients)
+    return _mean(simulator.measure(case).ttft_ms)
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927)."""
+    z = 1.959964
+    share = successes / trials
+    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * ((share * (1 - share) + z * z / (4 * trials)) / trials) ** 0.5
+    return middle - half, middle + half
