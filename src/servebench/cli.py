@@ -23,6 +23,8 @@ VERBS = {
     "recommend": "which run for which use, how sure that is, and what would change it: recommend STUDY (--rules FILE)",
     "report": "one self-contained page on a run or a study: report RUN|STUDY (--out FILE); "
     "--as vllm|sglang|aiperf|guidellm|genai-bench tells it by that tool's definitions",
+    "demo": "three emulated engines on three workloads, in three minutes and without a GPU: demo [words of a run ...]",
+    "published": "the articles' numbers beside those of emulated engines, and what of them stands: published [FILE]",
     "selfcheck": "measure how exact this machine's client is, in three seconds (--json)",
     "export": "runs for other programs: export RUN|STUDY --format csv|json|llm-d (--out PATH)",
     "import": "result files of vllm bench, sglang, guidellm, aiperf and genai-bench as foreign runs: import FILE ...",
@@ -104,6 +106,17 @@ def _selfcheck(words: Sequence[str]) -> int:
     return show_self_check(words, cache_folder())
 
 
+def _demo(words: Sequence[str]) -> int:
+    return _run(["-m", "experiment=demo", *words])
+
+
+def _published(words: Sequence[str]) -> int:
+    from servebench.published_page import write_published
+    from servebench.registry import registry
+
+    return write_published(words, registry())
+
+
 def _help(_: Sequence[str]) -> int:
     from servebench import config
     from servebench.registry import registry
@@ -127,6 +140,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "recover": _recover,
     **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export", "dashboard")},
     "import": _decide("import_files"),
+    "demo": _demo,
+    "published": _published,
     "selfcheck": _selfcheck,
     "help": _help,
     "--help": _help,

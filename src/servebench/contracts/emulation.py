@@ -167,6 +167,7 @@ class EmulationSpec:
     tensor_parallel: int = 1
     max_model_len: int | None = None
     max_num_seqs: int | None = None
+    kv_tokens: int | None = None
     queue_limit: int | None = None
     gpu_memory_fraction: float | None = None
     prefix_caching: bool | None = None

@@ -156,10 +156,17 @@ class Core:
         """A request has come. The front end takes one after another."""
         self._front_free_s = max(now_s, self._front_free_s) + self.cost.request_s
         asked.arrived_s = now_s
-        asked.ready_s = self._front_free_s + self.cost.latency_s
-        self.arriving.append(asked)
+        asked.ready_s = self._front_free_s + self.cost.latency_s(self._rng)
+        self._insert(asked)
         self.totals.requests += 1
         self.totals.prompt_tokens += asked.prompt_tokens
+
+    def _insert(self, asked: Asked) -> None:
+        """Into the order in which requests get ready; nearly always at the end."""
+        place = len(self.arriving)
+        while place and self.arriving[place - 1].ready_s > asked.ready_s:
+            place -= 1
+        self.arriving.insert(place, asked)
 
     def abort(self, asked: Asked) -> None:
         """Its client is gone."""

@@ -17,6 +17,7 @@ computes `tokens` tokens (one a decoding sequence, any number of a prompt's) ove
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,8 +92,8 @@ class Profile:
 
     A step takes `decode_ms + sequence_ms * (sequences - 1) ** exponent` and, when there are `wide_from` sequences or more,
     `wide_ms + wide_sequence_ms * sequences` on top; each token of a prompt adds `prompt_token_ms`. `request_ms` of front
-    end for each request, one after another; `latency_ms` between a request and the queue, whatever the load.
-    `max_num_seqs`, `token_budget` and `mixed_steps` replace those of the engine where the article's numbers show others.
+    end for each request, one after another; `latency_ms` between a request and the queue, whatever the load, log-normal with
+    `latency_sigma`. `max_num_seqs`, `token_budget`, `mixed_steps` and `kv_tokens` replace those of the engine where the article's numbers show others.
     """
 
     decode_ms: float
@@ -104,10 +105,12 @@ class Profile:
     prompt_token_ms: float = 0.0
     request_ms: float = 0.0
     latency_ms: float = 0.0
+    latency_sigma: float = 0.0
     max_num_seqs: int | None = None
     token_budget: int | None = None
     mixed_steps: bool | None = None
     batch_sizes: tuple[int, ...] | None = None
+    kv_tokens: int | None = None
 
 
 def _number(source: Mapping[str, Any], key: str, default: float) -> float:
@@ -177,10 +180,11 @@ class StepCost:
         own = self._emulation.request_overhead_ms if self.profile is None else self.profile.request_ms
         return own * MS
 
-    @property
-    def latency_s(self) -> float:
+    def latency_s(self, chance: random.Random) -> float:
         """Between a request and the queue, whatever the load."""
-        return 0.0 if self.profile is None else self.profile.latency_ms * MS
+        if self.profile is None or not self.profile.latency_ms:
+            return 0.0
+        return self.profile.latency_ms * MS * chance.lognormvariate(0.0, self.profile.latency_sigma)
 
     def seconds(self, step: Step) -> float:
         """The time of this step."""
@@ -230,6 +234,8 @@ def _fitted(profile: Profile, step: Step) -> float:
 def kv_tokens(spec: EmulationSpec, shape: Shape) -> int:
     """How many tokens of keys and values fit beside the weights. A model that does not fit still gets room for one
     request of its context: the emulator shows the schedule, not whether the weights could be there."""
+    if spec.kv_tokens is not None:
+        return spec.kv_tokens
     fraction = spec.gpu_memory_fraction or spec.emulation.memory_fraction
     free = shape.memory_bytes * fraction - shape.weight_bytes
     least = spec.max_model_len or 4096
@@ -247,4 +253,5 @@ def with_profile(spec: EmulationSpec, profile: Profile | None) -> EmulationSpec:
     }
     # what a profile says holds for its GPU, whatever its size
     changes |= {f"{name}_big": None for name in ("max_num_seqs", "token_budget") if name in changes}
-    return replace(spec, emulation=replace(spec.emulation, **changes))
+    kept = profile.kv_tokens if profile.kv_tokens is not None else spec.kv_tokens
+    return replace(spec, emulation=replace(spec.emulation, **changes), kv_tokens=kept)

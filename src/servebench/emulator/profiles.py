@@ -14,7 +14,8 @@ DATA = "profiles.json"
 
 
 @cache
-def _stored() -> list[dict[str, Any]]:
+def stored_profiles() -> list[dict[str, Any]]:
+    """All profiles, as stored."""
     stored: list[dict[str, Any]] = json.loads(
         files("servebench.emulator").joinpath("data", DATA).read_text(encoding="utf-8")
     )
@@ -26,7 +27,7 @@ def profile_for(spec: EmulationSpec) -> Profile | None:
 
     A profile holds for how the article ran the engine: eager or not, on which backend (`variant`).
     """
-    for one in _stored():
+    for one in stored_profiles():
         if (
             one["engine"] == spec.engine
             and one["gpu"] == spec.gpu.get("name")

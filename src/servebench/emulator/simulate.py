@@ -15,6 +15,7 @@ from servebench.emulator.text import CHARACTERS, answer, key_of
 @dataclass(frozen=True, kw_only=True)
 class Clients:
     """A closed loop: `requests` in all (or for `duration_s`), at most `concurrency` at once, all of the first at once.
+    The first `shared_tokens` of a prompt are those of one of `documents`.
 
     `connections`: at most so many reach the server; what waits for one of them is already being timed, as in a client
     whose pool is smaller than its semaphore.
@@ -25,6 +26,8 @@ class Clients:
     input_tokens: int
     output_tokens: int
     connections: int | None = None
+    shared_tokens: int = 0
+    documents: int = 1
     duration_s: float | None = None
     warmup_s: float = 0.0
 
@@ -92,7 +95,7 @@ class _Loop:
         while self._pool and (clients.connections is None or self._open < clients.connections):
             started_s, index = heapq.heappop(self._pool)
             self._open += 1
-            prompt = prompt_of(index, clients.input_tokens)
+            prompt = self._prompt(index)
             asked = Asked(
                 key=index,
                 prompt=prompt,
@@ -101,6 +104,11 @@ class _Loop:
             )
             self._started[index] = started_s
             self._core.submit(asked, now_s)
+
+    def _prompt(self, index: int) -> str:
+        clients = self._clients
+        own = prompt_of(index, clients.input_tokens - clients.shared_tokens)
+        return prompt_of(-1 - index % clients.documents, clients.shared_tokens) + own
 
     def run(self) -> list[Timed]:
         """All requests, in the order in which they ended."""

@@ -1,0 +1,32 @@
+"""docs/published.md: the page of `servebench published`, from numbers that others worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; all columns but the first two are set to the right where they hold numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Three figures, or a dash."""
+    if value is None:
+        return "–"
+    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{text} {unit}".strip()
+
+
+def percent(share: float | None) -> str:
+    """With its sign, or a dash."""
+    return "–" if share is None else f"{100 * share:+.0f} %"
+
+
+def page(title: str, parts: Mapping[str, str]) -> str:
+    """A page of sections."""
+    return (
+        f"# {title}\n\n" + "\n\n".join(f"## {name}\n\n{body}" if name else body for name, body in parts.items()) + "\n"
+    )

@@ -1,0 +1,71 @@
+"""Emulated engines: as specs for the step loop, and launched as whole server processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servebench.contracts.emulation import EmulatedFaults, Emulation, EmulationSpec
+from servebench.contracts.engine import LaunchContext, RunningEngine
+from servebench.contracts.settings import GpuSettings, ModelSettings
+from servebench.engine.emulated import EmulatedLauncher, EmulatedSettings
+from servebench.engine.ports import free_port
+from servebench.registry import registry
+
+MODEL = ModelSettings(
+    name="Qwen/Qwen2.5-1.5B-Instruct",
+    parameters_b=1.54,
+    layers=28,
+    hidden_size=1536,
+    heads=12,
+    kv_heads=2,
+    head_dim=128,
+    context_length=32768,
+)
+GPU = GpuSettings(name="toy", count=1, memory_gb=24, bandwidth_gb_s=1008, bf16_tflops=165)
+
+
+def spec_with(own: Emulation | None = None, **changes: Any) -> EmulationSpec:
+    """A spec of a 1.5B model on a card of 24 GB."""
+    model = {name: value for name, value in vars(MODEL).items() if value is not None}
+    gpu = {name: value for name, value in vars(GPU).items() if value is not None and name != "count"}
+    spec = EmulationSpec(
+        engine="toy", model_name="m", host="127.0.0.1", port=1, emulation=own or Emulation(), model=model, gpu=gpu
+    )
+    return replace(spec, **changes)
+
+
+Launch = Callable[..., RunningEngine]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Launches an emulated engine by its name; stops what is left at the end."""
+    started: list[RunningEngine] = []
+
+    def start(name: str, *, faults: EmulatedFaults | None = None, log: Path | None = None, **own: Any) -> RunningEngine:
+        engine = registry().engine(name)
+        settings = {"ready_timeout_s": 20.0, "stop_timeout_s": 1.0, **own}
+        context = LaunchContext(
+            engine=engine.settings_type(name=name, **settings),
+            model=MODEL,
+            gpu=GPU,
+            port=free_port("127.0.0.1"),
+            cache_dir=tmp_path,
+        )
+        asked = EmulatedSettings(name="emulated", time_scale=0.002, faults=faults or EmulatedFaults())
+        running = EmulatedLauncher().launch(
+            engine, context, asked, log_path=log or tmp_path / "engine.log", say=lambda _: None
+        )
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.stop()
+
+

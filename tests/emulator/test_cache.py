@@ -1,0 +1,111 @@
+"""KV memory: what is shared, what is pinned, what is thrown out first."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from servebench.emulator.cache import BlockMemory, Memory, RadixMemory, SlotMemory, common
+from servebench.emulator.text import count
+
+
+def text(start: str, tokens: int) -> str:
+    """A text of so many tokens that begins like this."""
+    return (start * tokens)[: tokens * 4]
+
+
+def run(memory: Memory, prompt: str, answer: str = "") -> int:
+    """A whole request; what it found in the cache."""
+    holding = memory.admit(prompt, count(prompt), 0)
+    assert holding is not None
+    memory.computed(holding, prompt)
+    if answer:
+        assert memory.grow(holding, count(answer))
+    memory.release(holding, prompt + answer)
+    return holding.cached
+
+
+@pytest.mark.parametrize(
+    ("memory", "found"),
+    [
+        (BlockMemory(1000, 16, shared=True), 96),
+        (BlockMemory(1000, 16, shared=False), 0),
+        (RadixMemory(1000), 101),
+        (SlotMemory(2, 1000, shared=True), 101),
+        (SlotMemory(2, 1000, shared=False), 0),
+    ],
+    ids=["blocks", "blocks off", "radix", "slots", "slots off"],
+)
+def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory: Memory, found: int) -> None:
+    """101 tokens in common: whole blocks of 16, or to the token."""
+    head = text("abcd", 101)
+    assert run(memory, head + text("1", 20)) == 0
+    assert run(memory, head + text("2", 20)) == found
+
+
+@pytest.mark.parametrize("memory", [BlockMemory(1000, 16, shared=True), RadixMemory(1000)], ids=["blocks", "radix"])
+def test_a_turn_finds_the_turn_before_with_its_answer(memory: Memory) -> None:
+    """Prompt and answer of one turn are the beginning of the next."""
+    first, answer = text("ask ", 64), text("tell", 32)
+    run(memory, first, answer)
+    assert run(memory, first + answer + text("more", 16)) == 96
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [BlockMemory(1000, 16, shared=True), RadixMemory(1000), SlotMemory(1, 1000, shared=True)],
+    ids=["blocks", "radix", "slots"],
+)
+def test_the_last_token_of_a_prompt_is_always_computed(memory: Memory) -> None:
+    """The same prompt again: something must be computed to give a token."""
+    prompt = text("abcd", 64)
+    run(memory, prompt)
+    assert run(memory, prompt) < 64
+
+
+@pytest.mark.parametrize("memory", [BlockMemory(128, 16, shared=True), RadixMemory(128)], ids=["blocks", "radix"])
+def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory: Memory) -> None:
+    """Room for two of three: the one used last stays."""
+    one, two, three = text("aaaa", 48), text("bbbb", 48), text("cccc", 48)
+    run(memory, one)
+    run(memory, two)
+    assert memory.cached(one) == 47 or memory.cached(one) == 32
+    run(memory, one)
+    run(memory, three)
+    assert memory.cached(one) > 0
+    assert memory.cached(two) == 0
+    held = memory.admit(text("dddd", 112), 112, 0)
+    assert held is not None
+    assert memory.admit(text("eeee", 48), 48, 0) is None
+    assert memory.used() <= 128
+
+
+@pytest.mark.parametrize("kind", ["blocks", "radix"])
+def test_memory_is_never_lost_nor_made(kind: str) -> None:
+    """After any requests, all ended, nothing is in use; meanwhile never more than there is."""
+    rng = random.Random(kind)
+    memory: Memory = BlockMemory(512, 16, shared=True) if kind == "blocks" else RadixMemory(512)
+    running: list[tuple[object, str]] = []
+    for _ in range(600):
+        if running and rng.random() < 0.5:
+            holding, prompt = running.pop(rng.randrange(len(running)))
+            memory.release(holding, prompt if rng.random() < 0.8 else None)  # type: ignore[arg-type]
+        else:
+            prompt = text(rng.choice(["abcd", "efgh"]), rng.randrange(8, 60)) + text(str(rng.randrange(9)), 12)
+            taken = memory.admit(prompt, count(prompt), 0)
+            if taken is not None:
+                memory.computed(taken, prompt)
+                memory.grow(taken, rng.randrange(1, 9))
+                running.append((taken, prompt))
+        assert 0 <= memory.used() <= memory.capacity
+    for holding, _ in running:
+        memory.release(holding, None)  # type: ignore[arg-type]
+    assert memory.used() == 0
+
+
+@pytest.mark.parametrize(("one", "other"), [("", ""), ("a", ""), ("abc", "abd"), ("abc", "abc"), ("abcd", "abc"), ("x", "y")])
+def test_common_is_the_length_of_the_common_beginning(one: str, other: str) -> None:
+    """As counted one by one."""
+    expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    assert common(one, other) == expected

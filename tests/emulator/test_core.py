@@ -1,0 +1,150 @@
+"""The step loop on a virtual clock: what each scheduler is known for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.emulator.conftest import spec_with
+
+from servebench.contracts.emulation import Emulation
+from servebench.emulator.core import Asked, Core
+from servebench.emulator.cost import Profile, Step, StepCost, with_profile
+from servebench.emulator.simulate import Clients, simulate
+from servebench.emulator.text import answer
+
+FLAT = Profile(decode_ms=10.0)
+"""Every step takes 10 ms, so that counts of steps can be read off the clock."""
+
+
+def clients(concurrency: int, requests: int, tokens: int = 10, prompt: int = 32) -> Clients:
+    return Clients(concurrency=concurrency, requests=requests, input_tokens=prompt, output_tokens=tokens)
+
+
+def test_a_batch_shares_its_steps() -> None:
+    """Ten at once take the time of one; one at a time takes ten times as long."""
+    together = simulate(spec_with(), clients(10, 10), FLAT)
+    alone = simulate(spec_with(max_num_seqs=1), clients(10, 10), FLAT)
+    assert together.seconds == pytest.approx(0.1)
+    assert alone.seconds == pytest.approx(1.0)
+    assert max(alone.ttft_ms) == pytest.approx(910)
+
+
+def test_same_seed_same_schedule() -> None:
+    """To the microsecond, with chance in it."""
+    profile = replace(FLAT, latency_ms=20.0, latency_sigma=0.5)
+    one, two = (simulate(spec_with(seed=3), clients(4, 40), profile) for _ in range(2))
+    assert one == two
+    assert simulate(spec_with(seed=4), clients(4, 40), profile) != one
+
+
+def test_a_long_prompt_stalls_decoding_only_where_it_is_not_cut() -> None:
+    """A prompt of 4,096 tokens in steps of 512, beside a sequence that decodes."""
+    costs = Profile(decode_ms=1.0, prompt_token_ms=0.1)
+
+    def gaps(own: Emulation) -> float:
+        spec = with_profile(spec_with(own), costs)
+        core = Core(spec, StepCost(spec, costs))
+        short = Asked(key=1, prompt="a" * 64, prompt_tokens=16, pieces=answer(1, 200))
+        core.submit(short, 0.0)
+        now, last, worst = 0.0, 0.0, 0.0
+        for number in range(60):
+            if number == 5:
+                core.submit(Asked(key=2, prompt="b" * 16384, prompt_tokens=4096, pieces=answer(2, 5)), now)
+            step = core.begin(now)
+            assert step is not None
+            now = step.ends_s
+            if any(asked is short for asked, _ in core.end(step, now)):
+                worst, last = max(worst, now - last), now
+        return worst
+
+    assert gaps(Emulation(token_budget=512, mixed_steps=True)) < 0.06
+    assert gaps(Emulation(token_budget=512, mixed_steps=True, chunked_prefill=False)) > 0.4
+    assert gaps(Emulation(token_budget=512, mixed_steps=False)) > 0.4
+
+
+def test_captured_batches_are_padded_and_larger_ones_run_eagerly() -> None:
+    """33 cost what 64 do; 65 pay for their launches."""
+    own = Emulation(batch_sizes=(1, 2, 4, 8, 16, 32, 64))
+    costs = Profile(decode_ms=1.0, sequence_ms=1.0)
+    seconds = {n: simulate(spec_with(own), clients(n, n, tokens=20), costs).seconds for n in (32, 33, 64, 65)}
+    assert seconds[33] == pytest.approx(seconds[64], rel=0.1)
+    assert seconds[33] > 1.5 * seconds[32]
+    spec = spec_with(own)
+    extra = StepCost(spec, costs).seconds(Step(decoding=65, eager=True)) - StepCost(spec, costs).seconds(Step(decoding=65))
+    assert seconds[65] > seconds[64] + 19 * extra * 0.9
+
+
+def test_memory_that_runs_out_preempts_the_youngest_and_loses_nothing() -> None:
+    """Room for some of them: with optimistic admission requests are put back, and all are answered whole."""
+    own = Emulation(prefix_cache="none")
+    tight = spec_with(own, max_model_len=300, gpu_memory_fraction=0.1295)
+    core = Core(tight, StepCost(tight, FLAT))
+    assert core.memory.capacity < 3000
+    asked = [Asked(key=i, prompt=f"{i:04}" * 64, prompt_tokens=64, pieces=answer(i, 120)) for i in range(24)]
+    for one in asked:
+        core.submit(one, 0.0)
+    now = 0.0
+    while (ready := core.next_ready_s()) is not None:
+        now = max(now, ready)
+        step = core.begin(now)
+        assert step is not None
+        now = step.ends_s
+        core.end(step, now)
+        assert core.memory.used() <= core.memory.capacity
+    assert core.totals.preemptions > 0
+    assert all(one.generated == 120 for one in asked)
+    assert core.memory.used() == 0
+
+
+def test_reserved_output_is_never_preempted() -> None:
+    """TensorRT-LLM's policy: admit only what is sure to fit."""
+    spec = spec_with(Emulation(reserve_output=True, prefix_cache="none"), max_model_len=300, gpu_memory_fraction=0.1295)
+    core = Core(spec, StepCost(spec, FLAT))
+    for i in range(24):
+        core.submit(Asked(key=i, prompt=f"{i:04}" * 64, prompt_tokens=64, pieces=answer(i, 120)), 0.0)
+    now, most = 0.0, 0
+    while core.next_ready_s() is not None:
+        step = core.begin(now)
+        assert step is not None
+        now = step.ends_s
+        core.end(step, now)
+        most = max(most, core.in_engine())
+    assert core.totals.preemptions == 0
+    assert 1 < most < 24
+
+
+def test_speculation_gives_several_tokens_a_step() -> None:
+    """As many tokens in fewer steps, and not all steps alike."""
+    plain = simulate(spec_with(), clients(1, 1, tokens=240), FLAT)
+    fast = simulate(spec_with(speculative_tokens=2.4), clients(1, 1, tokens=240), FLAT)
+    assert 1.7 < plain.seconds / fast.seconds < 2.4
+
+
+def test_shared_documents_are_computed_once() -> None:
+    """With a cache, throughput of long shared prompts rises; without one it does not."""
+    asked = Clients(concurrency=8, requests=40, input_tokens=1024, output_tokens=16, shared_tokens=960, documents=2)
+    cached = simulate(spec_with(), asked)
+    computed = simulate(spec_with(prefix_caching=False), asked)
+    assert cached.throughput_tok_s > 1.5 * computed.throughput_tok_s
+    radix = simulate(spec_with(Emulation(prefix_cache="radix", longest_prefix_first=True)), asked)
+    assert radix.throughput_tok_s > 1.5 * computed.throughput_tok_s
+
+
+def test_an_abandoned_request_gives_its_memory_back() -> None:
+    """In the queue, in prefill and in decode."""
+    spec = spec_with(Emulation(token_budget=64))
+    core = Core(spec, StepCost(spec, FLAT))
+    asked = [Asked(key=i, prompt=f"{i:04}" * 128, prompt_tokens=128, pieces=answer(i, 50)) for i in range(3)]
+    for one in asked:
+        core.submit(one, 0.0)
+    now = 0.0
+    for _ in range(4):
+        step = core.begin(now + 1.0)
+        assert step is not None
+        now = step.ends_s
+        core.end(step, now)
+    for one in asked:
+        core.abort(one)
+    assert (core.in_engine(), core.queued(), core.memory.used()) == (0, 0, 0)
+    assert core.next_ready_s() is None
