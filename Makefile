@@ -52,5 +52,5 @@ $(VENV)/.run: $(VENV)/bin/python $(SOURCES)
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing what tests and checks need"
-	@$(PIP) install --no-compile -e ".[dev,tokenizers]" $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
+	@$(PIP) install --no-compile -e ".[dev,tokenizers,dashboard]" $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
 	@touch $@

@@ -26,8 +26,22 @@ def commands():
                 yield pytest.param(text, id=f"{page.parent.name}/{page.name}: servebench {text}")
 
 
+FILE = re.compile(r"^```yaml\n# (my/\S+\.yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """A folder that has the files which the docs tell to write."""
+    for page in PAGES:
+        for name, text in FILE.findall(page.read_text(encoding="utf-8")):
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("text", list(commands()))
-def test_a_documented_command_is_taken(text):
+def test_a_documented_command_is_taken(text, written):
     """A verb exists; words without a verb compose to jobs that validate."""
     words = [word for word in shlex.split(re.sub(r"\[(--[a-z-]+|[A-Z]+)\]", "", text)) if word != "--preview"]
     if words and words[0] in VERBS:
