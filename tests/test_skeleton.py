@@ -59,7 +59,7 @@ def test_it_passes_its_own_tests(plugin):
     assert done.returncode == 0, done.stdout[-3000:]
     passed, skipped = re.search(r"(\d+) passed, (\d+) skipped", done.stdout).groups()
     assert int(passed) > 25
-    assert skipped == "1"
+    assert skipped == "3", "no image, no emulation of its own, no program"
     assert "the life was tested with a stand-in: my-engine is not installed here" in done.stdout
     assert time.monotonic() - began < BOUND_S
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from servebench.contracts.emulation import Emulation, Loading
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import FlagTable, extra_words, is_python, missing_executable
@@ -50,38 +49,6 @@ METRICS = {
 """`lmdeploy/metrics/loggers.py`. The gauges are refreshed every 10 s."""
 
 
-EMULATION = Emulation(
-    max_num_seqs=128,
-    max_num_seqs_big=1024,
-    token_budget=8192,
-    memory_fraction=0.8,
-    prefix_cache="none",
-    block_tokens=64,
-    overload="queue",
-    first_chunk="role_every",
-    error_shape="flat",
-    loading=(
-        Loading(line="lmdeploy - INFO - Building Model. (emulated)", seconds=6.0, seconds_per_gb=0.5),
-        Loading(line="lmdeploy - INFO - Building GraphRunner and warmup ops, please waiting.", seconds=2.0),
-        Loading(line="lmdeploy - INFO - Building CacheEngine with config (emulated)", seconds=1.0),
-        Loading(line="lmdeploy - INFO - Engine warmup completed in some seconds.", seconds=10.0),
-        Loading(line="HINT:    Please open http://(emulated) in a browser for detailed api usage!!!", seconds=1.0),
-    ),
-    metric_labels='model_name="{model}",engine="0"',
-    metrics={
-        "lmdeploy:num_requests_running": "running",
-        "lmdeploy:num_requests_waiting": "waiting",
-        "lmdeploy:gpu_cache_usage_perc": "kv_usage",
-        "lmdeploy:prompt_tokens_total": "prompt_tokens",
-        "lmdeploy:cached_tokens_total": "cached_tokens",
-        "lmdeploy:generation_tokens_total": "generation_tokens",
-        "lmdeploy:time_to_first_token_seconds": "ttft",
-        "lmdeploy:e2e_request_latency_seconds": "e2e",
-    },
-)
-"""Its defaults and chunks as in its sources, prefix caching off; seconds to the order of magnitude."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LmdeploySettings(EngineSettings):
     """`backend`: which of its two engines; TurboMind gives way to PyTorch, with a line in the log, for models that it
@@ -96,7 +63,6 @@ class LmdeployEngine(Engine):
     name = "lmdeploy"
     settings_type = LmdeploySettings
     default_port = 23333
-    emulation = EMULATION
     container = ContainerImage(image="openmmlab/lmdeploy:latest", arguments=("--ipc", "host"))
     dialect = Dialect(exact_output={"ignore_eos": True})
     metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS

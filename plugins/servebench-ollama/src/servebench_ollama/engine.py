@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from servebench.contracts.emulation import Emulation, Loading
 from servebench.contracts.engine import (
     Command,
     ContainerImage,
@@ -39,26 +38,6 @@ FLAGS = FlagTable(
         "seed": "requests carry one (workload.seed)",
     },
 )
-
-
-EMULATION = Emulation(
-    max_num_seqs=1,
-    token_budget=512,
-    prefix_cache="slots",
-    queue_limit=512,
-    overload="status",
-    first_chunk="none",
-    finish_alone=True,
-    cached_tokens=False,
-    loading=(
-        Loading(line='level=INFO source=routes.go msg="Listening on (emulated)"', seconds=0.1),
-        Loading(line='level=INFO source=llama_server.go msg="starting llama-server"', seconds=0.5),
-        Loading(
-            line='level=INFO source=llama_server.go msg="llama-server started in some seconds"', seconds_per_gb=0.5
-        ),
-    ),
-)
-"""One request at a time and a queue of 512, as in its sources; seconds to the order of magnitude."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +75,6 @@ class OllamaEngine(Engine):
 
     name = "ollama"
     settings_type = OllamaSettings
-    emulation = EMULATION
     container = ContainerImage(
         image="ollama/ollama:latest", entrypoint=("ollama",), caches={".ollama": "/root/.ollama"}
     )

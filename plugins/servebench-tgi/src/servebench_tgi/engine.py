@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from servebench.contracts.emulation import Emulation, Loading
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt, WorkloadSettings
@@ -46,31 +45,6 @@ METRICS = {
 """`router/src/server.rs`, `backends/v3/`. It tells no cache use, no prefix hits, no preemptions."""
 
 
-EMULATION = Emulation(
-    max_num_seqs=128,
-    token_budget=4096,
-    # it lets in 128 requests, which all run at once where memory allows
-    queue_limit=1,
-    overload="event",
-    overload_status=429,
-    reserve_output=True,
-    memory_fraction=1.0,
-    first_chunk="role_every",
-    completion_usage="finish",
-    cached_tokens=False,
-    loading=(
-        Loading(line="text_generation_launcher: Starting check and download process (emulated)", seconds=3.0),
-        Loading(line="text_generation_launcher: Successfully downloaded weights", seconds=1.0),
-        Loading(line="text_generation_launcher: Shard ready in some seconds rank=0", seconds=4.0, seconds_per_gb=0.5),
-        Loading(line="text_generation_router_v3: Warming up model", seconds=1.0),
-        Loading(line="text_generation_router_v3: Setting max batch total tokens to (emulated)", seconds=8.0),
-        Loading(line="text_generation_router::server: Connected", seconds=1.0),
-    ),
-    metrics={"tgi_batch_current_size": "running", "tgi_queue_size": "waiting", "tgi_request_success": "requests"},
-)
-"""Its admission limit and chunks as in its sources; seconds to the order of magnitude."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TgiSettings(EngineSettings):
     """`max_concurrent_requests`: how many it lets in (its own default: 128); the next is answered 429."""
@@ -91,7 +65,6 @@ class TgiEngine(Engine):
     default_port = 3000
     # there is no way to an exact length, and the model's name is not checked
     dialect = Dialect(exact_output={}, model_checked=False)
-    emulation = EMULATION
     container = ContainerImage(
         image="ghcr.io/huggingface/text-generation-inference:3.3.7",
         entrypoint=(LAUNCHER,),

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from servebench.contracts.emulation import Emulation, Loading
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.flags import SHARED, extra_words, missing_executable
+from servebench_triton.emulation import TRITON
 
 VLLM_NAMES = {
     "tensor_parallel_size": "tensor_parallel_size",
@@ -51,36 +51,6 @@ METRICS = {
     "requests_waiting": ("nv_inference_pending_request_count",),
 }
 """`docs/user_guide/metrics.md`; the vLLM ones only where the model's config asks for them."""
-
-
-EMULATION = Emulation(
-    max_num_seqs=256,
-    max_num_seqs_big=1024,
-    token_budget=2048,
-    token_budget_big=8192,
-    overload="queue",
-    request_overhead_ms=3.0,
-    first_chunk="role_early",
-    cached_tokens=False,
-    error_shape="detail",
-    strict_fields=422,
-    loading=(
-        Loading(
-            line="INFO [default_loader.py] Loading weights took some seconds (emulated)",
-            seconds=8.0,
-            seconds_per_gb=0.5,
-        ),
-        Loading(line="INFO [gpu_model_runner.py] Graph capturing finished in some seconds", seconds=15.0),
-        Loading(
-            line="INFO [core.py] init engine (profile, create kv cache, warmup model) took some seconds", seconds=1.0
-        ),
-        Loading(line="| (emulated) | 1       | READY  |"),
-        Loading(line="Found model: name='(emulated)', backend='vllm'"),
-        Loading(line="INFO:     Application startup complete.", seconds=1.0),
-    ),
-    metrics={"nv_inference_request_success": "requests", "nv_inference_pending_request_count": "waiting"},
-)
-"""vLLM's scheduler behind a front end that answers before it has begun; its cost is a guess."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +94,7 @@ class TritonEngine(Engine):
     health_path = "/health/ready"
     # an unknown field is an error 422; `response_format` is known and does nothing; `ignore_eos` reaches vLLM only
     dialect = Dialect(exact_output={"ignore_eos": True}, json_schema=False, model_checked=False)
-    emulation = EMULATION
+    emulation = TRITON
     container = ContainerImage(
         image="nvcr.io/nvidia/tritonserver:26.07-vllm-python-py3",
         arguments=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
