@@ -208,7 +208,7 @@ def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | 
             run = Run(port, level, folder / "out", tokenizer)
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             began_ns = time.time_ns()
-            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+            environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
             with subprocess.Popen(
                 tool.words(run), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=environment
             ) as process:
