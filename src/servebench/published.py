@@ -228,15 +228,12 @@ def value_of(cell: Cell, measured: Measured) -> float:
         return 0.0
     # what the 4090 article calls time to first token is the time of its 50 tokens
     values = sorted(measured.e2e_ms if cell.source.startswith("001") else measured.ttft_ms)
-    return {
-        "mean": statistics.fmean,
-        "median": statistics.median,
-        "p50": statistics.median,
-        "p90": lambda some: _quantile(some, 0.90),
-        "p95": lambda some: _quantile(some, 0.95),
-        "min": min,
-        "max": max,
-    }[cell.statistic](values)
+    if cell.statistic == "mean":
+        return statistics.fmean(values)
+    return _quantile(values, QUANTILES[cell.statistic])
+
+
+QUANTILES = {"min": 0.0, "p50": 0.5, "median": 0.5, "p90": 0.9, "p95": 0.95, "max": 1.0}
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -287,6 +284,7 @@ def _window(requests: Sequence[Timed], level: int) -> tuple[float, int]:
 NOT_SIMULATED = {
     "quality": "answers of an emulated engine mean nothing",
     "build": "building an engine is not emulated",
+    "library": "loaded as a library in a program of the article's, not started as a server",
     "unclear": "the article does not tell the set-up: model, GPUs, load or lengths are missing",
 }
 
@@ -327,6 +325,8 @@ def rows_of(simulator: Simulator) -> list[Row]:
 def _cold(simulator: Simulator, cell: Cell) -> Row:
     experiment = LOADS.get((cell.source[:3], "cold_start" if cell.metric == WARM else cell.metric))
     reason = _reason(cell)
+    if cell.metric == "engine_load" and cell.engine != "sglang":
+        return Row(cell=cell, ours=None, said=NOT_SIMULATED["library"])
     if experiment is None or reason == NOT_SIMULATED["build"] or cell.engine == "ollama":
         return Row(cell=cell, ours=None, said=reason)
     seconds = simulator.loading_s(experiment, cell.engine)

@@ -106,8 +106,10 @@ as the articles say they did. **Everything here is emulated**: it shows what a s
 an engine's speed, and proves nothing of an engine.
 
 By the articles' own methods, {_counts(rows, "output_throughput")}, {_counts(rows, "ttft")};
-{missing} numbers cannot be simulated. Farther off: {listed or "none"}. SGLang's 118 ms at 5 stands between 33 ms at 1 and
-52 ms at 10: noise, as its 38.6 and 480.6 ms on the 4090 are of single requests.
+{missing} numbers cannot be simulated. Farther off: {listed or "none"}.
+
+SGLang's 118 ms at 5 stands between 33 ms at 1 and 52 ms at 10: noise, as its 38.6 and 480.6 ms on the 4090 are of single
+requests.
 
 What the articles leave out was inferred from their own numbers: on the 5090, answers of 256 tokens (12,800 tokens in all
 explain throughput and waves at every level); 100 requests at 100 to 500 and 200 from 1,000; and a pool of {POOL} connections,
@@ -121,7 +123,7 @@ def _every_number(rows: Sequence[Row]) -> str:
             (
                 row.cell.engine,
                 row.cell.workload,
-                str(row.cell.concurrency or "–"),
+                str(row.cell.concurrency or "-"),
                 f"{row.cell.metric}, {row.cell.statistic}",
                 f"{row.cell.value} {'' if row.cell.unit == '1' else row.cell.unit}".strip(),
                 number(row.ours),
@@ -195,7 +197,8 @@ def _sound(simulator: Simulator) -> str:
 
 {table(head, lines)}
 
-\\* No published point has more than {FITTED_UP_TO} requests in flight: here the profile is drawn on, and a real engine may bend."""
+\\* No published point has more than {FITTED_UP_TO} requests in flight: here the profile is drawn on, and a real engine may
+bend."""
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -241,9 +244,9 @@ def _trt(simulator: Simulator) -> str:
     }
     others = max(at[("vllm", 50)], at[("sglang", 50)])
     beyond = max(at[("vllm", 100)], at[("sglang", 100)])
+    ahead, behind = at[("trtllm", 50)] / others - 1, at[("trtllm", 100)] / beyond - 1
     return f"""**"TensorRT-LLM leads at 50, the others at 100": stands for these settings, and says less than it seems.** With the
-level held it is {percent(at[("trtllm", 50)] / others - 1)} ahead at 50 and {percent(at[("trtllm", 100)] / beyond - 1)} at 100. Two things
-make it: its batch ends at 64, so 36 of 100 wait for a second wave (TTFT 1.3 s is that wait), and the other two take some 5 ms
+level held it has {percent(ahead)} at 50 and {percent(behind)} at 100 against the better of the others. Two things make it: its batch ends at 64, so 36 of 100 wait for a second wave (TTFT 1.3 s is that wait), and the other two take some 5 ms
 a step more from 33 sequences on, which looks like the end of their captured graphs on this card. Both are settings
 (`engine.max_num_seqs`, graph sizes), not architectures."""
 
@@ -267,8 +270,8 @@ def _eager(simulator: Simulator) -> str:
         return sum(values) / len(values)
 
     eager, compiled = whole(("+engine.extra_args.enforce-eager=true",)), whole(())
-    return f"""**The 4090's ranking: `unequal_settings`.** vLLM ran with `enforce_eager`, the others compiled: {number(eager)} ms an
-answer here, {number(compiled)} ms without. And what is called TTFT is the time of all 50 tokens: TensorRT-LLM's 223.5 to 227.7 ms
+    return f"""**The 4090's ranking: `unequal_settings`.** vLLM ran with `enforce_eager`, the others compiled:
+{number(eager)} ms an answer here, {number(compiled)} ms without. And what is called TTFT is the time of all 50 tokens: TensorRT-LLM's 223.5 to 227.7 ms
 are 50 steps of 4.5 ms, while a first token after a short prompt takes one."""
 
 
@@ -283,10 +286,10 @@ def _roofline(simulator: Simulator) -> str:
         for cell in published_cells()
         if cell.source.startswith("004") and cell.metric == "output_throughput" and cell.concurrency == 1
     )
-    return f"""**The 70B numbers on one H100: not possible as described.** A token reads {shape.weight_bytes / 1e9:.1f} GB of weights; at
-{shape.bandwidth / 1e9:,.0f} GB/s that takes {floor_ms:.1f} ms, so one stream cannot have more than {1e3 / floor_ms:.0f} tok/s, and
-{number(fastest)} are published: speculative decoding, several GPUs or a smaller model would explain it. And beside the weights
-80 GB have room for the keys and values of {fit[16]} requests of {KV_REQUEST_TOKENS} tokens in 16 bits, {fit[8]} in 8, not for
+    return f"""**The 70B numbers on one H100: not possible as described.** A token reads {shape.weight_bytes / 1e9:.1f} GB of weights;
+at {shape.bandwidth / 1e9:,.0f} GB/s that takes {floor_ms:.1f} ms, so one stream cannot have more than
+{1e3 / floor_ms:.0f} tok/s, and {number(fastest)} are published: speculative decoding, several GPUs or a smaller model would
+explain it. And beside the weights even all of 80 GB has room for the keys and values of {fit[16]} requests of {KV_REQUEST_TOKENS} tokens in 16 bits, {fit[8]} in 8, not for
 100. The profile is fitted all the same, with memory for them; its crossings are the article's, its speed is not the card's.
 TTFTs that spread evenly from nothing to twice their median mean that all streams begin together, again and again."""
 

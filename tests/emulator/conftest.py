@@ -1,15 +1,14 @@
-"""Emulated engines: as specs for the step loop, and launched as whole server processes."""
+"""Emulated engines, launched as whole server processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from servebench.contracts.emulation import EmulatedFaults, Emulation, EmulationSpec
+from servebench.contracts.emulation import EmulatedFaults
 from servebench.contracts.engine import LaunchContext, RunningEngine
 from servebench.contracts.settings import GpuSettings, ModelSettings
 from servebench.engine.emulated import EmulatedLauncher, EmulatedSettings
@@ -27,16 +26,6 @@ MODEL = ModelSettings(
     context_length=32768,
 )
 GPU = GpuSettings(name="toy", count=1, memory_gb=24, bandwidth_gb_s=1008, bf16_tflops=165)
-
-
-def spec_with(own: Emulation | None = None, **changes: Any) -> EmulationSpec:
-    """A spec of a 1.5B model on a card of 24 GB."""
-    model = {name: value for name, value in vars(MODEL).items() if value is not None}
-    gpu = {name: value for name, value in vars(GPU).items() if value is not None and name != "count"}
-    spec = EmulationSpec(
-        engine="toy", model_name="m", host="127.0.0.1", port=1, emulation=own or Emulation(), model=model, gpu=gpu
-    )
-    return replace(spec, **changes)
 
 
 Launch = Callable[..., RunningEngine]

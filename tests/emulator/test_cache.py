@@ -70,11 +70,11 @@ def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory: Memory) 
     one, two, three = text("aaaa", 48), text("bbbb", 48), text("cccc", 48)
     run(memory, one)
     run(memory, two)
-    assert memory.cached(one) == 47 or memory.cached(one) == 32
+    assert memory.cached(one) > 0
     run(memory, one)
     run(memory, three)
-    assert memory.cached(one) > 0
-    assert memory.cached(two) == 0
+    more = "x" * 8
+    assert memory.cached(one + more) > memory.cached(two + more)
     held = memory.admit(text("dddd", 112), 112, 0)
     assert held is not None
     assert memory.admit(text("eeee", 48), 48, 0) is None

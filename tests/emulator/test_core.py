@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from tests.emulator.conftest import spec_with
 
-from servebench.contracts.emulation import Emulation
+from servebench.contracts.emulation import Emulation, EmulationSpec
 from servebench.emulator.core import Asked, Core
 from servebench.emulator.cost import Profile, Step, StepCost, with_profile
 from servebench.emulator.simulate import Clients, simulate
 from servebench.emulator.text import answer
+
+MODEL = {"parameters_b": 1.54, "layers": 28, "hidden_size": 1536, "heads": 12, "kv_heads": 2, "head_dim": 128}
+GPU = {"memory_gb": 24, "bandwidth_gb_s": 1008, "bf16_tflops": 165}
+
+
+def spec_with(own: Emulation | None = None, **changes: Any) -> EmulationSpec:
+    """A spec of a 1.5B model on a card of 24 GB."""
+    spec = EmulationSpec(
+        engine="toy", model_name="m", host="127.0.0.1", port=1, emulation=own or Emulation(), model=MODEL, gpu=GPU
+    )
+    return replace(spec, **changes)
+
 
 FLAT = Profile(decode_ms=10.0)
 """Every step takes 10 ms, so that counts of steps can be read off the clock."""

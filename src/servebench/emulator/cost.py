@@ -93,7 +93,8 @@ class Profile:
     A step takes `decode_ms + sequence_ms * (sequences - 1) ** exponent` and, when there are `wide_from` sequences or more,
     `wide_ms + wide_sequence_ms * sequences` on top; each token of a prompt adds `prompt_token_ms`. `request_ms` of front
     end for each request, one after another; `latency_ms` between a request and the queue, whatever the load, log-normal with
-    `latency_sigma`. `max_num_seqs`, `token_budget`, `mixed_steps` and `kv_tokens` replace those of the engine where the article's numbers show others.
+    `latency_sigma`. `max_num_seqs`, `token_budget`, `mixed_steps`, `batch_sizes`
+    and `kv_tokens` replace those of the engine where the article's numbers show others.
     """
 
     decode_ms: float

@@ -15,14 +15,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def number(value: float | None, unit: str = "") -> str:
     """Three figures, or a dash."""
     if value is None:
-        return "–"
+        return "-"
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{text} {unit}".strip()
 
 
 def percent(share: float | None) -> str:
     """With its sign, or a dash."""
-    return "–" if share is None else f"{100 * share:+.0f} %"
+    return "-" if share is None else f"{100 * share:+.0f} %"
 
 
 def page(title: str, parts: Mapping[str, str]) -> str:

@@ -1,0 +1,125 @@
+"""Faults on demand, through the launcher: each is what its name says, and each start ends with nothing left."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from servebench.contracts.emulation import EmulatedFaults
+from servebench.contracts.engine import RunningEngine
+from servebench.errors import EngineError
+
+HTTP = httpx.Client(trust_env=False)
+"""One for all: a client of its own for each request takes longer than the request."""
+
+BODY = {"prompt": "some words " * 12, "max_tokens": 24, "ignore_eos": True, "stream": True}
+BODY["stream_options"] = {"include_usage": True}
+
+
+def ask(running: RunningEngine, timeout_s: float = 10.0) -> str:
+    """One streamed answer: `ok`, its status, or how it broke."""
+    try:
+        url = f"{running.base_url}/completions"
+        with HTTP.stream("POST", url, json={"model": running.model, **BODY}, timeout=timeout_s) as answer:
+            if answer.status_code != 200:
+                return str(answer.status_code)
+            return "ok" if "[DONE]" in answer.read().decode() else "cut"
+    except httpx.HTTPError as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("vllm", "out_of_memory"), ("sglang", "out_of_memory"), ("trtllm", "out_of_memory"), ("llamacpp", "out_of_memory")],
+)
+def test_an_engine_that_dies_in_loading_is_understood(name: str, word: str, launch: Any) -> None:
+    """By that engine's own words in the log, as a real one's would be."""
+    with pytest.raises(EngineError) as error:
+        launch(name, faults=EmulatedFaults(die_in_loading=True))
+    assert error.value.kind == word
+    assert "exit code 1" in str(error.value)
+
+
+def test_an_engine_that_hangs_in_loading_ends_at_the_deadline(launch: Any) -> None:
+    """Nobody listens; the last line of its log is told."""
+    with pytest.raises(EngineError) as error:
+        launch("vllm", faults=EmulatedFaults(hang_in_loading=True), ready_timeout_s=2.0)
+    assert error.value.kind == "not_ready"
+    assert "nobody listens" in str(error.value)
+
+
+def test_out_of_memory_under_load_is_a_death(launch: Any) -> None:
+    """At the fourth request at once."""
+    running = launch("vllm", faults=EmulatedFaults(out_of_memory_at=4))
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: ask(running), range(4)))
+    assert "ok" not in answers
+    deadline = time.monotonic() + 5
+    while running.died() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert "lower engine.gpu_memory_fraction" in (running.died() or "")
+
+
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        (EmulatedFaults(reset_every=3), ["ok", "ok", "RemoteProtocolError", "ok", "ok", "RemoteProtocolError"]),
+        (EmulatedFaults(stall_every=3), ["ok", "ok", "ReadTimeout", "ok", "ok", "ReadTimeout"]),
+        (EmulatedFaults(), ["ok"] * 6),
+    ],
+    ids=["reset", "stall", "none"],
+)
+def test_every_third_request_is_hit(faults: EmulatedFaults, expected: list[str], launch: Any) -> None:
+    """And no other one; the probes before are left out."""
+    running = launch("vllm", faults=faults)
+    found = [ask(running, timeout_s=1.5) for _ in range(6)]
+    assert [("RemoteProtocolError" if one in ("ReadError", "RemoteProtocolError") else one) for one in found] == expected
+
+
+def test_a_slow_stream_is_ten_times_slower_and_whole(launch: Any) -> None:
+    """The second request."""
+    running = launch("vllm", faults=EmulatedFaults(slow_every=2))
+    seconds = []
+    for _ in range(2):
+        began = time.monotonic()
+        assert ask(running) == "ok"
+        seconds.append(time.monotonic() - began)
+    assert seconds[1] > 4 * seconds[0]
+
+
+def test_above_a_depth_it_answers_503(launch: Any) -> None:
+    """Two at once are served, the others refused."""
+    running = launch("vllm", faults=EmulatedFaults(reject_above=2))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: ask(running), range(8)))
+    assert set(answers) == {"ok", "503"}
+    assert ask(running) == "ok"
+
+
+def test_usage_may_lie(launch: Any) -> None:
+    """Twice the tokens that came."""
+    running = launch("vllm", faults=EmulatedFaults(usage_factor=2.0))
+    body = {**BODY, "model": running.model, "stream": False}
+    del body["stream_options"]
+    answer = HTTP.post(f"{running.base_url}/completions", json=body).json()
+    assert answer["usage"]["completion_tokens"] == 48
+    assert len(answer["choices"][0]["text"]) == 24 * 4
+
+
+def test_one_that_ignores_sigterm_and_leaves_a_child_is_gone_all_the_same(launch: Any, tmp_path: Path) -> None:
+    """After its deadline, by SIGKILL, with the child that has a session of its own; and the report says so."""
+    running = launch("vllm", faults=EmulatedFaults(ignore_sigterm=True, leave_child=True))
+    children = psutil.Process(running.pid).children(recursive=True)
+    assert len(children) == 1
+    report = running.stop()
+    assert report.stopped
+    assert report.forced
+    assert report.seconds >= 1.0
+    assert report.leftover == ()
+    assert psutil.wait_procs(children, timeout=2)[1] == []

@@ -1,0 +1,151 @@
+"""Emulated engines as whole processes: what a client sees of each, and what it cannot tell from a real one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+
+from servebench.contracts.engine import RunningEngine
+from servebench.registry import registry
+
+
+HTTP = httpx.Client(trust_env=False)
+"""One for all: a client of its own for each request takes longer than the request."""
+
+
+def samples(text: str) -> dict[str, float]:
+    """Values of a metrics page by name, labels left out."""
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name.partition("{")[0]: float(value) for name, _, value in lines}
+
+
+def events(running: RunningEngine, path: str, body: dict[str, Any]) -> list[Any]:
+    """The events of a streamed answer: parsed JSON, and `[DONE]` as it is."""
+    found: list[Any] = []
+    with HTTP.stream("POST", running.base_url + path, json={"model": running.model, "stream": True, **body}) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["x-servebench-emulated"] == "true"
+        for line in answer.iter_lines():
+            if line.startswith("data:"):
+                data = line[5:].strip()
+                found.append(data if data == "[DONE]" else json.loads(data))
+    return found
+
+
+CHAT = {"messages": [{"role": "user", "content": "Say something, please."}], "max_tokens": 6, "temperature": 0}
+USAGE = {"stream_options": {"include_usage": True}}
+
+DIALECTS = {
+    # engine: (delta of the first event, finish reason alone, cached tokens told, [DONE])
+    "vllm": ({"role": "assistant", "content": ""}, False, True, True),
+    "sglang": ({"role": "assistant", "content": ""}, True, True, True),
+    "trtllm": ({"role": "assistant"}, False, True, True),
+    "llamacpp": ({"role": "assistant", "content": None}, True, True, True),
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_chat_streams_as_the_engine_does(name: str, launch: Any) -> None:
+    """First chunk, one token an event, where the finish reason is, usage, end."""
+    first, alone, cached, done = DIALECTS[name]
+    running = launch(name)
+    exact = dict(registry().engine(name).dialect.exact_output)
+    told = events(running, "/chat/completions", {**CHAT, **USAGE, **exact})
+    assert told[0]["choices"][0]["delta"] == first
+    assert (told[-1] == "[DONE]") is done
+    usage = told[-2]
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 6
+    assert ("prompt_tokens_details" in usage["usage"]) is cached
+    content = [e for e in told[1:-2] if e["choices"] and e["choices"][0]["delta"].get("content")]
+    assert [len(e["choices"][0]["delta"]["content"]) for e in content] == [4] * 6
+    assert (content[-1]["choices"][0]["finish_reason"] is None) is alone
+    assert [e["choices"][0]["finish_reason"] for e in told[1:-2] if e["choices"]][-1] == "length"
+
+
+def test_one_engine_serves_all_that_clients_ask(launch: Any) -> None:
+    """Models, health, version, metrics, tokens, errors, answers without a stream: one start for all."""
+    running = launch("vllm", max_model_len=512)
+    root, base = running.root_url, running.base_url
+    assert HTTP.get(f"{root}/health").status_code == 200
+    assert HTTP.get(f"{base}/models").json()["data"][0]["id"] == running.model
+    assert running.version.startswith("emulated ")
+    whole = HTTP.post(f"{base}/chat/completions", json={"model": running.model, **CHAT, "ignore_eos": True}).json()
+    assert len(whole["choices"][0]["message"]["content"]) == 24
+    # the same question, the same answer; another one, another
+    same = [events(running, "/completions", {"prompt": "abc" * 9, "max_tokens": 9, "ignore_eos": True}) for _ in range(2)]
+    texts = ["".join(e["choices"][0]["text"] for e in told if e != "[DONE]" and e["choices"]) for told in same]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 36
+    twice = "shared words " * 20
+    for expected in (0, 64):
+        told = events(running, "/completions", {"prompt": twice, "max_tokens": 2, **USAGE})
+        assert told[-2]["usage"]["prompt_tokens_details"]["cached_tokens"] == expected
+        assert told[-2]["usage"]["prompt_tokens"] == 65
+    assert HTTP.post(f"{root}/reset_prefix_cache").json()["success"] is True
+    told = events(running, "/completions", {"prompt": twice, "max_tokens": 2, **USAGE})
+    assert told[-2]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}, "k": {"enum": ["x", "y"]}}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    told = events(running, "/chat/completions", {**CHAT, "max_tokens": 99, "response_format": form})
+    said = json.loads("".join(e["choices"][0]["delta"].get("content") or "" for e in told[:-1] if e["choices"]))
+    assert said["n"] >= 3
+    assert said["k"] in ("x", "y")
+    for body, status in (
+        ({"model": "another", **CHAT}, 404),
+        ({"model": running.model, **CHAT, "max_tokens": 600}, 400),
+        ({"model": running.model}, 400),
+    ):
+        refused = HTTP.post(f"{base}/chat/completions", json=body)
+        assert refused.status_code == status
+        assert refused.json()["error"]["message"]
+    metrics = samples(HTTP.get(f"{root}/metrics").text)
+    assert metrics["vllm:generation_tokens_total"] > 30
+    assert metrics["vllm:prefix_cache_hits_total"] == 64
+    assert metrics["vllm:num_requests_running"] == 0
+    assert HTTP.get(f"{root}/emulator").json()["lateness_ms"]["p50"] >= 0
+
+
+def test_an_unknown_field_is_refused_where_the_engine_does(launch: Any) -> None:
+    """TensorRT-LLM: 400; vLLM ignores it."""
+    body = {**CHAT, "guided_json": "{}"}
+    strict = launch("trtllm")
+    answer = HTTP.post(f"{strict.base_url}/chat/completions", json={"model": strict.model, **body})
+    assert answer.status_code == 400
+    assert "guided_json" in answer.json()["message"]
+
+
+def test_a_full_queue_answers_as_sglang_does(launch: Any) -> None:
+    """HTTP 200, and an error of 503 in the stream."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    running = launch("sglang", max_num_seqs=1, extra_args={"max-queued-requests": 1})
+    body = {"prompt": "word " * 60, "max_tokens": 64, "ignore_eos": True}
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: events(running, "/completions", body), range(6)))
+    refused = [told for told in answers if told != ["[DONE]"] and "error" in told[0]]
+    assert 1 <= len(refused) <= 5
+    assert refused[0][0]["error"]["code"] == 503
+    assert len(refused[0]) == 2
+
+
+def test_phases_come_from_the_engines_own_words(launch: Any) -> None:
+    """Those of vLLM's adapter, in their order, by the lines that its log has."""
+    running = launch("vllm")
+    names = [phase.name for phase in running.phases]
+    assert names == [
+        "spawned",
+        "process_up",
+        "weights_loaded",
+        "compiled",
+        "graphs_captured",
+        "engine_ready",
+        *("listening", "healthy", "first_token"),
+    ]
+    report = running.stop()
+    assert report.stopped
+    assert (report.forced, report.leftover) == (False, ())

@@ -1,0 +1,77 @@
+"""Whole studies on emulated engines, and their faults, through the public command."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import psutil
+import pytest
+
+CARD = ("launch=emulated", "launch.time_scale=0.002", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none")
+SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "study.name=s")
+SHORT = ("workload=unique", "workload.output_tokens=16")
+
+
+def folder(tmp_path, engine="vllm"):
+    (found,) = (path.parent for path in tmp_path.glob(f"outputs/*/*_{engine}_*/run.json"))
+    return found
+
+
+def test_three_engines_without_any_of_them(servebench, tmp_path):
+    """Nothing installed, no weights, no GPU: a study of three, and everything made is marked."""
+    done = servebench("-m", "engine=vllm,sglang,trtllm", "workload=rag_prefix", *CARD, *SMALL)
+    assert done.returncode == 0, done.stderr
+    for engine in ("vllm", "sglang", "trtllm"):
+        point = pd.read_csv(folder(tmp_path, engine) / "points.csv").iloc[0]
+        assert (point.launch, point.requests_ok, point.requests_failed) == ("emulated", 40, 0)
+        assert point.emulated in (True, "true")
+        assert "emulated" in point.doubts.split(";")
+        assert point.prefix_cache_hit_rate > 0.3
+        assert point.server_generation_tokens == 40 * 64
+        manifest = json.loads((folder(tmp_path, engine) / "manifest.json").read_text())
+        assert manifest["config"]["launch"]["name"] == "emulated"
+        assert "emulated" in json.dumps(manifest["engine"]) or "emulated" in str(manifest)
+        assert f"emulated {engine}, not a real one" in (folder(tmp_path, engine) / "engine.log").read_text()
+    assert done.stdout.count("(emulated)") >= 3
+
+
+FAULTS = {
+    # fault: (words, exit code, in stderr or stdout)
+    "dies in loading": (["launch.faults.die_in_loading=true"], 4, "lower engine.gpu_memory_fraction"),
+    "hangs in loading": (["launch.faults.hang_in_loading=true", "engine.ready_timeout_s=2"], 4, "was not ready within 2 s"),
+    "out of memory": (["launch.faults.out_of_memory_at=4"], 4, "died"),
+    "no such fault": (["launch.faults.explode=true"], 2, "launch.faults"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_clear_line(name, servebench, tmp_path):
+    """With an exit code, and nothing left running."""
+    words, code, expected = FAULTS[name]
+    done = servebench("engine=vllm", *CARD, *SMALL, *SHORT, *words)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert expected in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or ())]
+    assert left == []
+
+
+def test_requests_that_break_are_rows(servebench, tmp_path):
+    """Every tenth reset: four of forty, counted, doubted, and the rest measured."""
+    done = servebench("engine=vllm", *CARD, *SMALL, *SHORT, "launch.faults.reset_every=10")
+    assert done.returncode == 0, done.stderr
+    requests = pd.read_parquet(folder(tmp_path) / "requests.parquet")
+    broken = requests[requests.outcome != "ok"]
+    assert len(broken) == 4
+    assert set(broken.outcome) <= {"reset", "truncated"}
+    assert "errors" in pd.read_csv(folder(tmp_path) / "points.csv").doubts.item()
+
+
+def test_a_lying_usage_is_caught(servebench, tmp_path):
+    """Twice the tokens asked for: the answers do not have their length."""
+    done = servebench("engine=vllm", *CARD, *SMALL, *SHORT, "launch.faults.usage_factor=2.0")
+    assert done.returncode == 0, done.stderr
+    point = pd.read_csv(folder(tmp_path) / "points.csv").iloc[0]
+    assert point.output_tokens_mean == 32
+    assert "short_answers" in point.doubts
