@@ -173,6 +173,11 @@ class DockerLauncher(Launcher):
             )
         elif image_of(engine, settings) is None:
             faults.append(f"engine={engine.name} has no official image; name one with launch.image=")
+        if engine.commands_before(context):
+            faults.append(
+                f"engine={engine.name}: what it needs is built on this machine, and nothing is built in a container; "
+                "use launch=process, or settings without a build"
+            )
         faults += _runtime_faults(settings)
         if not remote_host(os.environ.get("DOCKER_HOST")):
             fault = port_fault(publish_host(settings), context.engine.port)

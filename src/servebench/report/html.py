@@ -454,16 +454,17 @@ def _cold(data: Page) -> str:
     starts = []
     shared = []
     for one in data.runs:
-        start = mapping(one.run.manifest.get("cold_start"))
-        phases = [
-            (str(mapping(phase).get("name")), float(mapping(phase)["seconds"]))
-            for phase in start.get("phases") or ()
-            if isinstance(mapping(phase).get("seconds"), (int, float))
-        ]
-        if phases and not start.get("shared"):
-            starts.append((one.view.name, phases))
-        elif phases:
-            shared.append(one.view.name)
+        for kind, suffix in (("cold_start", ""), ("warm_restart", " (warm restart)")):
+            start = mapping(one.run.manifest.get(kind))
+            phases = [
+                (str(mapping(phase).get("name")), float(mapping(phase)["seconds"]))
+                for phase in start.get("phases") or ()
+                if isinstance(mapping(phase).get("seconds"), (int, float))
+            ]
+            if phases and not start.get("shared"):
+                starts.append((one.view.name + suffix, phases))
+            elif phases and not suffix:
+                shared.append(one.view.name)
     svg = charts.cold_start(starts, title="cold start by phase")
     note = f"<p class='dim'>Started by an earlier run: {e(', '.join(shared))}.</p>" if shared else ""
     return (f'<div class="charts">{chart_figure(svg, "Cold start by phase")}</div>' if svg else "") + note

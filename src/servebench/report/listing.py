@@ -164,6 +164,9 @@ def show_run(run: RunData, remedies: Mapping[str, str], *, as_json: bool) -> Non
     start = (run.manifest.get("cold_start") or {}) if isinstance(run.manifest.get("cold_start"), Mapping) else {}
     if start.get("seconds") is not None:
         facts["cold start"] = f"{number(start['seconds'])} s" + (" (shared)" if start.get("shared") else "")
+    again = run.manifest.get("warm_restart")
+    if isinstance(again, Mapping) and again.get("seconds") is not None:
+        facts["warm restart"] = f"{number(again['seconds'])} s"
     for name, value in facts.items():
         if value:
             out.print(f"{name + ':':<12} {value}", markup=False)
