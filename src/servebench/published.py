@@ -166,7 +166,8 @@ SWEEPS = {
 EXTREME_FEW = 500
 """At 500 the extreme table repeats the overload one: 100 requests. From 1,000 up only 200 fit its numbers."""
 
-PYTORCH = ("+engine.extra_args.backend=pytorch",)
+TENSORRT = ("engine.backend=tensorrt",)
+PYTORCH = ("engine.backend=pytorch",)
 EAGER = ("+engine.extra_args.enforce-eager=true",)
 LEVELS_5090 = {"saturation": 50, "ceiling": 100}
 
@@ -198,7 +199,7 @@ def case_of(cell: Cell) -> Case | None:
 
 def _case_5090(cell: Cell) -> Case:
     sweep = cell.workload.partition(",")[0]
-    words: tuple[str, ...] = ()
+    words = TENSORRT if cell.engine == "trtllm" else ()
     if sweep in SWEEPS:
         experiment, requests, pool = SWEEPS[sweep]
         concurrency = cell.concurrency or 1
@@ -209,7 +210,7 @@ def _case_5090(cell: Cell) -> Case:
         experiment, pool = "rtx5090_qwen7b_baseline", POOL
         requests = LEVELS_5090.get(cell.statistic, 50)
         concurrency = cell.concurrency or 100
-        words = PYTORCH if sweep.startswith("pytorch") else ()
+        words = PYTORCH if sweep.startswith("pytorch") else TENSORRT
     clients = Clients(
         concurrency=min(concurrency, requests),
         requests=requests,
@@ -383,7 +384,8 @@ def sound(simulator: Simulator, engine: str, level: int) -> Measured:
         input_tokens=32,
         output_tokens=256,
     )
-    return simulator.measure(Case(experiment="rtx5090_qwen7b_fine", engine=engine, words=(), clients=clients))
+    words = TENSORRT if engine == "trtllm" else ()
+    return simulator.measure(Case(experiment="rtx5090_qwen7b_fine", engine=engine, words=words, clients=clients))
 
 
 def same_requests(simulator: Simulator, engine: str, level: int, requests: int, pool: int | None) -> float:

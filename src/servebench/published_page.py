@@ -246,7 +246,9 @@ def _trt(simulator: Simulator) -> str:
     beyond = max(at[("vllm", 100)], at[("sglang", 100)])
     ahead, behind = at[("trtllm", 50)] / others - 1, at[("trtllm", 100)] / beyond - 1
     return f"""**"TensorRT-LLM leads at 50, the others at 100": stands for these settings, and says less than it seems.** With the
-level held it has {percent(ahead)} at 50 and {percent(behind)} at 100 against the better of the others. Two things make it: its batch ends at 64, so 36 of 100 wait for a second wave (TTFT 1.3 s is that wait), and the other two take some 5 ms
+level held it has {percent(ahead)} at 50 and {percent(behind)} at 100 against the better of the others.
+Two things make it: its batch ends at 64, so
+36 of 100 wait for a second wave (TTFT 1.3 s is that wait), and the other two take some 5 ms
 a step more from 33 sequences on, which looks like the end of their captured graphs on this card. Both are settings
 (`engine.max_num_seqs`, graph sizes), not architectures."""
 
@@ -271,7 +273,8 @@ def _eager(simulator: Simulator) -> str:
 
     eager, compiled = whole(("+engine.extra_args.enforce-eager=true",)), whole(())
     return f"""**The 4090's ranking: `unequal_settings`.** vLLM ran with `enforce_eager`, the others compiled:
-{number(eager)} ms an answer here, {number(compiled)} ms without. And what is called TTFT is the time of all 50 tokens: TensorRT-LLM's 223.5 to 227.7 ms
+{number(eager)} ms an answer here, {number(compiled)} ms without.
+And what is called TTFT is the time of all 50 tokens: TensorRT-LLM's 223.5 to 227.7 ms
 are 50 steps of 4.5 ms, while a first token after a short prompt takes one."""
 
 
@@ -286,10 +289,12 @@ def _roofline(simulator: Simulator) -> str:
         for cell in published_cells()
         if cell.source.startswith("004") and cell.metric == "output_throughput" and cell.concurrency == 1
     )
-    return f"""**The 70B numbers on one H100: not possible as described.** A token reads {shape.weight_bytes / 1e9:.1f} GB of weights;
+    return f"""**The 70B numbers on one H100: not possible as described.** A token reads {shape.weight_bytes / 1e9:.1f} GB of
+weights;
 at {shape.bandwidth / 1e9:,.0f} GB/s that takes {floor_ms:.1f} ms, so one stream cannot have more than
 {1e3 / floor_ms:.0f} tok/s, and {number(fastest)} are published: speculative decoding, several GPUs or a smaller model would
-explain it. And beside the weights even all of 80 GB has room for the keys and values of {fit[16]} requests of {KV_REQUEST_TOKENS} tokens in 16 bits, {fit[8]} in 8, not for
+explain it. And beside the weights even all of 80 GB has room for the keys and values of {fit[16]} requests of
+{KV_REQUEST_TOKENS} tokens in 16 bits, {fit[8]} in 8, not for
 100. The profile is fitted all the same, with memory for them; its crossings are the article's, its speed is not the card's.
 TTFTs that spread evenly from nothing to twice their median mean that all streams begin together, again and again."""
 

@@ -25,7 +25,7 @@ def stored_profiles() -> list[dict[str, Any]]:
 def profile_for(spec: EmulationSpec) -> Profile | None:
     """The profile of this engine on this GPU (and as many of them) with this model, or None: the roofline it is.
 
-    A profile holds for how the article ran the engine: eager or not, on which backend (`variant`).
+    A profile with a `variant` holds for that backend of the engine alone.
     """
     for one in stored_profiles():
         if (
@@ -33,7 +33,7 @@ def profile_for(spec: EmulationSpec) -> Profile | None:
             and one["gpu"] == spec.gpu.get("name")
             and one["gpus"] == spec.tensor_parallel
             and str(spec.model.get("name") or "").rsplit("/", 1)[-1].lower() in one["models"]
-            and one.get("variant") == spec.variant
+            and one.get("variant") in (None, spec.variant)
         ):
             numbers = dict(one["profile"])
             if "batch_sizes" in numbers:

@@ -78,7 +78,7 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
         prefix_caching=own.prefix_caching,
         eager=any(own.extra_args.get(flag) for flag in EAGER_FLAGS),
         speculative_tokens=SPECULATIVE_TOKENS if _speculates(own.extra_args) else 1.0,
-        variant=_variant(own.extra_args),
+        variant=getattr(own, "backend", None),
     )
 
 
@@ -90,12 +90,6 @@ def _metrics(engine: Engine, emulation: Emulation) -> dict[str, str]:
 
 def _speculates(extra_args: Any) -> bool:
     return any(word in name.lower() for name, value in extra_args.items() if value for word in SPECULATIVE_WORDS)
-
-
-def _variant(extra_args: Any) -> str | None:
-    """The backend that was chosen: engines with two of them have two profiles."""
-    chosen = extra_args.get("backend")
-    return str(chosen) if chosen is not None else None
 
 
 class EmulatedLauncher(Launcher):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
+
+WIDTH = 118
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -26,7 +29,14 @@ def percent(share: float | None) -> str:
 
 
 def page(title: str, parts: Mapping[str, str]) -> str:
-    """A page of sections."""
-    return (
-        f"# {title}\n\n" + "\n\n".join(f"## {name}\n\n{body}" if name else body for name, body in parts.items()) + "\n"
+    """A page of sections; prose is filled to the width of a page, tables are left alone."""
+    bodies = [f"## {name}\n\n{_filled(body)}" if name else _filled(body) for name, body in parts.items()]
+    return f"# {title}\n\n" + "\n\n".join(bodies) + "\n"
+
+
+def _filled(body: str) -> str:
+    paragraphs = body.split("\n\n")
+    return "\n\n".join(
+        one if one.startswith(("|", "#")) else textwrap.fill(one, WIDTH, break_long_words=False, break_on_hyphens=False)
+        for one in paragraphs
     )
