@@ -107,7 +107,14 @@ def _selfcheck(words: Sequence[str]) -> int:
 
 
 def _demo(words: Sequence[str]) -> int:
-    return _run(["-m", "experiment=demo", *words])
+    import time
+
+    named = next((word.partition("=")[2] for word in words if word.startswith("study.name=")), None)
+    study = named or f"demo_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    code = _run(["-m", "experiment=demo", *words, *([] if named else [f"study.name={study}"])])
+    if code == 0 and not any(word.startswith("study.dir=") for word in words):
+        code = dispatch(["recommend", study]) or dispatch(["report", study])
+    return code
 
 
 def _published(words: Sequence[str]) -> int:

@@ -32,23 +32,35 @@ Launch = Callable[..., RunningEngine]
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Launches an emulated engine by its name; stops what is left at the end."""
-    started: list[RunningEngine] = []
+def context_of(tmp_path: Path) -> Callable[..., LaunchContext]:
+    """What a launch of an engine depends on, by the engine's name and settings."""
 
-    def start(name: str, *, faults: EmulatedFaults | None = None, log: Path | None = None, **own: Any) -> RunningEngine:
-        engine = registry().engine(name)
+    def make(name: str, **own: Any) -> LaunchContext:
         settings = {"ready_timeout_s": 20.0, "stop_timeout_s": 1.0, **own}
-        context = LaunchContext(
-            engine=engine.settings_type(name=name, **settings),
+        return LaunchContext(
+            engine=registry().engine(name).settings_type(name=name, **settings),
             model=MODEL,
             gpu=GPU,
             port=free_port("127.0.0.1"),
             cache_dir=tmp_path,
         )
+
+    return make
+
+
+@pytest.fixture
+def launch(tmp_path: Path, context_of: Callable[..., LaunchContext]) -> Iterator[Launch]:
+    """Launches an emulated engine by its name; stops what is left at the end."""
+    started: list[RunningEngine] = []
+
+    def start(name: str, *, faults: EmulatedFaults | None = None, **own: Any) -> RunningEngine:
         asked = EmulatedSettings(name="emulated", time_scale=0.002, faults=faults or EmulatedFaults())
         running = EmulatedLauncher().launch(
-            engine, context, asked, log_path=log or tmp_path / "engine.log", say=lambda _: None
+            registry().engine(name),
+            context_of(name, **own),
+            asked,
+            log_path=tmp_path / "engine.log",
+            say=lambda _: None,
         )
         started.append(running)
         return running
@@ -56,5 +68,3 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     yield start
     for running in started:
         running.stop()
-
-

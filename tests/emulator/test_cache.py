@@ -104,7 +104,9 @@ def test_memory_is_never_lost_nor_made(kind: str) -> None:
     assert memory.used() == 0
 
 
-@pytest.mark.parametrize(("one", "other"), [("", ""), ("a", ""), ("abc", "abd"), ("abc", "abc"), ("abcd", "abc"), ("x", "y")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("", ""), ("a", ""), ("abc", "abd"), ("abc", "abc"), ("abcd", "abc"), ("x", "y")]
+)
 def test_common_is_the_length_of_the_common_beginning(one: str, other: str) -> None:
     """As counted one by one."""
     expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

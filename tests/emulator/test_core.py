@@ -83,7 +83,9 @@ def test_captured_batches_are_padded_and_larger_ones_run_eagerly() -> None:
     assert seconds[33] == pytest.approx(seconds[64], rel=0.1)
     assert seconds[33] > 1.5 * seconds[32]
     spec = spec_with(own)
-    extra = StepCost(spec, costs).seconds(Step(decoding=65, eager=True)) - StepCost(spec, costs).seconds(Step(decoding=65))
+    extra = StepCost(spec, costs).seconds(Step(decoding=65, eager=True)) - StepCost(spec, costs).seconds(
+        Step(decoding=65)
+    )
     assert seconds[65] > seconds[64] + 19 * extra * 0.9
 
 

@@ -36,7 +36,12 @@ def ask(running: RunningEngine, timeout_s: float = 10.0) -> str:
 
 @pytest.mark.parametrize(
     ("name", "word"),
-    [("vllm", "out_of_memory"), ("sglang", "out_of_memory"), ("trtllm", "out_of_memory"), ("llamacpp", "out_of_memory")],
+    [
+        ("vllm", "out_of_memory"),
+        ("sglang", "out_of_memory"),
+        ("trtllm", "out_of_memory"),
+        ("llamacpp", "out_of_memory"),
+    ],
 )
 def test_an_engine_that_dies_in_loading_is_understood(name: str, word: str, launch: Any) -> None:
     """By that engine's own words in the log, as a real one's would be."""
@@ -79,7 +84,9 @@ def test_every_third_request_is_hit(faults: EmulatedFaults, expected: list[str],
     """And no other one; the probes before are left out."""
     running = launch("vllm", faults=faults)
     found = [ask(running, timeout_s=1.5) for _ in range(6)]
-    assert [("RemoteProtocolError" if one in ("ReadError", "RemoteProtocolError") else one) for one in found] == expected
+    assert [
+        ("RemoteProtocolError" if one in ("ReadError", "RemoteProtocolError") else one) for one in found
+    ] == expected
 
 
 def test_a_slow_stream_is_ten_times_slower_and_whole(launch: Any) -> None:

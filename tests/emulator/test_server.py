@@ -8,10 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-
 from servebench.contracts.engine import RunningEngine
 from servebench.registry import registry
-
 
 HTTP = httpx.Client(trust_env=False)
 """One for all: a client of its own for each request takes longer than the request."""
@@ -77,7 +75,9 @@ def test_one_engine_serves_all_that_clients_ask(launch: Any) -> None:
     whole = HTTP.post(f"{base}/chat/completions", json={"model": running.model, **CHAT, "ignore_eos": True}).json()
     assert len(whole["choices"][0]["message"]["content"]) == 24
     # the same question, the same answer; another one, another
-    same = [events(running, "/completions", {"prompt": "abc" * 9, "max_tokens": 9, "ignore_eos": True}) for _ in range(2)]
+    same = [
+        events(running, "/completions", {"prompt": "abc" * 9, "max_tokens": 9, "ignore_eos": True}) for _ in range(2)
+    ]
     texts = ["".join(e["choices"][0]["text"] for e in told if e != "[DONE]" and e["choices"]) for told in same]
     assert texts[0] == texts[1]
     assert len(texts[0]) == 36

@@ -38,7 +38,11 @@ def test_three_engines_without_any_of_them(servebench, tmp_path):
 FAULTS = {
     # fault: (words, exit code, in stderr or stdout)
     "dies in loading": (["launch.faults.die_in_loading=true"], 4, "lower engine.gpu_memory_fraction"),
-    "hangs in loading": (["launch.faults.hang_in_loading=true", "engine.ready_timeout_s=2"], 4, "was not ready within 2 s"),
+    "hangs in loading": (
+        ["launch.faults.hang_in_loading=true", "engine.ready_timeout_s=2"],
+        4,
+        "was not ready within 2 s",
+    ),
     "out of memory": (["launch.faults.out_of_memory_at=4"], 4, "died"),
     "no such fault": (["launch.faults.explode=true"], 2, "launch.faults"),
 }

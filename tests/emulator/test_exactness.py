@@ -1,0 +1,99 @@
+"""Whoever asks, the engine is the same: a client measures what the step loop says on a virtual clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from servebench.contracts.engine import LaunchContext, RunningEngine
+from servebench.emulator.simulate import Clients, prompt_of, simulate
+from servebench.engine.emulated import EmulatedSettings, spec_of
+from servebench.registry import registry
+
+HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_connections=64))
+CLIENTS = Clients(concurrency=8, requests=40, input_tokens=64, output_tokens=64)
+
+
+def drive(running: RunningEngine) -> tuple[float, list[float]]:
+    """A closed loop of threads: output tokens a second over the whole run, and each TTFT in ms."""
+    todo = list(range(CLIENTS.requests or 0))
+    ttft: list[float] = []
+
+    def stream() -> None:
+        while todo:
+            number = todo.pop()
+            body = {"model": running.model, "prompt": prompt_of(number, 64), "max_tokens": 64, "ignore_eos": True}
+            began = time.monotonic()
+            first = None
+            with HTTP.stream("POST", f"{running.base_url}/completions", json={**body, "stream": True}) as answer:
+                for line in answer.iter_lines():
+                    if first is None and '"text":"' in line:
+                        first = time.monotonic()
+            ttft.append(((first or 0.0) - began) * 1e3)
+
+    threads = [threading.Thread(target=stream) for _ in range(CLIENTS.concurrency)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return 40 * 64 / (time.monotonic() - began), ttft
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
+def test_a_plain_client_measures_what_the_loop_says(name: str, launch: Any, context_of: Any) -> None:
+    """Throughput to a few per cent, on a busy machine too: the schedule does not drift."""
+    running = launch(name)
+    engine, context = registry().engine(name), context_of(name)
+    expected = simulate(spec_of(engine, context, EmulatedSettings(name="emulated")), CLIENTS)
+    throughput, ttft = drive(running)
+    assert throughput == pytest.approx(expected.throughput_tok_s, rel=0.12)
+    assert len(ttft) == 40
+    assert sorted(ttft)[20] >= min(expected.ttft_ms) * 0.9
+
+
+def test_six_thousand_tokens_a_second_and_how_late_they_are(launch: Any) -> None:
+    """Hundreds of streams at once: all tokens come, at a fraction of a core, and the lateness is told."""
+    running = launch("vllm", max_num_seqs=256)
+    server = psutil.Process(running.pid)
+    before = server.cpu_times()
+    done: list[int] = []
+
+    def many(first: int) -> None:
+        for number in range(first, first + 4):
+            body = {"model": running.model, "prompt": prompt_of(number, 16), "max_tokens": 100, "ignore_eos": True}
+            with HTTP.stream("POST", f"{running.base_url}/completions", json={**body, "stream": True}) as answer:
+                done.append(len(answer.read()))
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=many, args=(4 * index,)) for index in range(48)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - began
+    spent = server.cpu_times()
+    cpu_s = spent.user + spent.system - before.user - before.system
+    state = HTTP.get(f"{running.root_url}/emulator").json()
+    assert len(done) == 192
+    # what 6,000 tokens a second would take of a core
+    assert cpu_s / (192 * 100) * 6000 < 0.8
+    assert 19_200 / seconds > 1000
+    assert {"p50", "p99", "max"} == set(state["lateness_ms"])
+    assert state["steps"] > 100
+
+
+def test_the_context_is_that_of_the_launch(context_of: Any) -> None:
+    """Settings reach the spec under their own names."""
+    context: LaunchContext = context_of(
+        "vllm", max_num_seqs=7, prefix_caching=False, extra_args={"enforce-eager": True}
+    )
+    spec = spec_of(registry().engine("vllm"), context, EmulatedSettings(name="emulated", seed=5))
+    assert (spec.max_num_seqs, spec.prefix_caching, spec.eager, spec.seed) == (7, False, True, 5)
+    assert spec.gpu["bandwidth_gb_s"] == 1008
+    assert spec.metrics["vllm:num_requests_running"] == "requests_running"
