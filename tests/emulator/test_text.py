@@ -1,0 +1,64 @@
+"""Tokens of four characters, answers that are the same every time, JSON that a schema allows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from servebench.emulator.text import answer, count, fitting, key_of, natural_length, render, schema_answer
+
+SCHEMAS = [
+    {"type": "object", "properties": {"a": {"type": "string", "minLength": 9}, "b": {"type": "number", "maximum": 1}}},
+    {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 3},
+    {"$defs": {"n": {"type": "object", "properties": {"v": {"const": 7}}}}, "$ref": "#/$defs/n"},
+    {"anyOf": [{"type": "integer", "minimum": 5, "maximum": 5}, {"type": "string"}]},
+    {"type": ["boolean", "null"]},
+]
+EXPECTED = [
+    lambda v: len(v["a"]) >= 9 and v["b"] <= 1,
+    lambda v: len(v) >= 3 and set(v) <= {"x", "y"},
+    lambda v: v == {"v": 7},
+    lambda v: v == 5,
+    lambda v: isinstance(v, bool),
+]
+
+
+@pytest.mark.parametrize("index", range(len(SCHEMAS)))
+def test_a_schemas_value_is_one(index: int) -> None:
+    """Of the schema's kind, and the text of an answer is that value."""
+    value = fitting(SCHEMAS[index], 3)
+    assert EXPECTED[index](value)
+    assert json.loads("".join(schema_answer(SCHEMAS[index], 3))) == value
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("é" * 8, 2)])
+def test_four_characters_are_a_token(text: str, expected: int) -> None:
+    """Begun or whole."""
+    assert count(text) == expected
+
+
+def test_answers_are_the_same_in_every_process() -> None:
+    """Hash seeds of the interpreter play no part."""
+    here = "".join(answer(key_of(1, "what?"), 30)), natural_length(key_of(1, "what?"))
+    code = (
+        "from servebench.emulator.text import *;"
+        "k = key_of(1, 'what?'); print(''.join(answer(k, 30)), natural_length(k), sep='|')"
+    )
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.rstrip("\n")
+    assert there == f"{here[0]}|{here[1]}"
+    assert len(here[0]) == 120
+    assert answer(key_of(2, "what?"), 30) != answer(key_of(1, "what?"), 30)
+
+
+def test_a_conversation_begins_like_its_earlier_turns() -> None:
+    """So that a prefix cache finds them."""
+    first = [{"role": "user", "content": "one"}]
+    later = [
+        *first,
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": [{"type": "text", "text": "3"}]},
+    ]
+    assert render(later).startswith(render(first) + "two")
