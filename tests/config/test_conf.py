@@ -13,7 +13,8 @@ from servebench.registry import Registry, build
 
 CONF = Path(__file__).parents[2] / "conf"
 ATTACHED = ["launch=attach", "launch.base_url=http://127.0.0.1:8000/v1"]
-FILES = sorted(path for path in CONF.rglob("*.yaml") if path.stem not in ("base", "config"))
+EXPERIMENTS = sorted(CONF.glob("experiment/*.yaml"))
+FILES = sorted({path for path in CONF.rglob("*.yaml") if path.stem not in ("base", "config")} - {*EXPERIMENTS})
 NEEDED = {"search_slo": ["slo=interactive"]}
 """What an option asks for beside itself."""
 
@@ -67,6 +68,18 @@ def test_each_file_composes_with_the_real_classes(path: Path) -> None:
     else:
         with pytest.raises(ConfigError, match="engine=openai is run by somebody else"):
             compose_jobs(overrides, real)
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=choice)
+def test_an_experiment_opens_with_the_command_that_runs_it(path: Path) -> None:
+    """The command composes, into the engines that the file sweeps, all of them emulated."""
+    package, command, *_ = path.read_text().splitlines()
+    assert package == "# @package _global_"
+    words = command.removeprefix("# servebench ").partition("   ")[0].split()
+    jobs = compose_jobs(words, build([], set()))
+    assert words[:2] == ["-m", choice(path)]
+    assert {job.settings.launch.name for job in jobs} == {"emulated"}
+    assert len(jobs) == {"demo": 9, "rtx5090_qwen7b_extreme": 2, "h100x2_gptoss120b_sharegpt": 1}.get(path.stem, 3)
 
 
 def test_the_default_job(registry: Registry) -> None:

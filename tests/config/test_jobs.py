@@ -51,7 +51,7 @@ FAULTS = [
     ("engine.dtype='${nope}'", "engine.dtype: interpolation key 'nope' not found (from engine.dtype=${nope})"),
     ("engine.dtype=???", "engine.dtype: must be given, as engine.dtype=VALUE (from engine.dtype=???)"),
     ("~engine", "engine: nothing is chosen; choose with engine=NAME"),
-    ("experiment=nope", "experiment=nope: no such experiment; none is known"),
+    ("experiment=nope", "experiment=nope: no such experiment; known are demo, "),
     ("quality=mmlu", "quality=mmlu: grading answers is not available yet in this version; use quality=none"),
     (
         "load.rate=[5]",
