@@ -51,7 +51,11 @@ FAULTS = [
     ("engine.dtype='${nope}'", "engine.dtype: interpolation key 'nope' not found (from engine.dtype=${nope})"),
     ("engine.dtype=???", "engine.dtype: must be given, as engine.dtype=VALUE (from engine.dtype=???)"),
     ("~engine", "engine: nothing is chosen; choose with engine=NAME"),
-    ("experiment=nope", "experiment=nope: no such experiment; known are demo, "),
+    (
+        "experiment=nope",
+        "experiment=nope: no such experiment; known are demo, h100_llama70b_fp8, h100x2_gptoss120b_sharegpt, "
+        "rtx4090_qwen1p5b, rtx5090_qwen7b_baseline, rtx5090_qwen7b_extreme, rtx5090_qwen7b_fine, rtx5090_qwen7b_overload",
+    ),
     ("quality=mmlu", "quality=mmlu: grading answers is not available yet in this version; use quality=none"),
     (
         "load.rate=[5]",
