@@ -6,6 +6,7 @@ and code only, never as Markdown, which could load pictures from elsewhere.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,7 +206,13 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     ]
 
 
-CHART_STYLE = "<style>.sb text{font:11px sans-serif;fill:#333}.sb .grid{stroke:#e4e4e4}.sb .window{opacity:.06}</style>"
+def as_picture(svg: str) -> str:
+    """A chart of the report as a picture of its own, which cannot run anything, whatever is in it."""
+    box = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
+    size = f'width="{box[1]}" height="{box[2]}" ' if box else ""
+    style = "<style>text{font:11px sans-serif;fill:#333}.grid{stroke:#e4e4e4}.window{opacity:.06}</style>"
+    alone = svg.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size}', 1)
+    return alone.replace("<title>", f"{style}<title>", 1)
 
 
 def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -223,13 +230,7 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         return
     svg = requests_timeline(found.spans, found.panels, found.window, title=f"load {found.level}")
     st.text(f"load {found.level}")
-    style = "<style>text{font:11px sans-serif;fill:#333}.grid{stroke:#e4e4e4}.window{opacity:.06}</style>"
-    # an image from data cannot run anything, whatever is in it
-    st.image(
-        (svg or "")
-        .replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-        .replace("<title>", f"{style}<title>", 1)
-    )
+    st.image(as_picture(svg or ""), width="stretch")
 
 
 def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:

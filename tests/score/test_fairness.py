@@ -56,6 +56,14 @@ def test_each_unequal_setting_is_listed_and_told_whether_it_matters(path, value,
     assert found[0].reason
 
 
+def test_a_setting_that_only_one_engine_has_is_listed_and_does_not_matter():
+    other = changed((("config", "engine", "builder"), "torch"), (("config", "engine", "name"), "trtllm"))
+    assert [(one.key, one.matters) for one in unequal(MANIFEST, other)] == [
+        ("engine.builder", False),
+        ("engine.name", False),
+    ]
+
+
 def test_equal_runs_have_nothing_unequal_whatever_their_study_is_called():
     assert (
         unequal(MANIFEST, changed((("config", "study", "name"), "b"), (("config", "tracking", "name"), "mlflow"))) == ()

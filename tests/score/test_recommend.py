@@ -29,7 +29,7 @@ def answers(make_study, simulated):
     """Answers by use case for engines that are given as (settings of the engine, of the shape)."""
 
     def make(*engines, rules=None, name="study", **options):
-        shape = {"levels": LEVELS, "requests": 120}
+        shape = {"levels": LEVELS, "requests": 90}
         runs = [
             (simulated.Engine(**e), simulated.Shape(**{**shape, **s, "seed": i})) for i, (e, s) in enumerate(engines)
         ]

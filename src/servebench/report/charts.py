@@ -142,20 +142,31 @@ def distribution(views: Sequence[RunView], at: str, name: str, words: str, *, ti
     )
 
 
+PHASES = {
+    **dict.fromkeys(("spawned", "process_up"), "process starts"),
+    **dict.fromkeys(("weights_loading", "weights_loaded"), "weights"),
+    **dict.fromkeys(("compiled", "engine_built", "autotuned"), "build, compile"),
+    "graphs_captured": "graphs",
+    "first_token": "first token",
+}
+"""What the phases of all engines are drawn as, so that engines with other phases can be compared."""
+OTHER_PHASE = "serving comes up"
+
+
 def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]], *, title: str) -> str | None:
-    """Seconds of each phase of the cold start, a bar a run. Phases are (name, seconds from the start when over)."""
+    """Seconds of each kind of phase of the cold start, a bar a run. Phases are (name, seconds from the start when over)."""
     rows = []
     for name, phases in starts:
-        parts, before = [], 0.0
+        parts: dict[str, float] = {}
+        before = 0.0
         for phase, seconds in phases:
-            parts.append((phase, max(0.0, seconds - before)))
+            kind = PHASES.get(phase, OTHER_PHASE)
+            parts[kind] = parts.get(kind, 0.0) + max(0.0, seconds - before)
             before = max(before, seconds)
-        rows.append(Bar(name=name, parts=parts))
+        rows.append(Bar(name=name, parts=list(parts.items())))
     if not rows:
         return None
-    return bars(
-        rows, Axis(title="seconds from the start of the command", zero=True), title=title, text=lambda s: f"{s:.3g} s"
-    )
+    return bars(rows, Axis(title="seconds", zero=True), title=title, text=lambda s: f"{s:.3g} s")
 
 
 def quality(rows: Sequence[tuple[str, float, float, float]], *, title: str) -> str | None:

@@ -39,7 +39,10 @@ def against_load(
 
     y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=not log, nice=not log))
     x = alt.X(
-        "load:Q", title="load (requests in flight, or a second)", scale=alt.Scale(type="log", nice=False, padding=12)
+        "load:Q",
+        title="load (requests in flight, or a second)",
+        scale=alt.Scale(type="log", nice=False, padding=12),
+        axis=alt.Axis(values=sorted(frame["load"].dropna().unique().tolist()), labelOverlap=True),
     )
     base = alt.Chart(frame)
     lines = base.mark_line(strokeWidth=1.6, opacity=0.75).encode(x=x, y=y, color=_colour(by), detail="run_key:N")

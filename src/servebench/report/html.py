@@ -38,7 +38,7 @@ nav{font-size:.9rem;margin:.6em 0}nav a{margin-right:.9em;color:var(--blue);whit
 .answers{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(330px,100%),1fr));gap:10px}
 .card span.tag{display:inline-block}.card span.good{color:#005c3f}.card span.warn{color:#6b4c00}.card span.bad{color:#8a1f00}
 .answers .card ol{margin:.3em 0;padding-left:1.4em}.answers .card b{display:inline;font-size:1em}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:14px}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(440px,100%),1fr));gap:14px}
 figure{margin:0;border:1px solid var(--line);border-radius:8px;padding:8px;break-inside:avoid;min-width:0}
 figcaption{font-weight:600;font-size:.92rem;padding:2px 4px 6px;overflow-wrap:anywhere}
 figcaption small{display:block;font-weight:400}
@@ -432,8 +432,9 @@ def _comparison(data: Page) -> str:
         )
     if parts and data.comparisons:
         parts.append(
-            "<p class='dim'>Change from baseline to candidate. Tests permute stretches of requests, or pairs of the same "
-            "request, and are corrected for their number (Holm); points that are not valid do not compete and stand in "
+            "<p class='dim'>Change from baseline to candidate; where both sent the same requests, the median change of one and "
+            "the same request. Tests permute stretches of requests and are corrected for their number (Holm); points that "
+            "are not valid do not compete and stand in "
             "brackets.</p>"
         )
     return "".join(parts)
@@ -466,8 +467,12 @@ def _cold(data: Page) -> str:
             elif phases and not suffix:
                 shared.append(one.view.name)
     svg = charts.cold_start(starts, title="cold start by phase")
+    rows = [[e(name), e(phase), f"{at:.2f}"] for name, phases in starts for phase, at in phases]
+    every = table(("run", "phase", "over after, s"), rows, left=(0, 1)) if rows else ""
     note = f"<p class='dim'>Started by an earlier run: {e(', '.join(shared))}.</p>" if shared else ""
-    return (f'<div class="charts">{chart_figure(svg, "Cold start by phase")}</div>' if svg else "") + note
+    figure = chart_figure(svg, "Cold start by phase", "from the start of the command to the first real token")
+    more = f"<details><summary>every phase</summary>{every}</details>" if every else ""
+    return (f'<div class="charts">{figure}</div>{more}' if svg else "") + note
 
 
 def _quality(data: Page) -> str:

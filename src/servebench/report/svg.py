@@ -37,13 +37,15 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Points of one name. `index` chooses colour, marker and dash; a `plain` line has no markers."""
+    """Points of one name. `index` chooses colour, marker and dash; a `plain` line has no markers, a `swatch` stands
+    for a filled part of a bar."""
 
     name: str
     dots: Sequence[Dot]
     index: int = 0
     line: bool = True
     plain: bool = False
+    swatch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +186,8 @@ def _legend(series: Sequence[Series], width: float) -> tuple[list[str], float]:
                 f'stroke-dasharray="{DASHES[index]}"/>'
             )
         if not one.plain:
-            parts.append(_marker(MARKERS[index], x + 10, y - 4, 3.5, _style(index, hollow=False)))
+            marker = "square" if one.swatch else MARKERS[index]
+            parts.append(_marker(marker, x + 10, y - 4, 5 if one.swatch else 3.5, _style(index, hollow=False)))
         parts.append(_text(x + 24, y, name, anchor="start"))
         x += space
     return parts, y + 8
@@ -294,7 +297,7 @@ class Bar:
 def bars(rows: Sequence[Bar], x: Axis, *, title: str, text: Callable[[float], str] = tick_text) -> str:
     """Horizontal bars, each with its name above and its sum behind; parts are coloured by name."""
     names = list(dict.fromkeys(name for row in rows for name, _ in row.parts))
-    series = [Series(name=name, dots=(), index=i, line=False) for i, name in enumerate(names)]
+    series = [Series(name=name, dots=(), index=i, line=False, swatch=True) for i, name in enumerate(names)]
     named, head = _legend(series, WIDTH) if len(names) > 1 else ([], 0.0)
     row_height, left = 36, 14
     height = int(TOP + head + row_height * len(rows) + BOTTOM)

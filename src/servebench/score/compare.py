@@ -534,7 +534,7 @@ def _conclude(
             bound=bound,
             **facts,
         )
-    whys = list(dict.fromkeys(row.why for row in rows if row.why))
+    whys = list(dict.fromkeys(part for row in rows for part in row.why.split("; ") if part))
     why = f": {'; '.join(whys[:3])}" if whys else ""
     return Comparison(rows=rows, result="not enough data", summary=f"not enough data{why}", **facts)
 

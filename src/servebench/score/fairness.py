@@ -14,6 +14,7 @@ from typing import Any
 
 ON_PURPOSE = "this is what is compared"
 ABSENT = "-"
+OWN = "only one of the engines has such a setting"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +103,11 @@ def unequal(
     """What two manifests have unequal, what matters first. Pure.
 
     `varying` are config keys (`engine.dtype`, `engine.*`) that differ on purpose. A setting that is null was left to the
-    engine: null against a value is a difference. A key that only one engine knows counts when it has a value.
+    engine: null against a value is a difference. A setting that only one of the engines has is listed and
+    does not matter; flags (`extra_args`) do, for they can say anything.
     """
     ours, theirs = _facts(baseline), _facts(candidate)
+    both = _settings(baseline) & _settings(candidate)
     purposes = [f"config.{key}" for key in varying] + list(varying)
     found = []
     for key in sorted({*ours, *theirs}):
@@ -113,6 +116,10 @@ def unequal(
             continue
         if any(fnmatchcase(key, purpose) for purpose in purposes):
             matters, reason = False, ON_PURPOSE
+        elif (
+            key.startswith("config.engine.") and key.count(".") == 2 and key.removeprefix("config.engine.") not in both
+        ):
+            matters, reason = False, OWN
         else:
             matters, reason = next(
                 ((matters, reason) for pattern, matters, reason in RULES if fnmatchcase(key, pattern)), (False, "")
@@ -146,6 +153,11 @@ def _overrides(manifest: Mapping[str, Any]) -> dict[str, str]:
     words: Sequence[Any] = manifest.get("overrides") or ()
     pairs = [str(word).partition("=") for word in words]
     return {key.lstrip("+~").partition("@")[0]: value for key, equals, value in pairs if equals}
+
+
+def _settings(manifest: Mapping[str, Any]) -> set[str]:
+    """The settings that a run's engine has, those left to the engine too."""
+    return set((manifest.get("config") or {}).get("engine") or {})
 
 
 def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:

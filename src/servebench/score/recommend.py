@@ -117,7 +117,12 @@ class Score:
     level: Level | None = None
     slo_at: str | None = None
     doubtful: bool = False
-    draws: Floats | None = None
+    metric: str = "cold_start"
+
+    @cached_property
+    def draws(self) -> Floats | None:
+        """The score of each resample; None when it was measured once or there is too little to draw from."""
+        return None if self.level is None else _draws(self.metric, self.level, self.entrant)
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
@@ -336,7 +341,7 @@ def _score(case: UseCase, one: Entrant, with_doubtful: bool) -> Score | str:
         level=level,
         slo_at=slo_at,
         doubtful=level.verdict != "valid",
-        draws=_draws(case.metric, level, one),
+        metric=case.metric,
     )
 
 
