@@ -303,6 +303,19 @@ def test_an_open_loop_with_a_bound_waits_and_is_late(serve, run):
     assert max(exchange.sent_ns - exchange.scheduled_ns for exchange in exchanges.values()) > 0.25e9
 
 
+@pytest.mark.parametrize("plan", [{}, {"duration_s": 0.2, "drain_s": 5.0}], ids=["capped", "over"])
+def test_a_worker_that_waits_does_not_spin(serve, run, plan):
+    """Requests that are overdue wait for a free stream, or for nothing when the time is over: neither costs a core."""
+
+    def slow(connection, number, request):
+        time.sleep(0.5)
+        connection.sendall(stream())
+
+    report, _ = run(serve(slow), 3, concurrency=1, at_s=[0.0] * 3, **plan)
+    assert report.elapsed_s > 0.4
+    assert report.cpu_s < 0.3 * report.elapsed_s
+
+
 def test_a_reason_to_stop_stops(serve, run):
     """What was finished is complete, what was in flight is cancelled, and the report says why."""
 

@@ -81,6 +81,10 @@ class Phase:
         self.turn_ns: dict[int, int] = {}
         self.cancels: list[tuple[float, int, Connection, int]] = []
         self.nap_s = min(NAP_S_MAX, NAP_S_PER_STREAM * job.concurrency)
+        self.by_clock = bool(self.joining) or any(
+            request.scheduled_s is not None or request.think_s or request.cancel_after_s is not None
+            for request in job.requests
+        )
 
     # -- before the clock ------------------------------------------------------------------------------------------
 
@@ -128,7 +132,6 @@ class Phase:
         monotonic_ns = time.monotonic_ns
         sleep = time.sleep
         lags = self.lags
-        nap_ns = int(nap_s * NS_PER_S)
         next_chores = start + HOUSEKEEPING_S
         while True:
             self._send_due()
@@ -142,10 +145,13 @@ class Phase:
                 next_chores = now + HOUSEKEEPING_S
             if self._over(now):
                 break
+            if self.by_clock:
+                due = self._due(now)
+                nap_s = self.nap_s if due is None else min(self.nap_s, max(0.0, due - now))
             left_ns = monotonic_ns()
             sleep(nap_s)
             taken = self._take_events(0)
-            lags.add(monotonic_ns() - left_ns - nap_ns)
+            lags.add(monotonic_ns() - left_ns - int(nap_s * NS_PER_S))
             if not taken:
                 self._take_events(self._wait_s())
 
@@ -166,21 +172,28 @@ class Phase:
     def _still_sending(self, now: float) -> bool:
         return self.end_sending is None or now < self.end_sending
 
-    def _wait_s(self) -> float:
-        """How long the loop may sleep when nothing is going on: till the next request is due, or for chores."""
-        wait = HOUSEKEEPING_S
+    def _due(self, now: float) -> float | None:
+        """When the next thing is to be done by the clock. What waits for a free stream is not due: an answer's end is."""
         due = []
-        if self.next_index < len(self.job.requests):
-            scheduled_s = self.job.requests[self.next_index].scheduled_s
-            if scheduled_s is not None:
-                due.append(self.start + scheduled_s)
+        if self.free_since_ns and self._still_sending(now):
+            if self.next_index < len(self.job.requests):
+                scheduled_s = self.job.requests[self.next_index].scheduled_s
+                if scheduled_s is not None:
+                    due.append(self.start + scheduled_s)
+            if self.turns:
+                due.append(self.turns[0][0])
         if self.joining:
             due.append(self.start + self.joining[0])
-        if self.turns:
-            due.append(self.turns[0][0])
         if self.cancels:
             due.append(self.cancels[0][0])
-        return min(wait, max(0.0, min(due) - time.monotonic())) if due else wait
+        return min(due) if due else None
+
+    def _wait_s(self) -> float:
+        """How long the loop may sleep when nothing is going on: till shortly before something is due, or for chores. The
+        poll rounds up to whole milliseconds; the nap after it is exact."""
+        now = time.monotonic()
+        due = self._due(now)
+        return HOUSEKEEPING_S if due is None else min(HOUSEKEEPING_S, max(0.0, due - now - NAP_S_MAX))
 
     def _take_events(self, timeout_s: float) -> int:
         """Take what the sockets have; how many had something."""
