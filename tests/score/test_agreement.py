@@ -19,7 +19,9 @@ def test_wilson_without_answers_and_with_impossible_ones():
         wilson(4, 3)
 
 
-@pytest.mark.parametrize(("b", "c", "p"), [(0, 0, 1.0), (3, 0, 0.25), (0, 6, 0.03125), (5, 5, 1.0), (1, 9, 0.021484375)])
+@pytest.mark.parametrize(
+    ("b", "c", "p"), [(0, 0, 1.0), (3, 0, 0.25), (0, 6, 0.03125), (5, 5, 1.0), (1, 9, 0.021484375)]
+)
 def test_mcnemar_is_exact_and_symmetric(b, c, p):
     assert mcnemar(b, c) == pytest.approx(p)
     assert mcnemar(c, b) == pytest.approx(p)

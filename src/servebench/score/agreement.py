@@ -104,7 +104,7 @@ def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: flo
     finding: Finding
     if p_value < alpha:
         finding = "different"
-    elif -MARGIN <= low and high <= MARGIN:
+    elif low >= -MARGIN and high <= MARGIN:
         finding = "not different"
     else:
         finding = "too small to tell"
