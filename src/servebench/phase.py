@@ -140,7 +140,14 @@ class Watcher:
 
 
 def drive_phase(
-    target: Target, plan: PointPlan, facts: PhaseFacts, spool: Path, watch: Watcher, *, workers: int = 1
+    target: Target,
+    plan: PointPlan,
+    facts: PhaseFacts,
+    spool: Path,
+    watch: Watcher,
+    *,
+    workers: int = 1,
+    nodes: Sequence[str] = (),
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive a phase and derive its records. Its spools and their facts stay on disk until the caller has stored them.
 
@@ -150,7 +157,7 @@ def drive_phase(
     for path in worker_spools(spool, workers):
         path.with_suffix(".json").write_bytes(facts.dump())
         path.touch()
-    report = drive(target, plan, spool=spool, watch=watch, workers=workers)
+    report = drive(target, plan, spool=spool, watch=watch, workers=workers, nodes=nodes)
     return report, records_of(worker_spools(spool, workers), facts)
 
 

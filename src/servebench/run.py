@@ -23,6 +23,7 @@ from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
 from servebench.keeper import EngineKeeper, Lease
 from servebench.ledger import Entry, entry, faults
+from servebench.load.drive import ray_nodes
 from servebench.load.plan import Level, attempt_name, point_plan, replayed, scheduled, supply
 from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import LevelSource, level_source
@@ -76,6 +77,8 @@ class _Bench:
     telemetry: Telemetry
     uses: int
     gpus: tuple[str, ...]
+    nodes: Sequence[str]
+    """Nodes of a Ray cluster that drive the load; empty when this machine does."""
     floor: ClientFloor | None
 
 
@@ -213,6 +216,7 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, progress: _Pro
         uses=lease.uses,
         gpus=asked.gpus,
         floor=asked.floor,
+        nodes=ray_nodes() if settings.load.workers == "ray" else [],
     )
 
 
@@ -300,15 +304,17 @@ def _phase(
     )
     watch = Watcher(bench.display, bench.running, label, len(planned), plan.duration_s)
     spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
-    workers = worker_count(
+    in_flight = min(plan.concurrency, max(1, len(planned)))
+    nodes = bench.nodes[:in_flight]
+    workers = len(nodes) or worker_count(
         settings.load.workers,
-        in_flight=min(plan.concurrency, max(1, len(planned))),
+        in_flight=in_flight,
         rate_req_s=None if warmup else level.rate,
         cores=usable_cores(),
     )
     spools = worker_spools(spool, workers)
     try:
-        report, records = drive_phase(bench.target, plan, facts, spool, watch, workers=workers)
+        report, records = drive_phase(bench.target, plan, facts, spool, watch, workers=workers, nodes=nodes)
     except (KeyboardInterrupt, ServebenchError):
         bench.writer.append(records_of(spools, facts))
         discard_spools(spools)

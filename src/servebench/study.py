@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import time
@@ -134,6 +135,8 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
         elif launcher.asks_engine == "settings":
             faults += engine.refused(context)
         faults += launcher.check(engine, context, settings.launch)
+        if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
+            faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
         faults += trace_faults(settings.load)
     if faults:

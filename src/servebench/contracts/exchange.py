@@ -107,6 +107,11 @@ class PhaseReport:
     error: str | None = None
     connections_opened: int = 0
     workers: int = 1
+    clock_offset_ms: float | None = None
+    """How far the clock of a worker on another machine was ahead of ours; its stamps are told in our time. Of several
+    workers the farthest. Null when all ran on this machine."""
+    clock_offset_error_ms: float | None = None
+    """Half of the shortest round trip in which that was measured: stamps may be wrong by as much."""
     nap_ms: float = 0.0
     """How long the loop sleeps between polls: two events that come within it may meet in one read."""
 

@@ -198,7 +198,8 @@ class LoadSettings:
 
     `requests` a point: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point runs for that long
     instead. `warmup_requests` are sent before each point and are not measured (`auto`: two a stream, at most 32).
-    `workers` processes hold the streams (`auto`: one for each 2,000 streams, at most a quarter of the cores).
+    `workers` processes hold the streams (`auto`: one for each 2,000 streams, at most a quarter of the cores;
+    `ray`: one on each node of the Ray cluster at RAY_ADDRESS).
     `cooldown_requests` (the last sent) and `cooldown_s` are cut from its back. From `cancel_fraction` of the requests the
     client goes away `cancel_after_s` after sending. `time_scale` stretches the times of a trace (0.5: twice as fast).
     `self_check` measures the client's own error before the study: `auto` once a day for a machine.
@@ -226,7 +227,7 @@ class LoadSettings:
     cancel_after_s: PositiveFloat = 1.0
     timeout_s: PositiveFloat = 600.0
     connect_timeout_s: PositiveFloat = 10.0
-    workers: PositiveInt | Literal["auto"] = "auto"
+    workers: PositiveInt | Literal["auto", "ray"] = "auto"
     repeats: PositiveInt = 1
     order: Literal["ascending", "shuffled", "interleaved"] = "ascending"
     self_check: Literal["auto", "always", "never"] = "auto"

@@ -25,6 +25,8 @@ from servebench.load.share import shares, together, worker_spools
 from servebench.units import NS_PER_S
 
 TICK_S = 0.1
+LOCAL_WORKER = ("servebench.load.worker",)
+RAY_WORKER = ("servebench.load.ray_bridge", "--node")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 
@@ -40,14 +42,14 @@ def worker_environment() -> dict[str, str]:
 class _Worker:
     """A worker process, its share of the plan, the lines it says and the report that is the last of them."""
 
-    def __init__(self, plan: PointPlan, progress: Progress) -> None:
+    def __init__(self, plan: PointPlan, progress: Progress, command: Sequence[str]) -> None:
         self.plan = plan
         self.progress = progress
         self.report: PhaseReport | None = None
         self.died: str | None = None
         self._began = take_anchor()
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "servebench.load.worker"],
+            [sys.executable, "-P", "-m", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -150,9 +152,31 @@ class _Worker:
             self.process.wait()
 
 
-def drive(target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers: int = 1) -> PhaseReport:
+def ray_nodes() -> list[str]:
+    """The ids of the living nodes of the Ray cluster at RAY_ADDRESS, else of this machine's. Raises LoadError."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", RAY_WORKER[0], "--nodes"],
+            capture_output=True,
+            timeout=READY_TIMEOUT_S,
+            env=worker_environment(),
+            check=False,
+        )
+        said = orjson.loads(done.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
+        raise LoadError("the Ray cluster does not tell its nodes; look with 'ray status'") from error
+    if "failed" in said:
+        raise LoadError(str(said["failed"]))
+    nodes: list[str] = said["nodes"]
+    return nodes
+
+
+def drive(
+    target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers: int = 1, nodes: Sequence[str] = ()
+) -> PhaseReport:
     """Drive one phase and return what the client knows of itself; the exchanges are in the spools (`read_spool` of each
-    of `worker_spools`). All workers start together, once each has its connections.
+    of `worker_spools`). All workers start together, once each has its connections. With `nodes` (ids of a Ray cluster's
+    nodes) each worker runs on one of them, and a process here stands for it.
 
     Raises LoadError when the target cannot be reached at all or a worker never started, StoreError when a spool cannot
     be written. A worker that dies at work ends the phase for all: the report says `worker_died`, and the spools hold
@@ -164,7 +188,8 @@ def drive(target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers
         try:
             for number, (share, path) in enumerate(zip(plans, worker_spools(spool, len(plans)), strict=True)):
                 page = Path(folder) / f"progress-{number}"
-                worker = _Worker(share, held.enter_context(Progress.create(page)))
+                command = [*RAY_WORKER, nodes[number]] if nodes else LOCAL_WORKER
+                worker = _Worker(share, held.enter_context(Progress.create(page)), command)
                 held.callback(worker.close)
                 crew.append(worker)
                 path.touch()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -98,16 +98,27 @@ def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> b
             for request, blob in zip(plan.requests, blobs, strict=True)
         ],
     }
+    return packed(head, blobs)
+
+
+def packed(head: Mapping[str, Any], blobs: Sequence[bytes]) -> bytes:
+    """A job's head and its requests, in the form in which they go through a pipe."""
     text = orjson.dumps(head)
     return b"".join([_LENGTH.pack(len(text)), text, *blobs])
 
 
+def unpacked(descriptor: int) -> tuple[dict[str, Any], list[bytes]]:
+    """The head and the requests from a pipe, unbuffered. Raises EOFError when it ends early."""
+    head: dict[str, Any] = orjson.loads(_read_exactly(descriptor, _LENGTH.unpack(_read_exactly(descriptor, 8))[0]))
+    return head, [_read_exactly(descriptor, facts[-1]) for facts in head["requests"]]
+
+
 def read_job(descriptor: int) -> Job:
     """The job from a pipe, unbuffered, so that the orders that follow it stay in the pipe."""
-    head: dict[str, Any] = orjson.loads(_read_exactly(descriptor, _LENGTH.unpack(_read_exactly(descriptor, 8))[0]))
+    head, blobs = unpacked(descriptor)
     target = head.pop("target")
     target["headers"] = tuple(tuple(pair) for pair in target["headers"])
-    requests = [WireRequest(*[*facts, _read_exactly(descriptor, length)]) for *facts, length in head.pop("requests")]
+    requests = [WireRequest(*[*facts, blob]) for (*facts, _), blob in zip(head.pop("requests"), blobs, strict=True)]
     return Job(target=Target(**target), requests=requests, **head)
 
 

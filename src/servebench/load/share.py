@@ -25,13 +25,13 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def worker_count(asked: int | Literal["auto"], *, in_flight: int, rate_req_s: float | None, cores: int) -> int:
+def worker_count(asked: int | Literal["auto", "ray"], *, in_flight: int, rate_req_s: float | None, cores: int) -> int:
     """How many workers a phase gets: as asked, and never more than it has streams.
 
     `auto`: one for each STREAMS_PER_WORKER streams (REQUESTS_S_PER_WORKER requests a second in an open loop), but no
     more than a quarter of the cores, and at least one.
     """
-    if asked != "auto":
+    if isinstance(asked, int):
         return max(1, min(asked, in_flight))
     streams = in_flight / STREAMS_PER_WORKER if rate_req_s is None else rate_req_s / REQUESTS_S_PER_WORKER
     return max(1, min(math.ceil(streams), cores // CORES_PER_WORKER, in_flight))
@@ -80,6 +80,8 @@ def together(reports: Sequence[PhaseReport]) -> PhaseReport:
         raise ValueError("no worker said anything")
     lags_p99 = [report.loop_lag_ms_p99 for report in reports if report.loop_lag_ms_p99 is not None]
     lags_max = [report.loop_lag_ms_max for report in reports if report.loop_lag_ms_max is not None]
+    offsets = [report.clock_offset_ms for report in reports]
+    errors = [report.clock_offset_error_ms for report in reports]
     return PhaseReport(
         started_ns=min(report.started_ns for report in reports),
         ended_ns=max(report.ended_ns for report in reports),
@@ -96,4 +98,6 @@ def together(reports: Sequence[PhaseReport]) -> PhaseReport:
         connections_opened=sum(report.connections_opened for report in reports),
         nap_ms=max(report.nap_ms for report in reports),
         workers=sum(report.workers for report in reports),
+        clock_offset_ms=max((o for o in offsets if o is not None), key=abs, default=None),
+        clock_offset_error_ms=max((e for e in errors if e is not None), default=None),
     )

@@ -93,6 +93,30 @@ def read_spool(path: Path) -> Iterator[Exchange]:
         yield from _exchanges(memoryview(data), path)
 
 
+def shifted(data: bytearray, offset_ns: int) -> bytes:
+    """The whole frames at the front of `data`, with `offset_ns` taken from every stamp; they are taken out of `data`.
+
+    A spool that another machine wrote is told in this one's time so. Stamps that say "did not happen" (0) stay 0.
+    """
+    taken = bytearray()
+    position = 0
+    with memoryview(data) as view:
+        for kind, index, start, stop in _frames(view):
+            payload = bytearray(view[start:stop])
+            if kind in (DATA, USER):
+                seconds, nanoseconds = TIMESPEC.unpack_from(payload)
+                TIMESPEC.pack_into(payload, 0, *divmod(seconds * NS_PER_S + nanoseconds - offset_ns, NS_PER_S))
+            elif kind == SENT:
+                STAMPS.pack_into(payload, 0, *(stamp and stamp - offset_ns for stamp in STAMPS.unpack_from(payload)))
+            elif kind == END:
+                ended_ns, code = CLOSE.unpack_from(payload)
+                CLOSE.pack_into(payload, 0, ended_ns - offset_ns, code)
+            taken += HEAD.pack(kind, index, stop - start) + payload
+            position = stop
+    del data[:position]
+    return bytes(taken)
+
+
 def _frames(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
     position, size = 0, len(data)
     while position + HEAD.size <= size:

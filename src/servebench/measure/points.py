@@ -82,7 +82,7 @@ COLUMNS = (
     *("window_start_ns", "window_end_ns", "point", "cache_state"),
     *(f"{name}_{side}" for name in HEADLINES for side in ("low", "high")),
     *("slo_requests", "slo_good", "kept_up"),
-    *("client_error_ms_ttft", "client_error_ms_itl"),
+    *("client_error_ms_ttft", "client_error_ms_itl", "clock_offset_ms", "clock_offset_error_ms"),
     *("throughput_trend", "throughput_trend_p", "ttft_trend", "ttft_trend_p"),
 )
 """The columns of a point's row, in order; verdict and doubts are added where the row is stored."""
@@ -381,6 +381,8 @@ def _client(
         "lateness_ms_p99": _statistics("late", _floats(late)).get("late_p99"),
         "client_cpu_share": _rate(report.cpu_s / context.workers, report.elapsed_s),
         "loop_lag_ms_p99": report.loop_lag_ms_p99,
+        "clock_offset_ms": report.clock_offset_ms,
+        "clock_offset_error_ms": report.clock_offset_error_ms,
         "clock_step_ms": report.clock_step_ns / NS_PER_MS,
         "stamp_source": report.stamp_source,
     }
