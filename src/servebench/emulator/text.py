@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import zlib
 from collections.abc import Mapping, Sequence
+from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 CHARACTERS = 4
@@ -73,6 +75,46 @@ def fitting(schema: Mapping[str, Any], key: int, depth: int = 0) -> Any:
     return _Fitter(schema, random.Random(key)).value(schema, depth)
 
 
+def matching(pattern: str, rng: random.Random) -> str:
+    """A text that a plain regular expression matches: literals, classes, repetitions, groups and alternatives.
+
+    What a look-around or a back-reference asks for is left out of account. An expression that is none gives an empty text.
+    """
+    try:
+        parsed = parser.parse(pattern)
+    except re.error:
+        return ""
+    return "".join(_match(kind, value, rng) for kind, value in parsed)
+
+
+def _match(kind: Any, value: Any, rng: random.Random) -> str:
+    name = str(kind)
+    if name == "LITERAL":
+        return chr(value)
+    if name == "ANY":
+        return "x"
+    if name == "IN":
+        return _member(rng.choice(value), rng) if str(value[0][0]) != "NEGATE" else "x"
+    if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        least, most, inner = value
+        times = rng.randint(least, min(int(most), least + 3))
+        return "".join(_match(*one, rng) for _ in range(times) for one in inner)
+    if name == "SUBPATTERN":
+        return "".join(_match(*one, rng) for one in value[-1])
+    if name == "BRANCH":
+        return "".join(_match(*one, rng) for one in rng.choice(value[1]))
+    return ""
+
+
+def _member(one: tuple[Any, Any], rng: random.Random) -> str:
+    kind, value = str(one[0]), one[1]
+    if kind == "RANGE":
+        return chr(rng.randint(*value))
+    if kind == "CATEGORY":
+        return {"CATEGORY_DIGIT": "7", "CATEGORY_SPACE": " "}.get(str(value), "a")
+    return chr(value)
+
+
 class _Fitter:
     def __init__(self, root: Mapping[str, Any], rng: random.Random) -> None:
         self._root = root
@@ -118,6 +160,8 @@ class _Fitter:
             return self._rng.random() < 0.5
         if kind == "null":
             return None
+        if isinstance(schema.get("pattern"), str):
+            return matching(schema["pattern"], self._rng)
         formats = {"date": "2025-01-31", "date-time": "2025-01-31T12:00:00Z", "email": "a@example.org"}
         text = formats.get(str(schema.get("format")), self._rng.choice(WORDS.split()))
         least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", 64))
