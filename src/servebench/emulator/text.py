@@ -84,26 +84,30 @@ def matching(pattern: str, rng: random.Random) -> str:
         parsed = parser.parse(pattern)
     except re.error:
         return ""
-    return "".join(_match(kind, value, rng) for kind, value in parsed)
+    return _matched(parsed, rng)
 
 
-def _match(kind: Any, value: Any, rng: random.Random) -> str:
-    name = str(kind)
-    if name == "LITERAL":
-        return chr(value)
-    if name == "ANY":
-        return "x"
-    if name == "IN":
-        return _member(rng.choice(value), rng) if str(value[0][0]) != "NEGATE" else "x"
-    if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+def _matched(parts: Any, rng: random.Random) -> str:
+    """A text for a sequence of parts, as Python's own parser gives them."""
+    return "".join(_match(str(kind), value, rng) for kind, value in parts)
+
+
+def _match(kind: str, value: Any, rng: random.Random) -> str:
+    found = ""
+    if kind == "LITERAL":
+        found = chr(value)
+    elif kind == "IN" and str(value[0][0]) != "NEGATE":
+        found = _member(rng.choice(value), rng)
+    elif kind in ("ANY", "IN"):
+        found = "x"
+    elif kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
         least, most, inner = value
-        times = rng.randint(least, min(int(most), least + 3))
-        return "".join(_match(*one, rng) for _ in range(times) for one in inner)
-    if name == "SUBPATTERN":
-        return "".join(_match(*one, rng) for one in value[-1])
-    if name == "BRANCH":
-        return "".join(_match(*one, rng) for one in rng.choice(value[1]))
-    return ""
+        found = "".join(_matched(inner, rng) for _ in range(rng.randint(least, min(int(most), least + 3))))
+    elif kind == "SUBPATTERN":
+        found = _matched(value[-1], rng)
+    elif kind == "BRANCH":
+        found = _matched(rng.choice(value[1]), rng)
+    return found
 
 
 def _member(one: tuple[Any, Any], rng: random.Random) -> str:
@@ -147,7 +151,7 @@ class _Fitter:
         for word in ("anyOf", "oneOf", "allOf"):
             options = schema.get(word)
             if isinstance(options, list) and options and isinstance(options[0], Mapping):
-                return {**schema, **options[0], word: None}
+                return self._resolved({**schema, word: None, **options[0]})
         return schema
 
     def _scalar(self, kind: object, schema: Mapping[str, Any]) -> Any:
