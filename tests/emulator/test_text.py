@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ SCHEMAS = [
     {"$defs": {"n": {"type": "object", "properties": {"v": {"const": 7}}}}, "$ref": "#/$defs/n"},
     {"anyOf": [{"type": "integer", "minimum": 5, "maximum": 5}, {"type": "string"}]},
     {"type": ["boolean", "null"]},
+    {"type": "string", "pattern": "^(A|B)-[0-9]{3}[a-f]+\\d?$"},
 ]
 EXPECTED = [
     lambda v: len(v["a"]) >= 9 and v["b"] <= 1,
@@ -23,6 +25,7 @@ EXPECTED = [
     lambda v: v == {"v": 7},
     lambda v: v == 5,
     lambda v: isinstance(v, bool),
+    lambda v: re.search(r"^(A|B)-[0-9]{3}[a-f]+\d?$", v),
 ]
 
 
@@ -62,3 +65,19 @@ def test_a_conversation_begins_like_its_earlier_turns() -> None:
         {"role": "user", "content": [{"type": "text", "text": "3"}]},
     ]
     assert render(later).startswith(render(first) + "two")
+
+
+def test_the_workloads_own_schemas_are_met() -> None:
+    """All of `structured_json`'s, by a validator."""
+    from servebench.config import compose_jobs
+    from servebench.engine.tokenize import EmulatedTokenizer
+    from servebench.measure.compliance import compliance
+    from servebench.registry import registry
+
+    (job,) = compose_jobs(["engine=vllm", "launch=emulated", "workload=structured_json"], registry())
+    workload = registry().find("workload", "structured_json")(job.settings.workload)
+    requests = workload.requests(60, stream="s", tokenizer=EmulatedTokenizer())
+    for request in requests:
+        assert request.schema is not None
+        answered = "".join(schema_answer(request.schema, key_of(0, str(request.messages))))
+        assert compliance(answered, request.schema).valid

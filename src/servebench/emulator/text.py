@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import zlib
 from collections.abc import Mapping, Sequence
+from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 CHARACTERS = 4
@@ -73,6 +75,50 @@ def fitting(schema: Mapping[str, Any], key: int, depth: int = 0) -> Any:
     return _Fitter(schema, random.Random(key)).value(schema, depth)
 
 
+def matching(pattern: str, rng: random.Random) -> str:
+    """A text that a plain regular expression matches: literals, classes, repetitions, groups and alternatives.
+
+    What a look-around or a back-reference asks for is left out of account. An expression that is none gives an empty text.
+    """
+    try:
+        parsed = parser.parse(pattern)
+    except re.error:
+        return ""
+    return _matched(parsed, rng)
+
+
+def _matched(parts: Any, rng: random.Random) -> str:
+    """A text for a sequence of parts, as Python's own parser gives them."""
+    return "".join(_match(str(kind), value, rng) for kind, value in parts)
+
+
+def _match(kind: str, value: Any, rng: random.Random) -> str:
+    found = ""
+    if kind == "LITERAL":
+        found = chr(value)
+    elif kind == "IN" and str(value[0][0]) != "NEGATE":
+        found = _member(rng.choice(value), rng)
+    elif kind in ("ANY", "IN"):
+        found = "x"
+    elif kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        least, most, inner = value
+        found = "".join(_matched(inner, rng) for _ in range(rng.randint(least, min(int(most), least + 3))))
+    elif kind == "SUBPATTERN":
+        found = _matched(value[-1], rng)
+    elif kind == "BRANCH":
+        found = _matched(rng.choice(value[1]), rng)
+    return found
+
+
+def _member(one: tuple[Any, Any], rng: random.Random) -> str:
+    kind, value = str(one[0]), one[1]
+    if kind == "RANGE":
+        return chr(rng.randint(*value))
+    if kind == "CATEGORY":
+        return {"CATEGORY_DIGIT": "7", "CATEGORY_SPACE": " "}.get(str(value), "a")
+    return chr(value)
+
+
 class _Fitter:
     def __init__(self, root: Mapping[str, Any], rng: random.Random) -> None:
         self._root = root
@@ -105,7 +151,7 @@ class _Fitter:
         for word in ("anyOf", "oneOf", "allOf"):
             options = schema.get(word)
             if isinstance(options, list) and options and isinstance(options[0], Mapping):
-                return {**schema, **options[0], word: None}
+                return self._resolved({**schema, word: None, **options[0]})
         return schema
 
     def _scalar(self, kind: object, schema: Mapping[str, Any]) -> Any:
@@ -118,6 +164,8 @@ class _Fitter:
             return self._rng.random() < 0.5
         if kind == "null":
             return None
+        if isinstance(schema.get("pattern"), str):
+            return matching(schema["pattern"], self._rng)
         formats = {"date": "2025-01-31", "date-time": "2025-01-31T12:00:00Z", "email": "a@example.org"}
         text = formats.get(str(schema.get("format")), self._rng.choice(WORDS.split()))
         least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", 64))
