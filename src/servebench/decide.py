@@ -220,6 +220,9 @@ def recommend(words: Sequence[str]) -> int:
         )
     runs = [run for word in rest for run in read.runs_of(read.find(word, outputs))]
     answers = advise(runs, rules, with_doubtful=with_doubtful, varying=varying)
+    emulated = [run.run_id for run in runs if run.emulated]
+    if emulated:
+        sys.stderr.write(f"servebench: emulated, so nothing is said of real engines: {', '.join(emulated)}\n")
     if as_json:
         sys.stdout.write(to_json(answers))
     else:

@@ -82,7 +82,7 @@ def _line(own: pd.DataFrame, name: str, kind: str, start_ns: int, end_ns: int) -
 
 
 SCORE_COLUMNS = ("correct", "passed", "right", "score", "valid")
-SET_COLUMNS = ("dataset", "scorer", "benchmark", "task")
+SET_COLUMNS = ("dataset", "scorer", "suite", "benchmark", "task")
 
 
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:

@@ -135,6 +135,9 @@ def _log_scale(low: float, high: float, start: float, end: float, axis: Axis) ->
         decade = 10.0 ** math.floor(math.log10(low))
         every = [decade * f * p for p in (1, 10) for f in (1, 1.5, 2, 3, 4, 5, 6, 8)]
         inside = [t for t in every if low <= t <= high]
+        if len(inside) < TICKS // 2 + 1:
+            step = _step((high - low) / TICKS)
+            inside = [round(n * step, 12) for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
         return Scale(low, high, start, end, log=True, ticks=inside or [low, high])
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
