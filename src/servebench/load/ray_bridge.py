@@ -133,8 +133,12 @@ class Bridge:
         self._ray.kill(self._actor)
 
 
+OUTPUT = os.dup(1)
+"""Where the coordinator listens. Ray writes to standard output as it likes, so that goes to standard error."""
+
+
 def _say(**words: Any) -> None:
-    os.write(sys.stdout.fileno(), orjson.dumps(words) + b"\n")
+    os.write(OUTPUT, orjson.dumps(words) + b"\n")
 
 
 def _serve(node: str) -> int:
@@ -166,6 +170,7 @@ def _serve(node: str) -> int:
 
 def main(words: list[str]) -> int:
     """`--nodes`, or `--node ID`. A failure is a line `{"failed": ...}`, as a worker's is."""
+    os.dup2(2, 1)
     try:
         if words == ["--nodes"]:
             _say(nodes=node_ids(_connect()))

@@ -1,0 +1,123 @@
+"""Workers on other machines: clocks compared, stamps told in our time, and a real Ray cluster where Ray is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from servebench.load.ray_bridge import measured_offset
+from servebench.load.spool import HEAD, META, SENT, STAMPS, end_frame, meta_frame, read_spool, sent_frame, shifted
+
+SECOND = 1_000_000_000
+
+
+def test_an_offset_larger_than_its_error_is_found():
+    offset, error = measured_offset(lambda: time.time_ns() + 5 * SECOND)
+    assert abs(offset - 5 * SECOND) <= error + 100_000
+
+
+def test_an_offset_within_its_error_is_none():
+    def slow():
+        time.sleep(0.002)
+        return time.time_ns()
+
+    offset, error = measured_offset(slow, pings=3)
+    assert (offset, error >= 1_000_000) == (0, True)
+
+
+def frames() -> bytes:
+    data = HEAD.pack(2, 0, 16 + 2) + (70).to_bytes(8, "little") + (5).to_bytes(8, "little") + b"hi"
+    return (
+        meta_frame([("a", None)])
+        + sent_frame(0, 60 * SECOND, 0, 0, 61 * SECOND)
+        + data
+        + end_frame(0, 80 * SECOND, "complete")
+    )
+
+
+@pytest.mark.parametrize("offset_ns", [0, 3 * SECOND + 10, -7])
+def test_every_stamp_is_shifted_and_nothing_else(tmp_path, offset_ns):
+    buffer = bytearray(frames())
+    path = tmp_path / "spool"
+    path.write_bytes(shifted(buffer, offset_ns))
+    assert not buffer
+    (one,) = read_spool(path)
+    assert (one.scheduled_ns, one.sent_ns, one.ended_ns) == tuple(n * SECOND - offset_ns for n in (60, 61, 80))
+    assert one.connected_ns is None
+    assert one.reads == [(70 * SECOND + 5 - offset_ns, b"hi")]
+
+
+def test_a_frame_that_is_not_whole_waits_for_its_rest():
+    whole = frames()
+    for cut in range(len(whole)):
+        buffer = bytearray(whole[:cut])
+        first = shifted(buffer, 1)
+        buffer += whole[cut:]
+        assert first + shifted(buffer, 1) == shifted(bytearray(whole), 1)
+
+
+def test_the_heads_of_frames_are_as_the_spool_has_them():
+    meta = meta_frame([("a", None)])
+    kind, _, length = HEAD.unpack_from(meta)
+    assert (kind, length) == (META, len(meta) - HEAD.size)
+    assert HEAD.unpack_from(sent_frame(3, 1, 2, 3, 4)) == (SENT, 3, STAMPS.size)
+
+
+CLUSTER = """
+import os, subprocess, sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+cluster.add_node(num_cpus=1)
+words = [sys.executable, "-m", "servebench", *sys.argv[1:]]
+code = subprocess.run(words, env={**os.environ, "RAY_ADDRESS": cluster.address}).returncode
+cluster.shutdown()
+sys.exit(code)
+"""
+
+
+@pytest.mark.timeout(200)
+def test_a_cluster_drives_one_engine(tmp_path):
+    pytest.importorskip("ray")
+    words = [
+        *("engine=vllm", "workload=unique", "launch=emulated", "launch.time_scale=0.02", "gpu=rtx5090"),
+        *("model=qwen2.5-7b-instruct", "tracking=none", "load.self_check=never", "load.workers=ray"),
+        *("load.concurrency=[4]", "load.requests=20", "study.name=s"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (manifest,) = tmp_path.glob("outputs/s/*/manifest.json")
+    book = json.loads(manifest.read_text())["ledger"]
+    assert [(one["sent"], one["ok"], one["stored"]) for one in book if not one["warmup"]] == [(20, 20, 20)]
+
+
+def test_without_ray_or_without_a_cluster_it_is_one_line(tmp_path):
+    words = [
+        "engine=vllm",
+        "launch=emulated",
+        "gpu=rtx5090",
+        "model=qwen2.5-7b-instruct",
+        "load.workers=ray",
+        "tracking=none",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "servebench", *words, "load.concurrency=[1]", "load.self_check=never"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1"},
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode != 0
+    last = next(line for line in done.stderr.splitlines() if line.startswith("servebench: "))
+    assert "ray" in last.lower()
+    assert "Traceback" not in done.stderr
+    assert Path(tmp_path).exists()
