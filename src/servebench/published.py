@@ -27,11 +27,11 @@ from servebench.registry import Registry
 from servebench.score.validity import REQUESTS_MIN, WINDOW_S_MIN
 
 SOURCES = {
-    "000_ff34121c054b13ec.txt": "an article on vLLM, SGLang and TensorRT-LLM on an RTX 5090",
-    "001_189fe1a6524f7753.txt": "an article on the three engines on an RTX 4090",
-    "002_66fa7a8d798b2689.txt": "an article on vLLM, TensorRT-LLM and SGLang on two H100",
-    "003_953176219294f84b.txt": "an article on engines for a 70B model",
-    "004_5418a8262b072261.txt": "an article on four engines on an H100",
+    "article 1: Qwen2.5-7B on one RTX 5090": "an article on vLLM, SGLang and TensorRT-LLM on an RTX 5090",
+    "article 2: Qwen2.5-1.5B on an RTX 4090": "an article on the three engines on an RTX 4090",
+    "article 3: two H100": "an article on vLLM, TensorRT-LLM and SGLang on two H100",
+    "article 4: Llama 3 70B on H100": "an article on engines for a 70B model",
+    "article 5: Llama-3.3-70B FP8 on H100": "an article on four engines on an H100",
 }
 
 POOL = 100
@@ -174,16 +174,16 @@ LEVELS_5090 = {"saturation": 50, "ceiling": 100}
 
 def case_of(cell: Cell) -> Case | None:
     """How a number is simulated by its article's method; None where that cannot be."""
-    if cell.source.startswith("000") and cell.metric in ("output_throughput", "ttft", "errors"):
+    if cell.source.startswith("article 1") and cell.metric in ("output_throughput", "ttft", "errors"):
         return _case_5090(cell)
-    if cell.source.startswith("001") and cell.metric == "ttft":
+    if cell.source.startswith("article 2") and cell.metric == "ttft":
         words = EAGER if cell.engine == "vllm" else ()
         clients = Clients(concurrency=1, requests=50, input_tokens=32, output_tokens=50)
         return Case(experiment="rtx4090_qwen1p5b", engine=cell.engine, words=words, clients=clients)
-    if cell.source.startswith("002") and cell.metric == "output_throughput":
+    if cell.source.startswith("article 3") and cell.metric == "output_throughput":
         clients = Clients(concurrency=100, requests=1000, input_tokens=SHAREGPT_INPUT, output_tokens=200)
         return Case(experiment="h100x2_gptoss120b_sharegpt", engine=cell.engine, words=(), clients=clients)
-    if cell.source.startswith("004") and cell.workload.startswith("512 in"):
+    if cell.source.startswith("article 5") and cell.workload.startswith("512 in"):
         assert cell.concurrency is not None
         clients = Clients(
             concurrency=cell.concurrency,
@@ -228,7 +228,7 @@ def value_of(cell: Cell, measured: Measured) -> float:
     if cell.metric == "errors":
         return 0.0
     # what the 4090 article calls time to first token is the time of its 50 tokens
-    values = sorted(measured.e2e_ms if cell.source.startswith("001") else measured.ttft_ms)
+    values = sorted(measured.e2e_ms if cell.source.startswith("article 2") else measured.ttft_ms)
     if cell.statistic == "mean":
         return statistics.fmean(values)
     return _quantile(values, QUANTILES[cell.statistic])
@@ -298,7 +298,7 @@ def _reason(cell: Cell) -> str:
     return NOT_SIMULATED["unclear"]
 
 
-LOADS = {("001", "engine_load"): "rtx4090_qwen1p5b", ("004", "cold_start"): "h100_llama70b_fp8"}
+LOADS = {("article 2", "engine_load"): "rtx4090_qwen1p5b", ("article 5", "cold_start"): "h100_llama70b_fp8"}
 """Cold starts that are emulated by phases; a built TensorRT-LLM engine's reload is one too."""
 WARM = "warm_start"
 
@@ -311,12 +311,12 @@ def rows_of(simulator: Simulator) -> list[Row]:
         if case is not None:
             measured = simulator.measure(case)
             said = judge(case, measured, cell.concurrency)
-            if cell.source.startswith("001"):
+            if cell.source.startswith("article 2"):
                 said = f"this is no TTFT: it is the time of all 50 tokens; ours to the first {_mean(measured.ttft_ms):.0f} ms"
-            elif cell.source.startswith("004"):
+            elif cell.source.startswith("article 5"):
                 said = "; ".join(part for part in (said, "beyond what the card can do: see below") if part)
             rows.append(Row(cell=cell, ours=value_of(cell, measured), said=said))
-        elif cell.metric == "throughput_over_vllm" and cell.source.startswith("004"):
+        elif cell.metric == "throughput_over_vllm" and cell.source.startswith("article 5"):
             rows.append(_shared_prefixes(simulator, cell))
         else:
             rows.append(_cold(simulator, cell))
@@ -324,7 +324,7 @@ def rows_of(simulator: Simulator) -> list[Row]:
 
 
 def _cold(simulator: Simulator, cell: Cell) -> Row:
-    experiment = LOADS.get((cell.source[:3], "cold_start" if cell.metric == WARM else cell.metric))
+    experiment = LOADS.get((cell.source[:9], "cold_start" if cell.metric == WARM else cell.metric))
     reason = _reason(cell)
     if cell.metric == "engine_load" and cell.engine != "sglang":
         return Row(cell=cell, ours=None, said=NOT_SIMULATED["library"])

@@ -140,13 +140,13 @@ def _every_number(rows: Sequence[Row]) -> str:
 def _leaders(rows: Sequence[Row]) -> str:
     """Who has the highest throughput at a level, as published and here."""
     lines = []
-    wanted = {"000": ("baseline sweep", "fine-grained sweep", "overload"), "004": ("512 in",)}
+    wanted = {"article 1": ("baseline sweep", "fine-grained sweep", "overload"), "article 5": ("512 in",)}
     named = [
         row
         for row in rows
         if row.cell.metric == "output_throughput"
         and row.ours is not None
-        and row.cell.workload.startswith(wanted.get(row.cell.source[:3], ("-",)))
+        and row.cell.workload.startswith(wanted.get(row.cell.source[:9], ("-",)))
     ]
     keyed = sorted(
         named, key=lambda row: (row.cell.source, row.cell.workload.partition(",")[0], row.cell.concurrency or 0)
@@ -287,7 +287,7 @@ def _roofline(simulator: Simulator) -> str:
     fastest = max(
         cell.number or 0
         for cell in published_cells()
-        if cell.source.startswith("004") and cell.metric == "output_throughput" and cell.concurrency == 1
+        if cell.source.startswith("article 5") and cell.metric == "output_throughput" and cell.concurrency == 1
     )
     return f"""**The 70B numbers on one H100: not possible as described.** A token reads {shape.weight_bytes / 1e9:.1f} GB of
 weights;

@@ -43,7 +43,7 @@ class Published:
 @lru_cache(maxsize=1)
 def published_rows() -> tuple[dict[str, str], ...]:
     """All published numbers that are known, as they were printed."""
-    text = (resources.files("servebench.score") / "published.csv").read_text(encoding="utf-8")
+    text = (resources.files("servebench") / "emulator" / "data" / "published_results.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
