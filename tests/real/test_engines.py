@@ -101,7 +101,7 @@ def test_life_counts_and_prefix_hits(engine, real, tmp_path):
     assert set(measured.counted_by) == {"usage"}
     assert (measured.output_tokens <= 16).all()
     if name != "transformers":
-        # the only one that cannot be asked for an exact length
+        # it cannot be asked for an exact length
         assert (measured.output_tokens == 16).all()
     assert (measured.event_ns.map(len) >= 1).all()
     assert manifest["engine_version"]
