@@ -136,7 +136,10 @@ def tell(folder: StudyFolder, left: Remaining) -> None:
     """Say what will be done."""
     todo = [run.name for run, earlier in zip(left.planned, left.earlier, strict=True) if earlier is not None]
     kept = sum(len(earlier.points) for earlier in left.earlier if earlier is not None)
-    done = len(left.planned) - len(todo)
+    skipped = [run.name for run, earlier in zip(left.planned, left.earlier, strict=True) if earlier is None]
+    failed = sum(read_run(folder.run(name)).status == "failed" for name in skipped)
+    also = f", {failed} failed ({FAILED_WORD} tries them again)" if failed else ""
     sys.stderr.write(
-        f"{folder.name}: {done} of {len(left.planned)} runs are done, {len(todo)} to do; {kept} of their points stand\n"
+        f"{folder.name}: {len(skipped) - failed} of {len(left.planned)} runs are done{also}, {len(todo)} to do; "
+        f"{kept} of their points stand\n"
     )
