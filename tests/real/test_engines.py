@@ -93,7 +93,13 @@ def run(engine: tuple[str, Path], model: str, tmp_path: Path, *words: str) -> tu
 
 
 def test_life_counts_and_prefix_hits(engine, real, tmp_path):
-    words = ("workload=rag_prefix", "workload.input_tokens=256", "workload.output_tokens=16", "workload.share=0.9")
+    words = (
+        "workload=rag_prefix",
+        "workload.input_tokens=256",
+        "workload.output_tokens=16",
+        "workload.share=0.9",
+        "workload.documents=2",
+    )
     points, requests, manifest = run(engine, real("MODEL"), tmp_path, *words)
     name = engine[0]
     assert list(points.requests_failed) == [0, 0]
