@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,3 +87,15 @@ class TestConformance(EngineConformance):
         "other": "ImportError: Missing dependencies for the serving CLI",
         "port_in_use": "[Errno 98] error while attempting to bind on address: address already in use",
     }
+
+
+def test_the_version_is_that_of_the_interpreter_beside_the_program(tmp_path, monkeypatch):
+    program, python = tmp_path / "transformers", tmp_path / "python"
+    for path, text in ((program, "#!/bin/sh\n"), (python, "#!/bin/sh\necho 5.19.0\n")):
+        path.write_text(text)
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    context = SimpleNamespace(engine=SimpleNamespace(executable=None))
+    assert TransformersEngine().version(context) == "5.19.0"
+    python.unlink()
+    assert TransformersEngine().version(context) is None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
@@ -24,6 +27,10 @@ FLAGS = FlagTable(
 
 EXACT_OUTPUT = json.dumps({"eos_token_id": -1, "do_sample": False})
 """It refuses `ignore_eos` as an unknown field; a generation config without an end token is its way to the same."""
+
+
+VERSION_TIMEOUT_S = 20.0
+"""An interpreter that reads one file; a cold disk may make it slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +87,19 @@ class TransformersEngine(Engine):
         if settings.continuous_batching:
             words.append("--continuous-batching")
         return Command(argv=(*words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env))
+
+    def version(self, context: LaunchContext) -> str | None:
+        """What the interpreter beside the program has installed; the server itself tells no version."""
+        program = shutil.which(context.engine.executable or "transformers")
+        if program is None:
+            return None
+        ask = "from importlib.metadata import version; print(version('transformers'))"
+        try:
+            words = [str(Path(program).absolute().with_name("python")), "-c", ask]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() or None
 
     def served_model(self, model: ModelSettings) -> str:
         """The model is asked for by what it was loaded from."""
