@@ -491,7 +491,7 @@ class EngineConformance:
         self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine], tmp_path: Path
     ) -> None:
         """A crowd is served or refused, request by request; nothing hangs, and the server answers afterwards."""
-        life = life_of(max_running=2, gap_s=0.02)
+        life = life_of(max_running=2, gap_s=0.1)
         running = launch(life.context)
         crowd = [replace(CHAT, request_id=str(index), output_tokens=8) for index in range(self.crowd)]
         _, records = self.drive(running, crowd, tmp_path)
