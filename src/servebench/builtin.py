@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.hooks import hookimpl
+from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
 from servebench.contracts.telemetry import TelemetrySource
 
@@ -68,3 +69,12 @@ def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
     from servebench.telemetry.processes import CpuEnergySource, ProcessSource
 
     return (EngineMetricsSource, ProcessSource, GpuSource, CpuEnergySource)
+
+
+@hookimpl
+def servebench_scorers() -> Sequence[type[Scorer]]:
+    """Questions whose right answers are known."""
+    from servebench.quality.gsm8k import Gsm8kScorer
+    from servebench.quality.mmlu import MmluScorer
+
+    return (MmluScorer, Gsm8kScorer)
