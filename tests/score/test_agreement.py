@@ -2,21 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from servebench.score.agreement import compare, mcnemar, questions_needed, wilson
-
-
-@pytest.mark.parametrize(
-    ("right", "n", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (4, 8, 0.2152, 0.7848), (7, 8, 0.5291, 0.9776)],
-)
-def test_wilson_gives_the_known_interval(right, n, low, high):
-    assert wilson(right, n) == pytest.approx((low, high), abs=5e-4)
-
-
-def test_wilson_without_answers_and_with_impossible_ones():
-    assert wilson(0, 0) is None
-    with pytest.raises(ValueError, match="between 0 and 3"):
-        wilson(4, 3)
+from servebench.score.agreement import compare, mcnemar, questions_needed
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,12 @@ def test_the_slo_point_is_the_highest_load_below_the_first_that_fails(levels, ex
     assert slo_point(levels, Limits(ttft_ms=1, attainment=0.99)) == expected
 
 
-def test_wilson_is_the_textbooks():
-    assert wilson(8, 8) == pytest.approx((0.6756, 1.0), abs=1e-3)
-    assert wilson(0, 0) == (0.0, 1.0)
+@pytest.mark.parametrize(
+    ("right", "n", "low", "high"),
+    [(0, 0, 0.0, 1.0), (8, 8, 0.6756, 1.0), (0, 10, 0.0, 0.2775), (4, 8, 0.2152, 0.7848), (7, 8, 0.5291, 0.9776)],
+)
+def test_wilson_is_the_textbooks(right, n, low, high):
+    assert wilson(right, n) == pytest.approx((low, high), abs=5e-4)
 
 
 @pytest.mark.parametrize(

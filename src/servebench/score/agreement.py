@@ -1,4 +1,4 @@
-"""Shares of right answers: their interval, and whether two engines differ on the same questions.
+"""Right and wrong answers: whether two engines differ on the same questions.
 
 Nothing here knows what a question is: an answer is right or wrong.
 """
@@ -17,24 +17,6 @@ MARGIN = 0.05
 """Two engines count as not different when the interval of their difference stays within this much, as a share."""
 
 Finding = Literal["different", "not different", "too small to tell"]
-
-
-def wilson(right: int, n: int, *, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Low and high end of a share, between 0 and 1; None without answers.
-
-    Wilson, Journal of the American Statistical Association 22 (1927), the score interval.
-    Raises ValueError when `right` is not between 0 and n.
-    """
-    if not 0 <= right <= n:
-        raise ValueError(f"right must be between 0 and {n}, got {right}")
-    if n == 0:
-        return None
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    share = right / n
-    scale = 1 + z * z / n
-    middle = (share + z * z / (2 * n)) / scale
-    half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
-    return (0.0 if right == 0 else middle - half), (1.0 if right == n else middle + half)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
