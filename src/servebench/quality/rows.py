@@ -1,0 +1,43 @@
+"""Reads JSON lines from a file, or from a member of a package's wheel (`file.whl!folder/member.jsonl`)."""
+
+from __future__ import annotations
+
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from servebench.errors import ConfigError
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Every row of the file. Raises ConfigError with the path when it is missing or a line is no JSON object."""
+    outer, _, member = str(path).partition("!")
+    try:
+        if member:
+            with zipfile.ZipFile(outer) as wheel:
+                content = wheel.read(member)
+        else:
+            content = Path(outer).read_bytes()
+    except (OSError, KeyError, zipfile.BadZipFile) as problem:
+        raise ConfigError(f"questions cannot be read from {path}: {problem}; give a file of JSON lines") from problem
+    rows = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError as problem:
+            raise ConfigError(f"line {number} of {path} is not JSON: {problem}; mend or remove it") from problem
+        if not isinstance(row, dict):
+            raise ConfigError(f"line {number} of {path} is not a JSON object; mend or remove it")
+        rows.append(row)
+    return rows
+
+
+def sample(rows: list[dict[str, Any]], count: int, seed: int) -> list[tuple[int, dict[str, Any]]]:
+    """`count` rows with their places in the file, in file order; all where there are fewer. Same seed, same rows."""
+    chosen = sorted(random.Random(seed).sample(range(len(rows)), min(count, len(rows))))
+    return [(place, rows[place]) for place in chosen]
