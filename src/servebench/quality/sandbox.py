@@ -124,7 +124,7 @@ def syscall_filter(machine: str) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-def run_program(text: str, limits: Limits = Limits()) -> SandboxResult:  # noqa: B008 - frozen
+def run_program(text: str, limits: Limits = Limits()) -> SandboxResult:
     """Run a Python program in a fresh sandbox; nothing of it is left when this returns, whatever it did.
 
     Raises PreflightError where no sandbox can be had: the program is then not run at all.
@@ -155,10 +155,11 @@ else:
     os._exit(7)
 for place in ("/", "/tmp", "/usr", "/dev/shm", "/etc", {home!r}):
     try:
-        open(os.path.join(place, "leak"), "w")
+        open(os.path.join(place, ".servebench-leak"), "w").close()
     except OSError:
         pass
     else:
+        os.remove(os.path.join(place, ".servebench-leak"))
         raise AssertionError("it can write to " + place)
 assert not os.path.exists("/home") and not os.path.exists("/root/.ssh"), "the user's files show"
 try:
@@ -183,19 +184,15 @@ def _bwrap() -> str:
 
 
 def _interpreter() -> tuple[str, list[str]]:
-    """The interpreter below any virtual environment, and the folders that it needs."""
+    """The interpreter below any virtual environment, and what it needs of the file system beside /usr and /lib.
+
+    Not its whole prefix: that may be the user's home.
+    """
     executable = Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
-    folders = {Path(sys.base_prefix), Path(sys.base_exec_prefix), executable.parent}
-    folders |= {Path(found) for name in ("stdlib", "platstdlib") if (found := sysconfig.get_path(name))}
-    if library := sysconfig.get_config_var("LIBDIR"):
-        folders.add(Path(library))
-    outside = [
-        folder
-        for folder in sorted({folder.resolve() for folder in folders if folder.exists()})
-        if not folder.is_relative_to("/usr") and folder != Path("/")
-    ]
-    nested = [folder for folder in outside if not any(folder != other and folder.is_relative_to(other) for other in outside)]
-    return str(executable), [str(folder) for folder in nested]
+    needed = [executable, Path(sysconfig.get_path("stdlib")).resolve().parent]
+    if executable.is_relative_to("/nix/store"):
+        needed = [Path("/nix/store")]
+    return str(executable), [str(place) for place in needed if not place.is_relative_to("/usr")]
 
 
 def _arguments(bwrap: str, limits: Limits, *, filter_fd: int, program_fd: int, mark_fd: int, end_fd: int) -> list[str]:
@@ -209,8 +206,8 @@ def _arguments(bwrap: str, limits: Limits, *, filter_fd: int, program_fd: int, m
             words += ["--symlink", str(place.readlink()), str(place)]
         elif place.is_dir():
             words += ["--ro-bind", str(place), str(place)]
-    for place in ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", *folders):
-        words += ["--ro-bind-try", str(place), str(place)]
+    for kept in ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", *folders):
+        words += ["--ro-bind-try", kept, kept]
     words += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     words += ["--ro-bind-data", str(program_fd), "/program.py"]
     words += ["--size", str(limits.folder_bytes), "--tmpfs", FOLDER, "--chdir", FOLDER, "--remount-ro", "/"]
@@ -275,7 +272,7 @@ def _run(bwrap: str, text: str, limits: Limits) -> SandboxResult:
 
 
 def _outcome(status: int, reached: bool, printed: str) -> SandboxOutcome:
-    """bubblewrap passes on the program's status, and 128 + the signal that ended it."""
+    """As bubblewrap tells it: it passes on the program's status, and 128 + the signal that ended it."""
     if reached and status == 0:
         return "passed"
     if status == _MEMORY_STATUS or printed.rstrip().endswith("MemoryError"):
