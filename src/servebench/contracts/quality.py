@@ -103,7 +103,8 @@ class Scorer:
     """Where the questions are when `quality.path` names none: in a wheel of the package index, or in a file beside the
     scorer. With neither, the user must give `quality.path`."""
     asks_itself: ClassVar[bool] = False
-    grades_load: ClassVar[bool] = False
+    grades_load: bool = False
+    """May depend on the settings: set it in `__init__` then."""
 
     def __init__(self, settings: QualitySettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type(name=self.name)
