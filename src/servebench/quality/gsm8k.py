@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import Any
 
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
 from servebench.errors import ConfigError
-from servebench.quality.rows import read_rows, sample
+from servebench.quality.data import GSM8K
+from servebench.quality.rows import examples, read_rows, sample
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MARKED = re.compile(r"####\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
 _ASK = "{question}\n\nThink step by step, then end with a line '#### ' followed by the number alone."
+MAX_TOKENS = 400
 
 
 def number_of(text: str) -> str | None:
@@ -23,21 +26,25 @@ def number_of(text: str) -> str | None:
 
 
 class Gsm8kScorer(Scorer):
-    """Zero-shot GSM8K. Rows have `question` and `answer` (ending in `#### n`), or `prompt` and `expected`."""
+    """GSM8K. Rows have `question` and `answer` (ending in `#### n`), or `prompt` and `expected`."""
 
     name = "gsm8k"
-    method = "zero-shot; the number after the last ####, else the last number"
+    method = "worked out in words; the number after the last ####, else the last number"
+    source = GSM8K
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
         """See Scorer.items."""
+        shown, rows = examples(read_rows(path), self.settings.shots, seed)
+        before = "".join(
+            f"{_ASK.format(question=asked)}\n{truth}\n\n" for asked, truth, _ in map(_parts, shown) if asked
+        )
         found = []
-        for place, row in sample(read_rows(path), count, seed):
-            question, truth = row.get("question") or row.get("prompt"), row.get("answer") or row.get("expected")
-            expected = number_of(str(truth)) if truth is not None else None
+        for place, row in sample(rows, count, seed):
+            question, _, expected = _parts(row)
             if not question or expected is None:
                 raise ConfigError(f"row {place} of {path} is no GSM8K question: it needs 'question' and 'answer'")
-            prompt = _ASK.format(question=question)
-            found.append(Item(item_id=f"gsm8k-{place}", prompt=prompt, expected=expected, max_tokens=400))
+            prompt = before + _ASK.format(question=question)
+            found.append(Item(item_id=f"gsm8k-{place}", prompt=prompt, expected=expected, max_tokens=MAX_TOKENS))
         return found
 
     def grade(self, item: Item, answer: Answer) -> Grade:
@@ -49,3 +56,11 @@ class Gsm8kScorer(Scorer):
             return Grade(correct=said is not None and Decimal(said) == Decimal(item.expected), extracted=said)
         except InvalidOperation:
             return Grade(correct=False, extracted=said)
+
+
+def _parts(row: Mapping[str, Any]) -> tuple[Any, str, str | None]:
+    """Question, worked answer, and the number in it."""
+    truth = row.get("answer") or row.get("expected")
+    expected = number_of(str(truth)) if truth is not None else None
+    worked = str(truth) if truth is not None and "####" in str(truth) else f"#### {expected}"
+    return row.get("question") or row.get("prompt"), worked, expected

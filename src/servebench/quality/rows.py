@@ -43,7 +43,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def examples(rows: list[dict[str, Any]], count: int, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """`count` rows to be shown solved, and the rows with those left out as empty ones, so that places stay the same."""
+    shown = set(random.Random(f"examples-{seed}").sample(range(len(rows)), min(count, len(rows))))
+    left = [{} if place in shown else row for place, row in enumerate(rows)]
+    return [rows[place] for place in sorted(shown)], left
+
+
 def sample(rows: list[dict[str, Any]], count: int, seed: int) -> list[tuple[int, dict[str, Any]]]:
-    """`count` rows with their places in the file, in file order; all where there are fewer. Same seed, same rows."""
-    chosen = sorted(random.Random(seed).sample(range(len(rows)), min(count, len(rows))))
+    """`count` rows with their places in the file, in file order; all where there are fewer. Same seed, same rows.
+
+    Empty rows are not drawn.
+    """
+    there = [place for place, row in enumerate(rows) if row]
+    chosen = sorted(random.Random(seed).sample(there, min(count, len(there))))
     return [(place, rows[place]) for place in chosen]

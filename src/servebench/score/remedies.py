@@ -33,7 +33,7 @@ REMEDIES: dict[str, str] = {
     "wrong_gpu": "the config says one GPU and the driver another; set gpu= to the one that is there",
     "unequal_settings": "what is compared was not set up equally; make the listed settings equal, or name the one that "
     "is compared with --varying",
-    "sample_too_small": "the quality figure rests on too few questions; raise quality.samples",
+    "sample_too_small": "the quality figure rests on too few questions; raise quality.items",
     "foreign": "another tool measured it: its definitions and its checks are not those of servebench",
 }
 """By the code in the column `doubts`."""
