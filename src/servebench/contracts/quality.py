@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from servebench.contracts.results import Outcome
+from servebench.contracts.request import Request
+from servebench.contracts.results import Outcome, Record
 from servebench.contracts.settings import PackagedFile, QualitySettings
 
 
@@ -53,13 +54,15 @@ class Answer:
 class Grade:
     """`correct` is None when the item was never answered; `extracted` is what was read out of the answer, if anything.
 
-    `score`, from 0 to 1, is for measures that are more than right or wrong; `note` says in a line why it is so.
+    `score`, from 0 to 1, is for measures that are more than right or wrong; `note` says in a line why it is so. `detail`
+    is what else the scorer keeps of an answer, as plain data; it is stored as JSON.
     """
 
     correct: bool | None
     extracted: str | None
     score: float | None = None
     note: str | None = None
+    detail: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,8 @@ class Endpoint:
 class Scorer:
     """Makes items from a file and grades answers. Both are pure of the engine: the same file and seed give the same items.
 
-    A scorer that brings a harness of its own sets `asks_itself` and implements `evaluate` instead of the two.
+    A scorer that brings a harness of its own sets `asks_itself` and implements `evaluate` instead of the two. One that
+    judges what the measured load answered, and asks nothing, sets `grades_load` and implements `grade_load`.
     """
 
     name: ClassVar[str]
@@ -99,6 +103,8 @@ class Scorer:
     """Where the questions are when `quality.path` names none: in a wheel of the package index, or in a file beside the
     scorer. With neither, the user must give `quality.path`."""
     asks_itself: ClassVar[bool] = False
+    grades_load: bool = False
+    """May depend on the settings: set it in `__init__` then."""
 
     def __init__(self, settings: QualitySettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type(name=self.name)
@@ -117,4 +123,9 @@ class Scorer:
 
     def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
         """For `asks_itself`: ask the endpoint `count` items (null: all) of each task. Raises QualityError."""
+        raise NotImplementedError
+
+    def grade_load(self, requests: Sequence[Request], records: Sequence[Record]) -> Sequence[Judged]:
+        """For `grades_load`: judge the answers of one point, warm-up left out; called after each point. Nothing comes back
+        for requests that this scorer cannot judge, and a failed request is `correct=None`."""
         raise NotImplementedError

@@ -1,15 +1,19 @@
-"""Reads JSON lines from a file, or from a member of a package's wheel (`file.whl!folder/member.jsonl`)."""
+"""Reads JSON lines from a file, gzipped or not, or from a member of a package's wheel (`file.whl!folder/member.jsonl`)."""
 
 from __future__ import annotations
 
+import gzip
 import random
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from servebench.errors import ConfigError
+
+_GZIP = b"\x1f\x8b"
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -21,7 +25,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
                 content = wheel.read(member)
         else:
             content = Path(outer).read_bytes()
-    except (OSError, KeyError, zipfile.BadZipFile) as problem:
+        if content.startswith(_GZIP):
+            content = gzip.decompress(content)
+    except (OSError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as problem:
         raise ConfigError(f"questions cannot be read from {path}: {problem}; give a file of JSON lines") from problem
     rows = []
     for number, line in enumerate(content.splitlines(), start=1):
