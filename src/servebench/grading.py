@@ -10,13 +10,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
-from servebench.contracts.results import QualityRecord, QualitySummary
+from servebench.contracts.request import Request
+from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.contracts.settings import PackagedFile, QualitySettings, RunSettings
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, QualityError
+from servebench.load.plan import Level
 from servebench.quality.ask import ask
 from servebench.quality.data import question_file
 from servebench.registry import Registry
@@ -65,7 +70,7 @@ def choose(quality: QualitySettings, registry: Registry, cache_dir: Path) -> Cho
         if not faults:
             try:
                 path = _questions(scorer, cache_dir)
-                if not scorer.asks_itself:
+                if not scorer.asks_itself and not scorer.grades_load:
                     scorer.items(path, 1, scorer.settings.seed)
             except ConfigError as error:
                 faults = error.faults
@@ -81,7 +86,7 @@ def choose(quality: QualitySettings, registry: Registry, cache_dir: Path) -> Cho
 
 def _questions(scorer: Scorer, cache_dir: Path) -> Path:
     """Where a scorer's questions are, fetched if need be. Raises ConfigError."""
-    if scorer.asks_itself:
+    if scorer.asks_itself or scorer.grades_load:
         return Path(scorer.settings.path or "")
     if scorer.settings.path is not None:
         return Path(scorer.settings.path).expanduser()
@@ -113,11 +118,13 @@ def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
 def missing(quality: QualitySettings, chosen: Chosen, folder: RunFolder) -> list[tuple[Scorer, Path, int]]:
     """Each scorer with its questions and a concurrency at which they were not all asked yet. Raises StoreError."""
     frame = read_quality(folder)
+    frame = frame[frame["point"].isna()]
     names = [str(name).partition(".")[0] for name in frame["benchmark"]]
     done = set(zip(names, (int(level) for level in frame["concurrency"]), strict=True))
     return [
         (scorer, path, level)
         for scorer, path in chosen.scorers
+        if not scorer.grades_load
         for level in quality.concurrency
         if (scorer.name, level) not in done
     ]
@@ -136,15 +143,44 @@ def grade(asked: Grading) -> None:
             # the questions of an earlier level would be hits at this one
             reset_cache(asked.engine, asked.running)
         judged = _evaluated(asked, scorer, level) if scorer.asks_itself else _asked(asked, scorer, path, level)
-        add_quality(asked.folder, [_record(asked, scorer, level, one) for one in judged])
-        for own in stored_summaries(asked.folder):
-            if own.concurrency == level and own.benchmark.partition(".")[0] == scorer.name:
-                asked.display.quality(own)
+        records = [
+            _record(one, scorer, settings=asked.settings, run_id=asked.run_id, concurrency=level) for one in judged
+        ]
+        _store(asked.folder, records, asked.display)
         discard_answers(asked.folder, scorer.name, level)
         if judged and all(one.answer.error is not None for one in judged):
             raise QualityError(
                 f"quality={scorer.name}: not one of {len(judged)} questions was answered: {judged[0].answer.error}"
             )
+
+
+def grade_load(
+    chosen: Chosen,
+    level: Level,
+    requests: Sequence[Request],
+    records: Sequence[Record],
+    *,
+    settings: RunSettings,
+    run_id: str,
+    folder: RunFolder,
+    display: Display,
+) -> None:
+    """Have the scorers that ask nothing judge what a point's own requests were answered. Raises StoreError."""
+    for scorer, _ in chosen.scorers:
+        if scorer.grades_load:
+            judged = scorer.grade_load(requests, records)
+            if not judged and settings.quality.name != ALL:
+                display.say(f"quality: {scorer.name} finds nothing to judge in workload={settings.workload.name}")
+            at: dict[str, Any] = {"point": level.point, "concurrency": level.concurrency, "rate": level.rate}
+            _store(folder, [_record(one, scorer, settings=settings, run_id=run_id, **at) for one in judged], display)
+
+
+def _store(folder: RunFolder, records: Sequence[QualityRecord], display: Display) -> None:
+    import pandas as pd
+
+    add_quality(folder, records)
+    for own in summaries(pd.DataFrame(records)):
+        display.quality(own)
 
 
 def _watch(asked: Grading, label: str, planned: int) -> Callable[[int], None]:
@@ -217,16 +253,27 @@ def digest_of(item: Item) -> str:
     return hashlib.sha256(repr((*parts, item.max_tokens)).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def _record(asked: Grading, scorer: Scorer, level: int, one: Judged) -> QualityRecord:
+def _record(
+    one: Judged,
+    scorer: Scorer,
+    *,
+    settings: RunSettings,
+    run_id: str,
+    concurrency: int | None,
+    rate: float | None = None,
+    point: str | None = None,
+) -> QualityRecord:
     item, answer, grade = one.item, one.answer, one.grade
     quality = scorer.settings
     return QualityRecord(
-        run_id=asked.run_id,
+        run_id=run_id,
         benchmark=f"{scorer.name}.{item.task}" if scorer.asks_itself and item.task else scorer.name,
         task=item.task,
         item_id=item.item_id,
         item_digest=digest_of(item),
-        concurrency=level,
+        point=point,
+        concurrency=concurrency,
+        rate=rate,
         correct=grade.correct,
         score=grade.score,
         extracted=grade.extracted,
@@ -234,6 +281,7 @@ def _record(asked: Grading, scorer: Scorer, level: int, one: Judged) -> QualityR
         answer=answer.text,
         prompt=item.prompt,
         note=grade.note,
+        detail=None if grade.detail is None else orjson.dumps(dict(grade.detail)).decode(),
         outcome=answer.outcome,
         http_status=answer.http_status,
         error=answer.error,
@@ -248,5 +296,5 @@ def _record(asked: Grading, scorer: Scorer, level: int, one: Judged) -> QualityR
         shots=quality.shots,
         seed=quality.seed,
         max_tokens=item.max_tokens,
-        emulated=asked.settings.launch.name == "emulated",
+        emulated=settings.launch.name == "emulated",
     )

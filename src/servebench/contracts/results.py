@@ -103,11 +103,12 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityRecord:
-    """One question that was put to the engine: a row of quality.parquet.
+    """One answer that was judged: a row of quality.parquet.
 
     `benchmark` is the scorer's name, with a harness its task behind it. `correct` is null when no answer came, and
-    `outcome` and `error` say why. `item_digest` tells questions apart that have the same id in other files or with other
-    examples before them.
+    `outcome` and `error` say why. `point` is the load level whose own answer it is; null for a question that was asked
+    after the load. `detail` is JSON of the scorer's own. `item_digest` tells questions apart that have the same id in
+    other files or with other examples before them.
     """
 
     run_id: str
@@ -115,7 +116,9 @@ class QualityRecord:
     task: str | None
     item_id: str
     item_digest: str
-    concurrency: int
+    point: str | None
+    concurrency: int | None
+    rate: float | None
     correct: bool | None
     score: float | None
     extracted: str | None
@@ -123,6 +126,7 @@ class QualityRecord:
     answer: str
     prompt: str
     note: str | None
+    detail: str | None
     outcome: Outcome
     http_status: int | None
     error: str | None
@@ -142,7 +146,7 @@ class QualityRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class QualitySummary:
-    """What a benchmark said of a run at one concurrency. Shares are between 0 and 1.
+    """What a benchmark said of a run at one load. Shares are between 0 and 1.
 
     `accuracy` is right / `n`, and `n` are the questions that were answered and judged; `low` and `high` its 95 % interval
     (Wilson). Of the others `unanswered` requests failed and `unread` answers hold nothing that could be graded: those count
@@ -152,7 +156,9 @@ class QualitySummary:
 
     benchmark: str
     method: str
-    concurrency: int
+    point: str | None
+    concurrency: int | None
+    rate: float | None
     n: int
     right: int
     unanswered: int
@@ -169,6 +175,11 @@ class QualitySummary:
     right_per_s: float | None
     emulated: bool
     doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def at(self) -> str:
+        """The load at which it was answered, in words."""
+        return f"rate {self.rate:g}/s" if self.rate is not None else f"concurrency {self.concurrency}"
 
     @property
     def value(self) -> float | None:

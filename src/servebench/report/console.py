@@ -245,7 +245,7 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
 def quality_line(summary: QualitySummary) -> str:
     """What a benchmark said, in one plain line."""
     if summary.value is None:
-        return f"quality: {summary.benchmark} at concurrency {summary.concurrency}: none of its answers could be judged"
+        return f"quality: {summary.benchmark} at {summary.at}: none of its answers could be judged"
     of = f"right of {summary.n}" if summary.accuracy is not None else f"mean score of {summary.n}"
     reach = (
         f" [{100 * summary.low:.1f}, {100 * summary.high:.1f}]"
@@ -254,7 +254,7 @@ def quality_line(summary: QualitySummary) -> str:
     )
     speed = f"{number(summary.right_per_s)} right answers/s, " if summary.right_per_s is not None else ""
     return (
-        f"quality: {summary.benchmark} {100 * summary.value:.1f} % {of}{reach} at concurrency {summary.concurrency}: "
+        f"quality: {summary.benchmark} {100 * summary.value:.1f} % {of}{reach} at {summary.at}: "
         f"{speed}latency p50 {number(summary.latency_ms_p50)} ms"
         + (f", {summary.unanswered} not answered" if summary.unanswered else "")
     )

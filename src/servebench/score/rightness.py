@@ -27,11 +27,11 @@ def summaries(frame: pd.DataFrame) -> list[QualitySummary]:
     """A summary for each benchmark and concurrency of quality.parquet, in the order in which they were asked."""
     if frame.empty:
         return []
-    blocks = [own for _, own in frame.groupby(["benchmark", "concurrency"], sort=False)]
-    return [_summary(str(own["benchmark"].iloc[0]), int(own["concurrency"].iloc[0]), own) for own in blocks]
+    return [_summary(own) for _, own in frame.groupby(["benchmark", "concurrency", "point"], sort=False, dropna=False)]
 
 
-def _summary(benchmark: str, concurrency: int, own: pd.DataFrame) -> QualitySummary:
+def _summary(own: pd.DataFrame) -> QualitySummary:
+    benchmark = str(own["benchmark"].iloc[0])
     judged = own[own["correct"].notna()]
     n, right = len(judged), int(judged["correct"].astype(bool).sum())
     scores = own["score"].dropna().to_numpy(dtype=np.float64)
@@ -49,7 +49,9 @@ def _summary(benchmark: str, concurrency: int, own: pd.DataFrame) -> QualitySumm
     return QualitySummary(
         benchmark=benchmark,
         method=str(own["method"].iloc[0]),
-        concurrency=concurrency,
+        point=_known(own["point"].iloc[0]),
+        concurrency=_whole(own["concurrency"].iloc[0]),
+        rate=_known(own["rate"].iloc[0]),
         n=count,
         right=right,
         unanswered=unanswered,
@@ -67,6 +69,15 @@ def _summary(benchmark: str, concurrency: int, own: pd.DataFrame) -> QualitySumm
         emulated=emulated,
         doubts=tuple(_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered)),
     )
+
+
+def _known(value: Any) -> Any:
+    """The value; None for a cell that is missing."""
+    return None if value is None or value != value else value
+
+
+def _whole(value: Any) -> int | None:
+    return None if _known(value) is None else int(value)
 
 
 def busy_s(own: pd.DataFrame) -> float:

@@ -137,7 +137,7 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
 def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> list[tuple[str, float, int, int]]:
     """What was right, with the concurrency at which it was asked as the step."""
     return [
-        (f"quality.{one['benchmark']}.{name}", float(one[key]), int(one["concurrency"]), stamp_ms)
+        (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one), stamp_ms)
         for one in graded
         for name, key in QUALITY_METRICS.items()
         if _number(one.get(key))
