@@ -65,9 +65,12 @@ def servebench_workloads() -> Sequence[type[Workload]]:
 def servebench_scorers() -> Sequence[type[Scorer]]:
     """What servebench can grade."""
     from servebench.quality.gsm8k import Gsm8kScorer
+    from servebench.quality.humaneval import HumanEvalScorer
     from servebench.quality.mmlu import MmluScorer
+    from servebench.quality.rouge import RougeScorer
+    from servebench.quality.structured import JsonScorer
 
-    return (MmluScorer, Gsm8kScorer)
+    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer)
 
 
 @hookimpl

@@ -6,6 +6,7 @@ Knows the order in which quality, engine, store and score are used for it, and n
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,7 +14,8 @@ from pathlib import Path
 
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
-from servebench.contracts.results import QualityRecord, QualitySummary
+from servebench.contracts.request import Request
+from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.contracts.settings import PackagedFile, QualitySettings, RunSettings
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, QualityError
@@ -52,20 +54,21 @@ def asked_scorers(quality: QualitySettings, registry: Registry) -> list[Scorer]:
     return found
 
 
-def choose(quality: QualitySettings, registry: Registry, cache_dir: Path) -> Chosen:
+def choose(settings: RunSettings, registry: Registry, cache_dir: Path) -> Chosen:
     """The scorers that can run, their questions fetched. With `all`, those that cannot are left out and say why.
 
     Raises ConfigError when a scorer that was named cannot run, or none of all can.
     """
+    quality = settings.quality
     scorers: list[tuple[Scorer, Path]] = []
     reasons: list[str] = []
     for scorer in asked_scorers(quality, registry):
-        faults = scorer.check()
+        faults = scorer.check() + _unfit(scorer, settings.workload.name, registry)
         path = Path()
         if not faults:
             try:
                 path = _questions(scorer, cache_dir)
-                if not scorer.asks_itself:
+                if not scorer.asks_itself and not scorer.grades_load:
                     scorer.items(path, 1, scorer.settings.seed)
             except ConfigError as error:
                 faults = error.faults
@@ -79,9 +82,24 @@ def choose(quality: QualitySettings, registry: Registry, cache_dir: Path) -> Cho
     return Chosen(scorers=tuple(scorers), left_out=tuple(reasons))
 
 
+def _unfit(scorer: Scorer, workload: str, registry: Registry) -> list[str]:
+    """Why the answers of a workload cannot be graded."""
+    if not scorer.grades_load:
+        return []
+    kinds = registry.kinds["workload"]
+    keys = kinds[workload].reference_keys if workload in kinds else None
+    if keys is None or scorer.load_reference in keys:
+        return []
+    fit = [name for name, kind in kinds.items() if scorer.load_reference in (kind.reference_keys or ())]
+    return [
+        f"it grades the answers of the load, and workload={workload} has no {scorer.load_reference} to grade them by; use "
+        + " or ".join(f"workload={name}" for name in fit)
+    ]
+
+
 def _questions(scorer: Scorer, cache_dir: Path) -> Path:
     """Where a scorer's questions are, fetched if need be. Raises ConfigError."""
-    if scorer.asks_itself:
+    if scorer.asks_itself or scorer.grades_load:
         return Path(scorer.settings.path or "")
     if scorer.settings.path is not None:
         return Path(scorer.settings.path).expanduser()
@@ -118,6 +136,7 @@ def missing(quality: QualitySettings, chosen: Chosen, folder: RunFolder) -> list
     return [
         (scorer, path, level)
         for scorer, path in chosen.scorers
+        if not scorer.grades_load
         for level in quality.concurrency
         if (scorer.name, level) not in done
     ]
@@ -136,7 +155,10 @@ def grade(asked: Grading) -> None:
             # the questions of an earlier level would be hits at this one
             reset_cache(asked.engine, asked.running)
         judged = _evaluated(asked, scorer, level) if scorer.asks_itself else _asked(asked, scorer, path, level)
-        add_quality(asked.folder, [_record(asked, scorer, level, one) for one in judged])
+        emulated = asked.settings.launch.name == "emulated"
+        add_quality(
+            asked.folder, [_record(one, scorer, level, run_id=asked.run_id, emulated=emulated) for one in judged]
+        )
         for own in stored_summaries(asked.folder):
             if own.concurrency == level and own.benchmark.partition(".")[0] == scorer.name:
                 asked.display.quality(own)
@@ -145,6 +167,36 @@ def grade(asked: Grading) -> None:
             raise QualityError(
                 f"quality={scorer.name}: not one of {len(judged)} questions was answered: {judged[0].answer.error}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one point of the load asked and what came back."""
+
+    run_id: str
+    point: str
+    concurrency: int | None
+    emulated: bool
+    requests: Sequence[Request]
+    records: Sequence[Record]
+
+
+def grade_load(chosen: Chosen, folder: RunFolder, measured: Measured) -> None:
+    """Have the scorers that judge the load's own answers do so, and store it. Raises StoreError."""
+    found = [
+        _record(
+            one,
+            scorer,
+            measured.concurrency or 0,
+            run_id=measured.run_id,
+            emulated=measured.emulated,
+            point=measured.point,
+        )
+        for scorer, _ in chosen.scorers
+        if scorer.grades_load
+        for one in scorer.grade_load(measured.requests, measured.records)
+    ]
+    add_quality(folder, found)
 
 
 def _watch(asked: Grading, label: str, planned: int) -> Callable[[int], None]:
@@ -217,15 +269,18 @@ def digest_of(item: Item) -> str:
     return hashlib.sha256(repr((*parts, item.max_tokens)).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def _record(asked: Grading, scorer: Scorer, level: int, one: Judged) -> QualityRecord:
+def _record(
+    one: Judged, scorer: Scorer, level: int, *, run_id: str, emulated: bool, point: str | None = None
+) -> QualityRecord:
     item, answer, grade = one.item, one.answer, one.grade
     quality = scorer.settings
     return QualityRecord(
-        run_id=asked.run_id,
-        benchmark=f"{scorer.name}.{item.task}" if scorer.asks_itself and item.task else scorer.name,
+        run_id=run_id,
+        benchmark=f"{scorer.name}.{item.task}" if (scorer.asks_itself or point) and item.task else scorer.name,
         task=item.task,
         item_id=item.item_id,
         item_digest=digest_of(item),
+        point=point,
         concurrency=level,
         correct=grade.correct,
         score=grade.score,
@@ -234,6 +289,7 @@ def _record(asked: Grading, scorer: Scorer, level: int, one: Judged) -> QualityR
         answer=answer.text,
         prompt=item.prompt,
         note=grade.note,
+        detail=None if grade.detail is None else json.dumps(grade.detail),
         outcome=answer.outcome,
         http_status=answer.http_status,
         error=answer.error,
@@ -248,5 +304,5 @@ def _record(asked: Grading, scorer: Scorer, level: int, one: Judged) -> QualityR
         shots=quality.shots,
         seed=quality.seed,
         max_tokens=item.max_tokens,
-        emulated=asked.settings.launch.name == "emulated",
+        emulated=emulated,
     )

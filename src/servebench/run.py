@@ -21,7 +21,7 @@ from servebench.contracts.telemetry import Reading, Subject
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
-from servebench.grading import Chosen, Grading, grade, missing, stored_summaries
+from servebench.grading import Chosen, Grading, Measured, grade, grade_load, missing, stored_summaries
 from servebench.keeper import EngineKeeper, Lease
 from servebench.ledger import Entry, entry, faults
 from servebench.load.drive import ray_nodes
@@ -83,6 +83,7 @@ class _Bench:
     nodes: Sequence[str]
     """Nodes of a Ray cluster that drive the load; empty when this machine does."""
     floor: ClientFloor | None
+    quality: Chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +245,7 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, progress: _Pro
         uses=lease.uses,
         gpus=asked.gpus,
         floor=asked.floor,
+        quality=asked.quality,
         nodes=ray_nodes() if settings.load.workers == "ray" else [],
     )
 
@@ -268,6 +270,18 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
     readings = sampler.readings()
     bench.telemetry.count(sampler)
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
+    grade_load(
+        bench.quality,
+        bench.folder,
+        Measured(
+            run_id=bench.run_id,
+            point=level.point,
+            concurrency=level.concurrency,
+            emulated=bench.settings.launch.name == "emulated",
+            requests=requests,
+            records=records,
+        ),
+    )
     counted = level.requests is not None or level.open_loop
     planned = report.planned if counted else report.sent
     point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)

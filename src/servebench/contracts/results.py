@@ -107,7 +107,8 @@ class QualityRecord:
 
     `benchmark` is the scorer's name, with a harness its task behind it. `correct` is null when no answer came, and
     `outcome` and `error` say why. `item_digest` tells questions apart that have the same id in other files or with other
-    examples before them.
+    examples before them. `point` is set where an answer of the measured load was graded: the concurrency is then that
+    of the point, and 0 in an open loop. `detail` is what else the scorer kept, as JSON.
     """
 
     run_id: str
@@ -115,6 +116,7 @@ class QualityRecord:
     task: str | None
     item_id: str
     item_digest: str
+    point: str | None
     concurrency: int
     correct: bool | None
     score: float | None
@@ -123,6 +125,7 @@ class QualityRecord:
     answer: str
     prompt: str
     note: str | None
+    detail: str | None
     outcome: Outcome
     http_status: int | None
     error: str | None
