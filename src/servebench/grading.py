@@ -57,15 +57,16 @@ def asked_scorers(quality: QualitySettings, registry: Registry) -> list[Scorer]:
     return found
 
 
-def choose(quality: QualitySettings, registry: Registry, cache_dir: Path) -> Chosen:
+def choose(settings: RunSettings, registry: Registry, cache_dir: Path) -> Chosen:
     """The scorers that can run, their questions fetched. With `all`, those that cannot are left out and say why.
 
     Raises ConfigError when a scorer that was named cannot run, or none of all can.
     """
+    quality = settings.quality
     scorers: list[tuple[Scorer, Path]] = []
     reasons: list[str] = []
     for scorer in asked_scorers(quality, registry):
-        faults = scorer.check()
+        faults = [*scorer.check(), *_unfit(scorer, settings.workload.name, registry)]
         path = Path()
         if not faults:
             try:
@@ -82,6 +83,21 @@ def choose(quality: QualitySettings, registry: Registry, cache_dir: Path) -> Cho
     if reasons and (not everything or not scorers):
         raise ConfigError([f"quality={quality.name}: {reason.removeprefix(f'{quality.name}: ')}" for reason in reasons])
     return Chosen(scorers=tuple(scorers), left_out=tuple(reasons))
+
+
+def _unfit(scorer: Scorer, workload: str, registry: Registry) -> list[str]:
+    """Why the answers of a workload cannot be graded."""
+    if not scorer.grades_load:
+        return []
+    kinds = registry.kinds["workload"]
+    keys = kinds[workload].reference_keys if workload in kinds else None
+    if keys is None or scorer.load_reference in keys:
+        return []
+    fit = [name for name, kind in kinds.items() if scorer.load_reference in (kind.reference_keys or ())]
+    return [
+        f"it grades the answers of the load, and workload={workload} has no {scorer.load_reference} to grade them by; use "
+        + " or ".join(f"workload={name}" for name in fit)
+    ]
 
 
 def _questions(scorer: Scorer, cache_dir: Path) -> Path:
@@ -267,7 +283,7 @@ def _record(
     quality = scorer.settings
     return QualityRecord(
         run_id=run_id,
-        benchmark=f"{scorer.name}.{item.task}" if scorer.asks_itself and item.task else scorer.name,
+        benchmark=f"{scorer.name}.{item.task}" if (scorer.asks_itself or point) and item.task else scorer.name,
         task=item.task,
         item_id=item.item_id,
         item_digest=digest_of(item),

@@ -141,9 +141,9 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
             faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
         faults += trace_faults(settings.load)
-    for quality in dict.fromkeys(job.settings.quality for job in jobs):
+    for own in {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs}.values():
         try:
-            choose(quality, registry, cache_folder())
+            choose(own, registry, cache_folder())
         except ConfigError as error:
             faults += error.faults
     if faults:
@@ -315,7 +315,7 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
         done=task.earlier.points,
         attempts=task.earlier.attempts,
         gpus=tuple(str(gpu["name"]) for gpu in study.machine["gpus"]),
-        quality=choose(job.settings.quality, study.registry, cache_folder()),
+        quality=choose(job.settings, study.registry, cache_folder()),
         floor=study.floor if job.settings.load.self_check != "never" else None,
     )
     done = execute(asked)

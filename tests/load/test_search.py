@@ -28,7 +28,11 @@ def settings(**keys):
 def test_requests_to_decide_is_the_fewest(attainment, requests):
     """That many good requests show the attainment, one less does not."""
     assert requests_to_decide(attainment, 0.95) == requests
-    assert wilson(requests, requests, 0.95, one_sided=True)[0] >= attainment > wilson(requests - 1, requests - 1, 0.95, one_sided=True)[0]
+    assert (
+        wilson(requests, requests, 0.95, one_sided=True)[0]
+        >= attainment
+        > wilson(requests - 1, requests - 1, 0.95, one_sided=True)[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,8 @@ class Scorer:
     asks_itself: ClassVar[bool] = False
     grades_load: bool = False
     """May depend on the settings: set it in `__init__` then."""
+    load_reference: ClassVar[str] = ""
+    """For `grades_load`: the key of a request's reference that it needs (`Workload.reference_keys`)."""
 
     def __init__(self, settings: QualitySettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type(name=self.name)

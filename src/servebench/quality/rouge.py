@@ -32,6 +32,7 @@ class RougeScorer(Scorer):
 
     name = "rouge"
     method = "ROUGE-L F1, Porter stemmer (rouge-score)"
+    load_reference = "summary"
 
     def __init__(self, settings: QualitySettings | None = None) -> None:
         super().__init__(settings)

@@ -78,6 +78,7 @@ class JsonScorer(Scorer):
     name = "json"
     method = "schema validity (draft 2020-12) of the load's answers; score: share of equal fields"
     grades_load = True
+    load_reference = "schema"
 
     def grade_load(self, requests: Sequence[Request], records: Sequence[Record]) -> Sequence[Judged]:
         """See Scorer.grade_load. Requests without a schema in their reference are passed over."""
