@@ -6,15 +6,18 @@ Nothing here knows what a question is: an answer is right or wrong.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, comb, sqrt
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
 ALPHA = 0.05
 POWER = 0.8
 MARGIN = 0.05
 """Two engines count as not different when the interval of their difference stays within this much, as a share."""
+
+PAIRS_MIN = 30
+"""Fewer pairs of scores than this tell nothing by the normal approximation."""
 
 Finding = Literal["different", "not different", "too small to tell"]
 
@@ -53,7 +56,23 @@ class Comparison:
     p_value: float
     finding: Finding
     n_needed: int | None
-    sentence: str
+    scores: bool = False
+    """Whether the shares are mean scores."""
+
+    @property
+    def sentence(self) -> str:
+        """In one plain line."""
+        if self.first_share is None or self.second_share is None:
+            return f"{self.finding}: {self.n or 'no'} question{'s were' if self.n > 1 else ' was'} answered by both"
+        first, second = (f"{s:.3f}" if self.scores else f"{s:.1%}" for s in (self.first_share, self.second_share))
+        figures = f"{first} against {second} on {self.n} questions, p = {self.p_value:.2g}"
+        tail = f"; about {self.n_needed} questions would be needed" if self.n_needed else ""
+        return f"{self.finding}: {figures}{tail}"
+
+
+def turned(one: Comparison) -> Comparison:
+    """The same with the sides changed."""
+    return replace(one, first_share=one.second_share, second_share=one.first_share)
 
 
 def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: float = ALPHA) -> Comparison:
@@ -73,14 +92,12 @@ def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: flo
             p_value=1.0,
             finding="too small to tell",
             n_needed=None,
-            sentence="too small to tell: no question was answered by both",
         )
     only_first = sum(first[key] and not second[key] for key in shared)
     only_second = sum(second[key] and not first[key] for key in shared)
     first_share = sum(first[key] for key in shared) / n
     second_share = sum(second[key] for key in shared) / n
     p_value = mcnemar(only_first, only_second)
-    figures = f"{first_share:.1%} against {second_share:.1%} on {n} questions, p = {p_value:.2g}"
     low, high = _difference(only_first, only_second, n)
     needed: int | None = None
     finding: Finding
@@ -96,7 +113,6 @@ def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: flo
         else:
             discordant = max((only_first + only_second) / n, MARGIN)
             needed = max(questions_needed(discordant, MARGIN, alpha=alpha), n + 1)
-    tail = f"; about {needed} questions would be needed" if needed else ""
     return Comparison(
         n=n,
         first_share=first_share,
@@ -104,7 +120,48 @@ def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: flo
         p_value=p_value,
         finding=finding,
         n_needed=needed,
-        sentence=f"{finding}: {figures}{tail}",
+    )
+
+
+def compare_scores(first: Mapping[str, float], second: Mapping[str, float], *, alpha: float = ALPHA) -> Comparison:
+    """The same for scores from 0 to 1: a paired comparison of means by the normal approximation."""
+    shared = sorted(first.keys() & second.keys())
+    n = len(shared)
+    if n < 2:
+        return Comparison(
+            n=n,
+            first_share=None,
+            second_share=None,
+            p_value=1.0,
+            finding="too small to tell",
+            n_needed=None,
+            scores=True,
+        )
+    gaps = [first[key] - second[key] for key in shared]
+    first_share, second_share = fmean(first[key] for key in shared), fmean(second[key] for key in shared)
+    gap, spread = fmean(gaps), stdev(gaps)
+    error = spread / sqrt(n)
+    p_value = 2 * (1 - NormalDist().cdf(abs(gap) / error)) if error else (0.0 if gap else 1.0)
+    z_alpha, z_power = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(POWER)
+    reach = NormalDist().inv_cdf(0.975) * error
+    needed: int | None = None
+    finding: Finding
+    # under thirty pairs the normal approximation says too much
+    if p_value < alpha and n >= PAIRS_MIN:
+        finding = "different"
+    elif abs(gap) + reach <= MARGIN and n >= PAIRS_MIN:
+        finding = "not different"
+    else:
+        finding = "too small to tell"
+        needed = max(ceil(((z_alpha + z_power) * spread / (abs(gap) or MARGIN)) ** 2), n + 1, PAIRS_MIN)
+    return Comparison(
+        n=n,
+        first_share=first_share,
+        second_share=second_share,
+        p_value=p_value,
+        finding=finding,
+        n_needed=needed,
+        scores=True,
     )
 
 

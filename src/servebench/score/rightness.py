@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from servebench.contracts.results import Doubt, QualitySummary
-from servebench.score.agreement import MARGIN
+from servebench.score.agreement import ALPHA, MARGIN, Comparison, compare, compare_scores, turned
 from servebench.shares import wilson
 from servebench.units import NS_PER_S
 
@@ -69,6 +70,106 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
         emulated=emulated,
         doubts=tuple(_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered)),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Two runs on one benchmark at one load. `comparison` is None where they cannot be compared, and `why` says it."""
+
+    benchmark: str
+    at: str
+    comparison: Comparison | None
+    why: str = ""
+
+    @property
+    def finding(self) -> str:
+        """In three words, or why not."""
+        return self.comparison.finding if self.comparison is not None else "not comparable"
+
+    @property
+    def sentence(self) -> str:
+        """All in one plain line."""
+        told = self.comparison.sentence if self.comparison is not None else f"not comparable: {self.why}"
+        return f"{self.benchmark} at {self.at}: {told}"
+
+    @property
+    def second_is_worse(self) -> bool:
+        """Whether the second is less right, and that is no chance."""
+        one = self.comparison
+        if one is None or one.finding != "different":
+            return False
+        return (one.second_share or 0.0) < (one.first_share or 0.0)
+
+    @property
+    def lost(self) -> float:
+        """How much less right the second is, as a share of the first; 0 where that may be chance."""
+        one = self.comparison
+        if one is None or not self.second_is_worse or not one.first_share:
+            return 0.0
+        return 1 - (one.second_share or 0.0) / one.first_share
+
+    def turned(self) -> Agreement:
+        """The same with the sides changed."""
+        one = self.comparison
+        if one is None:
+            return self
+        return replace(self, comparison=turned(one))
+
+
+def agreements(first: pd.DataFrame, second: pd.DataFrame) -> list[Agreement]:
+    """Two runs' quality tables, compared question by question: each benchmark at each load that both have.
+
+    Where they share a benchmark at no load, each side's lowest load counts and that is said. With several comparisons
+    alpha is divided by their number (Bonferroni), so that one of them being wrong stays as unlikely as it says.
+    """
+    if first.empty or second.empty:
+        return []
+    mine, theirs = _blocks(first), _blocks(second)
+    pairs: list[tuple[str, str, pd.DataFrame, pd.DataFrame]] = []
+    for benchmark in dict.fromkeys(name for name, _ in mine):
+        own = {at: block for (name, at), block in mine.items() if name == benchmark}
+        other = {at: block for (name, at), block in theirs.items() if name == benchmark}
+        shared = [at for at in own if at in other]
+        pairs += [(benchmark, at, own[at], other[at]) for at in shared]
+        if other and not shared:
+            here, there = next(iter(own)), next(iter(other))
+            pairs.append((benchmark, f"{here} against {there}", own[here], other[there]))
+    return [_agreement(*pair, alpha=ALPHA / len(pairs)) for pair in pairs]
+
+
+def _blocks(frame: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """Rows by benchmark and load; points of one load together."""
+    found = {}
+    for _, own in frame.groupby(["benchmark", "concurrency", "rate"], sort=False, dropna=False):
+        row = own.iloc[0]
+        rate = _known(row["rate"])
+        at = f"rate {rate:g}/s" if rate is not None else f"concurrency {_whole(row['concurrency'])}"
+        found[(str(row["benchmark"]), at)] = own
+    return found
+
+
+def _agreement(benchmark: str, at: str, first: pd.DataFrame, second: pd.DataFrame, *, alpha: float) -> Agreement:
+    methods = [str(side["method"].iloc[0]) for side in (first, second)]
+    if methods[0] != methods[1]:
+        return Agreement(benchmark=benchmark, at=at, comparison=None, why=f"judged by {methods[0]} and by {methods[1]}")
+    keys = [set(side["item_id"] + " " + side["item_digest"]) for side in (first, second)]
+    if not keys[0] & keys[1]:
+        why = "they were asked other questions: quality.seed, quality.shots, quality.max_tokens or the data differ"
+        return Agreement(benchmark=benchmark, at=at, comparison=None, why=why)
+    if first["correct"].notna().any() and second["correct"].notna().any():
+        right = [{key: value > 0 for key, value in _by_question(side, "correct").items()} for side in (first, second)]
+        found = compare(right[0], right[1], alpha=alpha)
+    else:
+        scores = [_by_question(side, "score") for side in (first, second)]
+        found = compare_scores(scores[0], scores[1], alpha=alpha)
+    return Agreement(benchmark=benchmark, at=at, comparison=found)
+
+
+def _by_question(frame: pd.DataFrame, column: str) -> dict[str, float]:
+    """What was judged, by question; one that was asked in several points counts once."""
+    judged = frame[frame[column].notna()]
+    keys = judged["item_id"] + " " + judged["item_digest"]
+    return dict(zip(keys, judged[column].astype(float), strict=True))
 
 
 def _known(value: Any) -> Any:
