@@ -197,7 +197,7 @@ def _less_right(
     if limit is None:
         return []
     return [
-        f"{one.candidate}: {answer.sentence}"
+        f"{one.candidate}: {answer.turned().sentence}"
         for one, answers in zip(comparisons, graded, strict=True)
         for answer in answers
         if answer.lost > limit

