@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -152,6 +153,7 @@ class QualitySummary:
     (Wilson). Of the others `unanswered` requests failed and `unread` answers hold nothing that could be graded: those count
     as wrong. `score` is the mean of a graded measure, and then the interval is its own where nothing is right or wrong.
     `right_per_s` are right answers a second over the time in which questions were in flight; it is goodput by content.
+    `details` are the numbers that the scorer kept beside each answer: their means, and the sums of tokens and costs.
     """
 
     benchmark: str
@@ -174,6 +176,7 @@ class QualitySummary:
     answers_per_s: float | None
     right_per_s: float | None
     emulated: bool
+    details: Mapping[str, float] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
 
     @property

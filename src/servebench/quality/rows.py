@@ -14,6 +14,7 @@ import orjson
 from servebench.errors import ConfigError
 
 _GZIP = b"\x1f\x8b"
+ANSWERS = "quality.parquet"
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -58,3 +59,18 @@ def sample(rows: list[dict[str, Any]], count: int, seed: int) -> list[tuple[int,
     there = [place for place, row in enumerate(rows) if row]
     chosen = sorted(random.Random(seed).sample(there, min(count, len(there))))
     return [(place, rows[place]) for place in chosen]
+
+
+def read_answers(place: Path) -> list[dict[str, Any]]:
+    """The answers that a run of quality kept: of its folder, or of the table itself. Raises ConfigError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = place / ANSWERS if place.is_dir() else place
+    columns = ["benchmark", "item_id", "prompt", "answer", "outcome"]
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(table, columns=columns).to_pylist()
+    except (OSError, pa.ArrowException, KeyError) as problem:
+        said = str(problem).splitlines()[0]
+        raise ConfigError(f"{table} has no answers that can be read: {said}; give the folder of a run") from problem
+    return rows

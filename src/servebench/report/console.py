@@ -252,17 +252,24 @@ def quality_line(summary: QualitySummary) -> str:
         if summary.low is not None and summary.high is not None
         else ""
     )
+    both = summary.accuracy is not None and summary.score is not None
+    score = f"mean score {100 * (summary.score or 0):.1f} %, " if both else ""
     speed = f"{number(summary.right_per_s)} right answers/s, " if summary.right_per_s is not None else ""
     return (
         f"quality: {summary.benchmark} {100 * summary.value:.1f} % {of}{reach} at {summary.at}: "
-        f"{speed}latency p50 {number(summary.latency_ms_p50)} ms"
+        f"{score}{speed}latency p50 {number(summary.latency_ms_p50)} ms"
         + (f", {summary.unanswered} not answered" if summary.unanswered else "")
     )
 
 
 def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
     """A line for each benchmark and concurrency, then the doubts, each once."""
-    lines = [quality_line(one) for one in summaries]
+    lines = []
+    for one in summaries:
+        lines.append(quality_line(one))
+        if one.details:
+            said = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in one.details.items())
+            lines.append(f"  {one.benchmark} by answer: {said}")
     if any(one.emulated for one in summaries):
         lines.append("  emulated: what an emulated engine answers means nothing; only that it was asked is shown")
     told = dict.fromkeys(

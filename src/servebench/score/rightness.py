@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
@@ -68,6 +69,7 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
         answers_per_s=len(answered) / seconds if seconds else None,
         right_per_s=right / seconds if seconds and n else None,
         emulated=emulated,
+        details=details_of(own["detail"].dropna()),
         doubts=tuple(_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered)),
     )
 
@@ -181,6 +183,20 @@ def _whole(value: Any) -> int | None:
     return None if _known(value) is None else int(value)
 
 
+def details_of(texts: Iterable[str]) -> dict[str, float]:
+    """The numbers in the JSON objects that a scorer kept, by their key: the mean over those that have it; of counts of
+    tokens and of costs (`_tokens`, `_usd`) the sum. True counts as 1. The keys are in the order in which they come."""
+    found: dict[str, list[float]] = {}
+    for text in texts:
+        for key, value in json.loads(text).items():
+            if isinstance(value, int | float):
+                found.setdefault(key, []).append(float(value))
+    return {
+        key: sum(values) if key.endswith(("_tokens", "_usd")) else sum(values) / len(values)
+        for key, values in found.items()
+    }
+
+
 def busy_s(own: pd.DataFrame) -> float:
     """Seconds in which at least one question was in flight: a pause between two parts of a study does not count."""
     spans = own[["sent_ns", "ended_ns"]].dropna().to_numpy(dtype=np.int64)
@@ -229,6 +245,18 @@ def _doubts(
                 message=f"{benchmark}: {unanswered} of {len(own)} questions got no answer{why}",
                 remedy="they count neither as right nor as wrong; lower quality.concurrency or raise quality.timeout_s",
                 void=unanswered == len(own),
+            )
+        )
+    unjudged = own[(own["outcome"] == "ok") & own["correct"].isna() & own["score"].isna()]
+    if len(unjudged) > UNANSWERED_SHARE * len(own):
+        notes = unjudged["note"].dropna()
+        found.append(
+            Doubt(
+                code="not_judged",
+                message=f"{benchmark}: {len(unjudged)} of {len(own)} answers could not be judged"
+                + (f": {notes.iloc[0]}" if len(notes) else ""),
+                remedy="they count neither as right nor as wrong; see note in quality.parquet",
+                void=len(unjudged) == len(own),
             )
         )
     if count and unread > UNREAD_SHARE * count:
