@@ -66,11 +66,12 @@ def servebench_scorers() -> Sequence[type[Scorer]]:
     """What servebench can grade."""
     from servebench.quality.gsm8k import Gsm8kScorer
     from servebench.quality.humaneval import HumanEvalScorer
+    from servebench.quality.lm_eval import LmEvalScorer
     from servebench.quality.mmlu import MmluScorer
     from servebench.quality.rouge import RougeScorer
     from servebench.quality.structured import JsonScorer
 
-    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer)
+    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, LmEvalScorer)
 
 
 @hookimpl
