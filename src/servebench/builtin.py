@@ -67,11 +67,12 @@ def servebench_scorers() -> Sequence[type[Scorer]]:
     from servebench.quality.gsm8k import Gsm8kScorer
     from servebench.quality.humaneval import HumanEvalScorer
     from servebench.quality.judge import JudgeScorer
+    from servebench.quality.lm_eval import LmEvalScorer
     from servebench.quality.mmlu import MmluScorer
     from servebench.quality.rouge import RougeScorer
     from servebench.quality.structured import JsonScorer
 
-    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, JudgeScorer)
+    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, JudgeScorer, LmEvalScorer)
 
 
 @hookimpl

@@ -255,7 +255,7 @@ def _evaluated(asked: Grading, scorer: Scorer, level: int) -> Sequence[Judged]:
         model=asked.running.model,
         headers=dict(asked.running.headers),
         verify_tls=asked.running.verify_tls,
-        tokenizer=model.tokenizer or model.path,
+        tokenizer=model.tokenizer or model.path or model.name,
     )
     count = None if quality.items == "all" else quality.items
     return scorer.evaluate(endpoint, count=count, concurrency=level)

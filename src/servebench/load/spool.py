@@ -30,6 +30,7 @@ META, SENT, DATA, USER, END = range(5)
 HEAD = struct.Struct("<BII")
 STAMPS = struct.Struct("<qqqq")
 TIMESPEC = struct.Struct("<qq")
+HEAD_AND_STAMP = struct.Struct("<BIIqq")
 CLOSE = struct.Struct("<qB")
 OUTCOMES: tuple[WireOutcome, ...] = get_args(WireOutcome)
 OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
@@ -90,7 +91,7 @@ def read_spool(path: Path) -> Iterator[Exchange]:
     if path.stat().st_size == 0:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        yield from _exchanges(memoryview(data), path)
+        yield from _exchanges(data, path)
 
 
 def shifted(data: bytearray, offset_ns: int) -> bytes:
@@ -128,28 +129,39 @@ def _frames(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
         yield kind, index, start, position
 
 
-def _exchanges(data: memoryview, path: Path) -> Iterator[Exchange]:
-    try:
-        frames = _frames(data)
-        kind, _, start, stop = next(frames, (-1, 0, 0, 0))
-        if kind != META:
-            raise StoreError(f"{path} is no spool of requests: it does not begin with their names")
-        who: list[tuple[str, str | None]] = [tuple(pair) for pair in orjson.loads(bytes(data[start:stop]))["requests"]]
-        live: dict[int, _Open] = {}
-        for kind, index, start, stop in frames:
-            if kind in (DATA, USER):
-                request = live[index]
-                seconds, nanoseconds = TIMESPEC.unpack_from(data, start)
-                request.reads.append((seconds * NS_PER_S + nanoseconds, bytes(data[start + TIMESPEC.size : stop])))
-                request.user = request.user or kind == USER
-            elif kind == SENT:
-                live[index] = _Open(STAMPS.unpack_from(data, start))
-            elif kind == END:
-                ended_ns, code = CLOSE.unpack_from(data, start)
-                error = bytes(data[start + CLOSE.size : stop]).decode(errors="replace") or None
-                yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error)
-        for index, request in live.items():
-            last = request.reads[-1][0] if request.reads else request.stamps[3]
-            yield request.close(who[index], last, "cancelled", NOT_ENDED)
-    finally:
-        data.release()
+def _exchanges(data: mmap.mmap, path: Path) -> Iterator[Exchange]:
+    size = len(data)
+    position = HEAD.size
+    kind, _, length = HEAD.unpack_from(data) if size >= HEAD.size else (-1, 0, 0)
+    if kind != META or position + length > size:
+        raise StoreError(f"{path} is no spool of requests: it does not begin with their names")
+    names = data[position : position + length]
+    who: list[tuple[str, str | None]] = [tuple(pair) for pair in orjson.loads(names)["requests"]]
+    position += length
+    live: dict[int, _Open] = {}
+    unpack, taken = HEAD_AND_STAMP.unpack_from, HEAD.size + TIMESPEC.size
+    # a read's frame is nearly all there is, and no frame is shorter than its head and a stamp but at the end
+    while position + HEAD.size + CLOSE.size <= size:
+        if position + taken <= size:
+            kind, index, length, seconds, nanoseconds = unpack(data, position)
+        else:
+            kind, index, length = HEAD.unpack_from(data, position)
+        start, position = position, position + HEAD.size + length
+        if position > size:
+            break
+        if kind in (DATA, USER):
+            request = live[index]
+            request.reads.append((seconds * NS_PER_S + nanoseconds, data[start + taken : position]))
+            if kind == USER:
+                request.user = True
+            continue
+        start += HEAD.size
+        if kind == SENT:
+            live[index] = _Open(STAMPS.unpack_from(data, start))
+        elif kind == END:
+            ended_ns, code = CLOSE.unpack_from(data, start)
+            error = data[start + CLOSE.size : position].decode(errors="replace") or None
+            yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error)
+    for index, request in live.items():
+        last = request.reads[-1][0] if request.reads else request.stamps[3]
+        yield request.close(who[index], last, "cancelled", NOT_ENDED)

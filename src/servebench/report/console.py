@@ -252,14 +252,15 @@ def quality_line(summary: QualitySummary) -> str:
         if summary.low is not None and summary.high is not None
         else ""
     )
-    both = summary.accuracy is not None and summary.score is not None
-    score = f"mean score {100 * (summary.score or 0):.1f} %, " if both else ""
-    speed = f"{number(summary.right_per_s)} right answers/s, " if summary.right_per_s is not None else ""
-    return (
-        f"quality: {summary.benchmark} {100 * summary.value:.1f} % {of}{reach} at {summary.at}: "
-        f"{score}{speed}latency p50 {number(summary.latency_ms_p50)} ms"
-        + (f", {summary.unanswered} not answered" if summary.unanswered else "")
-    )
+    more = [
+        f"{number(summary.right_per_s)} right answers/s" if summary.right_per_s is not None else "",
+        f"latency p50 {number(summary.latency_ms_p50)} ms" if summary.latency_ms_p50 is not None else "",
+        f"mean score {summary.score:.3f}" if summary.score is not None and summary.accuracy is not None else "",
+        f"{summary.unanswered} not answered" if summary.unanswered else "",
+    ]
+    told = ", ".join(filter(None, more))
+    figure = f"{100 * summary.value:.1f} % {of}{reach} at {summary.at}"
+    return f"quality: {summary.benchmark} {figure}{': ' if told else ''}{told}"
 
 
 def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
