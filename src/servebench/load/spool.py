@@ -35,6 +35,9 @@ CLOSE = struct.Struct("<qB")
 OUTCOMES: tuple[WireOutcome, ...] = get_args(WireOutcome)
 OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 
+RELEASE_BYTES = 8 << 20
+"""After so much of a spool was read, its pages are given back: the file may be larger than the memory."""
+
 NOT_ENDED = "the client ended before the request did"
 
 
@@ -56,17 +59,33 @@ def end_frame(index: int, ended_ns: int, outcome: WireOutcome, error: str = "") 
 
 
 class _Open:
-    """A request that was sent and has not ended, while the spool is read."""
+    """A request that was sent and has not ended, while the spool is read: where its reads are, not what is in them.
 
-    __slots__ = ("reads", "stamps", "user")
+    Thousands of them are open at once, and what they read would be most of a client's memory.
+    """
+
+    __slots__ = ("frames", "stamps", "user")
 
     def __init__(self, stamps: tuple[int, ...]) -> None:
         self.stamps = stamps
-        self.reads: list[tuple[int, bytes]] = []
+        self.frames: list[int] = []
         self.user = False
 
-    def close(self, who: tuple[str, str | None], ended_ns: int, outcome: WireOutcome, error: str | None) -> Exchange:
+    def close(
+        self,
+        who: tuple[str, str | None],
+        ended_ns: int | None,
+        outcome: WireOutcome,
+        error: str | None,
+        data: mmap.mmap,
+    ) -> Exchange:
         scheduled, connect_started, connected, sent = self.stamps
+        reads: list[tuple[int, bytes]] = []
+        for at in self.frames:
+            _, _, length, seconds, nanoseconds = HEAD_AND_STAMP.unpack_from(data, at)
+            reads.append((seconds * NS_PER_S + nanoseconds, data[at + HEAD_AND_STAMP.size : at + HEAD.size + length]))
+        if ended_ns is None:
+            ended_ns = reads[-1][0] if reads else sent
         return Exchange(
             request_id=who[0],
             session_id=who[1],
@@ -78,7 +97,7 @@ class _Open:
             outcome=outcome,
             error=error,
             stamp_source="user" if self.user else "kernel",
-            reads=self.reads,
+            reads=reads,
         )
 
 
@@ -139,29 +158,27 @@ def _exchanges(data: mmap.mmap, path: Path) -> Iterator[Exchange]:
     who: list[tuple[str, str | None]] = [tuple(pair) for pair in orjson.loads(names)["requests"]]
     position += length
     live: dict[int, _Open] = {}
-    unpack, taken = HEAD_AND_STAMP.unpack_from, HEAD.size + TIMESPEC.size
-    # a read's frame is nearly all there is, and no frame is shorter than its head and a stamp but at the end
-    while position + HEAD.size + CLOSE.size <= size:
-        if position + taken <= size:
-            kind, index, length, seconds, nanoseconds = unpack(data, position)
-        else:
-            kind, index, length = HEAD.unpack_from(data, position)
-        start, position = position, position + HEAD.size + length
+    unpack, head_size, release_at = HEAD.unpack_from, HEAD.size, RELEASE_BYTES
+    while position + head_size <= size:
+        kind, index, length = unpack(data, position)
+        start, position = position, position + head_size + length
         if position > size:
             break
         if kind in (DATA, USER):
             request = live[index]
-            request.reads.append((seconds * NS_PER_S + nanoseconds, data[start + taken : position]))
+            request.frames.append(start)
             if kind == USER:
                 request.user = True
             continue
-        start += HEAD.size
+        start += head_size
         if kind == SENT:
             live[index] = _Open(STAMPS.unpack_from(data, start))
         elif kind == END:
             ended_ns, code = CLOSE.unpack_from(data, start)
             error = data[start + CLOSE.size : position].decode(errors="replace") or None
-            yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error)
+            yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error, data)
+        if position > release_at and hasattr(data, "madvise"):
+            data.madvise(mmap.MADV_DONTNEED)
+            release_at = position + RELEASE_BYTES
     for index, request in live.items():
-        last = request.reads[-1][0] if request.reads else request.stamps[3]
-        yield request.close(who[index], last, "cancelled", NOT_ENDED)
+        yield request.close(who[index], None, "cancelled", NOT_ENDED, data)

@@ -208,7 +208,7 @@ class Phase:
                 continue
             if connection.outgoing and mask & select.EPOLLOUT:
                 self._flush_request(connection)
-            if not mask & ~select.EPOLLOUT:
+            if mask == select.EPOLLOUT:
                 continue
             try:
                 got = connection.read()

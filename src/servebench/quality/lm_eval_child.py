@@ -84,19 +84,22 @@ def plain(sample: Mapping[str, Any], *, generates: bool) -> dict[str, Any]:
     main = next((metric for metric in MAIN_METRICS if metric in numbers), next(iter(numbers), None))
     value = numbers[main] if main is not None else None
     prompt = sample["arguments"][0][0]
+    if not isinstance(prompt, str):
+        # the harness wraps a chat
+        prompt = prompt[0] if len(prompt) == 1 and isinstance(prompt[0], str) else json.dumps(prompt, default=str)
+    target = sample["target"]
     if generates:
         text = str(sample["resps"][0][0])
         extracted = str(sample["filtered_resps"][0])
     else:
+        choices = [str(one[1]) for one in sample["arguments"]]
         likelihoods = [float(one[0][0]) for one in sample["resps"]]
-        best = max(range(len(likelihoods)), key=likelihoods.__getitem__)
-        text = extracted = str(sample["arguments"][best][1])
+        text = extracted = choices[max(range(len(likelihoods)), key=likelihoods.__getitem__)]
+        target = choices[target] if isinstance(target, int) and target < len(choices) else target
     return {
         "doc_id": int(sample["doc_id"]),
-        "prompt": prompt
-        if isinstance(prompt, str)
-        else getattr(prompt, "prompt", None) or json.dumps(prompt, default=str),
-        "target": str(sample["target"]),
+        "prompt": prompt,
+        "target": str(target),
         "text": text,
         "extracted": extracted,
         "correct": bool(value) if value in (0.0, 1.0) else None,

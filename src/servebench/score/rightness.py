@@ -239,7 +239,7 @@ def _doubts(
             Doubt(
                 code="sample_too_small",
                 message=f"{benchmark} rests on {count} questions{reach}: differences of {100 * MARGIN:g} points do not show",
-                remedy="raise quality.items",
+                remedy="raise quality.items, or name a larger file with quality.path",
             )
         )
     if unanswered > UNANSWERED_SHARE * len(own):

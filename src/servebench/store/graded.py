@@ -72,6 +72,8 @@ class AnswerLog:
         with writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab")
+            # what follows must not join the line that a kill cut off
+            self._file.write(b"\n")
 
     def __enter__(self) -> AnswerLog:
         return self
@@ -87,7 +89,7 @@ class AnswerLog:
                 found: dict[str, Any] = orjson.loads(line)
                 answer = Answer(**found["answer"])
             except (ValueError, TypeError, KeyError):
-                # the line that a kill cut off
+                # empty, or the line that a kill cut off
                 continue
             if answer.error is None:
                 yield str(found["digest"]), answer

@@ -90,6 +90,12 @@ PUBLIC_ORDER = (
     "finish_reason",
     "stamp_source",
 )
+ENCODING: dict[str, Any] = {"compression": "zstd", "use_dictionary": [*TEXTS, "warmup"]}
+"""Stamps are all different: a dictionary of them costs time and memory and is then thrown away."""
+
+BATCH_ROWS = 20_000
+"""Rows that are turned into columns at once."""
+
 MERGED = b"merged_batches"
 ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 
@@ -171,9 +177,15 @@ class RecordWriter:
             self._folder.parts.mkdir(parents=True, exist_ok=True)
         batch = f"{self._count:05d}-{secrets.token_hex(4)}"
         for kind, schema in (("answers", _answers_schema()), ("requests", _requests_schema())):
-            columns = [pa.array(_values(records, name), schema.field(name).type) for name in schema.names]
-            with replacing(self._folder.parts / f"{kind}-{batch}.parquet") as beside:
-                pq.write_table(pa.table(columns, schema=schema), beside, compression="zstd")
+            with (
+                replacing(self._folder.parts / f"{kind}-{batch}.parquet") as beside,
+                pq.ParquetWriter(beside, schema, **ENCODING) as writer,
+            ):
+                for start in range(0, len(records), BATCH_ROWS):
+                    some = records[start : start + BATCH_ROWS]
+                    columns = [pa.array(_values(some, name), schema.field(name).type) for name in schema.names]
+                    writer.write_table(pa.table(columns, schema=schema))
+        pa.default_memory_pool().release_unused()
         self._count += 1
 
     def close(self) -> None:
@@ -198,7 +210,7 @@ class RecordWriter:
         names = json.dumps(sorted(done.union(batches)))
         schema = schema.with_metadata({**schema.metadata, MERGED: names})
         before = [target] if target.exists() else []
-        with replacing(target) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as writer:
+        with replacing(target) as beside, pq.ParquetWriter(beside, schema, **ENCODING) as writer:
             for path in [*before, *paths]:
                 writer.write_table(_table(path, schema))
 
