@@ -28,6 +28,7 @@ from servebench.load.plan import Level, attempt_name, point_plan, replayed, sche
 from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import LevelSource, level_source
 from servebench.measure.derive import count_missing
+from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
 from servebench.registry import Registry
@@ -35,7 +36,7 @@ from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
-from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
+from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,6 +351,9 @@ def _point(
     row |= content_columns(requests, records, bench.tokenizer, row)
     row["cache_state"] = cache
     _add_telemetry(row, readings)
+    row["server_excess_requests_mean"], row["cancelled_freed"] = excess_and_freed(
+        records, held_requests(readings), row["window_start_ns"], row["window_end_ns"]
+    )
     found = doubts(
         row,
         records,

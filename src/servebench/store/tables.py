@@ -262,7 +262,7 @@ def _write_rows(folder: RunFolder, rows: Sequence[dict[str, Any]]) -> None:
 
 TEXT_COLUMNS = ("engine_version", "stamp_source", "energy_source", "cache_state")
 """Columns of points whose values may all be missing and are not numbers."""
-BOOLEAN_COLUMNS = ("level_reached",)
+BOOLEAN_COLUMNS = ("level_reached", "cancelled_freed")
 WHOLE_COLUMNS = ("concurrency", "gpu_count", "repeat", "window_start_ns", "window_end_ns", "output_tokens_total")
 
 
