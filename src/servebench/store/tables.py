@@ -117,7 +117,7 @@ def _answers_schema() -> pa.Schema:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn what is wrong with a stored table into one line. Raises StoreError."""
     import pyarrow as pa
 
@@ -148,7 +148,7 @@ def _merged(path: Path) -> set[str]:
 
     if not path.exists():
         return set()
-    with _reading(path):
+    with reading(path):
         metadata = pq.read_schema(path).metadata or {}
         return set(json.loads(metadata.get(MERGED, b"[]")))
 
@@ -226,7 +226,7 @@ def add_points(folder: RunFolder, points: Sequence[Point]) -> None:
 
     before: list[dict[str, Any]] = []
     if folder.points.exists():
-        with _reading(folder.points):
+        with reading(folder.points):
             before = pq.read_table(folder.points).to_pylist()
     _write_rows(folder, [*before, *(_row(point) for point in points)])
 
@@ -294,7 +294,7 @@ def _cell(value: Any) -> Any:
 def _table(path: Path, schema: pa.Schema) -> pa.Table:
     import pyarrow.parquet as pq
 
-    with _reading(path):
+    with reading(path):
         return pq.read_table(path, schema=schema).replace_schema_metadata(schema.metadata)
 
 
@@ -316,7 +316,7 @@ def merged_count(folder: RunFolder) -> int:
 
     if not folder.requests.exists():
         return 0
-    with _reading(folder.requests):
+    with reading(folder.requests):
         return int(pq.read_metadata(folder.requests).num_rows)
 
 
@@ -390,6 +390,6 @@ def read_points(folder: RunFolder) -> pd.DataFrame:
 
     if not folder.points.exists():
         return pd.DataFrame()
-    with _reading(folder.points):
+    with reading(folder.points):
         frame: pd.DataFrame = pq.read_table(folder.points).to_pandas()
     return frame
