@@ -69,10 +69,11 @@ def servebench_scorers() -> Sequence[type[Scorer]]:
     from servebench.quality.judge import JudgeScorer
     from servebench.quality.lm_eval import LmEvalScorer
     from servebench.quality.mmlu import MmluScorer
+    from servebench.quality.parity import ParityScorer
     from servebench.quality.rouge import RougeScorer
     from servebench.quality.structured import JsonScorer
 
-    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, JudgeScorer, LmEvalScorer)
+    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, JudgeScorer, ParityScorer, LmEvalScorer)
 
 
 @hookimpl

@@ -19,6 +19,7 @@ from servebench.gather import (
     entrant_of,
     limits_of,
     quality_agreements,
+    quality_parities,
     quality_rows,
     run_page,
     short_names,
@@ -161,19 +162,21 @@ def compare(words: Sequence[str]) -> int:
         with_doubtful=with_doubtful,
     )
     graded = [quality_agreements(a, b) for a, b in pairs]
+    same = [quality_parities(a, b) for a, b in pairs]
     failing = _beyond(comparisons, limit)
     told = [f"{name}: {row_told(row)}" for name, row in failing] + _less_right(comparisons, graded, limit)
     if markdown:
-        verdicts.write_page(Path(markdown), verdicts.to_markdown(comparisons, told, limit, graded))
+        verdicts.write_page(Path(markdown), verdicts.to_markdown(comparisons, told, limit, graded, same))
     if junit:
         verdicts.write_page(Path(junit), verdicts.to_junit(comparisons, failing, limit, graded))
     if as_json:
-        sys.stdout.write(verdicts.to_json(comparisons, graded))
+        sys.stdout.write(verdicts.to_json(comparisons, graded, same))
     else:
         out = console()
-        for one, answers in zip(comparisons, graded, strict=True):
+        for one, answers, parities in zip(comparisons, graded, same, strict=True):
             verdicts.print_comparison(one, out)
             verdicts.print_agreements(answers, out)
+            verdicts.print_parities(parities, out)
     return 0 if limit is None else _gate(comparisons, told, limit)
 
 

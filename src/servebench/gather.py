@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from servebench.contracts.results import QualitySummary
     from servebench.report.html import QualityRow, RunPage, Timeline
+    from servebench.score.parity import Parity
     from servebench.score.rightness import Agreement
 
 Panel = tuple[str, list[tuple[float, float]]]
@@ -128,6 +129,16 @@ def quality_agreements(a: RunData, b: RunData) -> list[Agreement]:
     try:
         return agreements(a.quality, b.quality)
     except (StoreError, KeyError):
+        return []
+
+
+def quality_parities(a: RunData, b: RunData) -> list[Parity]:
+    """Two runs' answers to the same prompts, set side by side; none where one has none."""
+    from servebench.score.parity import parities
+
+    try:
+        return parities(a.quality, b.quality)
+    except (StoreError, KeyError, ValueError):
         return []
 
 

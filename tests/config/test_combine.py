@@ -135,7 +135,9 @@ def test_an_endpoint_cannot_be_launched(launch: LaunchSettings, launchable: bool
 
 def test_all_combinations_are_told_at_once() -> None:
     """One fault does not hide another."""
-    settings = replace(GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu", concurrency=()))
+    settings = replace(
+        GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu", concurrency=())
+    )
     assert len(combination_faults(settings)) == 3
 
 

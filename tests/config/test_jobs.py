@@ -56,7 +56,10 @@ FAULTS = [
         "experiment=nope: no such experiment; known are demo, h100_llama70b_fp8, h100x2_gptoss120b_sharegpt, "
         "rtx4090_qwen1p5b, rtx5090_qwen7b_baseline, rtx5090_qwen7b_extreme, rtx5090_qwen7b_fine, rtx5090_qwen7b_overload",
     ),
-    ("quality=mmlu quality.items=0", "quality.items: 0 is not allowed: must be 1 or more or 'all' (from quality.items=0)"),
+    (
+        "quality=mmlu quality.items=0",
+        "quality.items: 0 is not allowed: must be 1 or more or 'all' (from quality.items=0)",
+    ),
     (
         "load.rate=[5]",
         "load.rate and load.concurrency exclude each other; use load=rate load.rate=[...], or set load.concurrency=null",

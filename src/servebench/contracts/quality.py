@@ -34,7 +34,8 @@ class Answer:
     """What the engine said to one item. `error` is one line when it said nothing; `text` is then empty.
 
     `outcome` is that of the request, in the words of requests.parquet. Stamps are CLOCK_REALTIME nanoseconds;
-    `latency_ms` is from sent to the last byte, by a monotonic clock. Tokens are the server's usage; null is not told.
+    `latency_ms` is from sent to the last byte, by a monotonic clock. Counts of tokens are the server's usage; null is not
+    told. `tokens` and their `logprobs` are there where they were asked for and told.
     """
 
     item_id: str
@@ -48,6 +49,8 @@ class Answer:
     sent_ns: int | None = None
     ended_ns: int | None = None
     latency_ms: float | None = None
+    tokens: Sequence[str] | None = None
+    logprobs: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

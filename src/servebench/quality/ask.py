@@ -135,6 +135,7 @@ class _Asking:
                 "finish_reason": choice.get("finish_reason"),
                 "prompt_tokens": usage.get("prompt_tokens"),
                 "output_tokens": usage.get("completion_tokens"),
+                **_logprobs(choice.get("logprobs")),
             }
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as problem:
             kind = "chat completion" if self._api == "chat" else "completion"
@@ -144,6 +145,22 @@ class _Asking:
                 "outcome": "protocol",
                 "http_status": reply.status_code,
             }
+
+
+def _logprobs(told: Any) -> dict[str, Any]:
+    """Tokens with their log-probabilities, in either API's form; nothing where there are none, or not one for each."""
+    if not isinstance(told, dict):
+        return {}
+    if isinstance(content := told.get("content"), list):
+        pairs = [(one.get("token"), one.get("logprob")) for one in content]
+    else:
+        tokens, logprobs = told.get("tokens"), told.get("token_logprobs")
+        if not isinstance(tokens, list) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
+            return {}
+        pairs = list(zip(tokens, logprobs, strict=True))
+    if not pairs or not all(isinstance(a, str) and isinstance(b, int | float) for a, b in pairs):
+        return {}
+    return {"tokens": [a for a, _ in pairs], "logprobs": [float(b) for _, b in pairs]}
 
 
 def _line(problem: httpx.HTTPError) -> str:

@@ -106,6 +106,28 @@ def print_agreements(agreements: Sequence[Any], out: Console) -> None:
         out.print(Text(f"quality: {one.turned().sentence}", style=AGREEMENT_STYLES.get(one.finding, "dim")))
 
 
+PARITY_STYLES = {"the same": "green", "no more than itself": "cyan", "more than itself": "red"}
+
+
+def parity_line(one: Any) -> str:
+    """What came of setting two runs' answers side by side."""
+    return f"parity at {one.at}: {one.sentence}"
+
+
+def print_parities(parities: Sequence[Any], out: Console) -> None:
+    """Write what came of setting two runs' answers side by side, a line for each concurrency."""
+    for one in parities:
+        out.print(Text(parity_line(one), style=PARITY_STYLES.get(one.finding, "yellow")))
+
+
+def parity_dict(one: Any) -> dict[str, Any]:
+    """A parity as plain data."""
+    return {
+        **{name: getattr(one, name) for name in ("at", "finding", "sentence", "p_value", "n_needed")},
+        **{name: asdict(getattr(one, name)) for name in ("across", "own_first", "own_second")},
+    }
+
+
 def agreement_dict(one: Any) -> dict[str, Any]:
     """An agreement as plain data."""
     compared = asdict(one.comparison) if one.comparison is not None else {}
@@ -120,7 +142,7 @@ def agreement_dict(one: Any) -> dict[str, Any]:
     }
 
 
-def as_dict(comparison: Any, agreements: Sequence[Any] = ()) -> dict[str, Any]:
+def as_dict(comparison: Any, agreements: Sequence[Any] = (), parities: Sequence[Any] = ()) -> dict[str, Any]:
     """A comparison as plain data for JSON; infinite numbers as null."""
     rows = []
     for row in comparison.rows:
@@ -136,12 +158,16 @@ def as_dict(comparison: Any, agreements: Sequence[Any] = ()) -> dict[str, Any]:
         "rows": rows,
         "unequal": [asdict(one) for one in comparison.unequal],
         "quality": [agreement_dict(one) for one in agreements],
+        "parity": [parity_dict(one) for one in parities],
     }
 
 
-def to_json(comparisons: Sequence[Any], quality: Sequence[Sequence[Any]] = ()) -> str:
-    """All comparisons as JSON; `quality` has what came of comparing the answers of each."""
-    told = [as_dict(one, answers) for one, answers in _beside(comparisons, quality)]
+def to_json(
+    comparisons: Sequence[Any], quality: Sequence[Sequence[Any]] = (), parity: Sequence[Sequence[Any]] = ()
+) -> str:
+    """All comparisons as JSON; `quality` and `parity` have what came of comparing the answers of each."""
+    both = zip(_beside(comparisons, quality), _beside(comparisons, parity), strict=True)
+    told = [as_dict(one, answers, same) for (one, answers), (_, same) in both]
     return json.dumps(told, indent=2) + "\n"
 
 
@@ -160,6 +186,7 @@ def to_markdown(
     gate: Sequence[str] | None = None,
     limit: float | None = None,
     quality: Sequence[Sequence[Any]] = (),
+    parity: Sequence[Sequence[Any]] = (),
 ) -> str:
     """All comparisons as a Markdown page; `gate` are the regressions beyond `limit` that make a pipeline fail."""
     lines = ["# servebench compare", ""]
@@ -167,7 +194,7 @@ def to_markdown(
         verdict_line = "**failed**" if gate else "**passed**"
         lines += [f"Gate: {verdict_line} (no regression larger than {100 * limit:g} %)", ""]
         lines += [f"- {_cell(one)}" for one in gate or ()] + ([""] if gate else [])
-    for one, answers in _beside(comparisons, quality):
+    for (one, answers), (_, same) in zip(_beside(comparisons, quality), _beside(comparisons, parity), strict=True):
         lines += [f"## {_cell(one.candidate)} against {_cell(one.baseline)}", "", f"**{_cell(one.summary)}**", ""]
         lines += ["| at | metric | baseline | candidate | change [95 %] | verdict |", "|---:|---|---:|---:|---:|---|"]
         for row in one.rows:
@@ -188,6 +215,8 @@ def to_markdown(
             ]
         if answers:
             lines += ["", *(f"- quality: {_cell(answer.turned().sentence)}" for answer in answers)]
+        if same:
+            lines += ["", *(f"- {_cell(parity_line(found))}" for found in same)]
         lines.append("")
     return "\n".join(lines)
 

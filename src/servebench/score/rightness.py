@@ -13,6 +13,7 @@ import numpy as np
 
 from servebench.contracts.results import Doubt, QualitySummary
 from servebench.score.agreement import ALPHA, MARGIN, Comparison, compare, compare_scores, turned
+from servebench.score.parity import BENCHMARK as PARITY
 from servebench.shares import wilson
 from servebench.units import NS_PER_S
 
@@ -126,7 +127,7 @@ def agreements(first: pd.DataFrame, second: pd.DataFrame) -> list[Agreement]:
     """
     if first.empty or second.empty:
         return []
-    mine, theirs = _blocks(first), _blocks(second)
+    mine, theirs = _blocks(_right_or_wrong(first)), _blocks(_right_or_wrong(second))
     pairs: list[tuple[str, str, pd.DataFrame, pd.DataFrame]] = []
     for benchmark in dict.fromkeys(name for name, _ in mine):
         own = {at: block for (name, at), block in mine.items() if name == benchmark}
@@ -137,6 +138,11 @@ def agreements(first: pd.DataFrame, second: pd.DataFrame) -> list[Agreement]:
             here, there = next(iter(own)), next(iter(other))
             pairs.append((benchmark, f"{here} against {there}", own[here], other[there]))
     return [_agreement(*pair, alpha=ALPHA / len(pairs)) for pair in pairs]
+
+
+def _right_or_wrong(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without parity: that a run agrees with itself is no answer that another could have got right."""
+    return frame[frame["benchmark"] != PARITY]
 
 
 def _blocks(frame: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
