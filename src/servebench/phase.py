@@ -27,6 +27,11 @@ from servebench.measure.derive import record
 from servebench.report.console import Display
 from servebench.workload.dressing import dressed
 
+ANSWER_BYTES_BASE = 4 << 20
+ANSWER_BYTES_PER_TOKEN = 4096
+"""An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. A server without
+end must be cut off before the answers of all streams together fill the memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseFacts:
@@ -98,6 +103,11 @@ def planned_requests(
             )
         )
     return planned
+
+
+def answer_bytes_max(requests: Sequence[Request]) -> int:
+    """How many bytes the answer to any of these may have: what each token may cost, and room for what comes beside."""
+    return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
 
 
 class Watcher:

@@ -29,7 +29,16 @@ from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import LevelSource, level_source
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
+from servebench.phase import (
+    PhaseFacts,
+    Watcher,
+    answer_bytes_max,
+    discard_spools,
+    drive_phase,
+    planned_requests,
+    records_of,
+    target_of,
+)
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
@@ -292,7 +301,9 @@ def _phase(
     planned = planned_requests(bench.engine, bench.running, settings, requests)
     if not warmup:
         planned = scheduled(level, settings.load, planned, settings.workload.seed)
-    plan = point_plan(level, settings.load, planned, warmup=warmup)
+    plan = replace(
+        point_plan(level, settings.load, planned, warmup=warmup), answer_bytes_max=answer_bytes_max(requests)
+    )
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,

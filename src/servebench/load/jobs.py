@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+from servebench.contracts.exchange import ANSWER_BYTES_MAX, PlannedRequest, PointPlan, Target
 
 GO = b"g"
 STOP = b"s"
@@ -59,6 +59,7 @@ class Job:
     connections: int | None = None
     stream_starts_s: Sequence[float] | None = None
     connect_burst: int = CONNECT_BURST
+    answer_bytes_max: int = ANSWER_BYTES_MAX
 
 
 def request_bytes(target: Target, request: PlannedRequest) -> bytes:
@@ -93,6 +94,7 @@ def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> b
         "drain_s": plan.drain_s,
         "connections": plan.connections,
         "stream_starts_s": plan.stream_starts_s,
+        "answer_bytes_max": plan.answer_bytes_max,
         "requests": [
             [*(getattr(request, name) for name in _FACTS), len(blob)]
             for request, blob in zip(plan.requests, blobs, strict=True)
