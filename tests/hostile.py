@@ -128,7 +128,7 @@ MANNERS: dict[str, tuple[Callable[[socket.socket], None], set[str]]] = {
         say(
             HEAD
             + event("a ")
-            + chunk(b'data: {"choices": [], "usage": {"prompt_tokens": 18446744073709551615, "completion_tokens": 1%s}}\n\n' % (b"0" * 60))
+            + chunk(b'data: {"usage": {"prompt_tokens": 18446744073709551615, "completion_tokens": 1%s}}\n\n' % (b"0" * 60))
             + chunk(b"data: [DONE]\n\n")
             + b"0\r\n\r\n"
         ),
@@ -203,6 +203,8 @@ class Hostile:
                 if name is not None:
                     MANNERS[name][0](connection)
                 elif method == "GET":
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.MODELS) + self.MODELS)
+                    connection.sendall(
+                        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.MODELS) + self.MODELS
+                    )
                 else:
                     connection.sendall(ANSWER)

@@ -17,6 +17,8 @@ import httpx
 BYTES_MAX = 16 << 20
 """More than any answer to a question of ours: metrics and model lists are below a megabyte, the token ids of a prompt of
 a million tokens below eight."""
+DEADLINE_S = 600.0
+"""For an exchange that was asked without a timeout."""
 
 Headers = Sequence[tuple[str, str]]
 
@@ -27,7 +29,7 @@ def client(
     """An HTTP client for all off the hot path. It trusts no proxy of the environment (engines are measured directly), and
     follows no redirect.
 
-    `timeout_s`, or the timeout of a single request, is for the whole exchange, the body included; `bytes_max` for all that
+    `timeout_s`, or the read timeout of a single request, is for the whole exchange, the body included; `bytes_max` for all that
     the server sends in it. What goes beyond, and a body that is encoded though that was not asked for, is an
     httpx.HTTPError with the reason.
     """
@@ -72,7 +74,11 @@ class _Stream(httpcore.NetworkStream):
         self._budget = budget
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = self._stream.read(max_bytes, self._budget.seconds_left(timeout))
+        try:
+            data = self._stream.read(max_bytes, self._budget.seconds_left(timeout))
+        except httpcore.ReadTimeout:
+            self._budget.seconds_left(None)
+            raise
         self._budget.take(len(data))
         return data
 
@@ -131,9 +137,8 @@ class _Transport(httpx.HTTPTransport):
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        timeouts = request.extensions.get("timeout", {})
-        seconds = max((float(s) for s in timeouts.values() if s is not None), default=5.0)
-        self._budget.begin(seconds, self._bytes_max)
+        asked_s = request.extensions.get("timeout", {}).get("read")
+        self._budget.begin(DEADLINE_S if asked_s is None else float(asked_s), self._bytes_max)
         response = super().handle_request(request)
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.strip().lower() not in ("", "identity"):

@@ -51,7 +51,7 @@ def reason_of(error: httpx.HTTPError) -> str:
     while cause.__cause__ is not None or cause.__context__ is not None:
         cause = cause.__cause__ or cause.__context__ or cause
     text = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
-    return " ".join(str(text).split()).lower()
+    return " ".join(str(text).split())[:SAID_CHARACTERS].lower()
 
 
 def said(response: httpx.Response) -> str:
