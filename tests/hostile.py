@@ -128,7 +128,7 @@ MANNERS: dict[str, tuple[Callable[[socket.socket], None], set[str]]] = {
         say(
             HEAD
             + event("a ")
-            + chunk(b'data: {"usage": {"prompt_tokens": 18446744073709551615, "completion_tokens": 1%s}}\n\n' % (b"0" * 60))
+            + chunk(b'data: {"usage": {"prompt_tokens": 1099511627776, "completion_tokens": 1%s}}\n\n' % (b"0" * 60))
             + chunk(b"data: [DONE]\n\n")
             + b"0\r\n\r\n"
         ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -24,6 +24,7 @@ from servebench.load.jobs import Counts
 from servebench.load.share import worker_spools
 from servebench.load.spool import read_spool
 from servebench.measure.derive import record
+from servebench.redact import known_secrets, redact_text, without_known
 from servebench.report.console import Display
 from servebench.workload.dressing import dressed
 
@@ -173,7 +174,22 @@ def drive_phase(
 
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     """The records of what the spools of a phase hold. Raises StoreError when one is none."""
-    return [facts.record(exchange) for spool in spools for exchange in read_spool(spool)]
+    secrets = known_secrets()
+    return [_clean(facts.record(exchange), secrets) for spool in spools for exchange in read_spool(spool)]
+
+
+def _clean(record: Record, secrets: Sequence[str]) -> Record:
+    """Without the keys that a server repeated: in its errors whatever looks like one, in its answers those we know."""
+    error = None if record.error is None else redact_text(record.error, secrets)
+    told = record.text + record.reasoning
+    if error == record.error and not any(secret in told for secret in secrets):
+        return record
+    return replace(
+        record,
+        error=error,
+        text=without_known(record.text, secrets),
+        reasoning=without_known(record.reasoning, secrets),
+    )
 
 
 def discard_spools(spools: Sequence[Path]) -> None:

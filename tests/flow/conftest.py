@@ -25,6 +25,7 @@ class Behaviour:
     key: str | None = None
     fail_every: int = 0
     usage: bool = True
+    repeat_key: bool = False
     slots: threading.Semaphore | None = None
     seen: list[dict[str, Any]] = field(default_factory=list)
 
@@ -63,7 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = self.behaviour
         behaviour.seen.append(body)
         if behaviour.fail_every and len(behaviour.seen) % behaviour.fail_every == 0:
-            self._json(503, {"error": {"message": "overloaded"}})
+            said = f" for {self.headers.get('Authorization')}" if behaviour.repeat_key else ""
+            self._json(503, {"error": {"message": f"overloaded{said}"}})
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -80,6 +82,8 @@ class Handler(BaseHTTPRequestHandler):
         tokens = body["max_tokens"]
         time.sleep(behaviour.ttft_s)
         for start in range(0, tokens, behaviour.tokens_per_event):
+            if behaviour.repeat_key:
+                self._event({"choices": [{"index": 0, "delta": {"content": f"your key is {behaviour.key}"}}]})
             words = " word" * min(behaviour.tokens_per_event, tokens - start)
             self._event({"choices": [{"index": 0, "delta": {"content": words}, "finish_reason": None}]})
             time.sleep(behaviour.gap_s)

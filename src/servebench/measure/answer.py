@@ -20,8 +20,8 @@ MESSAGE_CHARS_MAX = 300
 REASON_CHARS_MAX = 64
 """How much of a finish reason is kept: the known ones have a dozen characters."""
 
-COUNT_MAX = 2**53
-"""A server that counts more tokens than a float can tell apart does not count."""
+COUNT_MAX = 2**31 - 1
+"""A server that tells of more tokens than tables have room for does not count."""
 
 
 def read(answer: http.HttpAnswer) -> Scan:

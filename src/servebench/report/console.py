@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.redact import redact_text
 from servebench.report.content import content_lines
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 
@@ -69,7 +70,7 @@ class Display:
     def say(self, text: str) -> None:
         """Something happened that stays on screen."""
         if not self.quiet:
-            self.err.print(Text(text))
+            self.err.print(Text(redact_text(text)))
 
     def status(self, text: str) -> None:
         """What is being waited for, by name. Shown in the live line only."""
@@ -108,7 +109,7 @@ class Display:
 
     def problem(self, text: str) -> None:
         """Something went wrong: told even when quiet."""
-        self.err.print(Text(f"servebench: {text}", style="red"))
+        self.err.print(Text(f"servebench: {redact_text(text)}", style="red"))
 
     def study(self, outcomes: Sequence[tuple[str, RunOutcome]]) -> None:
         """The runs of a study side by side, on standard output."""
