@@ -28,6 +28,9 @@ from servebench.redact import known_secrets, redact_text, without_known
 from servebench.report.console import Display
 from servebench.workload.dressing import dressed
 
+SILENCE_MARGIN_S = 30.0
+"""How long beyond `load.timeout_s` an engine may send nothing to anybody: by then every request that it had is over."""
+
 ANSWER_BYTES_BASE = 4 << 20
 ANSWER_BYTES_PER_TOKEN = 4096
 """An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. A server without
@@ -115,8 +118,16 @@ class Watcher:
     """Looks after a phase while it runs: shows progress, and stops it when the engine is gone."""
 
     def __init__(
-        self, display: Display, running: RunningEngine, label: str, planned: int, duration_s: float | None
+        self,
+        display: Display,
+        running: RunningEngine,
+        label: str,
+        planned: int,
+        duration_s: float | None,
+        *,
+        patience_s: float,
     ) -> None:
+        """`patience_s` is how long an engine that was asked may send nothing at all."""
         self._display = display
         self._running = running
         self._label = label
@@ -125,6 +136,10 @@ class Watcher:
         self._began = self._last = time.monotonic()
         self._reads = 0
         self._rate = 0.0
+        self._patience_s = patience_s
+        self._seen = Counts()
+        self._heard = self._began
+        self.silent_s = 0.0
 
     def __call__(self, counts: Counts) -> str | None:
         """Called about ten times a second."""
@@ -146,8 +161,20 @@ class Watcher:
             in_flight=counts.in_flight,
             rate=self._rate or (counts.reads / spent if spent else 0.0),
             left_s=left_s,
+            silent_s=self.silent_s,
         )
-        return "engine_died" if self._running.died() else None
+        if self._running.died():
+            return "engine_died"
+        return "no_progress" if self._silence(counts, now) > self._patience_s else None
+
+    def _silence(self, counts: Counts, now: float) -> float:
+        """For how long nothing came though something was asked. A pause that the plan makes is none."""
+        seen, self._seen = self._seen, counts
+        asked = counts.in_flight or counts.failed > seen.failed
+        if counts.reads > seen.reads or counts.completed > seen.completed or not asked:
+            self._heard = now
+        self.silent_s = now - self._heard
+        return self.silent_s
 
 
 def drive_phase(

@@ -29,7 +29,7 @@ from servebench.store import (
 )
 
 FAILED_WORD = "--failed"
-CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died"})
+CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
 """Doubts of a point that did not come to its end: it is measured again."""
 
 

@@ -30,6 +30,7 @@ from servebench.load.source import LevelSource, level_source
 from servebench.measure.derive import count_missing
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import (
+    SILENCE_MARGIN_S,
     PhaseFacts,
     Watcher,
     answer_bytes_max,
@@ -192,6 +193,13 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
         # a dead worker is a failed point, a dead engine a failed run
         if stopped == "engine_died" or bench.running.died():
             raise EngineError(bench.running.died() or "the engine died under load", kind="died")
+        if stopped == "no_progress":
+            patience_s = asked.job.settings.load.timeout_s + SILENCE_MARGIN_S
+            raise EngineError(
+                f"the engine lives and sent nothing for {patience_s:g} s (load.timeout_s and {SILENCE_MARGIN_S:g} s more), "
+                "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
+                kind="silent",
+            )
 
 
 def _all_failed(points: Sequence[Point]) -> str:
@@ -313,7 +321,14 @@ def _phase(
         repeat=level.repeat,
         planned={r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests},
     )
-    watch = Watcher(bench.display, bench.running, label, len(planned), plan.duration_s)
+    watch = Watcher(
+        bench.display,
+        bench.running,
+        label,
+        len(planned),
+        plan.duration_s,
+        patience_s=plan.timeout_s + SILENCE_MARGIN_S,
+    )
     spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
     in_flight = min(plan.concurrency, max(1, len(planned)))
     nodes = bench.nodes[:in_flight]

@@ -95,7 +95,8 @@ class PhaseReport:
     """What the client knows of itself after a phase. CPU in seconds of the worker processes, over `elapsed_s`.
 
     `loop_lag_ms_p99` is how late the loop came back from its naps; `clock_step_ns` how far the wall clock was stepped.
-    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, `worker_died` (`error` says how), or null.
+    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, `worker_died` (`error` says how),
+    `no_progress` (nothing came from the engine any more), or null.
     """
 
     started_ns: int
