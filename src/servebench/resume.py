@@ -103,11 +103,16 @@ def _earlier(folder: RunFolder, *, retry_failed: bool) -> Earlier | None:
     status = read_run(folder).status
     if status == "finished" or (status == "failed" and not retry_failed):
         return None
-    points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _cut_off(point)}
+    points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _to_repeat(point, status)}
     tried: dict[str, set[str]] = {}
     for record in read_records(folder):
         tried.setdefault(level_name(record.point), set()).add(record.point)
     return Earlier(points=points, attempts={level: len(names) for level, names in tried.items()})
+
+
+def _to_repeat(point: Point, status: str) -> bool:
+    """A point that was cut off, and one of a failed run in which nothing succeeded."""
+    return _cut_off(point) or (status == "failed" and not point.row["requests_ok"])
 
 
 def _cut_off(point: Point) -> bool:

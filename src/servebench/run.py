@@ -5,6 +5,7 @@ It knows the order of the rooms and nothing of how they do their work.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,6 +47,12 @@ from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
+
+BROKEN = ("refused", "reset", "truncated")
+"""Outcomes of the last request of a point whose engine may have died."""
+
+DEATH_NEWS_S = 5.0
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +261,8 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
     cache = _prepare_cache(bench)
     with bench.telemetry.sampler() as sampler:
         report, records = _phase(bench, level, requests, warmup=False, label=name)
+        if report.stopped is None and _engine_is_gone(bench.running, records):
+            report = replace(report, stopped="engine_died")
     readings = sampler.readings()
     bench.telemetry.count(sampler)
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
@@ -261,6 +270,20 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
     planned = report.planned if counted else report.sent
     point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)
     return point, report.stopped
+
+
+def _engine_is_gone(running: RunningEngine, records: Sequence[Record]) -> bool:
+    """Whether the engine died in a phase that came to its end all the same: where nobody listens, requests fail faster
+    than the news of its death comes, which waits until its descendants are gone too."""
+    last = max(records, key=lambda record: record.ended_ns, default=None)
+    if last is None or last.outcome not in BROKEN:
+        return False
+    deadline = time.monotonic() + DEATH_NEWS_S
+    while not running.died():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _replay(bench: _Bench, level: Level, requests: Sequence[Request]) -> tuple[Level, Sequence[Request]]:
