@@ -6,6 +6,7 @@ import gzip
 import json
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -94,6 +95,14 @@ def silent(connection: socket.socket) -> None:
     time.sleep(SLOW_S)
 
 
+def steady(connection: socket.socket) -> None:
+    connection.sendall(HEAD)
+    for _ in range(20):
+        connection.sendall(event("a "))
+        time.sleep(0.05)
+    connection.sendall(END)
+
+
 MANNERS: dict[str, tuple[Callable[[socket.socket], None], set[str]]] = {
     "honest": (say(ANSWER), {"ok"}),
     "endless headers": (lambda c: flood(c, b"HTTP/1.1 200 OK\r\n", b"X-More: yes\r\n" * 4096), {"protocol"}),
@@ -140,6 +149,7 @@ MANNERS: dict[str, tuple[Callable[[socket.socket], None], set[str]]] = {
         say(b"HTTP/1.1 307 Moved\r\nLocation: http://192.0.2.1/v1/chat/completions\r\nContent-Length: 0\r\n\r\n"),
         {"http_error"},
     ),
+    "steady": (steady, {"ok"}),
     "byte by byte": (byte_by_byte, {"ok"}),
     "a chunk a byte": (chunk_a_byte, {"ok"}),
     "two answers to one request": (say(ANSWER + ANSWER), {"ok"}),
@@ -160,12 +170,12 @@ class Hostile:
 
     MODELS = json.dumps({"object": "list", "data": [{"id": "tiny"}]}).encode()
 
-    def __init__(self, manner: Callable[[int, str, str], str | None]) -> None:
+    def __init__(self, manner: Callable[[int, str, str], str | None], host: str = "127.0.0.1", port: int = 0) -> None:
         self.manner = manner
         self.asked: list[tuple[str, str, str]] = []
         self.lock = threading.Lock()
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/v1"
+        self.listener = socket.create_server((host, port), backlog=256)
+        self.url = f"http://{host}:{self.listener.getsockname()[1]}/v1"
         self.open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -208,3 +218,9 @@ class Hostile:
                     )
                 else:
                     connection.sendall(ANSWER)
+
+
+if __name__ == "__main__":
+    # a plain server in a network of its own: MANNER HOST PORT
+    Hostile(lambda number, method, path: sys.argv[1] if method == "POST" else None, sys.argv[2], int(sys.argv[3]))
+    time.sleep(600)
