@@ -24,6 +24,7 @@ from servebench.grading import choose
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
 from servebench.load.traces import trace_faults
+from servebench.redact import remember_config, secret_name
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.resume import Earlier, remaining, tell
@@ -137,6 +138,8 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
         elif launcher.asks_engine == "settings":
             faults += engine.refused(context)
         faults += launcher.check(engine, context, settings.launch)
+        if launcher.asks_engine != "nothing" and settings.launch.name != "emulated":
+            faults += in_process_list(settings)
         if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
             faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
@@ -148,6 +151,16 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
             faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def in_process_list(settings: RunSettings) -> list[str]:
+    """A line for each flag of the engine that holds a secret: a command line is there for all on the machine to read."""
+    return [
+        f"engine.extra_args.{name}: all users of this machine would see it in the process list; "
+        "give it to the engine as a variable, with engine.env.NAME=..., or not at all: servebench talks to it on loopback"
+        for name, value in settings.engine.extra_args.items()
+        if secret_name(name.strip("-")) and value not in (None, "", True, False)
+    ]
 
 
 @dataclass(frozen=True)
@@ -240,6 +253,8 @@ def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: boo
 def _work(folder: StudyFolder, state: StudyState, tasks: Sequence[_Task], registry: Registry) -> int:
     """Do the tasks one after another, whatever happens to one of them."""
     jobs = [task.job for task in tasks]
+    for job in jobs:
+        remember_config(job.resolved)
     with interrupts(), Display() as display:
         keeper = EngineKeeper(registry, display, cache_folder())
         study = _Study(folder, state, display, keeper, registry, capture_machine(), [])

@@ -41,9 +41,6 @@ event costs nothing worth saving, and a request that ended is followed at once b
 
 HOUSEKEEPING_S = 0.02
 FLUSH_BYTES = 1 << 18
-ANSWER_BYTES_MAX = 256 << 20
-"""No answer to one request is this long; a server that sends more is cut off."""
-
 QUEUES_LOOKED_AT = 16
 NO_BYTES = bytes(4)
 
@@ -80,6 +77,7 @@ class Phase:
         self.sent = self.completed = self.failed = self.reads = self.opened = self.refused = 0
         self.queue_bytes_max = 0
         self.user_stamps = False
+        self.answer_bytes_max = job.answer_bytes_max
         self.lags = LagHistogram()
         self.scheduled: dict[int, int] = {}
         self.joining: deque[float] = deque(job.stream_starts_s or ())
@@ -232,8 +230,8 @@ class Phase:
                 connection.received += len(data)
                 if connection.framing.feed(data):
                     self._complete(connection)
-                elif connection.received > ANSWER_BYTES_MAX:
-                    self._fail(connection, "too_large", f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+                elif connection.received > self.answer_bytes_max:
+                    self._fail(connection, "too_large", f"the answer is longer than {self.answer_bytes_max} bytes")
                 if kind != DATA:
                     self.user_stamps = True
             except WireFailure as failure:

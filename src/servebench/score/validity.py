@@ -65,6 +65,7 @@ class Code(StrEnum):
     ERRORS = "errors"
     ENGINE_DIED = "engine_died"
     WORKER_DIED = "worker_died"
+    NO_PROGRESS = "no_progress"
     INTERRUPTED = "interrupted"
     CLIENT_BOUND = "client_bound"
     CLOCK_STEPPED = "clock_stepped"
@@ -103,6 +104,7 @@ def doubts(
         _errors(measured, report),
         _engine_died(report),
         _worker_died(report),
+        _no_progress(report, settings),
         _interrupted(measured, report),
         _client_bound(row),
         _clock_stepped(report),
@@ -227,7 +229,7 @@ def _failures(measured: Sequence[Record], report: PhaseReport) -> list[Record]:
         r
         for r in measured
         if r.outcome not in ("ok", "abandoned")
-        and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died"))
+        and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died", "no_progress"))
     ]
 
 
@@ -256,6 +258,18 @@ def _engine_died(report: PhaseReport) -> Doubt | None:
         message=f"the engine died after {report.sent} of {report.planned} requests were sent",
         remedy="read the last lines of engine.log; out of memory is the usual cause: lower engine.gpu_memory_fraction, "
         "engine.max_num_seqs or engine.max_model_len",
+        void=True,
+    )
+
+
+def _no_progress(report: PhaseReport, settings: RunSettings) -> Doubt | None:
+    if report.stopped != "no_progress":
+        return None
+    return Doubt(
+        code=Code.NO_PROGRESS,
+        message=f"the engine lived and sent nothing for longer than load.timeout_s={settings.load.timeout_s:g} s after "
+        f"{report.sent} of {report.planned} requests; the point was ended",
+        remedy="read engine.log, and lower load.timeout_s to find out sooner",
         void=True,
     )
 

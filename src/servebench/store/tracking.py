@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,11 @@ from typing import Any
 from filelock import FileLock
 
 from servebench.errors import StoreError
+from servebench.redact import redact_text
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
 from servebench.store.reach import sqlite_path, unreachable
-from servebench.store.redact import redact_text
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
 from servebench.units import NS_PER_MS
@@ -77,6 +78,10 @@ KEY_TAG = "servebench.key"
 KEY_LENGTH = 32
 LINE_MAX = 300
 LOCK_TIMEOUT_S = 60.0
+STUDY_CALLS, RUN_CALLS = 12, 24
+"""Calls to MLflow for a study and for a run of it, each of which may take the whole timeout, and as many to spare."""
+SLOWEST_BYTES_S = 1e6
+"""Artifacts that go slower are not worth waiting for."""
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
@@ -319,11 +324,39 @@ def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: floa
             return SyncReport(uri=shown, error=fault, tracker_down=True)
         # two commands that send one study at once would send it twice
         with FileLock(study.path / ".tracking.lock", timeout=LOCK_TIMEOUT_S):
-            return _send(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
+            return _send_in_time(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
     except StoreError as error:
         return SyncReport(uri=shown, error=str(error))
     except OSError as error:
         return SyncReport(uri=shown, error=f"{study.path} cannot be locked: {reason_of(error)}")
+
+
+def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
+    """`_send`, given up when it takes far too long: a server that sends a byte now and then defeats the timeouts of
+    MLflow's client, which are those of one read. Raises StoreError."""
+    size = sum(path.stat().st_size for _, run, _ in pending.todo for path in run.artifacts)
+    limit_s = STUDY_CALLS * timeout_s + len(pending.todo) * RUN_CALLS * timeout_s + size / SLOWEST_BYTES_S
+    done: list[SyncReport | StoreError] = []
+
+    def send() -> None:
+        try:
+            done.append(_send(study, pending, uri, experiment, timeout_s))
+        except StoreError as error:
+            done.append(error)
+
+    thread = threading.Thread(target=send, name="mlflow", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    shown = redact_text(uri)
+    if not done and thread.is_alive():
+        words = f"the tracking server {shown} did not take {len(pending.todo)} runs within {limit_s:.0f} s"
+        return SyncReport(uri=shown, unchanged=pending.unchanged, error=words, tracker_down=True)
+    if not done:
+        words = f"the tracking server {shown} could not be talked to: MLflow's client failed"
+        return SyncReport(uri=shown, unchanged=pending.unchanged, error=words, tracker_down=True)
+    if isinstance(done[0], StoreError):
+        raise done[0]
+    return done[0]
 
 
 def _send(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
