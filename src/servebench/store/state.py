@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ def _process_started() -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyState:
-    """`study.json`. `runs` are the names of the run folders in order; `pid` and `pid_started` name the process at work."""
+    """`study.json`. `runs` are the names of the run folders in order; `host`, `pid` and `pid_started` name the process at
+    work. `launcher` is where the runs are done (empty: there); `ticket` is what its orders to other machines carry."""
 
     study_id: str
     words: tuple[str, ...]
@@ -33,14 +35,17 @@ class StudyState:
     status: str = UNFINISHED
     servebench_version: str = ""
     tracking: dict[str, Any] = field(default_factory=dict)
+    launcher: dict[str, Any] = field(default_factory=dict)
+    ticket: str = ""
+    host: str = field(default_factory=platform.node)
     started_s: float = field(default_factory=time.time)
     ended_s: float | None = None
     pid: int = field(default_factory=os.getpid)
     pid_started: float = field(default_factory=_process_started)
 
     def at_work(self) -> bool:
-        """Whether the process that wrote this still runs it."""
-        if self.status != UNFINISHED:
+        """Whether the process that wrote this still runs it. Of a process of another host nothing is known: False."""
+        if self.status != UNFINISHED or self.host not in ("", platform.node()):
             return False
         try:
             process = psutil.Process(self.pid)
