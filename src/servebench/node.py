@@ -18,7 +18,7 @@ from typing import Any
 
 from servebench.aftermath import recover_one
 from servebench.cluster.heartbeat import FILE as HEARTBEAT
-from servebench.cluster.heartbeat import at_work, beating
+from servebench.cluster.heartbeat import SILENT_S, at_work, beating
 from servebench.cluster.leases import Leases, lease_folder
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.cluster import Answer, Order
@@ -49,7 +49,6 @@ GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 LOG = "node.log"
 PORT_FREED_S = 30.0
 """How long the engine of the run before may take to let go of its port after its lease has ended."""
-JOB_VARIABLES = ("SLURM_JOB_ID", "SUBMITIT_LOCAL_JOB_ID")
 
 
 def carry_out(order: Order) -> Answer:
@@ -101,16 +100,25 @@ def _refused(folder: StudyFolder, state: StudyState, order: Order) -> str | None
     run = folder.run(order.run)
     if run.state.exists() and read_run(run).status == "finished":
         return f"{order.run} is finished already"
-    other = at_work(run.path)
-    return f"{order.run} is being done already on {other}" if other is not None else None
+    # a job that its scheduler starts again may come before the death of the first is seen
+    deadline = time.monotonic() + SILENT_S
+    while (other := at_work(run.path)) is not None:
+        if time.monotonic() > deadline:
+            return f"{order.run} is being done already on {other}"
+        time.sleep(1.0)
+    return None
 
 
 def _job_name() -> str | None:
-    return next((os.environ[name] for name in JOB_VARIABLES if name in os.environ), None)
+    environ = os.environ
+    if "SLURM_ARRAY_JOB_ID" in environ:
+        return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ.get('SLURM_ARRAY_TASK_ID', '')}"
+    return environ.get("SLURM_JOB_ID") or environ.get("SUBMITIT_LOCAL_JOB_ID")
 
 
 def _place(leases: Sequence[str]) -> dict[str, Any]:
-    return {"host": platform.node(), "job": _job_name(), "leases": list(leases), "gpus": os.environ.get(GPUS_VARIABLE)}
+    host = os.environ.get("SLURMD_NODENAME") or platform.node()
+    return {"host": host, "job": _job_name(), "leases": list(leases), "gpus": os.environ.get(GPUS_VARIABLE)}
 
 
 def _do(folder: StudyFolder, state: StudyState, order: Order) -> tuple[RunOutcome, Mapping[str, Any]]:
@@ -124,8 +132,14 @@ def _do(folder: StudyFolder, state: StudyState, order: Order) -> tuple[RunOutcom
             _lease(leases, order, job.settings, machine, display)
             check_jobs([job], known)
             recover_one(folder, state, order.run)
-            keeper = EngineKeeper(known, display, cache_folder(), port_of=lambda host: _leased_port(leases, host))
             facts = {"place": _place(leases.names)}
+
+            def port_of(host: str) -> int:
+                port = _leased_port(leases, host)
+                facts["place"] = _place(leases.names)
+                return port
+
+            keeper = EngineKeeper(known, display, cache_folder(), port_of)
             place = Workplace(folder, state.words, display, keeper, known, machine, floor_of([job], display), facts)
             task = Task(order.run, job, earlier_of(folder.run(order.run)))
             try:
