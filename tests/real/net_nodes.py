@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 
 PORT = 6379
 STORE_BYTES = 100_000_000
@@ -47,6 +48,8 @@ class NetNodes:
         self.count = count
         self.private = private
         self.mark = f"sb{os.getpid() % 10_000}"
+        # Ray's sockets want a short path
+        self.sessions = Path(mkdtemp(prefix="sb"))
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def namespace(self, node: int) -> str:
@@ -111,10 +114,10 @@ class NetNodes:
             words += ["--head", f"--port={PORT}", "--include-dashboard=false"]
         else:
             words += [f"--address={self.cluster}"]
-        disks = [self.folder / "ray", *(self.private if node else ())]
+        disks = [self.sessions, *(self.private if node else ())]
         for disk in disks:
             disk.mkdir(parents=True, exist_ok=True)
-        words += [f"--temp-dir={self.folder / 'ray'}"] if node == 0 else []
+        words += [f"--temp-dir={self.sessions}"] if node == 0 else []
         mounts = "; ".join(f"mount -t tmpfs none {disk}" for disk in disks)
         script = (
             f'hostname node{node}; mount --make-rprivate /; {mounts}; exec "$@"'
@@ -150,21 +153,29 @@ class NetNodes:
         )
         deadline = time.monotonic() + 120
         while True:
-            done = subprocess.run(
-                self.inside(0, sys.executable, "-c", probe),
-                env=self.env(0),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=100,
-            )
-            if done.stdout.strip().endswith(str(nodes)):
+            told = self._probe(probe)
+            if told.strip().endswith(str(nodes)):
                 return
             ended = [node for node, process in self.processes.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 log = (self.folder / f"node{(ended or [nodes - 1])[0]}.out").read_text(errors="replace")
-                raise RuntimeError(f"node {ended or nodes - 1} did not start: {log[-800:]} {done.stderr[-500:]}")
+                raise RuntimeError(f"node {ended or nodes - 1} did not start: {log[-800:]}")
             time.sleep(1.0)
+
+    def _probe(self, program: str) -> str:
+        """What a program on the head prints; nothing when the cluster does not answer it."""
+        command = self.inside(0, sys.executable, "-c", program)
+        with suppress(subprocess.TimeoutExpired):
+            return subprocess.run(
+                command,
+                env=self.env(0),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                check=False,
+                timeout=30,
+            ).stdout
+        return ""
 
     def kill(self, node: int) -> None:
         """All processes of the node at once, as when a machine loses power."""
@@ -182,6 +193,7 @@ class NetNodes:
             self.kill(node)
         for name in [*(self.namespace(node) for node in range(self.count)), f"{self.mark}-hub"]:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+        shutil.rmtree(self.sessions, ignore_errors=True)
 
 
 if __name__ == "__main__":
@@ -190,7 +202,7 @@ if __name__ == "__main__":
     nodes.start()
     print(
         f"in a shell of the head: {' '.join(nodes.inside(0, 'bash'))}; export RAY_ADDRESS={nodes.cluster}", flush=True
-    )  # noqa: T201
+    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         signal.pause()

@@ -8,14 +8,16 @@ import platform
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
+from servebench.contracts.results import SCHEMA_VERSION
 from servebench.errors import StoreError
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.redact import redact
+from servebench.store.versions import KEY, upgraded
 
 UNFINISHED = "running"
 
@@ -69,25 +71,30 @@ class RunState:
     ended_s: float | None = None
 
 
-def _read(path: Path, kind: type[Any]) -> Any:
+def _read(path: Path, kind: type[Any], what: Literal["study", "run"]) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(kind).validate_json(path.read_bytes())
+        document = json.loads(path.read_bytes())
+        if isinstance(document, dict):
+            document = upgraded(what, document, path)
+            del document[KEY]
+        # as JSON, where a list is what a tuple is written as
+        return TypeAdapter(kind).validate_json(json.dumps(document))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StoreError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error
     except FileNotFoundError as error:
-        raise StoreError(
-            f"{path.parent} is no {kind.__name__.removesuffix('State').lower()}: it has no {path.name}"
-        ) from error
+        raise StoreError(f"{path.parent} is no {what}: it has no {path.name}") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
+    except ValueError as error:
+        raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0].lower()}") from error
 
 
 def _write(path: Path, state: Any) -> None:
-    write_text(path, json.dumps(redact(asdict(state)), indent=2) + "\n")
+    write_text(path, json.dumps({KEY: SCHEMA_VERSION, **redact(asdict(state))}, indent=2) + "\n")
 
 
 def write_study(folder: StudyFolder, state: StudyState) -> None:
@@ -97,7 +104,7 @@ def write_study(folder: StudyFolder, state: StudyState) -> None:
 
 def read_study(folder: StudyFolder) -> StudyState:
     """Read `study.json`. Raises StoreError."""
-    state: StudyState = _read(folder.state, StudyState)
+    state: StudyState = _read(folder.state, StudyState, "study")
     return state
 
 
@@ -108,5 +115,5 @@ def write_run(folder: RunFolder, state: RunState) -> None:
 
 def read_run(folder: RunFolder) -> RunState:
     """Read `run.json`. Raises StoreError."""
-    state: RunState = _read(folder.state, RunState)
+    state: RunState = _read(folder.state, RunState, "run")
     return state
