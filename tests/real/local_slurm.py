@@ -156,7 +156,8 @@ class LocalSlurm:
 if __name__ == "__main__":
     slurm = LocalSlurm(Path(sys.argv[1]).absolute())
     slurm.start()
-    print(f"export SLURM_CONF={slurm.conf}", flush=True)  # noqa: T201
+    sys.stdout.write(f"export SLURM_CONF={slurm.conf}\n")
+    sys.stdout.flush()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         signal.pause()

@@ -64,7 +64,7 @@ def test_what_this_version_cannot_know_is_refused(version, told):
 
 def test_only_what_never_carried_a_version_may_lack_one():
     assert upgraded("study", {}, Path("s.json"))["launcher"] == {}
-    with pytest.raises(StoreError, match="p.json has schema version None"):
+    with pytest.raises(StoreError, match=r"p\.json has schema version None"):
         upgraded("plan", {}, Path("p.json"))
 
 
