@@ -200,7 +200,9 @@ if __name__ == "__main__":
     nodes = NetNodes(Path(sys.argv[1]).absolute())
     nodes.folder.mkdir(parents=True, exist_ok=True)
     nodes.start()
-    sys.stdout.write(f"RAY_ADDRESS={nodes.cluster}, in the network of the head: ip netns exec {nodes.namespace(0)} bash\n")
+    sys.stdout.write(
+        f"RAY_ADDRESS={nodes.cluster}, in the network of the head: ip netns exec {nodes.namespace(0)} bash\n"
+    )
     sys.stdout.flush()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
