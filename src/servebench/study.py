@@ -16,7 +16,7 @@ from servebench.contracts.cluster import SpreadSettings
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
-from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, StoreError
+from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, QualityError, StoreError
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
 from servebench.registry import Registry
@@ -45,6 +45,7 @@ EXIT_CODES = {
     "preflight": PreflightError.exit_code,
     "load": LoadError.exit_code,
     "store": StoreError.exit_code,
+    "quality": QualityError.exit_code,
 }
 """By a run's `failure`; every other failure is the engine's."""
 

@@ -19,8 +19,9 @@ from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.errors import LoadError, PreflightError
+from servebench.errors import ConfigError, LoadError, PreflightError
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
+from servebench.grading import choose
 from servebench.keeper import EngineKeeper, launch_context
 from servebench.load.traces import trace_faults
 from servebench.registry import Registry
@@ -93,6 +94,12 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
                 faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
+    graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
+    for own in graded.values():
+        try:
+            choose(own, registry, cache_folder())
+        except ConfigError as error:
+            faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
 
@@ -119,6 +126,9 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
     # a run that is killed has its config and machine on disk all the same
     _write_manifest(place, job, folder, starting_facts(state))
     place.display.begin(prefix + title)
+    chosen = choose(job.settings, place.registry, cache_folder())
+    for reason in chosen.left_out:
+        place.display.say(f"quality: left out: {reason}")
     asked = RunRequest(
         job=job,
         run_id=state.run_id,
@@ -130,6 +140,7 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
         done=task.earlier.points,
         attempts=task.earlier.attempts,
         gpus=tuple(str(gpu["name"]) for gpu in place.machine["gpus"]),
+        quality=chosen,
         floor=place.floor if job.settings.load.self_check != "never" else None,
     )
     done = execute(asked)
@@ -142,6 +153,7 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
         "ledger": list(done.ledger),
+        **({"quality_left_out": list(chosen.left_out)} if chosen.left_out else {}),
         **({"telemetry": done.telemetry} if done.telemetry is not None else {}),
     }
     _write_manifest(place, job, folder, more)

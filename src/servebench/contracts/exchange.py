@@ -106,6 +106,10 @@ class PhaseReport:
     stopped: str | None = None
     error: str | None = None
     connections_opened: int = 0
+    connections_failed: int = 0
+    """Connections that were refused, or not there in time, whether a request waited for one or not."""
+    receive_queue_bytes_max: int = 0
+    """The most bytes that waited in the kernel for one stream after the loop had taken what it could."""
     workers: int = 1
     clock_offset_ms: float | None = None
     """How far the clock of a worker on another machine was ahead of ours; its stamps are told in our time. Of several

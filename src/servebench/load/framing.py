@@ -6,6 +6,26 @@ HEADER_BYTES_MAX = 65_536
 LINE_BYTES_MAX = 4_096
 
 
+class _SizeLines(dict[int, bytes]):
+    """How a read of so many bytes begins when it is exactly one chunk: its size line, as most servers write it."""
+
+    def __missing__(self, size: int) -> bytes:
+        line = NO_LINE
+        for digits in range(1, 9):
+            length = size - digits - 4
+            if length > 0 and len(written := b"%x" % length) == digits:
+                line = written + b"\r\n"
+                break
+        self[size] = line
+        return line
+
+
+NO_LINE = b"\n"
+"""No chunk has this many bytes with its framing, so none begins like this."""
+
+SIZE_LINES = _SizeLines()
+
+
 class FramingError(Exception):
     """What came is not an HTTP response."""
 
@@ -16,7 +36,7 @@ class Framing:
     It is right however the bytes are cut.
     """
 
-    __slots__ = ("close", "header", "remaining", "state")
+    __slots__ = ("between", "close", "header", "remaining", "state")
 
     HEADERS, LENGTH, UNTIL_CLOSE, CHUNK_SIZE, CHUNK_DATA, TRAILER, DONE = range(7)
 
@@ -29,6 +49,7 @@ class Framing:
         self.header = b""
         self.remaining = 0
         self.close = False
+        self.between = False
 
     def feed(self, data: bytes) -> bool:
         """Take bytes; True when the response is complete with them. Raises FramingError.
@@ -36,17 +57,12 @@ class Framing:
         After True, `close` says whether the connection must not be used again (asked by the server, or because bytes
         followed that nobody asked for).
         """
-        if self.state == self.CHUNK_SIZE and not self.header:
-            # the usual read is exactly one chunk: an SSE event
-            end = data.find(b"\r\n", 0, 10)
-            if end > 0:
-                try:
-                    length = int(data[:end], 16)
-                except ValueError:
-                    length = 0
-                if length and end + length + 4 == len(data):
-                    return False
-        return self._follow(data)
+        # the usual read is exactly one chunk: an SSE event
+        if self.between and data.startswith(SIZE_LINES[len(data)]):
+            return False
+        done = self._follow(data)
+        self.between = self.state == self.CHUNK_SIZE and not self.header
+        return done
 
     def _follow(self, data: bytes) -> bool:
         position, size = 0, len(data)

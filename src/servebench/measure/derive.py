@@ -25,7 +25,7 @@ from itertools import pairwise
 
 from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.results import Outcome, Record
-from servebench.measure import answer, http
+from servebench.measure import answer, http, stream
 from servebench.units import NS_PER_MS
 
 _SAME: dict[WireOutcome, Outcome] = {
@@ -56,8 +56,7 @@ def record(
 
     A request that failed keeps the events that it had. A status that is neither 2xx nor interim is an `http_error`.
     """
-    message = http.decode(exchange.reads)
-    scan = answer.read(message)
+    message, scan = stream.read(exchange.reads)
     outcome, error = _outcome(exchange, message, scan, asked_output_tokens)
     output_tokens, counted_by = scan.count()
     event_ns = scan.event_ns

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.contracts.results import Doubt, Point, QualitySummary, RunOutcome
 from servebench.report.content import content_lines
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 
@@ -91,6 +91,10 @@ class Display:
         if not self.lively:
             self.say("  " + point_line(point))
 
+    def quality(self, summary: QualitySummary) -> None:
+        """A benchmark was graded."""
+        self.say("  " + quality_line(summary))
+
     def finish(self, outcome: RunOutcome, title: str) -> None:
         """A run is over: its table and doubts, on standard output."""
         self._pause()
@@ -104,6 +108,8 @@ class Display:
                 self.out.print(line)
             for line in search_lines(outcome.search):
                 self.out.print(line)
+        for line in quality_lines(outcome.quality):
+            self.out.print(line, markup=False)
         self._resume()
 
     def problem(self, text: str) -> None:
@@ -234,6 +240,43 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
         where = ", ".join(dict.fromkeys(levels))
         lines.append(f"{code} (at {where}): {doubt.message}; {doubt.remedy}")
     return lines
+
+
+def quality_line(summary: QualitySummary) -> str:
+    """What a benchmark said, in one plain line."""
+    if summary.value is None:
+        return f"quality: {summary.benchmark} at {summary.at}: none of its answers could be judged"
+    of = f"right of {summary.n}" if summary.accuracy is not None else f"mean score of {summary.n}"
+    reach = (
+        f" [{100 * summary.low:.1f}, {100 * summary.high:.1f}]"
+        if summary.low is not None and summary.high is not None
+        else ""
+    )
+    more = [
+        f"{number(summary.right_per_s)} right answers/s" if summary.right_per_s is not None else "",
+        f"latency p50 {number(summary.latency_ms_p50)} ms" if summary.latency_ms_p50 is not None else "",
+        f"mean score {summary.score:.3f}" if summary.score is not None and summary.accuracy is not None else "",
+        f"{summary.unanswered} not answered" if summary.unanswered else "",
+    ]
+    told = ", ".join(filter(None, more))
+    figure = f"{100 * summary.value:.1f} % {of}{reach} at {summary.at}"
+    return f"quality: {summary.benchmark} {figure}{': ' if told else ''}{told}"
+
+
+def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
+    """A line for each benchmark and concurrency, then the doubts, each once."""
+    lines = []
+    for one in summaries:
+        lines.append(quality_line(one))
+        if one.details:
+            said = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in one.details.items())
+            lines.append(f"  {one.benchmark} by answer: {said}")
+    if any(one.emulated for one in summaries):
+        lines.append("  emulated: what an emulated engine answers means nothing; only that it was asked is shown")
+    told = dict.fromkeys(
+        f"  {doubt.code}: {doubt.message}; {doubt.remedy}" for one in summaries for doubt in one.doubts
+    )
+    return lines + list(told)
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:

@@ -61,6 +61,18 @@ def tracking_uri(asked: str | None, outputs: Path) -> str:
 STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 NUMBERLESS = ("run_id", "point")
 ARTIFACT_BYTES_MAX = 200 << 20
+QUALITY_METRICS = {
+    "accuracy": "accuracy",
+    "accuracy_low": "low",
+    "accuracy_high": "high",
+    "score": "score",
+    "n": "n",
+    "unanswered": "unanswered",
+    "latency_ms_p50": "latency_ms_p50",
+    "latency_ms_p99": "latency_ms_p99",
+    "right_per_s": "right_per_s",
+}
+"""By the name that MLflow has: the key in the manifest."""
 KEY_TAG = "servebench.key"
 KEY_LENGTH = 32
 LINE_MAX = 300
@@ -122,6 +134,16 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
     return found
 
 
+def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> list[tuple[str, float, int, int]]:
+    """What was right, with the concurrency at which it was asked as the step."""
+    return [
+        (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one), stamp_ms)
+        for one in graded
+        for name, key in QUALITY_METRICS.items()
+        if _number(one.get(key))
+    ]
+
+
 def _manifest(folder: RunFolder) -> dict[str, Any]:
     return read_manifest(folder.manifest) if folder.manifest.exists() else {}
 
@@ -142,9 +164,14 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     ended_ms = None if status == "RUNNING" else int(state.ended_s * 1000) if state.ended_s else last_ms
     metrics = _metrics(rows, ended_ms or last_ms)
     metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(rows, manifest).items()]
+    graded = manifest.get("quality") or []
+    metrics += _quality(graded, ended_ms or last_ms)
     verdicts = [row["verdict"] for row in rows if "verdict" in row]
     worst = next((verdict for verdict in ("void", "doubtful", "valid") if verdict in verdicts), "none")
-    doubts = sorted({code for codes in frame.get("doubts", []) for code in codes})
+    doubts = sorted(
+        {code for codes in frame.get("doubts", []) for code in codes}
+        | {doubt["code"] for one in graded for doubt in one["doubts"]}
+    )
     tags = {
         "servebench.run_id": state.run_id,
         "servebench.status": state.status if state.status != UNFINISHED or at_work else "killed",
@@ -160,7 +187,15 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
             for group in ("engine", "launch", "model", "gpu", "workload", "load")
         },
     }
-    files = [folder.points_csv, folder.points, folder.manifest, folder.requests, folder.report, folder.engine_log]
+    files = [
+        folder.points_csv,
+        folder.points,
+        folder.manifest,
+        folder.requests,
+        folder.quality,
+        folder.report,
+        folder.engine_log,
+    ]
     return TrackedRun(
         name=state.title,
         status=status,
