@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.contracts.stored import RunData, mapping
 from servebench.errors import StoreError
@@ -145,20 +144,10 @@ def side_of(run: RunData) -> Side:
                 ),
                 failed=failed,
                 throughput_tok_s=token_slices(own, int(start), int(end)),
-                work=np.empty((0, 2)) if row.get("concurrency") is None else _work(inside, failed),
                 **latencies,
             )
         )
     return Side(name=run.run_id, samples=tuple(samples))
-
-
-def _work(inside: pd.DataFrame, failed: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Tokens brought and seconds held by each request; nothing when an answer's length is not known."""
-    tokens = np.where(failed, 0.0, inside["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan))
-    if np.isnan(tokens).any():
-        return np.empty((0, 2))
-    held_s = (inside["ended_ns"] - inside["sent_ns"]).to_numpy(dtype=np.float64) / NS_PER_S
-    return np.column_stack([tokens, np.maximum(held_s, 0.0)])
 
 
 def entrant_of(run: RunData) -> Entrant:

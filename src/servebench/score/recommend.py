@@ -1,7 +1,7 @@
 """Which run is best for which use, by rules that the user can edit, and how sure that is.
 
 A run's score for a use case is one number at one load level. The lead of the winner over each rival has an interval:
-stretches of requests (of time, for a throughput) are drawn again on both sides, and an allowance for what two starts of
+stretches of requests are drawn again on both sides (a throughput from its own error), and an allowance for what two starts of
 one engine differ by is added, as in `compare`. With several rivals each interval is widened (Bonferroni), so that "best of
 all" is as sure as it says. "No clear winner" is a full answer.
 """
@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 
 from servebench.errors import ConfigError
 from servebench.score import cost as money
-from servebench.score.compare import START_SD, STRETCHES, STRETCHES_MIN, Sample, resampled, statistic
+from servebench.score.compare import (
+    RESAMPLES,
+    START_SD,
+    STRETCHES,
+    STRETCHES_MIN,
+    Sample,
+    pooled_spread,
+    resampled,
+    statistic,
+)
 from servebench.score.fairness import Difference
 from servebench.score.slo import Limits, good, slo_point
 
@@ -406,16 +415,15 @@ def _draws(metric: str, level: Level, one: Entrant) -> Floats | None:
     values = _pooled(level.samples, source[0])
     if values.size < STRETCHES_MIN:
         return None
-    work = [sample.work for sample in level.samples]
-    reported = float(statistic(values, source[1]))
-    if source[0] == "throughput_tok_s" and all(len(one) >= STRETCHES_MIN for one in work):
-        values = np.concatenate(work)
     # drawn from its own name, so that two entrants are drawn independently and each the same every time
     rng = np.random.default_rng([ord(letter) for letter in one.name + level.label])
-    found = resampled(values, max(1, len(values) // STRETCHES), source[1], rng)
-    if values.ndim == 2:
-        # of the spread of tokens over time held, the middle is the throughput of the window
-        found = found * (reported * values[:, 1].sum() / values[:, 0].sum())
+    if source[0] == "throughput_tok_s":
+        spread = pooled_spread([one.throughput_tok_s for one in level.samples if one.throughput_tok_s is not None])
+        if spread is None:
+            return None
+        found = float(values.mean()) * np.exp(spread.share * rng.standard_t(spread.freedom, RESAMPLES))
+    else:
+        found = resampled(values, max(1, len(values) // STRETCHES), source[1], rng)
     if inverse:
         return np.array(
             [money.usd_per_million(rate, one.price_usd_per_hour, one.gpu_count) or np.nan for rate in found]

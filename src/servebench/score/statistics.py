@@ -292,7 +292,7 @@ def rate_interval(
     if arrival_s.size < 2 or window_s <= 0:
         return None
     where = np.clip((arrival_s / window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
-    spread = rate_spread(np.bincount(where, weights=amounts, minlength=RATE_SLICES))
+    spread = rate_spread(np.bincount(where, weights=amounts, minlength=RATE_SLICES).astype(np.float64))
     if spread is None:
         return None
     rate = float(amounts.sum()) / window_s
