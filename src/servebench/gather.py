@@ -12,6 +12,7 @@ from servebench.errors import StoreError
 from servebench.measure.columns import gaps_ms, in_window, request_metrics, token_slices
 from servebench.score.compare import Sample, Side
 from servebench.score.recommend import Entrant, Level
+from servebench.score.repeats import OverRepeats, over_repeats
 from servebench.score.slo import Limits
 from servebench.units import NS_PER_S
 
@@ -148,6 +149,14 @@ def side_of(run: RunData) -> Side:
             )
         )
     return Side(name=run.run_id, samples=tuple(samples))
+
+
+def repeats_of(run: RunData) -> OverRepeats:
+    """What the repeats of a run's levels say together."""
+    from servebench.report.figures import level
+    from servebench.report.listing import rows
+
+    return over_repeats([(level(row), row) for row in rows(run.points)])
 
 
 def entrant_of(run: RunData) -> Entrant:

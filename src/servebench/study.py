@@ -25,8 +25,10 @@ from servebench.keeper import EngineKeeper, launch_context
 from servebench.load.traces import trace_faults
 from servebench.registry import Registry
 from servebench.report.console import Display
+from servebench.report.figures import level
 from servebench.resume import Earlier, remaining, tell
 from servebench.run import RunRequest, execute
+from servebench.score.repeats import over_repeats
 from servebench.selfcheck import client_floor
 from servebench.store import (
     PlannedRun,
@@ -326,7 +328,8 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
     error = redact_text(outcome.error) if outcome.error else None
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
     study.outcomes.append((name, outcome))
-    study.display.finish(outcome, prefix + title)
+    repeats = over_repeats([(level(p.row), {**p.row, "verdict": p.verdict}) for p in outcome.points])
+    study.display.finish(outcome, prefix + title, repeats)
     if error is not None:
         study.display.problem(error)
     _track(study, job.settings, folder.path.parent.parent)

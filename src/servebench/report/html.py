@@ -16,6 +16,7 @@ from typing import Any
 from servebench.contracts.stored import RunData, mapping
 from servebench.report import advice, charts, verdicts
 from servebench.report.charts import RunView
+from servebench.report.console import REPEATS_NOTE, repeated
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 from servebench.report.listing import best_row, verdict_counts, when
 from servebench.report.svg import Axis, Mark, Span
@@ -114,6 +115,7 @@ class Page:
     published: Sequence[Any] = ()
     faults: Sequence[str] = ()
     distribution_at: str | None = None
+    repeats: Sequence[tuple[str, Any]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     made_s: float = field(default_factory=time.time)
 
@@ -182,6 +184,7 @@ def page(data: Page) -> str:
         ("load", "Throughput and latency against load", _load(data)),
         ("distributions", "Latency distributions", _distributions(data)),
         ("points", "All points", _points(data)),
+        ("repeats", "Over repeats", _repeats(data)),
         ("comparison", "Comparison", _comparison(data)),
         ("timeline", "Timeline", _timeline(data)),
         ("cold", "Cold start", _cold(data)),
@@ -399,6 +402,26 @@ def _points(data: Page) -> str:
     ]
     head = ("run", "load", *(name for name, _ in kept), "verdict")
     return f"<p class='dim'>Times in ms; ± half of a 95 % interval.</p>{table(head, body)}"
+
+
+def _repeats(data: Page) -> str:
+    if not data.repeats:
+        return ""
+    every = [row for _, found in data.repeats for row in found.rows]
+    metrics = list(dict.fromkeys((row.metric, f"{row.title}, {row.unit}") for row in every))
+    body = []
+    for name, found in data.repeats:
+        for at in dict.fromkeys(row.level for row in found.rows):
+            own = {row.metric: row for row in found.rows if row.level == at}
+            count = max(row.count for row in own.values())
+            body.append([e(name), e(at), str(count), *(e(repeated(own.get(metric))) for metric, _ in metrics)])
+    notes = "".join(
+        f'<div class="box warn"><b>{e(name)}</b>: {e(note)}</div>'
+        for name, found in data.repeats
+        for note in found.notes
+    )
+    head = ("run", "load", "repeats", *(title for _, title in metrics))
+    return f"{notes}<p class='dim'>{e(REPEATS_NOTE)}.</p>{table(head, body)}"
 
 
 def _figure(row: Row, column: str) -> str:
