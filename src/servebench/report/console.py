@@ -102,6 +102,8 @@ class Display:
                 self.out.print(line)
             for line in doubt_lines(outcome.points):
                 self.out.print(line)
+            for line in failed_lines(outcome.points):
+                self.out.print(line)
             print_repeats(over_repeats, self.out)
             for line in search_lines(outcome.search):
                 self.out.print(line)
@@ -237,6 +239,17 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
     return lines
 
 
+def failed_lines(points: Iterable[Point]) -> list[str]:
+    """Where requests failed: what users waited when a failed one is worse than any latency."""
+    return [
+        f"with failed requests counted as infinitely slow (at {level(row)}): TTFT p50 {number(row.get('ttft_ms_p50_all'))} "
+        f"and p99 {number(row.get('ttft_ms_p99_all'))} ms, E2E p50 {number(row.get('e2e_ms_p50_all'))} "
+        f"and p99 {number(row.get('e2e_ms_p99_all'))} ms"
+        for row in (point.row for point in points)
+        if row.get("requests_failed") and row.get("ttft_ms_p50_all") is not None
+    ]
+
+
 def print_repeats(found: Any, out: Console) -> None:
     """What the repeats of each level say together (of `score.repeats`); nothing where there are none."""
     if found is None or not found.rows:
@@ -256,7 +269,7 @@ def print_repeats(found: Any, out: Console) -> None:
         out.print(f"repeats: {note}", markup=False)
 
 
-REPEATS_NOTE = "[low, high]: 95 % interval of the mean over repeats; from three repeats on"
+REPEATS_NOTE = "mean over repeats with its 95 % interval, from three repeats on"
 
 
 def repeated(row: Any) -> str:

@@ -366,18 +366,22 @@ POINT_COLUMNS = (
     ("good req/s", "goodput_req_s"),
     ("TTFT p50", "ttft_ms_p50"),
     ("TTFT p99", "ttft_ms_p99"),
+    ("with failed", "ttft_ms_p99_all"),
     ("ITL mean", "itl_ms_mean"),
     ("ITL p99", "itl_ms_p99"),
     ("TPOT mean", "tpot_ms_mean"),
     ("E2E p50", "e2e_ms_p50"),
     ("E2E p99", "e2e_ms_p99"),
+    ("with failed", "e2e_ms_p99_all"),
     ("cache hits", "prefix_cache_hit_rate"),
     ("at best", "prefix_cache_hit_rate_ideal"),
     ("valid JSON", "json_compliance"),
     ("of twins", "json_compliance_unconstrained"),
     ("needles", "needle_recall"),
     ("J/token", "energy_j_per_token"),
+    ("tok/s/W", "output_tok_s_per_w"),
     ("$/M tokens", "cost_usd_per_mtok"),
+    ("$/M good req", "cost_usd_per_mgood"),
 )
 
 SHARES = (
@@ -390,7 +394,12 @@ def _points(data: Page) -> str:
     rows = [(one, row) for one in data.runs for row in one.rows]
     if not rows:
         return ""
-    kept = [(name, column) for name, column in POINT_COLUMNS if any(row.get(column) is not None for _, row in rows)]
+    failed = any(row.get("requests_failed") for _, row in rows)
+    kept = [
+        (name, column)
+        for name, column in POINT_COLUMNS
+        if any(row.get(column) is not None for _, row in rows) and (failed or not column.endswith("_all"))
+    ]
     body = [
         [
             e(one.view.name),
@@ -401,7 +410,8 @@ def _points(data: Page) -> str:
         for one, row in rows
     ]
     head = ("run", "load", *(name for name, _ in kept), "verdict")
-    return f"<p class='dim'>Times in ms; ± half of a 95 % interval.</p>{table(head, body)}"
+    note = " With failed: a failed request counts as infinitely slow (∞)." if failed else ""
+    return f"<p class='dim'>Times in ms; ± half of a 95 % interval.{note}</p>{table(head, body)}"
 
 
 def _repeats(data: Page) -> str:
