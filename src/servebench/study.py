@@ -18,7 +18,15 @@ from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
-from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, StoreError
+from servebench.errors import (
+    ConfigError,
+    EngineError,
+    Interrupted,
+    LoadError,
+    PreflightError,
+    ServebenchError,
+    StoreError,
+)
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
@@ -51,6 +59,7 @@ from servebench.store import (
     write_run,
     write_study,
 )
+from servebench.summary import write_summary
 
 CACHE_VARIABLE = "SERVEBENCH_CACHE"
 LOCK_WORD = "--lock"
@@ -369,6 +378,12 @@ def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
 def _conclude(study: _Study, settings: RunSettings, outputs: Path) -> None:
     # it may be back by now
     study.tracker_down = False
+    if settings.tracking.name != "none" and any(outcome.points for _, outcome in study.outcomes):
+        study.display.status("summing up")
+        try:
+            write_summary(study.folder.path)
+        except (ServebenchError, OSError) as error:
+            study.display.problem(f"no summary of the study for MLflow: {error}")
     _track(study, settings, outputs)
     if len(study.outcomes) > 1:
         study.display.study(study.outcomes)
