@@ -468,6 +468,7 @@ def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
     tokens = (row["output_throughput_tok_s"] or 0.0) * (row["window_s"] or 0.0)
     if row["energy_j"] is not None and tokens:
         row["energy_j_per_token"] = row["energy_j"] / tokens
+        row["output_tok_s_per_w"] = tokens / row["energy_j"] if row["energy_j"] else None
 
 
 def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:

@@ -16,7 +16,16 @@ from servebench.contracts.cluster import SpreadSettings
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
-from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, QualityError, StoreError
+from servebench.errors import (
+    ConfigError,
+    EngineError,
+    Interrupted,
+    LoadError,
+    PreflightError,
+    QualityError,
+    ServebenchError,
+    StoreError,
+)
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
 from servebench.redact import remember_config
@@ -38,6 +47,7 @@ from servebench.store import (
     write_plan,
     write_study,
 )
+from servebench.summary import write_summary
 from servebench.work import Task, Workplace, cache_folder, check_jobs, do_run, floor_of
 
 LOCK_WORD = "--lock"
@@ -300,6 +310,12 @@ def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
 def _conclude(study: _Study, settings: RunSettings, outputs: Path) -> None:
     # it may be back by now
     study.tracker_down = False
+    if settings.tracking.name != "none" and any(outcome.points for _, outcome in study.outcomes):
+        study.display.status("summing up")
+        try:
+            write_summary(study.folder.path)
+        except (ServebenchError, OSError) as error:
+            study.display.problem(f"no summary of the study for MLflow: {error}")
     _track(study, settings, outputs)
     if len(study.outcomes) > 1:
         study.display.study(study.outcomes)

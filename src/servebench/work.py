@@ -27,8 +27,10 @@ from servebench.load.traces import trace_faults
 from servebench.redact import remember_config, secret_name
 from servebench.registry import Registry
 from servebench.report.console import Display
+from servebench.report.figures import level
 from servebench.resume import Earlier
 from servebench.run import RunRequest, execute
+from servebench.score.repeats import over_repeats
 from servebench.selfcheck import client_floor
 from servebench.store import RunFolder, RunState, StudyFolder, build_manifest, redact_text, write_manifest, write_run
 
@@ -173,7 +175,8 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
     _write_manifest(place, job, folder, more)
     error = redact_text(outcome.error) if outcome.error else None
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
-    place.display.finish(outcome, prefix + title)
+    repeats = over_repeats([(level(p.row), {**p.row, "verdict": p.verdict}) for p in outcome.points])
+    place.display.finish(outcome, prefix + title, repeats)
     if error is not None:
         place.display.problem(error)
     return outcome
