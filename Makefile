@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml $(wildcard plugins/*/pyproject.toml)
 ARGS ?=
+ROUNDS ?= 20
+SEED ?= 1
 
-.PHONY: run test check fix real bench docs build clean help
+.PHONY: run test check fix audit real bench chaos docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,6 +28,9 @@ fix: $(VENV)/.dev ## what lint and format can mend by themselves
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+audit: $(VENV)/.audit ## secrets in what is committed, known vulnerabilities in what is installed
+	$(BIN)/python .ci/audit.py
+
 real: $(VENV)/.dev ## tests that need a real engine
 	$(BIN)/python -m pytest tests/real -m real $(ARGS)
 
@@ -34,6 +39,9 @@ bench: $(VENV)/.dev ## servebench measured by itself
 
 build: $(VENV)/.dev ## the wheels, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
+
+chaos: $(VENV)/.dev ## faults at random moments: kills, full disks, wedged engines, bad networks (ROUNDS=200 for more kills)
+	$(BIN)/python -m pytest tests/chaos -m chaos -s --rounds=$(ROUNDS) --seed=$(SEED) $(ARGS)
 
 docs: $(VENV)/.dev ## check that every command in the docs runs
 	$(BIN)/python -m pytest tests/docs $(ARGS)
@@ -48,6 +56,11 @@ $(VENV)/bin/python:
 $(VENV)/.run: $(VENV)/bin/python $(SOURCES)
 	@echo "installing servebench, the embedded engine and MLflow (about a minute, once)"
 	@$(PIP) install --no-compile -e . -e plugins/servebench-llamacpp
+	@touch $@
+
+$(VENV)/.audit: $(VENV)/.dev
+	@echo "installing what the audit needs"
+	@$(PIP) install --no-compile -e ".[audit]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run

@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from types import TracebackType
 
 from servebench.errors import ConfigError, ServebenchError
 
 VERBS = {
     "run": "run a study (the word may be left out); run --lock manifest.json repeats a stored run",
     "plugins": "list plugins, what each offers and what is wrong with the broken ones (--json); plugins new NAME writes one",
-    "resume": "do what a study planned and did not do: resume [STUDY] (--failed tries failed runs again)",
+    "resume": "do what a study planned and did not do: resume [STUDY] (--failed tries failed runs again, "
+    "--here does a cluster's runs on this machine)",
+    "work": "one run of a stored plan, on this machine: what a scheduler's job may call: work STUDY RUN",
     "sync": "send studies to MLflow that a dead tracking server, or kill -9, kept back: sync [STUDY ...]",
     "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
     "ls": "list runs, all or those that are what the words say: ls [engine=vllm ...] (--json)",
@@ -89,6 +92,12 @@ def _recover(words: Sequence[str]) -> int:
     return recover(words)
 
 
+def _work(words: Sequence[str]) -> int:
+    from servebench.node import work
+
+    return work(words)
+
+
 def _decide(verb: str) -> Callable[[Sequence[str]], int]:
     def do(words: Sequence[str]) -> int:
         from servebench import decide
@@ -101,7 +110,7 @@ def _decide(verb: str) -> Callable[[Sequence[str]], int]:
 
 def _selfcheck(words: Sequence[str]) -> int:
     from servebench.selfcheck import show_self_check
-    from servebench.study import cache_folder
+    from servebench.work import cache_folder
 
     return show_self_check(words, cache_folder())
 
@@ -145,6 +154,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "resume": _resume,
     "sync": _sync,
     "recover": _recover,
+    "work": _work,
     **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export", "dashboard")},
     "import": _decide("import_files"),
     "demo": _demo,
@@ -166,13 +176,28 @@ def dispatch(words: Sequence[str]) -> int:
     return _run(words)
 
 
+def _tell_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A traceback as Python writes it, without secrets."""
+    import traceback
+
+    from servebench.redact import redact_text
+
+    sys.stderr.write(redact_text("".join(traceback.format_exception(kind, error, trace))))
+
+
 def main() -> int:
     """The entry point of `servebench`."""
+    from servebench.process_list import hide_secrets
+
+    sys.excepthook = _tell_defect
+    hide_secrets()
     try:
         code = dispatch(sys.argv[1:])
         sys.stdout.flush()
     except ServebenchError as error:
-        for line in str(error).splitlines():
+        from servebench.redact import redact_text
+
+        for line in redact_text(str(error)).splitlines():
             sys.stderr.write(f"servebench: {line}\n")
         return error.exit_code
     except KeyboardInterrupt:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.ports import free_port
 from servebench.engine.upkeep import resolved_settings
 from servebench.errors import EngineError
+from servebench.redact import redact_file
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.units import NS_PER_S
@@ -42,9 +44,9 @@ class Lease:
     """With `engine.measure_restart`: the start before the one that is used, which `running` tells of."""
 
 
-def launch_context(settings: RunSettings, cache_dir: Path) -> LaunchContext:
-    """What the command depends on, with a free port where none was asked for."""
-    port = settings.engine.port or free_port(settings.engine.host)
+def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[str], int] = free_port) -> LaunchContext:
+    """What the command depends on, with a free port (`port_of` a host) where none was asked for."""
+    port = settings.engine.port or port_of(settings.engine.host)
     return LaunchContext(engine=settings.engine, model=settings.model, gpu=settings.gpu, port=port, cache_dir=cache_dir)
 
 
@@ -59,10 +61,21 @@ def same_engine(one: RunSettings, other: RunSettings) -> bool:
     )
 
 
+def clean_log(path: Path) -> None:
+    """Take the secrets out of the log of an engine that is gone: many print their settings, keys included."""
+    # a disk that is full or read-only has been told already, or will be
+    with contextlib.suppress(OSError):
+        redact_file(path)
+
+
 class EngineKeeper:
     """Starts engines on demand and stops them when the next run needs another, or at the end."""
 
-    def __init__(self, registry: Registry, display: Display, cache_dir: Path) -> None:
+    def __init__(
+        self, registry: Registry, display: Display, cache_dir: Path, port_of: Callable[[str], int] = free_port
+    ) -> None:
+        """`port_of` gives a port of a host to an engine for which none is named."""
+        self._port_of = port_of
         self._registry = registry
         self._display = display
         self._cache_dir = cache_dir
@@ -88,12 +101,16 @@ class EngineKeeper:
     def _start(self, settings: RunSettings, log_path: Path) -> Lease:
         engine = self._registry.engine(settings.engine.name)
         launcher: Launcher = self._registry.launcher(settings.launch.name)
-        context = launch_context(settings, self._cache_dir)
+        context = launch_context(settings, self._cache_dir, self._port_of)
         if launcher.asks_engine == "all":
             self._display.status(f"preparing {engine.name}")
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
-        running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
+        try:
+            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
+        except BaseException:
+            clean_log(log_path)
+            raise
         self._tell_start(engine, "start", running)
         first = None
         if settings.engine.measure_restart and running.phases:
@@ -139,4 +156,5 @@ class EngineKeeper:
         self._display.status(f"stopping {lease.engine.name}")
         report = lease.running.stop()
         self._held = None
+        clean_log(lease.owner_log)
         return report

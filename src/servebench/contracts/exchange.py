@@ -13,6 +13,9 @@ WireOutcome = Literal[
 before it did. `cancelled`: we stopped first. `too_large`: more bytes than any answer may have. `protocol`: not HTTP.
 `abandoned`: we closed on purpose, as a user who goes away."""
 
+ANSWER_BYTES_MAX = 64 << 20
+"""The most that one request may be answered with, where it is not known how long the answer was asked to be."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -62,6 +65,8 @@ class PointPlan:
     """How many are opened before the start; null: one for each request that can be in flight."""
     stream_starts_s: tuple[float, ...] | None = None
     """When each stream of a closed loop begins, in rising order; null: all at once."""
+    answer_bytes_max: int = ANSWER_BYTES_MAX
+    """A server that answers one request with more is cut off."""
 
 
 @dataclass(slots=True)
@@ -90,7 +95,8 @@ class PhaseReport:
     """What the client knows of itself after a phase. CPU in seconds of the worker processes, over `elapsed_s`.
 
     `loop_lag_ms_p99` is how late the loop came back from its naps; `clock_step_ns` how far the wall clock was stepped.
-    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, `worker_died` (`error` says how), or null.
+    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, `worker_died` (`error` says how),
+    `no_progress` (nothing came from the engine any more), or null.
     """
 
     started_ns: int
@@ -106,6 +112,10 @@ class PhaseReport:
     stopped: str | None = None
     error: str | None = None
     connections_opened: int = 0
+    connections_failed: int = 0
+    """Connections that were refused, or not there in time, whether a request waited for one or not."""
+    receive_queue_bytes_max: int = 0
+    """The most bytes that waited in the kernel for one stream after the loop had taken what it could."""
     workers: int = 1
     clock_offset_ms: float | None = None
     """How far the clock of a worker on another machine was ahead of ours; its stamps are told in our time. Of several
