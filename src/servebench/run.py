@@ -37,6 +37,9 @@ from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
 
+ANSWER_READER = "servebench.measure.derive:spoken"
+"""What gives the load the text of an answer that belongs into the next prompt."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
@@ -293,6 +296,8 @@ def _phase(
     if not warmup:
         planned = scheduled(level, settings.load, planned, settings.workload.seed)
     plan = point_plan(level, settings.load, planned, warmup=warmup)
+    if any(request.holes for request in planned):
+        plan = replace(plan, reader=ANSWER_READER)
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,

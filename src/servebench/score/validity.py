@@ -232,7 +232,9 @@ def _errors(measured: Sequence[Record], report: PhaseReport) -> Doubt | None:
         return None
     share = len(failed) / len(measured)
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.outcome for r in failed).most_common())
-    messages = Counter(r.error for r in failed if r.error).most_common(1)
+    # what was not sent for want of an answer only repeats why that one failed
+    causes = [r for r in failed if r.outcome != "session_ended"] or failed
+    messages = Counter(r.error for r in causes if r.error).most_common(1)
     said = f"; most often: {messages[0][0]}" if messages else ""
     return Doubt(
         code=Code.ERRORS,
