@@ -42,7 +42,12 @@ class _Asked:
         if not isinstance(other, _Asked):
             return NotImplemented
         mine, others = self.settings, other.settings
-        return (mine.workload, mine.model, mine.load.requests) == (others.workload, others.model, others.load.requests)
+        return (mine.workload, mine.model, mine.load.requests, mine.engine.max_model_len) == (
+            others.workload,
+            others.model,
+            others.load.requests,
+            others.engine.max_model_len,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -76,4 +81,6 @@ def _made(settings: RunSettings, registry: Registry) -> Preview:
         output_tokens=[request.output_tokens for request in requests],
         ideal_hit_rate=hit_rate(hits),
         block_tokens=BLOCK_TOKENS,
+        limit_tokens=settings.engine.max_model_len or settings.model.context_length,
+        limit_key="engine.max_model_len" if settings.engine.max_model_len else "model.context_length",
     )

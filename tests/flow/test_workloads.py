@@ -74,7 +74,7 @@ def test_sessions_are_sent_in_order(endpoint, servebench, tmp_path, workload):
 
 def test_a_failed_turn_ends_its_session(endpoint, servebench, tmp_path):
     """The turns after it are rows that say so, were never sent, and are in nobody's latency; the ledger adds up."""
-    url, behaviour = endpoint(fail_every=6)
+    url, _ = endpoint(fail_every=6)
     done = servebench(
         *ATTACH,
         f"launch.base_url={url}",
