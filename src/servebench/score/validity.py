@@ -104,7 +104,7 @@ def doubts(
         _clock_stepped(report),
         _tokens_disagree(ok, _server_count(row, measured), _prompt_count(ok, settings) if tokenizer_exact else None),
         _short_answers(ok, settings),
-        _cache_contaminated(row),
+        _cache_contaminated(row, ok),
         _prompt_size_approximate(tokenizer_exact, tokenizer_name),
         _merged_events(row),
         _emulated(row),
@@ -417,9 +417,17 @@ def _short_answers(ok: Sequence[Record], settings: RunSettings) -> Doubt | None:
     )
 
 
-def _cache_contaminated(row: Mapping[str, Any]) -> Doubt | None:
+def _template_share(ok: Sequence[Record]) -> float:
+    """What the chat template adds, as a part of all prompt tokens: its beginning is the same for all and may be cached."""
+    known = [(r.prompt_tokens, r.planned_prompt_tokens) for r in ok]
+    both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
+    counted = sum(counted for counted, _ in both)
+    return sum(max(0, counted - planned) for counted, planned in both) / counted if counted else 0.0
+
+
+def _cache_contaminated(row: Mapping[str, Any], ok: Sequence[Record]) -> Doubt | None:
     rate = row["prefix_cache_hit_rate"]
-    if row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX:
+    if row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(ok):
         return None
     return Doubt(
         code=Code.CACHE_CONTAMINATED,
