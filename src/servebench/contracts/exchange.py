@@ -70,8 +70,8 @@ class PointPlan:
     stream_starts_s: tuple[float, ...] | None = None
     """When each stream of a closed loop begins, in rising order; null: all at once."""
     reader: str | None = None
-    """`module:function` that gives the text for holes: called with the bytes of a whole HTTP response, and with
-    `whole=False` for one from which the client went away. Raises ValueError with the reason why there is none."""
+    """`module:function` that gives the text for holes: called with the reads of an HTTP response (a list of bytes), and
+    with `whole=False` for one from which the client went away. Raises ValueError with the reason why there is none."""
 
 
 @dataclass(slots=True)

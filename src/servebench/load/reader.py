@@ -2,9 +2,9 @@
 
     python -m servebench.load.reader MODULE:FUNCTION
 
-The worker sends frames (index, whole or not, length, the bytes of an HTTP response) on standard input; for each comes one back
-on standard output: (index, whether there is a text, length, the text as inside a JSON string, else the reason). What an
-answer looks like only the function knows that the plan names.
+The worker sends frames on standard input (index, whole or not, how many reads, how long each is, their bytes: an HTTP
+response); for each comes one back on standard output (index, whether there is a text, length, the text as inside a JSON string,
+else the reason). What an answer looks like only the function knows that the plan names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import BinaryIO
 
 import orjson
@@ -35,10 +36,16 @@ END_TIMEOUT_S = 5.0
 ReadText = Callable[..., str]
 
 
-def answered(read: ReadText, index: int, whole: bool, response: bytes) -> bytes:
+def asked(index: int, reads: Sequence[bytes], *, whole: bool) -> bytes:
+    """The frame that asks for the text of one response."""
+    count = len(reads)
+    return b"".join([FRAME.pack(index, whole, count), struct.pack(f"<{count}I", *map(len, reads)), *reads])
+
+
+def answered(read: ReadText, index: int, whole: bool, reads: Sequence[bytes]) -> bytes:
     """The frame that goes back for one response."""
     try:
-        text = orjson.dumps(read(response, whole=whole))[1:-1]
+        text = orjson.dumps(read(reads, whole=whole))[1:-1]
         fine = True
     except ValueError as error:
         text, fine = str(error).encode(), False
@@ -55,11 +62,17 @@ def main(words: list[str]) -> int:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     _send(sink, STARTED.pack(time.process_time()))
     while len(head := source.read(FRAME.size)) == FRAME.size:
-        index, whole, length = FRAME.unpack(head)
-        response = source.read(length)
-        if len(response) < length:
+        index, whole, count = FRAME.unpack(head)
+        lengths = source.read(4 * count)
+        if len(lengths) < 4 * count:
             break
-        _send(sink, answered(read, index, bool(whole), response))
+        sizes = struct.unpack(f"<{count}I", lengths)
+        response = source.read(sum(sizes))
+        ends = list(accumulate(sizes))
+        if ends and len(response) < ends[-1]:
+            break
+        reads = [response[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        _send(sink, answered(read, index, bool(whole), reads))
     return 0
 
 
@@ -95,9 +108,9 @@ class AnswerReader:
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
-    def ask(self, index: int, response: bytes, *, whole: bool) -> None:
+    def ask(self, index: int, reads: Sequence[bytes], *, whole: bool) -> None:
         """Have an answer read. Raises OSError when the process is gone."""
-        self._outgoing.append(memoryview(FRAME.pack(index, whole, len(response)) + response))
+        self._outgoing.append(memoryview(asked(index, reads, whole=whole)))
         self.flush()
 
     def flush(self) -> None:

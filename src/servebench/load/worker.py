@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import BinaryIO
 
@@ -417,14 +418,14 @@ class Phase:
         for index in list(self.reading):
             self._text_came(index, None, reason)
 
-    def _have_read(self, index: int, response: bytes, ended: tuple[int, float], *, whole: bool) -> None:
+    def _have_read(self, index: int, reads: Sequence[bytes], ended: tuple[int, float], *, whole: bool) -> None:
         """Have the answer to a request read whose text others need."""
         assert self.reader is not None
         self.reading[index] = ended
         if any(other in self.parked and not self.job.requests[other].think_s for other in self.order.followers(index)):
             self.keeping.add(index)
         try:
-            self.reader.ask(index, response, whole=whole)
+            self.reader.ask(index, reads, whole=whole)
         except OSError as error:
             self._reader_gone(f"the reader of answers died: {(error.strerror or str(error)).lower()}")
 
@@ -520,7 +521,7 @@ class Phase:
         self.filled.pop(index, None)
         ended = (now_ns, time.monotonic())
         if kept is not None and outcome in ("complete", "abandoned"):
-            self._have_read(index, b"".join(kept), ended, whole=outcome == "complete")
+            self._have_read(index, kept, ended, whole=outcome == "complete")
         else:
             self._go_on(index, ended, reason=f"{self.job.requests[index].request_id} failed: {outcome}: {message}")
         if outcome in ("complete", "abandoned"):

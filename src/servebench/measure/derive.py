@@ -96,13 +96,13 @@ def record(
     )
 
 
-def spoken(response: bytes, *, whole: bool = True) -> str:
-    """The text of the answer in the bytes of an HTTP response, for the history of what is asked next; without reasoning, as
+def spoken(reads: Sequence[bytes], *, whole: bool = True) -> str:
+    """The text of the answer in the reads of an HTTP response, for the history of what is asked next; without reasoning, as
     clients send it. With `whole=False` what had come until the client went away, which may be nothing.
 
     Raises ValueError with the reason when a record of it would be a failed request.
     """
-    message = http.decode([(0, response)])
+    message = http.decode([(0, data) for data in reads])
     scan = answer.read(message)
     if whole:
         outcome, why = _outcome("complete", None, message, scan, None)
