@@ -74,14 +74,14 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, servebench, tmp_path
     assert pd.isna(point.client_error_ms_ttft)
 
 
-def test_mistakes_in_a_load(servebench):
+def test_mistakes_in_a_load(told):
     """All told together, before anything starts."""
-    done = servebench(
+    done = told(
         *ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl", "load.rate=[1]"
     )
     assert done.returncode == 2
     assert "load.rate and load.trace exclude each other" in done.stderr
-    done = servebench(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
+    done = told(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
     assert done.returncode == 3
     assert "load.trace.path=absent.jsonl: there is no such file" in done.stderr
 

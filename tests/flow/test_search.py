@@ -32,8 +32,8 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, servebench, tmp_pat
     assert search["confidence"] == 0.95
 
 
-def test_a_search_without_a_limit_is_a_mistake(servebench):
+def test_a_search_without_a_limit_is_a_mistake(told):
     """An SLO search needs something to search for; said before anything starts."""
-    done = servebench(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=search_slo")
+    done = told(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=search_slo")
     assert done.returncode == 2
     assert "load=search_slo needs a limit to search for" in done.stderr
