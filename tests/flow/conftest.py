@@ -141,7 +141,7 @@ class Done:
 
 @pytest.fixture
 def told(tmp_path, monkeypatch, capfd):
-    """Runs the command in this process, which takes a tenth of the time: for what ends before anything starts."""
+    """Runs the command in this process, without the second of imports that a process of its own takes."""
     from servebench.cli import main
 
     def run(*words):

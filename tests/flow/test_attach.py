@@ -40,10 +40,10 @@ def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench,
     assert len(behaviour.seen) == 40 + 4 + 1
 
 
-def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, servebench, tmp_path):
+def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, told, tmp_path):
     """TPOT is time over tokens, ITL is time between events."""
     url, _ = endpoint(tokens_per_event=4, gap_s=0.02)
-    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=32"))
+    done = told(*attach(url, "workload=unique", "workload.output_tokens=32"))
     assert done.returncode == 0, done.stderr
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
@@ -52,20 +52,20 @@ def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, servebench, tmp_path
     assert point.itl_ms_mean == pytest.approx(truth * 31 / 7, rel=0.05)
 
 
-def test_a_missing_usage_is_told_and_not_made_up(endpoint, servebench, tmp_path):
+def test_a_missing_usage_is_told_and_not_made_up(endpoint, told, tmp_path):
     """No count from the server and no tokenizer: tokens are unknown, never the number of events."""
     url, _ = endpoint(usage=False)
-    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=8"))
+    done = told(*attach(url, "workload=unique", "workload.output_tokens=8"))
     assert done.returncode == 0, done.stderr
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     assert pd.isna(point.output_tokens_mean)
     assert "tokens_disagree" in point.doubts
 
 
-def test_refusals_are_counted_and_doubted(endpoint, servebench, tmp_path):
+def test_refusals_are_counted_and_doubted(endpoint, told, tmp_path):
     """A tenth answers 503: rows with status and reason, and a doubt."""
     url, _ = endpoint(fail_every=10)
-    done = servebench(*attach(url, "workload=unique", "workload.output_tokens=8"))
+    done = told(*attach(url, "workload=unique", "workload.output_tokens=8"))
     assert done.returncode == 0, done.stderr
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
     failed = requests[requests.outcome != "ok"]
@@ -148,7 +148,7 @@ def test_a_command_can_be_printed_without_the_engine(told):
     assert "engine.quantization=fp8" in refused.stderr
 
 
-def test_a_rate_is_an_open_loop(endpoint, servebench, tmp_path):
+def test_a_rate_is_an_open_loop(endpoint, told, tmp_path):
     """Arrivals at the asked rate, latencies from the schedule beside those from the sending."""
     url, _ = endpoint(ttft_s=0.2)
     words = [
@@ -156,7 +156,7 @@ def test_a_rate_is_an_open_loop(endpoint, servebench, tmp_path):
         for word in attach(url, "load=rate", "load.rate=[20]", "load.arrival=constant")
         if "concurrency" not in word
     ]
-    done = servebench(*words, "workload.output_tokens=4")
+    done = told(*words, "workload.output_tokens=4")
     assert done.returncode == 0, done.stderr
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     assert (point.rate, point.requests_ok) == (20.0, 40)
