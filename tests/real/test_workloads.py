@@ -96,8 +96,8 @@ def test_a_prefix_cache_finds_what_is_shared_and_no_more(engine, real, tmp_path)
         assert point.prefix_cache_hit_rate <= point.prefix_cache_hit_rate_ideal + 0.01
         block = BLOCK_TOKENS[name]
         at_best = round(share * 512) // block * block / 512
-        # each document is new once to each slot of two, at worst
-        assert 8 / 12 * at_best - 0.02 <= used <= 10 / 12 * at_best + 0.02
+        # each document is new once, or again to another slot while one is at work on it
+        assert 6 / 12 * at_best - 0.02 <= used <= 10 / 12 * at_best + 0.02
     assert unique.prefix_cache_hit_rate <= 0.01
     assert "cache_contaminated" not in unique.doubts
 
