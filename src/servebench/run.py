@@ -56,6 +56,9 @@ BROKEN = ("refused", "reset", "truncated")
 DEATH_NEWS_S = 5.0
 POLL_S = 0.05
 
+ANSWER_READER = "servebench.measure.derive:spoken"
+"""What gives the load the text of an answer that belongs into the next prompt."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
@@ -377,6 +380,8 @@ def _phase(
     plan = replace(
         point_plan(level, settings.load, planned, warmup=warmup), answer_bytes_max=answer_bytes_max(requests)
     )
+    if any(request.holes for request in planned):
+        plan = replace(plan, reader=ANSWER_READER)
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,

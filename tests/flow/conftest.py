@@ -144,6 +144,31 @@ def endpoint():
         server.server_close()
 
 
+@dataclass(frozen=True)
+class Done:
+    """How a command ended that was done in this process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch, capfd):
+    """Runs the command in this process, without the second of imports that a process of its own takes."""
+    from servebench.cli import main
+
+    def run(*words):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["servebench", *words])
+        capfd.readouterr()
+        code = main()
+        shown = capfd.readouterr()
+        return Done(code, shown.out, shown.err)
+
+    return run
+
+
 @pytest.fixture
 def servebench(tmp_path):
     """Runs the command in a folder of its own; the environment may be added to."""

@@ -110,7 +110,7 @@ def doubts(
         _clock_stepped(report),
         _tokens_disagree(ok, _server_count(row, measured), _prompt_count(ok, settings) if tokenizer_exact else None),
         _short_answers(ok, settings),
-        _cache_contaminated(row),
+        _cache_contaminated(row, ok),
         _prompt_size_approximate(tokenizer_exact, tokenizer_name),
         _merged_events(row),
         _cancelled_not_freed(row),
@@ -239,7 +239,9 @@ def _errors(measured: Sequence[Record], report: PhaseReport) -> Doubt | None:
         return None
     share = len(failed) / len(measured)
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.outcome for r in failed).most_common())
-    messages = Counter(r.error for r in failed if r.error).most_common(1)
+    # what was not sent for want of an answer only repeats why that one failed
+    causes = [r for r in failed if r.outcome != "session_ended"] or failed
+    messages = Counter(r.error for r in causes if r.error).most_common(1)
     said = f"; most often: {messages[0][0]}" if messages else ""
     return Doubt(
         code=Code.ERRORS,
@@ -437,9 +439,17 @@ def _short_answers(ok: Sequence[Record], settings: RunSettings) -> Doubt | None:
     )
 
 
-def _cache_contaminated(row: Mapping[str, Any]) -> Doubt | None:
+def _template_share(ok: Sequence[Record]) -> float:
+    """What the chat template adds, as a part of all prompt tokens: its beginning is the same for all and may be cached."""
+    known = [(r.prompt_tokens, r.planned_prompt_tokens) for r in ok]
+    both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
+    counted = sum(counted for counted, _ in both)
+    return sum(max(0, counted - planned) for counted, planned in both) / counted if counted else 0.0
+
+
+def _cache_contaminated(row: Mapping[str, Any], ok: Sequence[Record]) -> Doubt | None:
     rate = row["prefix_cache_hit_rate"]
-    if row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX:
+    if row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(ok):
         return None
     return Doubt(
         code=Code.CACHE_CONTAMINATED,
