@@ -35,7 +35,7 @@ class EngineError(ServebenchError):
     """The engine did not start, died or never answered. `log_tail` holds its last lines.
 
     `kind` is a short machine-readable reason: `died`, `not_ready`, `out_of_memory`, `model_missing`, `port_in_use`,
-    `wrong_cuda`, `unknown_flag`, `unreachable`, `unauthorized`, `wrong_model` or `other`.
+    `wrong_cuda`, `unknown_flag`, `unreachable`, `unauthorized`, `wrong_model`, `silent` or `other`.
     """
 
     exit_code = 4
@@ -50,6 +50,12 @@ class LoadError(ServebenchError):
     """The load could not be driven: a worker died, or the client ran out of sockets."""
 
     exit_code = 5
+
+
+class QualityError(ServebenchError):
+    """The answers could not be asked for or judged: questions are missing, or a harness failed."""
+
+    exit_code = 8
 
 
 class StoreError(ServebenchError):

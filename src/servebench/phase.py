@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -24,8 +24,17 @@ from servebench.load.jobs import Counts
 from servebench.load.share import worker_spools
 from servebench.load.spool import read_spool
 from servebench.measure.derive import record
+from servebench.redact import known_secrets, redact_text, without_known
 from servebench.report.console import Display
 from servebench.workload.dressing import dressed
+
+SILENCE_MARGIN_S = 30.0
+"""How long beyond `load.timeout_s` an engine may send nothing to anybody: by then every request that it had is over."""
+
+ANSWER_BYTES_BASE = 4 << 20
+ANSWER_BYTES_PER_TOKEN = 4096
+"""An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. A server without
+end must be cut off before the answers of all streams together fill the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +136,25 @@ def with_holes(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, s
     return bytes(plain), tuple(holes)
 
 
+def answer_bytes_max(requests: Sequence[Request]) -> int:
+    """How many bytes the answer to any of these may have: what each token may cost, and room for what comes beside."""
+    return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
+
+
 class Watcher:
     """Looks after a phase while it runs: shows progress, and stops it when the engine is gone."""
 
     def __init__(
-        self, display: Display, running: RunningEngine, label: str, planned: int, duration_s: float | None
+        self,
+        display: Display,
+        running: RunningEngine,
+        label: str,
+        planned: int,
+        duration_s: float | None,
+        *,
+        patience_s: float,
     ) -> None:
+        """`patience_s` is how long an engine that was asked may send nothing at all."""
         self._display = display
         self._running = running
         self._label = label
@@ -141,6 +163,10 @@ class Watcher:
         self._began = self._last = time.monotonic()
         self._reads = 0
         self._rate = 0.0
+        self._patience_s = patience_s
+        self._seen = Counts()
+        self._heard = self._began
+        self.silent_s = 0.0
 
     def __call__(self, counts: Counts) -> str | None:
         """Called about ten times a second."""
@@ -162,8 +188,20 @@ class Watcher:
             in_flight=counts.in_flight,
             rate=self._rate or (counts.reads / spent if spent else 0.0),
             left_s=left_s,
+            silent_s=self.silent_s,
         )
-        return "engine_died" if self._running.died() else None
+        if self._running.died():
+            return "engine_died"
+        return "no_progress" if self._silence(counts, now) > self._patience_s else None
+
+    def _silence(self, counts: Counts, now: float) -> float:
+        """For how long nothing came though something was asked. A pause that the plan makes is none."""
+        seen, self._seen = self._seen, counts
+        asked = counts.in_flight or counts.failed > seen.failed
+        if counts.reads > seen.reads or counts.completed > seen.completed or not asked:
+            self._heard = now
+        self.silent_s = now - self._heard
+        return self.silent_s
 
 
 def drive_phase(
@@ -190,7 +228,22 @@ def drive_phase(
 
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     """The records of what the spools of a phase hold. Raises StoreError when one is none."""
-    return [facts.record(exchange) for spool in spools for exchange in read_spool(spool)]
+    secrets = known_secrets()
+    return [_clean(facts.record(exchange), secrets) for spool in spools for exchange in read_spool(spool)]
+
+
+def _clean(record: Record, secrets: Sequence[str]) -> Record:
+    """Without the keys that a server repeated: in its errors whatever looks like one, in its answers those we know."""
+    error = None if record.error is None else redact_text(record.error, secrets)
+    told = record.text + record.reasoning
+    if error == record.error and not any(secret in told for secret in secrets):
+        return record
+    return replace(
+        record,
+        error=error,
+        text=without_known(record.text, secrets),
+        reasoning=without_known(record.reasoning, secrets),
+    )
 
 
 def discard_spools(spools: Sequence[Path]) -> None:

@@ -5,6 +5,7 @@ It knows the order of the rooms and nothing of how they do their work.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,7 @@ from servebench.contracts.telemetry import Reading, Subject
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
+from servebench.grading import Chosen, Grading, grade, grade_load, missing, stored_summaries
 from servebench.keeper import EngineKeeper, Lease
 from servebench.ledger import Entry, entry, faults
 from servebench.load.drive import ray_nodes
@@ -28,14 +30,31 @@ from servebench.load.plan import Level, attempt_name, point_plan, replayed, sche
 from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import LevelSource, level_source
 from servebench.measure.derive import count_missing
+from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
+from servebench.phase import (
+    SILENCE_MARGIN_S,
+    PhaseFacts,
+    Watcher,
+    answer_bytes_max,
+    discard_spools,
+    drive_phase,
+    planned_requests,
+    records_of,
+    target_of,
+)
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
-from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
+from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
+
+BROKEN = ("refused", "reset", "truncated")
+"""Outcomes of the last request of a point whose engine may have died."""
+
+DEATH_NEWS_S = 5.0
+POLL_S = 0.05
 
 ANSWER_READER = "servebench.measure.derive:spoken"
 """What gives the load the text of an answer that belongs into the next prompt."""
@@ -60,6 +79,8 @@ class RunRequest:
     """How often a level was tried before, by its name; another attempt has other prompts and a name of its own."""
     floor: ClientFloor | None = None
     """How exact the client is on this machine, where it was measured."""
+    quality: Chosen = field(default_factory=Chosen)
+    """The scorers to ask after the load; none where quality was not asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +145,7 @@ def execute(asked: RunRequest) -> Executed:
         _drive(asked, source, writer, progress)
         if points and not any(point.row["requests_ok"] for point in points):
             raise LoadError(_all_failed(points))
+        _judge(asked, progress)
     except (KeyboardInterrupt, Interrupted):
         status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
     except ServebenchError as problem:
@@ -148,6 +170,7 @@ def execute(asked: RunRequest) -> Executed:
         failure=failure,
         points=tuple(points),
         search=answer.as_dict() if answer is not None else None,
+        quality=stored_summaries(asked.folder),
     )
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
@@ -173,7 +196,19 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
             progress.telemetry = _telemetry(asked, progress.lease)
             bench = _bench(asked, progress.lease, writer, progress, progress.telemetry)
         name = attempt_name(level.point, asked.attempts.get(level.point, 0))
-        point, stopped = _measure(bench, replace(level, point=name))
+        measured = replace(level, point=name)
+        point, stopped, requests, records = _measure(bench, measured)
+        if stopped is None:
+            grade_load(
+                asked.quality,
+                measured,
+                requests,
+                records,
+                settings=bench.settings,
+                run_id=asked.run_id,
+                folder=asked.folder,
+                display=asked.display,
+            )
         progress.points.append(point)
         source.tell(level, point)
         write_points(asked.folder, progress.points)
@@ -186,6 +221,36 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
         # a dead worker is a failed point, a dead engine a failed run
         if stopped == "engine_died" or bench.running.died():
             raise EngineError(bench.running.died() or "the engine died under load", kind="died")
+        if stopped == "no_progress":
+            patience_s = asked.job.settings.load.timeout_s + SILENCE_MARGIN_S
+            raise EngineError(
+                f"the engine lives and sent nothing for {patience_s:g} s (load.timeout_s and {SILENCE_MARGIN_S:g} s more), "
+                "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
+                kind="silent",
+            )
+
+
+def _judge(asked: RunRequest, progress: _Progress) -> None:
+    """Put the questions that were not asked yet to the engine, started anew where only they are left.
+
+    Raises ServebenchError, KeyboardInterrupt.
+    """
+    settings = asked.job.settings
+    if not missing(settings.quality, asked.quality, asked.folder):
+        return
+    if progress.lease is None:
+        progress.lease = asked.keeper.acquire(settings, log_path=asked.folder.engine_log)
+    grade(
+        Grading(
+            settings=settings,
+            run_id=asked.run_id,
+            folder=asked.folder,
+            display=asked.display,
+            engine=progress.lease.engine,
+            running=progress.lease.running,
+            chosen=asked.quality,
+        )
+    )
 
 
 def _all_failed(points: Sequence[Point]) -> str:
@@ -223,8 +288,9 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, progress: _Pro
     )
 
 
-def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
-    """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was."""
+def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[Request], Sequence[Record]]:
+    """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was, and gives
+    what was asked and answered."""
     name = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
     name = ("trace" if level.trace else name) + (f" repeat {level.repeat}" if bench.settings.load.repeats > 1 else "")
     rate_req_s = None
@@ -232,7 +298,7 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
         requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
         report, _ = _phase(bench, level, requests, warmup=True, label=f"{name}: warm-up")
         if report.stopped:
-            return _point(bench, level, [], [], report, planned=0, readings=(), cache="as_is"), report.stopped
+            return _point(bench, level, [], [], report, planned=0, readings=(), cache="as_is"), report.stopped, [], []
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
     requests = _requests(bench, supply(level, rate_req_s), level.point)
     if level.trace and level.times_s is None:
@@ -240,13 +306,29 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
     cache = _prepare_cache(bench)
     with bench.telemetry.sampler() as sampler:
         report, records = _phase(bench, level, requests, warmup=False, label=name)
+        if report.stopped is None and _engine_is_gone(bench.running, records):
+            report = replace(report, stopped="engine_died")
     readings = sampler.readings()
     bench.telemetry.count(sampler)
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
     counted = level.requests is not None or level.open_loop
     planned = report.planned if counted else report.sent
     point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)
-    return point, report.stopped
+    return point, report.stopped, requests, records
+
+
+def _engine_is_gone(running: RunningEngine, records: Sequence[Record]) -> bool:
+    """Whether the engine died in a phase that came to its end all the same: where nobody listens, requests fail faster
+    than the news of its death comes, which waits until its descendants are gone too."""
+    last = max(records, key=lambda record: record.ended_ns, default=None)
+    if last is None or last.outcome not in BROKEN:
+        return False
+    deadline = time.monotonic() + DEATH_NEWS_S
+    while not running.died():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _replay(bench: _Bench, level: Level, requests: Sequence[Request]) -> tuple[Level, Sequence[Request]]:
@@ -295,9 +377,11 @@ def _phase(
     planned = planned_requests(bench.engine, bench.running, settings, requests)
     if not warmup:
         planned = scheduled(level, settings.load, planned, settings.workload.seed)
-    plan = point_plan(level, settings.load, planned, warmup=warmup)
-    if any(request.holes for request in planned):
-        plan = replace(plan, reader=ANSWER_READER)
+    plan = replace(
+        point_plan(level, settings.load, planned, warmup=warmup),
+        answer_bytes_max=answer_bytes_max(requests),
+        reader=ANSWER_READER if any(request.holes for request in planned) else None,
+    )
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,
@@ -307,7 +391,14 @@ def _phase(
         repeat=level.repeat,
         planned={r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests},
     )
-    watch = Watcher(bench.display, bench.running, label, len(planned), plan.duration_s)
+    watch = Watcher(
+        bench.display,
+        bench.running,
+        label,
+        len(planned),
+        plan.duration_s,
+        patience_s=plan.timeout_s + SILENCE_MARGIN_S,
+    )
     spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
     in_flight = min(plan.concurrency, max(1, len(planned)))
     nodes = bench.nodes[:in_flight]
@@ -355,6 +446,9 @@ def _point(
     row |= content_columns(requests, records, bench.tokenizer, row)
     row["cache_state"] = cache
     _add_telemetry(row, readings)
+    row["server_excess_requests_mean"], row["cancelled_freed"] = excess_and_freed(
+        records, held_requests(readings), row["window_start_ns"], row["window_end_ns"]
+    )
     found = doubts(
         row,
         records,

@@ -18,11 +18,13 @@ from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
-from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, StoreError
+from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, QualityError, StoreError
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
+from servebench.grading import choose
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
 from servebench.load.traces import trace_faults
+from servebench.redact import remember_config, secret_name
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.resume import Earlier, remaining, tell
@@ -57,6 +59,7 @@ EXIT_CODES = {
     "preflight": PreflightError.exit_code,
     "load": LoadError.exit_code,
     "store": StoreError.exit_code,
+    "quality": QualityError.exit_code,
 }
 """By a run's `failure`; every other failure is the engine's."""
 
@@ -135,12 +138,29 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
         elif launcher.asks_engine == "settings":
             faults += engine.refused(context)
         faults += launcher.check(engine, context, settings.launch)
+        if launcher.asks_engine != "nothing" and settings.launch.name != "emulated":
+            faults += in_process_list(settings)
         if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
             faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
         faults += trace_faults(settings.load)
+    for own in {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs}.values():
+        try:
+            choose(own, registry, cache_folder())
+        except ConfigError as error:
+            faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def in_process_list(settings: RunSettings) -> list[str]:
+    """A line for each flag of the engine that holds a secret: a command line is there for all on the machine to read."""
+    return [
+        f"engine.extra_args.{name}: all users of this machine would see it in the process list; "
+        "give it to the engine as a variable, with engine.env.NAME=..., or not at all: servebench talks to it on loopback"
+        for name, value in settings.engine.extra_args.items()
+        if secret_name(name.strip("-")) and value not in (None, "", True, False)
+    ]
 
 
 @dataclass(frozen=True)
@@ -233,6 +253,8 @@ def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: boo
 def _work(folder: StudyFolder, state: StudyState, tasks: Sequence[_Task], registry: Registry) -> int:
     """Do the tasks one after another, whatever happens to one of them."""
     jobs = [task.job for task in tasks]
+    for job in jobs:
+        remember_config(job.resolved)
     with interrupts(), Display() as display:
         keeper = EngineKeeper(registry, display, cache_folder())
         study = _Study(folder, state, display, keeper, registry, capture_machine(), [])
@@ -297,6 +319,9 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
     # a run that is killed has its config and machine on disk all the same
     _write_manifest(study, job, folder, starting_facts(state))
     study.display.begin(prefix + title)
+    chosen = choose(job.settings, study.registry, cache_folder())
+    for reason in chosen.left_out:
+        study.display.say(f"quality: left out: {reason}")
     asked = RunRequest(
         job=job,
         run_id=state.run_id,
@@ -308,6 +333,7 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
         done=task.earlier.points,
         attempts=task.earlier.attempts,
         gpus=tuple(str(gpu["name"]) for gpu in study.machine["gpus"]),
+        quality=chosen,
         floor=study.floor if job.settings.load.self_check != "never" else None,
     )
     done = execute(asked)
@@ -320,6 +346,7 @@ def _run_one(study: _Study, task: _Task, following: RunSettings | None, prefix: 
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
         "ledger": list(done.ledger),
+        **({"quality_left_out": list(chosen.left_out)} if chosen.left_out else {}),
         **({"telemetry": done.telemetry} if done.telemetry is not None else {}),
     }
     _write_manifest(study, job, folder, more)

@@ -72,7 +72,9 @@ FAULTS = [
     (load(warmup_s=5.0), "load.warmup_s=5 needs load.duration_s"),
     (load(warmup_s=60.0, duration_s=60.0), "load.warmup_s=60 leaves nothing of load.duration_s=60"),
     (load(max_concurrency=4), "load.max_concurrency=4 bounds open-loop levels only"),
-    ({"quality": QualitySettings(name="mmlu")}, "quality=mmlu: grading answers is not available yet"),
+    ({"quality": QualitySettings(name="mmlu", concurrency=())}, "quality.concurrency: the list is empty"),
+    ({"quality": QualitySettings(name="mmlu", concurrency=(4, 4))}, "quality.concurrency: 4 is there more than once"),
+    ({"quality": QualitySettings(name="all", path="x.jsonl")}, "quality.path=x.jsonl is the data of one scorer"),
     (length(kind="fixed"), "workload.input_tokens: kind fixed needs mean"),
     (length(kind="uniform", min=1), "workload.input_tokens: kind uniform needs max"),
     (length(kind="uniform", min=5, max=2), "workload.input_tokens: min 5 is larger than max 2"),
@@ -149,7 +151,9 @@ def test_an_endpoint_cannot_be_launched(launch: LaunchSettings, launchable: bool
 
 def test_all_combinations_are_told_at_once() -> None:
     """One fault does not hide another."""
-    settings = replace(GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu"))
+    settings = replace(
+        GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu", concurrency=())
+    )
     assert len(combination_faults(settings)) == 3
 
 

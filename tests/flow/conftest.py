@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -25,6 +26,9 @@ class Behaviour:
     key: str | None = None
     fail_every: int = 0
     usage: bool = True
+    say: Callable[[str], str] | None = None
+    """What is answered, at once, to a prompt that is not to be streamed."""
+    repeat_key: bool = False
     slots: threading.Semaphore | None = None
     seen: list[dict[str, Any]] = field(default_factory=list)
 
@@ -63,7 +67,15 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = self.behaviour
         behaviour.seen.append(body)
         if behaviour.fail_every and len(behaviour.seen) % behaviour.fail_every == 0:
-            self._json(503, {"error": {"message": "overloaded"}})
+            said = f" for {self.headers.get('Authorization')}" if behaviour.repeat_key else ""
+            self._json(503, {"error": {"message": f"overloaded{said}"}})
+            return
+        if behaviour.say is not None and not body.get("stream"):
+            said = behaviour.say(body["messages"][-1]["content"])
+            message = {"role": "assistant", "content": said}
+            usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            self._json(200, {"choices": [choice], "usage": usage})
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -80,6 +92,8 @@ class Handler(BaseHTTPRequestHandler):
         tokens = body["max_tokens"]
         time.sleep(behaviour.ttft_s)
         for start in range(0, tokens, behaviour.tokens_per_event):
+            if behaviour.repeat_key:
+                self._event({"choices": [{"index": 0, "delta": {"content": f"your key is {behaviour.key}"}}]})
             words = " word" * min(behaviour.tokens_per_event, tokens - start)
             self._event({"choices": [{"index": 0, "delta": {"content": words}, "finish_reason": None}]})
             time.sleep(behaviour.gap_s)

@@ -145,6 +145,11 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
         {"lateness_ms_p99": 5.1, "ttft_ms_p50": None}, None, None, Code.CLIENT_BOUND, False, ["5.1 ms late"],
     ),
     "client busy": ({"client_cpu_share": 0.91}, None, None, Code.CLIENT_BOUND, False, ["91 % of a core"]),
+    "queues": ({"receive_queue_bytes_max": 70_000}, None, None, Code.CLIENT_BOUND, False, ["70000 bytes"]),
+    "not freed": (
+        {"cancelled_freed": False, "server_excess_requests_mean": 7.25}, None, None,
+        Code.CANCELLED_NOT_FREED, False, ["7.25 requests more"],
+    ),
     "loop late": ({"loop_lag_ms_p99": 5.5, "stamp_source": "user"}, None, None, Code.CLIENT_BOUND, False, ["woke 5.5 ms late"]),
     "clock stepped": (
         {}, None, report(clock_step_ns=-2_500_000), Code.CLOCK_STEPPED, True, ["-2.5 ms"],

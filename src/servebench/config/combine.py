@@ -172,7 +172,14 @@ def _not_yet(load: LoadSettings) -> list[str]:
 def _quality(quality: QualitySettings) -> list[str]:
     if quality.name == "none":
         return []
-    return [f"quality={quality.name}: grading answers is not available yet in this version; use quality=none"]
+    faults = []
+    if not quality.concurrency:
+        faults.append("quality.concurrency: the list is empty; give one or more, such as quality.concurrency=[8]")
+    twice = [str(level) for level, times in Counter(quality.concurrency).items() if times > 1]
+    faults += [f"quality.concurrency: {level} is there more than once; name each once" for level in twice]
+    if quality.name == "all" and quality.path is not None:
+        faults.append(f"quality.path={quality.path} is the data of one scorer; name it, as in quality=mmlu")
+    return faults
 
 
 def _lengths(workload: WorkloadSettings) -> list[str]:

@@ -15,6 +15,9 @@ before it did. `cancelled`: we stopped first. `too_large`: more bytes than any a
 `abandoned`: we closed on purpose, as a user who goes away. `session_ended`: it was never sent, for an answer that its
 prompt needs failed."""
 
+ANSWER_BYTES_MAX = 64 << 20
+"""The most that one request may be answered with, where it is not known how long the answer was asked to be."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -72,6 +75,8 @@ class PointPlan:
     reader: str | None = None
     """`module:function` that gives the text for holes: called with the reads of an HTTP response (a list of bytes), and
     with `whole=False` for one from which the client went away. Raises ValueError with the reason why there is none."""
+    answer_bytes_max: int = ANSWER_BYTES_MAX
+    """A server that answers one request with more is cut off."""
 
 
 @dataclass(slots=True)
@@ -100,7 +105,8 @@ class PhaseReport:
     """What the client knows of itself after a phase. CPU in seconds of the worker processes, over `elapsed_s`.
 
     `loop_lag_ms_p99` is how late the loop came back from its naps; `clock_step_ns` how far the wall clock was stepped.
-    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, `worker_died` (`error` says how), or null.
+    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, `worker_died` (`error` says how),
+    `no_progress` (nothing came from the engine any more), or null.
     """
 
     started_ns: int
@@ -116,6 +122,10 @@ class PhaseReport:
     stopped: str | None = None
     error: str | None = None
     connections_opened: int = 0
+    connections_failed: int = 0
+    """Connections that were refused, or not there in time, whether a request waited for one or not."""
+    receive_queue_bytes_max: int = 0
+    """The most bytes that waited in the kernel for one stream after the loop had taken what it could."""
     workers: int = 1
     clock_offset_ms: float | None = None
     """How far the clock of a worker on another machine was ahead of ours; its stamps are told in our time. Of several

@@ -113,6 +113,8 @@ class Workload:
 
     name: ClassVar[str]
     settings_type: ClassVar[type[WorkloadSettings]] = WorkloadSettings
+    reference_keys: ClassVar[tuple[str, ...] | None] = None
+    """What `Request.reference` can have, for scorers that grade the load's answers; null when that is not known."""
 
     def __init__(self, settings: WorkloadSettings) -> None:
         """Keep the settings; read no data yet. `check` and `requests` do."""

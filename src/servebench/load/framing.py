@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
+import re
+
 HEADER_BYTES_MAX = 65_536
 LINE_BYTES_MAX = 4_096
+INTERIM_MAX = 100
+"""Interim responses (1xx) before one answer: a server sends one or two, and one without end would keep us busy."""
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: .*)?", re.DOTALL)
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
+
+
+class _SizeLines(dict[int, bytes]):
+    """How a read of so many bytes begins when it is exactly one chunk: its size line, as most servers write it."""
+
+    def __missing__(self, size: int) -> bytes:
+        line = NO_LINE
+        for digits in range(1, 9):
+            length = size - digits - 4
+            if length > 0 and len(written := b"%x" % length) == digits:
+                line = written + b"\r\n"
+                break
+        self[size] = line
+        return line
+
+
+NO_LINE = b"\n"
+"""No chunk has this many bytes with its framing, so none begins like this."""
+
+SIZE_LINES = _SizeLines()
 
 
 class FramingError(Exception):
@@ -16,7 +44,7 @@ class Framing:
     It is right however the bytes are cut.
     """
 
-    __slots__ = ("close", "header", "remaining", "state")
+    __slots__ = ("between", "close", "header", "interim", "remaining", "state")
 
     HEADERS, LENGTH, UNTIL_CLOSE, CHUNK_SIZE, CHUNK_DATA, TRAILER, DONE = range(7)
 
@@ -28,7 +56,9 @@ class Framing:
         self.state = self.HEADERS
         self.header = b""
         self.remaining = 0
+        self.interim = 0
         self.close = False
+        self.between = False
 
     def feed(self, data: bytes) -> bool:
         """Take bytes; True when the response is complete with them. Raises FramingError.
@@ -36,17 +66,12 @@ class Framing:
         After True, `close` says whether the connection must not be used again (asked by the server, or because bytes
         followed that nobody asked for).
         """
-        if self.state == self.CHUNK_SIZE and not self.header:
-            # the usual read is exactly one chunk: an SSE event
-            end = data.find(b"\r\n", 0, 10)
-            if end > 0:
-                try:
-                    length = int(data[:end], 16)
-                except ValueError:
-                    length = 0
-                if length and end + length + 4 == len(data):
-                    return False
-        return self._follow(data)
+        # the usual read is exactly one chunk: an SSE event
+        if self.between and data.startswith(SIZE_LINES[len(data)]) and data.endswith(b"\r\n"):
+            return False
+        done = self._follow(data)
+        self.between = self.state == self.CHUNK_SIZE and not self.header
+        return done
 
     def _follow(self, data: bytes) -> bool:
         position, size = 0, len(data)
@@ -90,25 +115,28 @@ class Framing:
 
     def _start_body(self, header: bytes) -> None:
         lines = header.split(b"\r\n")
-        parts = lines[0].split(None, 2)
-        if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
+        first = _STATUS_LINE.fullmatch(lines[0])
+        if first is None:
             raise FramingError("the answer is not HTTP/1.1")
-        status = int(parts[1])
-        if 100 <= status < 200:
+        status = int(first[2])
+        if status < 200:
+            self.interim += 1
+            if self.interim > INTERIM_MAX:
+                raise FramingError(f"the answer has more than {INTERIM_MAX} interim responses before it")
             return
         fields = {}
         for line in lines[1:]:
             name, _, value = line.partition(b":")
             fields[name.strip().lower()] = value.strip().lower()
         connection = fields.get(b"connection", b"")
-        self.close = b"close" in connection or (parts[0] == b"HTTP/1.0" and b"keep-alive" not in connection)
+        self.close = b"close" in connection or (first[1] == b"0" and b"keep-alive" not in connection)
         if b"chunked" in fields.get(b"transfer-encoding", b""):
             self.state = self.CHUNK_SIZE
         elif status in (204, 304):
             self.state = self.DONE
         elif b"content-length" in fields:
             length = fields[b"content-length"]
-            if not length.isdigit():
+            if _LENGTH.fullmatch(length) is None:
                 raise FramingError("the answer has a content-length that is no number")
             self.remaining = int(length)
             self.state = self.LENGTH
@@ -130,12 +158,10 @@ class Framing:
             if not line:
                 self.state = self.DONE
             return end + 1
-        try:
-            size = int(line.partition(b";")[0].strip(), 16)
-        except ValueError:
-            raise FramingError("a chunk's size is no number") from None
-        if size < 0:
-            raise FramingError("a chunk's size is negative")
+        digits = line.partition(b";")[0].strip()
+        if _SIZE.fullmatch(digits) is None:
+            raise FramingError("a chunk's size is no number")
+        size = int(digits, 16)
         if size:
             self.remaining = size + 2
             self.state = self.CHUNK_DATA

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+from servebench.contracts.exchange import ANSWER_BYTES_MAX, PlannedRequest, PointPlan, Target
 
 GO = b"g"
 STOP = b"s"
@@ -79,6 +79,7 @@ class Job:
     stream_starts_s: Sequence[float] | None = None
     reader: str | None = None
     connect_burst: int = CONNECT_BURST
+    answer_bytes_max: int = ANSWER_BYTES_MAX
 
 
 def _length_line(length: int) -> bytes:
@@ -131,6 +132,7 @@ def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> b
         "connections": plan.connections,
         "stream_starts_s": plan.stream_starts_s,
         "reader": plan.reader,
+        "answer_bytes_max": plan.answer_bytes_max,
         "requests": [
             [
                 *(getattr(request, name) for name in _FACTS),
@@ -194,12 +196,16 @@ def summed(counts: Iterable[Counts]) -> Counts:
 
 
 class Progress:
-    """Five counters in a shared page: the worker writes, the coordinator reads. A torn read is off by one update."""
+    """Five counters in a shared page: the worker writes, the coordinator reads. A torn read is off by one update.
 
-    _FORMAT = struct.Struct("<qqqqq")
+    A sixth counts the updates: a worker that hangs, or was stopped, makes none.
+    """
+
+    _FORMAT = struct.Struct("<qqqqqq")
 
     def __init__(self, page: mmap.mmap) -> None:
         self._page = page
+        self._written = 0
 
     @classmethod
     def create(cls, path: Path) -> Progress:
@@ -218,11 +224,16 @@ class Progress:
 
     def write(self, *, sent: int, completed: int, failed: int, in_flight: int, reads: int) -> None:
         """Publish the counters."""
-        self._FORMAT.pack_into(self._page, 0, sent, completed, failed, in_flight, reads)
+        self._written += 1
+        self._FORMAT.pack_into(self._page, 0, sent, completed, failed, in_flight, reads, self._written)
 
     def read(self) -> Counts:
         """The counters as last published."""
-        return Counts(*self._FORMAT.unpack_from(self._page, 0))
+        return Counts(*self._FORMAT.unpack_from(self._page, 0)[:5])
+
+    def updates(self) -> int:
+        """How often the counters were published."""
+        return int(self._FORMAT.unpack_from(self._page, 0)[5])
 
     def __enter__(self) -> Progress:
         return self

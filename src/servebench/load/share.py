@@ -114,6 +114,8 @@ def together(reports: Sequence[PhaseReport]) -> PhaseReport:
         stopped=next((report.stopped for report in reports if report.stopped), None),
         error=next((report.error for report in reports if report.error), None),
         connections_opened=sum(report.connections_opened for report in reports),
+        connections_failed=sum(report.connections_failed for report in reports),
+        receive_queue_bytes_max=max(report.receive_queue_bytes_max for report in reports),
         nap_ms=max(report.nap_ms for report in reports),
         workers=sum(report.workers for report in reports),
         clock_offset_ms=max((o for o in offsets if o is not None), key=abs, default=None),

@@ -19,7 +19,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from fcntl import ioctl
 from heapq import heappop, heappush
+from itertools import islice
+from termios import FIONREAD
 from typing import BinaryIO
 
 import orjson
@@ -41,8 +44,8 @@ event costs nothing worth saving, and a request that ended is followed at once b
 
 HOUSEKEEPING_S = 0.02
 FLUSH_BYTES = 1 << 18
-ANSWER_BYTES_MAX = 256 << 20
-"""No answer to one request is this long; a server that sends more is cut off."""
+QUEUES_LOOKED_AT = 16
+NO_BYTES = bytes(4)
 
 STALE_MIN = 3
 PRIORITY = -10
@@ -74,8 +77,10 @@ class Phase:
         self.free_since_ns: deque[int] = deque()
         self.ended_some = False
         self.stopped: str | None = None
-        self.sent = self.completed = self.failed = self.reads = self.opened = 0
+        self.sent = self.completed = self.failed = self.reads = self.opened = self.refused = 0
+        self.queue_bytes_max = 0
         self.user_stamps = False
+        self.answer_bytes_max = job.answer_bytes_max
         self.lags = LagHistogram()
         self.scheduled: dict[int, int] = {}
         self.joining: deque[float] = deque(job.stream_starts_s or ())
@@ -233,7 +238,7 @@ class Phase:
                 continue
             if connection.outgoing and mask & select.EPOLLOUT:
                 self._flush_request(connection)
-            if not mask & ~select.EPOLLOUT:
+            if mask == select.EPOLLOUT:
                 continue
             try:
                 got = connection.read()
@@ -252,8 +257,8 @@ class Phase:
                     connection.kept.append(data)
                 if connection.framing.feed(data):
                     self._complete(connection)
-                elif connection.received > ANSWER_BYTES_MAX:
-                    self._fail(connection, "too_large", f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+                elif connection.received > self.answer_bytes_max:
+                    self._fail(connection, "too_large", f"the answer is longer than {self.answer_bytes_max} bytes")
                 if kind != DATA:
                     self.user_stamps = True
             except WireFailure as failure:
@@ -304,6 +309,7 @@ class Phase:
 
     def _connect_failed(self, failure: WireFailure) -> None:
         """A request that waits for a connection fails with it; a pool that is only being filled does not care."""
+        self.refused += 1
         if self.backlog:
             index = self.backlog.popleft()
             now_ns = time.time_ns()
@@ -499,6 +505,8 @@ class Phase:
         index = connection.index
         if not connection.fresh and not connection.received and failure.outcome in ("closed", "reset"):
             self.closed_after_use += 1
+            # its timeout and its user's patience are of the connection on which it is sent again
+            connection.index = -1
             self.active.pop(connection.sock.fileno(), None)
             self._close(connection)
             self.sent -= 1
@@ -557,10 +565,18 @@ class Phase:
                 self._close(connection)
                 self._connect_failed(WireFailure("refused", f"no connection within {self.job.connect_timeout_s:g} s"))
         self._keep_spares()
+        self._look_at_queues()
         self._tell_progress()
         if self.reader is not None:
             with contextlib.suppress(OSError):
                 self.reader.flush()
+
+    def _look_at_queues(self) -> None:
+        """What the kernel still holds for some streams now that the loop has taken what it could."""
+        for fd in islice(self.active, QUEUES_LOOKED_AT):
+            with contextlib.suppress(OSError):
+                waiting = int.from_bytes(ioctl(fd, FIONREAD, NO_BYTES), sys.byteorder)
+                self.queue_bytes_max = max(self.queue_bytes_max, waiting)
 
     def _keep_spares(self) -> None:
         """An open loop does not know how many streams it will need: some are always open, ahead of the request."""
@@ -649,6 +665,8 @@ def _drive(phase: Phase) -> dict[str, object]:
         "stamp_source": "user" if phase.user_stamps else "kernel",
         "stopped": phase.stopped,
         "connections_opened": phase.opened,
+        "connections_failed": phase.refused,
+        "receive_queue_bytes_max": phase.queue_bytes_max,
         "nap_ms": 1000 * phase.nap_s,
     }
 

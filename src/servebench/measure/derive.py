@@ -25,7 +25,7 @@ from itertools import pairwise
 
 from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.results import Outcome, Record
-from servebench.measure import answer, http
+from servebench.measure import answer, http, stream
 from servebench.units import NS_PER_MS
 
 _SAME: dict[WireOutcome, Outcome] = {
@@ -57,8 +57,7 @@ def record(
 
     A request that failed keeps the events that it had. A status that is neither 2xx nor interim is an `http_error`.
     """
-    message = http.decode(exchange.reads)
-    scan = answer.read(message)
+    message, scan = stream.read(exchange.reads)
     outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, asked_output_tokens)
     output_tokens, counted_by = scan.count()
     event_ns = scan.event_ns
@@ -102,8 +101,7 @@ def spoken(reads: Sequence[bytes], *, whole: bool = True) -> str:
 
     Raises ValueError with the reason when a record of it would be a failed request.
     """
-    message = http.decode([(0, data) for data in reads])
-    scan = answer.read(message)
+    message, scan = stream.read([(0, data) for data in reads])
     if whole:
         outcome, why = _outcome("complete", None, message, scan, None)
         if outcome != "ok":

@@ -84,6 +84,7 @@ COLUMNS = (
     *("slo_requests", "slo_good", "kept_up"),
     *("client_error_ms_ttft", "client_error_ms_itl", "clock_offset_ms", "clock_offset_error_ms"),
     *("throughput_trend", "throughput_trend_p", "ttft_trend", "ttft_trend_p"),
+    *("connections_failed", "receive_queue_bytes_max", "server_excess_requests_mean", "cancelled_freed"),
 )
 """The columns of a point's row, in order; verdict and doubts are added where the row is stored."""
 
@@ -380,6 +381,8 @@ def _client(
     return {
         "lateness_ms_p99": _statistics("late", _floats(late)).get("late_p99"),
         "client_cpu_share": _rate(report.cpu_s / context.workers, report.elapsed_s),
+        "connections_failed": report.connections_failed,
+        "receive_queue_bytes_max": report.receive_queue_bytes_max,
         "loop_lag_ms_p99": report.loop_lag_ms_p99,
         "clock_offset_ms": report.clock_offset_ms,
         "clock_offset_error_ms": report.clock_offset_error_ms,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.contracts.results import Doubt, Point, QualitySummary, RunOutcome
+from servebench.redact import redact_text
 from servebench.report.content import content_lines
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 
@@ -28,6 +30,9 @@ VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
 
 
 PIPED_WIDTH = 160
+STILL_S = 5.0
+STILL_FACTOR = 4.0
+"""What is waited for is told after so long, and again each time that it has taken so many times longer."""
 
 
 def _console(file: TextIO) -> Console:
@@ -49,8 +54,14 @@ class Display:
         self._title = ""
         self._status = ""
         self._began = time.monotonic()
+        self._waiting: tuple[str, float] | None = None
+        self._over = threading.Event()
+        self._teller: threading.Thread | None = None
 
     def __enter__(self) -> Display:
+        if self._teller is None:
+            self._teller = threading.Thread(target=self._tell_waits, name="waits", daemon=True)
+            self._teller.start()
         if self.lively:
             self._live = Live(console=self.err, refresh_per_second=4, transient=True, get_renderable=self._render)
             self._live.start()
@@ -59,6 +70,8 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
+        self._waiting = None
         self._pause()
 
     def begin(self, title: str) -> None:
@@ -69,18 +82,52 @@ class Display:
     def say(self, text: str) -> None:
         """Something happened that stays on screen."""
         if not self.quiet:
-            self.err.print(Text(text))
+            self.err.print(Text(redact_text(text)))
 
     def status(self, text: str) -> None:
-        """What is being waited for, by name. Shown in the live line only."""
-        self._status = text
+        """What is being waited for, by name. Shown in the live line; without one, in a line of its own when it takes long."""
+        self._wait_for(text)
+
+    def _wait_for(self, text: str) -> None:
+        if self._waiting is None or self._waiting[0] != text:
+            self._waiting = (text, time.monotonic())
+            self._status = text
+
+    def _tell_waits(self) -> None:
+        """Say what is waited for after 5 s, 20 s, 80 s and so on."""
+        told: tuple[tuple[str, float], float] | None = None
+        while not self._over.wait(1.0):
+            waiting = self._waiting
+            if waiting is None or not waiting[0]:
+                continue
+            spent_s = time.monotonic() - waiting[1]
+            due_s = STILL_S if told is None or told[0] is not waiting else told[1]
+            if spent_s >= due_s:
+                told = (waiting, due_s * STILL_FACTOR)
+                self._status = f"{waiting[0]} (for {seconds(spent_s)})"
+                if not self.lively:
+                    self.say(f"  waiting: {self._status}")
 
     def progress(
-        self, *, label: str, done: int, planned: int, failed: int, in_flight: int, rate: float, left_s: float | None
+        self,
+        *,
+        label: str,
+        done: int,
+        planned: int,
+        failed: int,
+        in_flight: int,
+        rate: float,
+        left_s: float | None,
+        silent_s: float = 0.0,
     ) -> None:
-        """How far a phase is. `rate` is stream reads a second, close to tokens a second while the load runs."""
+        """How far a phase is. `rate` is stream reads a second, close to tokens a second while the load runs; `silent_s`
+        is how long the engine has sent nothing though it was asked."""
+        if silent_s > STILL_S:
+            self._wait_for(f"{label}: {in_flight} answers, of which nothing comes")
+            return
         left = f" · {seconds(left_s)} left" if left_s is not None else ""
         wrong = f" · {failed} failed" if failed else ""
+        self._waiting = None
         self._status = (
             f"{label} · {done}/{planned} requests · {in_flight} in flight · {number(rate)} events/s{wrong}{left}"
         )
@@ -91,10 +138,14 @@ class Display:
         if not self.lively:
             self.say("  " + point_line(point))
 
+    def quality(self, summary: QualitySummary) -> None:
+        """A benchmark was graded."""
+        self.say("  " + quality_line(summary))
+
     def finish(self, outcome: RunOutcome, title: str) -> None:
         """A run is over: its table and doubts, on standard output."""
         self._pause()
-        self._status = ""
+        self._status, self._waiting = "", None
         self._points = []
         if outcome.points:
             self.out.print(points_table(outcome.points, title))
@@ -104,11 +155,13 @@ class Display:
                 self.out.print(line)
             for line in search_lines(outcome.search):
                 self.out.print(line)
+        for line in quality_lines(outcome.quality):
+            self.out.print(line, markup=False)
         self._resume()
 
     def problem(self, text: str) -> None:
         """Something went wrong: told even when quiet."""
-        self.err.print(Text(f"servebench: {text}", style="red"))
+        self.err.print(Text(f"servebench: {redact_text(text)}", style="red"))
 
     def study(self, outcomes: Sequence[tuple[str, RunOutcome]]) -> None:
         """The runs of a study side by side, on standard output."""
@@ -234,6 +287,43 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
         where = ", ".join(dict.fromkeys(levels))
         lines.append(f"{code} (at {where}): {doubt.message}; {doubt.remedy}")
     return lines
+
+
+def quality_line(summary: QualitySummary) -> str:
+    """What a benchmark said, in one plain line."""
+    if summary.value is None:
+        return f"quality: {summary.benchmark} at {summary.at}: none of its answers could be judged"
+    of = f"right of {summary.n}" if summary.accuracy is not None else f"mean score of {summary.n}"
+    reach = (
+        f" [{100 * summary.low:.1f}, {100 * summary.high:.1f}]"
+        if summary.low is not None and summary.high is not None
+        else ""
+    )
+    more = [
+        f"{number(summary.right_per_s)} right answers/s" if summary.right_per_s is not None else "",
+        f"latency p50 {number(summary.latency_ms_p50)} ms" if summary.latency_ms_p50 is not None else "",
+        f"mean score {summary.score:.3f}" if summary.score is not None and summary.accuracy is not None else "",
+        f"{summary.unanswered} not answered" if summary.unanswered else "",
+    ]
+    told = ", ".join(filter(None, more))
+    figure = f"{100 * summary.value:.1f} % {of}{reach} at {summary.at}"
+    return f"quality: {summary.benchmark} {figure}{': ' if told else ''}{told}"
+
+
+def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
+    """A line for each benchmark and concurrency, then the doubts, each once."""
+    lines = []
+    for one in summaries:
+        lines.append(quality_line(one))
+        if one.details:
+            said = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in one.details.items())
+            lines.append(f"  {one.benchmark} by answer: {said}")
+    if any(one.emulated for one in summaries):
+        lines.append("  emulated: what an emulated engine answers means nothing; only that it was asked is shown")
+    told = dict.fromkeys(
+        f"  {doubt.code}: {doubt.message}; {doubt.remedy}" for one in summaries for doubt in one.doubts
+    )
+    return lines + list(told)
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:

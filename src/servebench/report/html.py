@@ -78,7 +78,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityRow:
-    """What a data set said of a run: the share right with its interval."""
+    """What a data set said of a run at one load: the share right with its interval. `doubts` are codes."""
 
     run: str
     dataset: str
@@ -86,6 +86,14 @@ class QualityRow:
     low: float
     high: float
     count: int
+    at: str = ""
+    load: float | None = None
+    right_per_s: float | None = None
+    latency_ms_p50: float | None = None
+    latency_ms_p99: float | None = None
+    unanswered: int = 0
+    emulated: bool = False
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +116,7 @@ class Page:
     remedies: Mapping[str, str]
     answers: Sequence[Any] = ()
     comparisons: Sequence[Any] = ()
+    agreements: Sequence[tuple[str, str, Any]] = ()
     unjudged: str = ""
     timelines: Sequence[Timeline] = ()
     quality: Sequence[QualityRow] = ()
@@ -265,6 +274,7 @@ def _answer(one: Any) -> str:
     ranking = "".join(_score(score, one.use_case.unit) for score in one.ranking[:4])
     lead = f"<p>Lead over the next: <b>{e(advice.lead(one))}</b></p>" if one.lead is not None else ""
     why = f"<p class='dim'>{e(one.why)}</p>" if one.why else ""
+    why += "".join(f"<p>{tag('less right', 'bad')} {e(line)}</p>" for line in one.quality)
     missing = "".join(f"<li><small>without a score: {e(line)}</small></li>" for line in one.missing)
     changes = "".join(f"<li>{e(line)}</li>" for line in one.changes)
     change = f"<p>What would change it:</p><ul>{changes}</ul>" if changes else ""
@@ -479,11 +489,58 @@ def _quality(data: Page) -> str:
     if not data.quality:
         return "<p class='dim'>Not measured: ask for it with quality=.</p>"
     parts = []
+    if any(row.emulated for row in data.quality):
+        parts.append('<div class="box warn">What an emulated engine answers means nothing.</div>')
+    figures = []
     for dataset in dict.fromkeys(row.dataset for row in data.quality):
         own = [row for row in data.quality if row.dataset == dataset]
-        rows = [(f"{row.run} ({row.count} answers)", row.share, row.low, row.high) for row in own]
-        parts.append(chart_figure(charts.quality(rows, title=f"quality on {dataset}"), f"Quality on {dataset}"))
-    return f'<div class="charts">{"".join(parts)}</div>'
+        several = len({row.load for row in own}) > 1
+        rows = [
+            (f"{row.run}{f', {row.at}' if several else ''} ({row.count} answers)", row.share, row.low, row.high)
+            for row in own
+        ]
+        figures.append(chart_figure(charts.quality(rows, title=f"quality on {dataset}"), f"Quality on {dataset}"))
+        if several:
+            points = [(row.run, row.load, row.share, row.low, row.high, row.right_per_s) for row in own]
+            shares, speeds = charts.quality_against_load(points, dataset)
+            figures.append(chart_figure(shares, f"{dataset} against load"))
+            figures.append(chart_figure(speeds, f"Right answers a second on {dataset}"))
+    parts.append(f'<div class="charts">{"".join(figures)}</div>')
+    head = (
+        "run",
+        "benchmark",
+        "at",
+        "right %",
+        "95 %",
+        "answers",
+        "failed",
+        "latency p50 ms",
+        "p99 ms",
+        "right/s",
+        "doubts",
+    )
+    body = [
+        [
+            e(row.run),
+            e(row.dataset),
+            e(row.at),
+            f"{100 * row.share:.1f}",
+            f"{100 * row.low:.1f} to {100 * row.high:.1f}",
+            str(row.count),
+            str(row.unanswered),
+            e(number(row.latency_ms_p50)),
+            e(number(row.latency_ms_p99)),
+            e(number(row.right_per_s)),
+            e(", ".join(row.doubts)),
+        ]
+        for row in data.quality
+    ]
+    parts.append(table(head, body, left=(0, 1, 2, 10)))
+    for baseline, candidate, one in data.agreements:
+        parts.append(
+            f"<p>{tag(one.finding, kind_of(one.finding))} {e(candidate)} against {e(baseline)}: {e(one.turned().sentence)}</p>"
+        )
+    return "".join(parts)
 
 
 def _fairness(data: Page) -> str:

@@ -151,6 +151,8 @@ class Answer:
     why: str = ""
     missing: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    quality: tuple[str, ...] = ()
+    """Who of the ranking is less right, where that is no chance."""
 
     @property
     def winner(self) -> Score | None:

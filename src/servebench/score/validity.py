@@ -36,6 +36,9 @@ TREND_MIN = 0.1
 TREND_P_MAX = 0.01
 CLIENT_ERROR_SHARE_MAX = 0.1
 """The client's own error against the median of what it measures."""
+QUEUE_BYTES_MAX = 65_536
+"""More than one read takes: the client is behind with that stream."""
+
 LOOP_LAG_MS_MAX = 5.0
 WRONG_LENGTH_SHARE_MAX = 0.01
 SERVER_COUNT_SHARE_MAX = 0.02
@@ -62,6 +65,7 @@ class Code(StrEnum):
     ERRORS = "errors"
     ENGINE_DIED = "engine_died"
     WORKER_DIED = "worker_died"
+    NO_PROGRESS = "no_progress"
     INTERRUPTED = "interrupted"
     CLIENT_BOUND = "client_bound"
     CLOCK_STEPPED = "clock_stepped"
@@ -71,6 +75,7 @@ class Code(StrEnum):
     PROMPT_SIZE_APPROXIMATE = "prompt_size_approximate"
     MERGED_EVENTS = "merged_events"
     WRONG_GPU = "wrong_gpu"
+    CANCELLED_NOT_FREED = "cancelled_not_freed"
     EMULATED = "emulated"
 
 
@@ -99,6 +104,7 @@ def doubts(
         _errors(measured, report),
         _engine_died(report),
         _worker_died(report),
+        _no_progress(report, settings),
         _interrupted(measured, report),
         _client_bound(row),
         _clock_stepped(report),
@@ -107,6 +113,7 @@ def doubts(
         _cache_contaminated(row, ok),
         _prompt_size_approximate(tokenizer_exact, tokenizer_name),
         _merged_events(row),
+        _cancelled_not_freed(row),
         _emulated(row),
     )
     return (*(doubt for doubt in found if doubt is not None), *extra)
@@ -222,7 +229,7 @@ def _failures(measured: Sequence[Record], report: PhaseReport) -> list[Record]:
         r
         for r in measured
         if r.outcome not in ("ok", "abandoned")
-        and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died"))
+        and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died", "no_progress"))
     ]
 
 
@@ -253,6 +260,18 @@ def _engine_died(report: PhaseReport) -> Doubt | None:
         message=f"the engine died after {report.sent} of {report.planned} requests were sent",
         remedy="read the last lines of engine.log; out of memory is the usual cause: lower engine.gpu_memory_fraction, "
         "engine.max_num_seqs or engine.max_model_len",
+        void=True,
+    )
+
+
+def _no_progress(report: PhaseReport, settings: RunSettings) -> Doubt | None:
+    if report.stopped != "no_progress":
+        return None
+    return Doubt(
+        code=Code.NO_PROGRESS,
+        message=f"the engine lived and sent nothing for longer than load.timeout_s={settings.load.timeout_s:g} s after "
+        f"{report.sent} of {report.planned} requests; the point was ended",
+        remedy="read engine.log, and lower load.timeout_s to find out sooner",
         void=True,
     )
 
@@ -290,6 +309,9 @@ def _client_bound(row: Mapping[str, Any]) -> Doubt | None:
     cpu = row["client_cpu_share"]
     if cpu is not None and cpu > CPU_SHARE_MAX:
         causes.append(f"the client used {_percent(cpu)} of a core for each worker")
+    queued = row.get("receive_queue_bytes_max")
+    if queued is not None and queued >= QUEUE_BYTES_MAX:
+        causes.append(f"up to {queued} bytes waited in the kernel for one stream after the client had read")
     lag = row["loop_lag_ms_p99"]
     # the kernel's stamps stay right while the loop sleeps; what it is late in sending is in the lateness
     if row["stamp_source"] == "user" and lag is not None and lag > LOOP_LAG_MS_MAX:
@@ -479,6 +501,17 @@ def wrong_gpu(settings: RunSettings, gpus: Sequence[str]) -> Doubt | None:
         code=Code.WRONG_GPU,
         message=f"the config says {asked.count} x {asked.name}, the driver of this machine knows {there}",
         remedy="set gpu= and gpu.count= to what is there: costs and comparisons rest on it",
+    )
+
+
+def _cancelled_not_freed(row: Mapping[str, Any]) -> Doubt | None:
+    if row.get("cancelled_freed") is not False:
+        return None
+    return Doubt(
+        code=Code.CANCELLED_NOT_FREED,
+        message="the engine went on with requests whose client had gone away: it held "
+        f"{row['server_excess_requests_mean']:.3g} requests more than were in flight, on average",
+        remedy="see whether the engine, or a proxy before it, notices a closed connection; the load was higher than asked",
     )
 
 

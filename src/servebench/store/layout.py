@@ -69,6 +69,11 @@ class RunFolder:
         return self.path / "telemetry.parquet"
 
     @property
+    def quality(self) -> Path:
+        """One row a question that was put to the engine."""
+        return self.path / "quality.parquet"
+
+    @property
     def engine_log(self) -> Path:
         """What the engine said."""
         return self.path / "engine.log"

@@ -13,8 +13,8 @@ from typing import Any
 
 from filelock import FileLock
 
+from servebench.redact import redact_text
 from servebench.store.reach import sqlite_path
-from servebench.store.redact import redact_text
 from servebench.store.tracking import KEY_TAG, TrackedRun
 
 NAME_CHARACTERS_MAX = 250

@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 
 from servebench.errors import StoreError
+from servebench.redact import redact
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
-from servebench.store.redact import redact
 
 UNFINISHED = "running"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,11 @@ from typing import Any
 from filelock import FileLock
 
 from servebench.errors import StoreError
+from servebench.redact import redact_text
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
 from servebench.store.reach import sqlite_path, unreachable
-from servebench.store.redact import redact_text
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
 from servebench.units import NS_PER_MS
@@ -61,10 +62,26 @@ def tracking_uri(asked: str | None, outputs: Path) -> str:
 STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 NUMBERLESS = ("run_id", "point")
 ARTIFACT_BYTES_MAX = 200 << 20
+QUALITY_METRICS = {
+    "accuracy": "accuracy",
+    "accuracy_low": "low",
+    "accuracy_high": "high",
+    "score": "score",
+    "n": "n",
+    "unanswered": "unanswered",
+    "latency_ms_p50": "latency_ms_p50",
+    "latency_ms_p99": "latency_ms_p99",
+    "right_per_s": "right_per_s",
+}
+"""By the name that MLflow has: the key in the manifest."""
 KEY_TAG = "servebench.key"
 KEY_LENGTH = 32
 LINE_MAX = 300
 LOCK_TIMEOUT_S = 60.0
+STUDY_CALLS, RUN_CALLS = 12, 24
+"""Calls to MLflow for a study and for a run of it, each of which may take the whole timeout, and as many to spare."""
+SLOWEST_BYTES_S = 1e6
+"""Artifacts that go slower are not worth waiting for."""
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
@@ -122,6 +139,16 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
     return found
 
 
+def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> list[tuple[str, float, int, int]]:
+    """What was right, with the concurrency at which it was asked as the step."""
+    return [
+        (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one), stamp_ms)
+        for one in graded
+        for name, key in QUALITY_METRICS.items()
+        if _number(one.get(key))
+    ]
+
+
 def _manifest(folder: RunFolder) -> dict[str, Any]:
     return read_manifest(folder.manifest) if folder.manifest.exists() else {}
 
@@ -142,9 +169,14 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     ended_ms = None if status == "RUNNING" else int(state.ended_s * 1000) if state.ended_s else last_ms
     metrics = _metrics(rows, ended_ms or last_ms)
     metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(rows, manifest).items()]
+    graded = manifest.get("quality") or []
+    metrics += _quality(graded, ended_ms or last_ms)
     verdicts = [row["verdict"] for row in rows if "verdict" in row]
     worst = next((verdict for verdict in ("void", "doubtful", "valid") if verdict in verdicts), "none")
-    doubts = sorted({code for codes in frame.get("doubts", []) for code in codes})
+    doubts = sorted(
+        {code for codes in frame.get("doubts", []) for code in codes}
+        | {doubt["code"] for one in graded for doubt in one["doubts"]}
+    )
     tags = {
         "servebench.run_id": state.run_id,
         "servebench.status": state.status if state.status != UNFINISHED or at_work else "killed",
@@ -160,7 +192,15 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
             for group in ("engine", "launch", "model", "gpu", "workload", "load")
         },
     }
-    files = [folder.points_csv, folder.points, folder.manifest, folder.requests, folder.report, folder.engine_log]
+    files = [
+        folder.points_csv,
+        folder.points,
+        folder.manifest,
+        folder.requests,
+        folder.quality,
+        folder.report,
+        folder.engine_log,
+    ]
     return TrackedRun(
         name=state.title,
         status=status,
@@ -284,11 +324,39 @@ def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: floa
             return SyncReport(uri=shown, error=fault, tracker_down=True)
         # two commands that send one study at once would send it twice
         with FileLock(study.path / ".tracking.lock", timeout=LOCK_TIMEOUT_S):
-            return _send(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
+            return _send_in_time(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
     except StoreError as error:
         return SyncReport(uri=shown, error=str(error))
     except OSError as error:
         return SyncReport(uri=shown, error=f"{study.path} cannot be locked: {reason_of(error)}")
+
+
+def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
+    """`_send`, given up when it takes far too long: a server that sends a byte now and then defeats the timeouts of
+    MLflow's client, which are those of one read. Raises StoreError."""
+    size = sum(path.stat().st_size for _, run, _ in pending.todo for path in run.artifacts)
+    limit_s = STUDY_CALLS * timeout_s + len(pending.todo) * RUN_CALLS * timeout_s + size / SLOWEST_BYTES_S
+    done: list[SyncReport | StoreError] = []
+
+    def send() -> None:
+        try:
+            done.append(_send(study, pending, uri, experiment, timeout_s))
+        except StoreError as error:
+            done.append(error)
+
+    thread = threading.Thread(target=send, name="mlflow", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    shown = redact_text(uri)
+    if not done and thread.is_alive():
+        words = f"the tracking server {shown} did not take {len(pending.todo)} runs within {limit_s:.0f} s"
+        return SyncReport(uri=shown, unchanged=pending.unchanged, error=words, tracker_down=True)
+    if not done:
+        words = f"the tracking server {shown} could not be talked to: MLflow's client failed"
+        return SyncReport(uri=shown, unchanged=pending.unchanged, error=words, tracker_down=True)
+    if isinstance(done[0], StoreError):
+        raise done[0]
+    return done[0]
 
 
 def _send(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:

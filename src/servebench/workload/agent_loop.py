@@ -63,6 +63,7 @@ class AgentLoopWorkload(Workload):
 
     name = "agent_loop"
     settings_type = AgentLoopSettings
+    reference_keys = ("schema",)
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)

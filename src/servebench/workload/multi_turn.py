@@ -45,6 +45,7 @@ class MultiTurnWorkload(Workload):
 
     name = "multi_turn"
     settings_type = MultiTurnSettings
+    reference_keys = ()
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)

@@ -42,6 +42,7 @@ class ShareGptWorkload(Workload):
 
     name = "sharegpt"
     settings_type = ShareGptSettings
+    reference_keys = ()
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)
