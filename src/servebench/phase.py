@@ -112,6 +112,11 @@ def planned_requests(
     return planned
 
 
+def answer_bytes_max(requests: Sequence[Request]) -> int:
+    """How many bytes the answer to any of these may have: what each token may cost, and room for what comes beside."""
+    return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
+
+
 def with_holes(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, str], ...]]:
     """The body without the marks of the answers that belong into it, and where each belongs. Raises ConfigError when a mark
     is not in it: the dialect changed the prompt."""
@@ -134,11 +139,6 @@ def with_holes(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, s
         before = at + length
     plain += body[before:]
     return bytes(plain), tuple(holes)
-
-
-def answer_bytes_max(requests: Sequence[Request]) -> int:
-    """How many bytes the answer to any of these may have: what each token may cost, and room for what comes beside."""
-    return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
 
 
 class Watcher:

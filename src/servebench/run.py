@@ -378,10 +378,10 @@ def _phase(
     if not warmup:
         planned = scheduled(level, settings.load, planned, settings.workload.seed)
     plan = replace(
-        point_plan(level, settings.load, planned, warmup=warmup),
-        answer_bytes_max=answer_bytes_max(requests),
-        reader=ANSWER_READER if any(request.holes for request in planned) else None,
+        point_plan(level, settings.load, planned, warmup=warmup), answer_bytes_max=answer_bytes_max(requests)
     )
+    if any(request.holes for request in planned):
+        plan = replace(plan, reader=ANSWER_READER)
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,
@@ -473,6 +473,7 @@ def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
     tokens = (row["output_throughput_tok_s"] or 0.0) * (row["window_s"] or 0.0)
     if row["energy_j"] is not None and tokens:
         row["energy_j_per_token"] = row["energy_j"] / tokens
+        row["output_tok_s_per_w"] = tokens / row["energy_j"] if row["energy_j"] else None
 
 
 def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:

@@ -81,7 +81,7 @@ def test_a_killed_study_is_resumed(tmp_path):
     ("words", "line"),
     [
         (["resume", "nothere"], "'nothere' is no study"),
-        (["resume", "a", "b"], "resume takes one study and --failed, not: a b"),
+        (["resume", "a", "b"], "resume takes one study, --failed and --here, not: a b"),
         (["resume"], "there is no unfinished study in"),
     ],
 )

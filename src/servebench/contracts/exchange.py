@@ -72,11 +72,11 @@ class PointPlan:
     """How many are opened before the start; null: one for each request that can be in flight."""
     stream_starts_s: tuple[float, ...] | None = None
     """When each stream of a closed loop begins, in rising order; null: all at once."""
+    answer_bytes_max: int = ANSWER_BYTES_MAX
+    """A server that answers one request with more is cut off."""
     reader: str | None = None
     """`module:function` that gives the text for holes: called with the reads of an HTTP response (a list of bytes), and
     with `whole=False` for one from which the client went away. Raises ValueError with the reason why there is none."""
-    answer_bytes_max: int = ANSWER_BYTES_MAX
-    """A server that answers one request with more is cut off."""
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA_VERSION = 1
-"""Version of requests.parquet, points.parquet and manifest.json. Raised when a column changes its meaning."""
+SCHEMA_VERSION = 2
+"""Version of every stored file. Raised when a key or a column changes its meaning; `store.versions` reads older ones."""
 
 Outcome = Literal[
     "ok",

@@ -131,8 +131,8 @@ def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> b
         "drain_s": plan.drain_s,
         "connections": plan.connections,
         "stream_starts_s": plan.stream_starts_s,
-        "reader": plan.reader,
         "answer_bytes_max": plan.answer_bytes_max,
+        "reader": plan.reader,
         "requests": [
             [
                 *(getattr(request, name) for name in _FACTS),

@@ -142,8 +142,8 @@ class Display:
         """A benchmark was graded."""
         self.say("  " + quality_line(summary))
 
-    def finish(self, outcome: RunOutcome, title: str) -> None:
-        """A run is over: its table and doubts, on standard output."""
+    def finish(self, outcome: RunOutcome, title: str, over_repeats: Any = None) -> None:
+        """A run is over: its table and doubts, on standard output. `over_repeats` is what `score.repeats` found."""
         self._pause()
         self._status, self._waiting = "", None
         self._points = []
@@ -153,6 +153,9 @@ class Display:
                 self.out.print(line)
             for line in doubt_lines(outcome.points):
                 self.out.print(line)
+            for line in failed_lines(outcome.points):
+                self.out.print(line)
+            print_repeats(over_repeats, self.out)
             for line in search_lines(outcome.search):
                 self.out.print(line)
         for line in quality_lines(outcome.quality):
@@ -324,6 +327,48 @@ def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
         f"  {doubt.code}: {doubt.message}; {doubt.remedy}" for one in summaries for doubt in one.doubts
     )
     return lines + list(told)
+
+
+def failed_lines(points: Iterable[Point]) -> list[str]:
+    """Where requests failed: what users waited when a failed one is worse than any latency."""
+    return [
+        f"with failed requests counted as infinitely slow (at {level(row)}): TTFT p50 {number(row.get('ttft_ms_p50_all'))} "
+        f"and p99 {number(row.get('ttft_ms_p99_all'))} ms, E2E p50 {number(row.get('e2e_ms_p50_all'))} "
+        f"and p99 {number(row.get('e2e_ms_p99_all'))} ms"
+        for row in (point.row for point in points)
+        if row.get("requests_failed") and row.get("ttft_ms_p50_all") is not None
+    ]
+
+
+def print_repeats(found: Any, out: Console) -> None:
+    """What the repeats of each level say together (of `score.repeats`); nothing where there are none."""
+    if found is None or not found.rows:
+        return
+    table = _table("over repeats")
+    metrics = list(dict.fromkeys((row.metric, f"{row.title}, {row.unit}") for row in found.rows))
+    for name in ("at", "repeats", *(title for _, title in metrics)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for at in dict.fromkeys(row.level for row in found.rows):
+        own = {row.metric: row for row in found.rows if row.level == at}
+        count = max(row.count for row in own.values())
+        table.add_row(at, str(count), *(repeated(own.get(metric)) for metric, _ in metrics))
+    table.caption = REPEATS_NOTE
+    table.caption_justify = "left"
+    out.print(table)
+    for note in found.notes:
+        out.print(f"repeats: {note}", markup=False)
+
+
+REPEATS_NOTE = "mean over repeats with its 95 % interval, from three repeats on"
+
+
+def repeated(row: Any) -> str:
+    """A figure over repeats with its interval, or how much one repeat differs from another where there are too few."""
+    if row is None:
+        return MISSING
+    if row.low is None:
+        return f"{number(row.mean)} (one repeat ±{100 * row.spread:.1f} %)"
+    return f"{number(row.mean)} [{number(row.low)}, {number(row.high)}]"
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:

@@ -15,6 +15,7 @@ from servebench.redact import redact_text
 from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder
 from servebench.store.tables import reading
+from servebench.store.versions import check_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,7 @@ def add_quality(folder: RunFolder, records: Sequence[QualityRecord]) -> None:
     tables = [pa.Table.from_pylist(rows, schema=schema)]
     if folder.quality.exists():
         with reading(folder.quality):
+            check_table(pq.read_schema(folder.quality).metadata, folder.quality)
             tables.insert(0, pq.read_table(folder.quality, schema=schema).replace_schema_metadata(schema.metadata))
     with replacing(folder.quality) as beside:
         pq.write_table(pa.concat_tables(tables), beside, compression="zstd")
@@ -58,6 +60,7 @@ def read_quality(folder: RunFolder) -> pd.DataFrame:
         empty: pd.DataFrame = _schema().empty_table().to_pandas()
         return empty
     with reading(folder.quality):
+        check_table(pq.read_schema(folder.quality).metadata, folder.quality)
         frame: pd.DataFrame = pq.read_table(folder.quality).to_pandas()
     return frame
 

@@ -24,6 +24,7 @@ from servebench.errors import StoreError
 from servebench.redact import redact_text
 from servebench.store.files import reason_of, replacing, writing
 from servebench.store.layout import RunFolder
+from servebench.store.versions import KEY, check_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,6 +228,7 @@ def add_points(folder: RunFolder, points: Sequence[Point]) -> None:
     before: list[dict[str, Any]] = []
     if folder.points.exists():
         with reading(folder.points):
+            check_table(pq.read_schema(folder.points).metadata, folder.points)
             before = pq.read_table(folder.points).to_pylist()
     _write_rows(folder, [*before, *(_row(point) for point in points)])
 
@@ -256,8 +258,8 @@ def _write_rows(folder: RunFolder, rows: Sequence[dict[str, Any]]) -> None:
         pq.write_table(table, beside, compression="zstd")
     with replacing(folder.points_csv) as beside, beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+        writer.writerow([*names, KEY])
+        writer.writerows([*(_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in rows)
 
 
 TEXT_COLUMNS = ("engine_version", "stamp_source", "energy_source", "cache_state")
@@ -295,6 +297,7 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
     import pyarrow.parquet as pq
 
     with reading(path):
+        check_table(pq.read_schema(path).metadata, path)
         return pq.read_table(path, schema=schema).replace_schema_metadata(schema.metadata)
 
 
@@ -391,5 +394,6 @@ def read_points(folder: RunFolder) -> pd.DataFrame:
     if not folder.points.exists():
         return pd.DataFrame()
     with reading(folder.points):
+        check_table(pq.read_schema(folder.points).metadata, folder.points)
         frame: pd.DataFrame = pq.read_table(folder.points).to_pandas()
     return frame
