@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml $(wildcard plugins/*/pyproject.toml)
 ARGS ?=
+ROUNDS ?= 20
+SEED ?= 1
 
-.PHONY: run test check fix audit real bench docs build clean help
+.PHONY: run test check fix audit real bench chaos docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -37,6 +39,9 @@ bench: $(VENV)/.dev ## servebench measured by itself
 
 build: $(VENV)/.dev ## the wheels, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
+
+chaos: $(VENV)/.dev ## faults at random moments: kills, full disks, wedged engines, bad networks (ROUNDS=200 for more kills)
+	$(BIN)/python -m pytest tests/chaos -m chaos -s --rounds=$(ROUNDS) --seed=$(SEED) $(ARGS)
 
 docs: $(VENV)/.dev ## check that every command in the docs runs
 	$(BIN)/python -m pytest tests/docs $(ARGS)

@@ -12,8 +12,10 @@ from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.errors import ConfigError, ServebenchError, StoreError
+from servebench.keeper import clean_log
 from servebench.load.plan import Level, level_name, level_named, levels
 from servebench.phase import PhaseFacts, discard_spools, records_of
+from servebench.redact import MARK
 from servebench.registry import registry
 from servebench.run import summarize_point
 from servebench.score.validity import Code, doubts
@@ -37,7 +39,6 @@ from servebench.store import (
     write_run,
     write_study,
 )
-from servebench.store.redact import MARK
 from servebench.units import NS_PER_S
 
 OUTPUTS = "outputs"
@@ -250,6 +251,7 @@ def _mark_run(folder: RunFolder) -> None:
     if folder.state.exists():
         run = read_run(folder)
         if run.status == "running":
+            clean_log(folder.engine_log)
             write_run(folder, replace(run, status="interrupted", error="servebench was killed", failure="killed"))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from types import TracebackType
 
 from servebench.errors import ConfigError, ServebenchError
 
@@ -183,13 +184,28 @@ def dispatch(words: Sequence[str]) -> int:
     return _run(words)
 
 
+def _tell_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A traceback as Python writes it, without secrets."""
+    import traceback
+
+    from servebench.redact import redact_text
+
+    sys.stderr.write(redact_text("".join(traceback.format_exception(kind, error, trace))))
+
+
 def main() -> int:
     """The entry point of `servebench`."""
+    from servebench.process_list import hide_secrets
+
+    sys.excepthook = _tell_defect
+    hide_secrets()
     try:
         code = dispatch(sys.argv[1:])
         sys.stdout.flush()
     except ServebenchError as error:
-        for line in str(error).splitlines():
+        from servebench.redact import redact_text
+
+        for line in redact_text(str(error)).splitlines():
             sys.stderr.write(f"servebench: {line}\n")
         return error.exit_code
     except KeyboardInterrupt:

@@ -21,6 +21,7 @@ from servebench.gather import (
     quality_agreements,
     quality_parities,
     quality_rows,
+    repeats_of,
     run_page,
     short_names,
     side_of,
@@ -68,7 +69,7 @@ def show(words: Sequence[str]) -> int:
             show_study(found, as_json=as_json)
             return 0
         found = found.runs[0]
-    show_run(found, REMEDIES, as_json=as_json)
+    show_run(found, REMEDIES, as_json=as_json, over_repeats=repeats_of(found))
     return 0
 
 
@@ -365,6 +366,7 @@ def page_of(
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     comparisons, unjudged = _all_compared(readable, with_doubtful=with_doubtful, varying=varying)
     at = common_level(pages)
+    over = [(one.view.name, repeats_of(one.run)) for one in pages]
     return Page(
         title=found.study_id if isinstance(found, StudyData) else found.title,
         words=found.words if isinstance(found, StudyData) else tuple(found.manifest.get("words") or ()),
@@ -380,6 +382,7 @@ def page_of(
         published=[one for page in pages for one in beside(page.view.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),
         distribution_at=at,
+        repeats=[(name, found) for name, found in over if found.rows],
         limits=limits_of(runs),
     )
 

@@ -35,7 +35,7 @@ class EngineError(ServebenchError):
     """The engine did not start, died or never answered. `log_tail` holds its last lines.
 
     `kind` is a short machine-readable reason: `died`, `not_ready`, `out_of_memory`, `model_missing`, `port_in_use`,
-    `wrong_cuda`, `unknown_flag`, `unreachable`, `unauthorized`, `wrong_model` or `other`.
+    `wrong_cuda`, `unknown_flag`, `unreachable`, `unauthorized`, `wrong_model`, `silent` or `other`.
     """
 
     exit_code = 4

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.contracts.stored import RunData, mapping
 from servebench.errors import StoreError
 from servebench.measure.columns import gaps_ms, in_window, request_metrics, token_slices
 from servebench.score.compare import Sample, Side
 from servebench.score.recommend import Entrant, Level
+from servebench.score.repeats import OverRepeats, over_repeats
 from servebench.score.slo import Limits
 from servebench.units import NS_PER_S
 
@@ -177,20 +177,18 @@ def side_of(run: RunData) -> Side:
                 ),
                 failed=failed,
                 throughput_tok_s=token_slices(own, int(start), int(end)),
-                work=np.empty((0, 2)) if row.get("concurrency") is None else _work(inside, failed),
                 **latencies,
             )
         )
     return Side(name=run.run_id, samples=tuple(samples))
 
 
-def _work(inside: pd.DataFrame, failed: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Tokens brought and seconds held by each request; nothing when an answer's length is not known."""
-    tokens = np.where(failed, 0.0, inside["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan))
-    if np.isnan(tokens).any():
-        return np.empty((0, 2))
-    held_s = (inside["ended_ns"] - inside["sent_ns"]).to_numpy(dtype=np.float64) / NS_PER_S
-    return np.column_stack([tokens, np.maximum(held_s, 0.0)])
+def repeats_of(run: RunData) -> OverRepeats:
+    """What the repeats of a run's levels say together."""
+    from servebench.report.figures import level
+    from servebench.report.listing import rows
+
+    return over_repeats([(level(row), row) for row in rows(run.points)])
 
 
 def entrant_of(run: RunData) -> Entrant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.ports import free_port
 from servebench.engine.upkeep import resolved_settings
 from servebench.errors import EngineError
+from servebench.redact import redact_file
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.units import NS_PER_S
@@ -59,6 +61,13 @@ def same_engine(one: RunSettings, other: RunSettings) -> bool:
     )
 
 
+def clean_log(path: Path) -> None:
+    """Take the secrets out of the log of an engine that is gone: many print their settings, keys included."""
+    # a disk that is full or read-only has been told already, or will be
+    with contextlib.suppress(OSError):
+        redact_file(path)
+
+
 class EngineKeeper:
     """Starts engines on demand and stops them when the next run needs another, or at the end."""
 
@@ -97,7 +106,11 @@ class EngineKeeper:
             self._display.status(f"preparing {engine.name}")
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
-        running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
+        try:
+            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
+        except BaseException:
+            clean_log(log_path)
+            raise
         self._tell_start(engine, "start", running)
         first = None
         if settings.engine.measure_restart and running.phases:
@@ -143,4 +156,5 @@ class EngineKeeper:
         self._display.status(f"stopping {lease.engine.name}")
         report = lease.running.stop()
         self._held = None
+        clean_log(lease.owner_log)
         return report

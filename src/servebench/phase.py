@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -18,14 +18,23 @@ from servebench.contracts.exchange import Exchange, PhaseReport, PlannedRequest,
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings
-from servebench.errors import StoreError
+from servebench.errors import ConfigError, StoreError
 from servebench.load.drive import drive
 from servebench.load.jobs import Counts
 from servebench.load.share import worker_spools
 from servebench.load.spool import read_spool
 from servebench.measure.derive import record
+from servebench.redact import known_secrets, redact_text, without_known
 from servebench.report.console import Display
 from servebench.workload.dressing import dressed
+
+SILENCE_MARGIN_S = 30.0
+"""How long beyond `load.timeout_s` an engine may send nothing to anybody: by then every request that it had is over."""
+
+ANSWER_BYTES_BASE = 4 << 20
+ANSWER_BYTES_PER_TOKEN = 4096
+"""An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. A server without
+end must be cut off before the answers of all streams together fill the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,29 +92,69 @@ def target_of(running: RunningEngine) -> Target:
 def planned_requests(
     engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request]
 ) -> list[PlannedRequest]:
-    """Requests in the engine's dialect, as bytes."""
+    """Requests in the engine's dialect, as bytes. Raises ConfigError for a dialect that does not send a prompt as it is."""
     base_path = httpx.URL(running.base_url).path.rstrip("/")
     planned = []
     for request in requests:
         path, body = engine.body(dressed(request, settings.workload), running.model, settings.workload)
+        plain, holes = with_holes(orjson.dumps(body), request)
         planned.append(
             PlannedRequest(
                 request_id=request.request_id,
                 path=base_path + path,
-                body=orjson.dumps(body),
+                body=plain,
                 session_id=request.session_id,
                 think_s=request.think_s or 0.0,
+                after=request.after,
+                holes=holes,
             )
         )
     return planned
+
+
+def answer_bytes_max(requests: Sequence[Request]) -> int:
+    """How many bytes the answer to any of these may have: what each token may cost, and room for what comes beside."""
+    return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
+
+
+def with_holes(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, str], ...]]:
+    """The body without the marks of the answers that belong into it, and where each belongs. Raises ConfigError when a mark
+    is not in it: the dialect changed the prompt."""
+    places = []
+    for answer in request.answers:
+        mark = answer.mark.encode()
+        at = body.find(mark)
+        if at < 0:
+            raise ConfigError(
+                f"request {request.request_id}: the engine's dialect does not send its prompt as it is, so no real answers "
+                "can be put into it; use workload.history=scripted"
+            )
+        while at >= 0:
+            places.append((at, len(mark), answer.of))
+            at = body.find(mark, at + len(mark))
+    plain, holes, before = bytearray(), [], 0
+    for at, length, of in sorted(places):
+        plain += body[before:at]
+        holes.append((len(plain), of))
+        before = at + length
+    plain += body[before:]
+    return bytes(plain), tuple(holes)
 
 
 class Watcher:
     """Looks after a phase while it runs: shows progress, and stops it when the engine is gone."""
 
     def __init__(
-        self, display: Display, running: RunningEngine, label: str, planned: int, duration_s: float | None
+        self,
+        display: Display,
+        running: RunningEngine,
+        label: str,
+        planned: int,
+        duration_s: float | None,
+        *,
+        patience_s: float,
     ) -> None:
+        """`patience_s` is how long an engine that was asked may send nothing at all."""
         self._display = display
         self._running = running
         self._label = label
@@ -114,6 +163,10 @@ class Watcher:
         self._began = self._last = time.monotonic()
         self._reads = 0
         self._rate = 0.0
+        self._patience_s = patience_s
+        self._seen = Counts()
+        self._heard = self._began
+        self.silent_s = 0.0
 
     def __call__(self, counts: Counts) -> str | None:
         """Called about ten times a second."""
@@ -135,8 +188,20 @@ class Watcher:
             in_flight=counts.in_flight,
             rate=self._rate or (counts.reads / spent if spent else 0.0),
             left_s=left_s,
+            silent_s=self.silent_s,
         )
-        return "engine_died" if self._running.died() else None
+        if self._running.died():
+            return "engine_died"
+        return "no_progress" if self._silence(counts, now) > self._patience_s else None
+
+    def _silence(self, counts: Counts, now: float) -> float:
+        """For how long nothing came though something was asked. A pause that the plan makes is none."""
+        seen, self._seen = self._seen, counts
+        asked = counts.in_flight or counts.failed > seen.failed
+        if counts.reads > seen.reads or counts.completed > seen.completed or not asked:
+            self._heard = now
+        self.silent_s = now - self._heard
+        return self.silent_s
 
 
 def drive_phase(
@@ -163,7 +228,22 @@ def drive_phase(
 
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     """The records of what the spools of a phase hold. Raises StoreError when one is none."""
-    return [facts.record(exchange) for spool in spools for exchange in read_spool(spool)]
+    secrets = known_secrets()
+    return [_clean(facts.record(exchange), secrets) for spool in spools for exchange in read_spool(spool)]
+
+
+def _clean(record: Record, secrets: Sequence[str]) -> Record:
+    """Without the keys that a server repeated: in its errors whatever looks like one, in its answers those we know."""
+    error = None if record.error is None else redact_text(record.error, secrets)
+    told = record.text + record.reasoning
+    if error == record.error and not any(secret in told for secret in secrets):
+        return record
+    return replace(
+        record,
+        error=error,
+        text=without_known(record.text, secrets),
+        reasoning=without_known(record.reasoning, secrets),
+    )
 
 
 def discard_spools(spools: Sequence[Path]) -> None:

@@ -30,7 +30,7 @@ from servebench.store import (
 
 FAILED_WORD = "--failed"
 HERE_WORD = "--here"
-CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died"})
+CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
 """Doubts of a point that did not come to its end: it is measured again."""
 
 
@@ -100,23 +100,32 @@ def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Re
 
 
 def _earlier(folder: RunFolder, *, retry_failed: bool) -> Earlier | None:
+    found = earlier_of(folder)
     if not folder.state.exists():
-        return Earlier(points={}, attempts={})
+        return found
     status = read_run(folder).status
-    if status == "finished" or (status == "failed" and not retry_failed):
+    if status == "failed" and not retry_failed:
         return None
-    return earlier_of(folder)
+    done = all(level_name(point.row["point"]) in found.points for point in stored_points(folder))
+    return None if status == "finished" and done else found
 
 
 def earlier_of(folder: RunFolder) -> Earlier:
     """What earlier attempts at a run left, whatever came of them. Raises StoreError."""
     if not folder.state.exists():
         return Earlier(points={}, attempts={})
-    points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _cut_off(point)}
+    status = read_run(folder).status
+    points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _to_repeat(point, status)}
     tried: dict[str, set[str]] = {}
     for record in read_records(folder):
         tried.setdefault(level_name(record.point), set()).add(record.point)
     return Earlier(points=points, attempts={level: len(names) for level, names in tried.items()})
+
+
+def _to_repeat(point: Point, status: str) -> bool:
+    """A point that was cut off (in a finished run, by the death of a worker), and one of a failed run in which nothing
+    succeeded."""
+    return _cut_off(point) or (status == "failed" and not point.row["requests_ok"])
 
 
 def _cut_off(point: Point) -> bool:

@@ -5,6 +5,7 @@ It knows the order of the rooms and nothing of how they do their work.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,13 +32,32 @@ from servebench.load.source import LevelSource, level_source
 from servebench.measure.derive import count_missing
 from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.phase import PhaseFacts, Watcher, discard_spools, drive_phase, planned_requests, records_of, target_of
+from servebench.phase import (
+    SILENCE_MARGIN_S,
+    PhaseFacts,
+    Watcher,
+    answer_bytes_max,
+    discard_spools,
+    drive_phase,
+    planned_requests,
+    records_of,
+    target_of,
+)
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
+
+BROKEN = ("refused", "reset", "truncated")
+"""Outcomes of the last request of a point whose engine may have died."""
+
+DEATH_NEWS_S = 5.0
+POLL_S = 0.05
+
+ANSWER_READER = "servebench.measure.derive:spoken"
+"""What gives the load the text of an answer that belongs into the next prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +221,13 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
         # a dead worker is a failed point, a dead engine a failed run
         if stopped == "engine_died" or bench.running.died():
             raise EngineError(bench.running.died() or "the engine died under load", kind="died")
+        if stopped == "no_progress":
+            patience_s = asked.job.settings.load.timeout_s + SILENCE_MARGIN_S
+            raise EngineError(
+                f"the engine lives and sent nothing for {patience_s:g} s (load.timeout_s and {SILENCE_MARGIN_S:g} s more), "
+                "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
+                kind="silent",
+            )
 
 
 def _judge(asked: RunRequest, progress: _Progress) -> None:
@@ -279,6 +306,8 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[R
     cache = _prepare_cache(bench)
     with bench.telemetry.sampler() as sampler:
         report, records = _phase(bench, level, requests, warmup=False, label=name)
+        if report.stopped is None and _engine_is_gone(bench.running, records):
+            report = replace(report, stopped="engine_died")
     readings = sampler.readings()
     bench.telemetry.count(sampler)
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
@@ -286,6 +315,20 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[R
     planned = report.planned if counted else report.sent
     point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)
     return point, report.stopped, requests, records
+
+
+def _engine_is_gone(running: RunningEngine, records: Sequence[Record]) -> bool:
+    """Whether the engine died in a phase that came to its end all the same: where nobody listens, requests fail faster
+    than the news of its death comes, which waits until its descendants are gone too."""
+    last = max(records, key=lambda record: record.ended_ns, default=None)
+    if last is None or last.outcome not in BROKEN:
+        return False
+    deadline = time.monotonic() + DEATH_NEWS_S
+    while not running.died():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _replay(bench: _Bench, level: Level, requests: Sequence[Request]) -> tuple[Level, Sequence[Request]]:
@@ -334,7 +377,11 @@ def _phase(
     planned = planned_requests(bench.engine, bench.running, settings, requests)
     if not warmup:
         planned = scheduled(level, settings.load, planned, settings.workload.seed)
-    plan = point_plan(level, settings.load, planned, warmup=warmup)
+    plan = replace(
+        point_plan(level, settings.load, planned, warmup=warmup), answer_bytes_max=answer_bytes_max(requests)
+    )
+    if any(request.holes for request in planned):
+        plan = replace(plan, reader=ANSWER_READER)
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,
@@ -344,7 +391,14 @@ def _phase(
         repeat=level.repeat,
         planned={r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests},
     )
-    watch = Watcher(bench.display, bench.running, label, len(planned), plan.duration_s)
+    watch = Watcher(
+        bench.display,
+        bench.running,
+        label,
+        len(planned),
+        plan.duration_s,
+        patience_s=plan.timeout_s + SILENCE_MARGIN_S,
+    )
     spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
     in_flight = min(plan.concurrency, max(1, len(planned)))
     nodes = bench.nodes[:in_flight]
@@ -419,6 +473,7 @@ def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
     tokens = (row["output_throughput_tok_s"] or 0.0) * (row["window_s"] or 0.0)
     if row["energy_j"] is not None and tokens:
         row["energy_j_per_token"] = row["energy_j"] / tokens
+        row["output_tok_s_per_w"] = tokens / row["energy_j"] if row["energy_j"] else None
 
 
 def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:

@@ -24,10 +24,10 @@ from servebench.contracts.cluster import (
 from servebench.contracts.results import RunOutcome
 from servebench.errors import ServebenchError
 from servebench.node import carry_out, unpack
+from servebench.redact import redact
 from servebench.report.console import Display
 from servebench.resume import stored_points
 from servebench.store import RunFolder, RunState, StudyFolder, StudyState, read_run, redact_text, write_run
-from servebench.store.redact import redact
 from servebench.work import Task, title_of
 
 POLL_S = 0.5

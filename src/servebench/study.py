@@ -16,9 +16,19 @@ from servebench.contracts.cluster import SpreadSettings
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
-from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, PreflightError, QualityError, StoreError
+from servebench.errors import (
+    ConfigError,
+    EngineError,
+    Interrupted,
+    LoadError,
+    PreflightError,
+    QualityError,
+    ServebenchError,
+    StoreError,
+)
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
+from servebench.redact import remember_config
 from servebench.registry import Registry
 from servebench.report.console import Display
 from servebench.resume import Earlier, remaining, tell
@@ -37,6 +47,7 @@ from servebench.store import (
     write_plan,
     write_study,
 )
+from servebench.summary import write_summary
 from servebench.work import Task, Workplace, cache_folder, check_jobs, do_run, floor_of
 
 LOCK_WORD = "--lock"
@@ -210,6 +221,8 @@ def _work(
     folder: StudyFolder, state: StudyState, tasks: Sequence[Task], registry: Registry, launcher: SpreadSettings | None
 ) -> int:
     """Do the tasks, whatever happens to one of them."""
+    for task in tasks:
+        remember_config(task.job.resolved)
     with interrupts(), Display() as display:
         study = _Study(folder, state, display)
         try:
@@ -297,6 +310,12 @@ def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
 def _conclude(study: _Study, settings: RunSettings, outputs: Path) -> None:
     # it may be back by now
     study.tracker_down = False
+    if settings.tracking.name != "none" and any(outcome.points for _, outcome in study.outcomes):
+        study.display.status("summing up")
+        try:
+            write_summary(study.folder.path)
+        except (ServebenchError, OSError) as error:
+            study.display.problem(f"no summary of the study for MLflow: {error}")
     _track(study, settings, outputs)
     if len(study.outcomes) > 1:
         study.display.study(study.outcomes)

@@ -24,10 +24,13 @@ from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.grading import choose
 from servebench.keeper import EngineKeeper, launch_context
 from servebench.load.traces import trace_faults
+from servebench.redact import remember_config, secret_name
 from servebench.registry import Registry
 from servebench.report.console import Display
+from servebench.report.figures import level
 from servebench.resume import Earlier
 from servebench.run import RunRequest, execute
+from servebench.score.repeats import over_repeats
 from servebench.selfcheck import client_floor
 from servebench.store import RunFolder, RunState, StudyFolder, build_manifest, redact_text, write_manifest, write_run
 
@@ -90,6 +93,8 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += engine.refused(context)
         if here:
             faults += launcher.check(engine, context, settings.launch)
+            if launcher.asks_engine != "nothing" and settings.launch.name != "emulated":
+                faults += in_process_list(settings)
             faults += trace_faults(settings.load)
             if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
                 faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
@@ -102,6 +107,16 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def in_process_list(settings: RunSettings) -> list[str]:
+    """A line for each flag of the engine that holds a secret: a command line is there for all on the machine to read."""
+    return [
+        f"engine.extra_args.{name}: all users of this machine would see it in the process list; "
+        "give it to the engine as a variable, with engine.env.NAME=..., or not at all: servebench talks to it on loopback"
+        for name, value in settings.engine.extra_args.items()
+        if secret_name(name.strip("-")) and value not in (None, "", True, False)
+    ]
 
 
 def floor_of(jobs: Sequence[Job], display: Display) -> ClientFloor | None:
@@ -119,6 +134,7 @@ def floor_of(jobs: Sequence[Job], display: Display) -> ClientFloor | None:
 def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: str = "") -> RunOutcome:
     """Do a run and store it. `following` are the settings of the run after it, which may want the same engine."""
     job, name = task.job, task.name
+    remember_config(job.resolved)
     title = title_of(job)
     folder = place.folder.create_run(name)
     state = RunState(run_id=f"{place.folder.name}/{name}", title=title, overrides=job.overrides)
@@ -159,7 +175,8 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
     _write_manifest(place, job, folder, more)
     error = redact_text(outcome.error) if outcome.error else None
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
-    place.display.finish(outcome, prefix + title)
+    repeats = over_repeats([(level(p.row), {**p.row, "verdict": p.verdict}) for p in outcome.points])
+    place.display.finish(outcome, prefix + title, repeats)
     if error is not None:
         place.display.problem(error)
     return outcome

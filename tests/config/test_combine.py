@@ -52,6 +52,10 @@ def length(**keys: Any) -> dict[str, Any]:
     return {"workload": WorkloadSettings(name="w", input_tokens=LengthSettings(**keys))}
 
 
+def bounded(limit: int | None, **lengths: Any) -> dict[str, Any]:
+    return {"engine": EngineSettings(name="e", max_model_len=limit), "workload": WorkloadSettings(name="w", **lengths)}
+
+
 def address(url: str | None) -> dict[str, Any]:
     return {"launch": Address(name="attach", base_url=url)}
 
@@ -77,6 +81,15 @@ FAULTS = [
     (length(kind="normal", mean=5.0), "workload.input_tokens: kind normal needs stdev"),
     (length(kind="lognormal"), "workload.input_tokens: kind lognormal needs mean and stdev"),
     (length(kind="normal", mean=5.0, stdev=1.0, min=9, max=3), "workload.input_tokens: min 9 is larger than max 3"),
+    (
+        bounded(100, input_tokens=90, output_tokens=11),
+        "workload.input_tokens=90 and workload.output_tokens=11 do not fit",
+    ),
+    (bounded(100, input_tokens=101), "workload.input_tokens=101 does not fit engine.max_model_len=100"),
+    (
+        bounded(100, input_tokens=LengthSettings(kind="uniform", min=200, max=300)),
+        "workload.input_tokens=200 does not fit engine.max_model_len=100",
+    ),
     (address(None), "launch=attach needs the address of the engine"),
     (address(""), "launch=attach needs the address of the engine"),
     (address("host:8000"), "launch.base_url: 'host:8000' is not an http(s) URL"),
@@ -98,6 +111,9 @@ ALLOWED = [
     length(kind="fixed", mean=5.0),
     length(kind="uniform", min=2, max=2),
     length(kind="lognormal", mean=5.0, stdev=1.0, max=9),
+    bounded(100, input_tokens=90, output_tokens=10),
+    bounded(None, input_tokens=90_000),
+    bounded(100, input_tokens=LengthSettings(kind="normal", mean=200.0, stdev=90.0)),
     address("http://127.0.0.1:8000/v1"),
     address("https://[::1]/v1"),
     {"engine": EngineSettings(name="e", tensor_parallel_size=4)},

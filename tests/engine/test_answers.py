@@ -7,8 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from servebench.bounded import client
 from servebench.contracts.engine import Engine
-from servebench.engine.answers import client, generate, has_content, served_models, version_of
+from servebench.engine.answers import generate, has_content, served_models, version_of
 from servebench.engine.openai import OpenAiEngine
 from servebench.errors import EngineError
 

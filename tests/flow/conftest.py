@@ -28,6 +28,7 @@ class Behaviour:
     usage: bool = True
     say: Callable[[str], str] | None = None
     """What is answered, at once, to a prompt that is not to be streamed."""
+    repeat_key: bool = False
     slots: threading.Semaphore | None = None
     seen: list[dict[str, Any]] = field(default_factory=list)
 
@@ -66,7 +67,8 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = self.behaviour
         behaviour.seen.append(body)
         if behaviour.fail_every and len(behaviour.seen) % behaviour.fail_every == 0:
-            self._json(503, {"error": {"message": "overloaded"}})
+            said = f" for {self.headers.get('Authorization')}" if behaviour.repeat_key else ""
+            self._json(503, {"error": {"message": f"overloaded{said}"}})
             return
         if behaviour.say is not None and not body.get("stream"):
             said = behaviour.say(body["messages"][-1]["content"])
@@ -90,6 +92,8 @@ class Handler(BaseHTTPRequestHandler):
         tokens = body["max_tokens"]
         time.sleep(behaviour.ttft_s)
         for start in range(0, tokens, behaviour.tokens_per_event):
+            if behaviour.repeat_key:
+                self._event({"choices": [{"index": 0, "delta": {"content": f"your key is {behaviour.key}"}}]})
             words = " word" * min(behaviour.tokens_per_event, tokens - start)
             self._event({"choices": [{"index": 0, "delta": {"content": words}, "finish_reason": None}]})
             time.sleep(behaviour.gap_s)
@@ -138,6 +142,31 @@ def endpoint():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended that was done in this process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch, capfd):
+    """Runs the command in this process, without the second of imports that a process of its own takes."""
+    from servebench.cli import main
+
+    def run(*words):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["servebench", *words])
+        capfd.readouterr()
+        code = main()
+        shown = capfd.readouterr()
+        return Done(code, shown.out, shown.err)
+
+    return run
 
 
 @pytest.fixture

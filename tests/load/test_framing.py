@@ -91,7 +91,7 @@ def test_the_end_of_the_stream_inside_a_chunk_is_a_cut():
         (b"HTTP/2 200\r\n\r\n", "not HTTP/1.1"),
         (b"HTTP/1.1 OK\r\n\r\n", "not HTTP/1.1"),
         (CHUNKED + b"zz\r\n", "no number"),
-        (CHUNKED + b"-5\r\nhello\r\n", "negative"),
+        (CHUNKED + b"-5\r\nhello\r\n", "no number"),
         (CHUNKED + b"1" * 5000, "too long"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "no number"),
         (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "longer than"),

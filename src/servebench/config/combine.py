@@ -200,6 +200,29 @@ def _length(path: str, length: LengthSettings) -> list[str]:
     return []
 
 
+def _fits(engine: EngineSettings, workload: WorkloadSettings) -> list[str]:
+    """Lengths of which even the shortest pass the limit that the engine is given."""
+    limit = engine.max_model_len
+    if limit is None:
+        return []
+    lengths = {key: _least(getattr(workload, key)) for key in ("input_tokens", "output_tokens")}
+    if sum(lengths.values()) <= limit:
+        return []
+    told = " and ".join(f"workload.{key}={tokens:g}" for key, tokens in lengths.items() if tokens)
+    return [
+        f"{told} do not fit engine.max_model_len={limit}: raise it, or lower them"
+        if all(lengths.values())
+        else f"{told} does not fit engine.max_model_len={limit}: raise it, or lower that"
+    ]
+
+
+def _least(length: int | LengthSettings | None) -> float:
+    """The shortest that a length can be, as far as it is told."""
+    if isinstance(length, LengthSettings):
+        return (length.mean if length.kind == "fixed" else length.min) or 0
+    return length or 0
+
+
 def _address(launch: LaunchSettings) -> list[str]:
     if launch.name != ATTACH:
         return []
@@ -245,6 +268,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load", "slo"), _search_goal),
     (("quality",), _quality),
     (("workload",), _lengths),
+    (("engine", "workload"), _fits),
     (("launch",), _address),
     (("engine", "gpu", "launch"), _parallelism),
     (("study",), _study_name),

@@ -21,11 +21,13 @@ Outcome = Literal[
     "cancelled",
     "protocol",
     "abandoned",
+    "session_ended",
 ]
 """ok: answered whole. http_error: a status of 400 or more. stream_error: an error event inside HTTP 200. truncated: the
 stream ended without a finish reason, `[DONE]` or usage, or the connection closed early. empty: answered with no
 generated content. The others as on the wire (`too_large`, `tls` count as `protocol`). abandoned:
-the client went away on purpose (`load.cancel_fraction`); neither ok nor failed."""
+the client went away on purpose (`load.cancel_fraction`); neither ok nor failed. session_ended: never sent, because an
+answer that belongs into its prompt failed."""
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -30,13 +30,19 @@ NO_CHAT = (
 )
 """How servers without a chat route, or with a model without a chat template, answer."""
 
+SAID_CHARACTERS = 300
+"""How much of a server's own words is kept."""
+
 PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
 """Refusals that a server may take back; those from 500 up are too."""
 
 
-def client(headers: Sequence[tuple[str, str]], *, verify_tls: bool = True, timeout_s: float = 5.0) -> httpx.Client:
-    """An HTTP client for all off the hot path. It trusts no proxy of the environment: engines are measured directly."""
-    return httpx.Client(headers=list(headers), verify=verify_tls, timeout=timeout_s, trust_env=False)
+def json_of(response: httpx.Response) -> Any:
+    """The JSON of an answer. Raises ValueError for what is none, and for what is nested deeper than can be read."""
+    try:
+        return response.json()
+    except RecursionError as error:
+        raise ValueError("the answer is nested too deep") from error
 
 
 def reason_of(error: httpx.HTTPError) -> str:
@@ -45,19 +51,20 @@ def reason_of(error: httpx.HTTPError) -> str:
     while cause.__cause__ is not None or cause.__context__ is not None:
         cause = cause.__cause__ or cause.__context__ or cause
     text = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
-    return " ".join(str(text).split()).lower()
+    return " ".join(str(text).split())[:SAID_CHARACTERS].lower()
 
 
 def said(response: httpx.Response) -> str:
     """What an error response says, in one line."""
-    text = response.text
+    # never by the charset that the server names: some of those are no text
+    text = response.content.decode("utf-8", errors="replace")
     try:
         answer = json.loads(text)
         error = answer.get("error", answer) if isinstance(answer, dict) else answer
         text = str(error.get("message", error)) if isinstance(error, dict) else str(error)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
-    return " ".join(text.split())[:300]
+    return " ".join(text.split())[:SAID_CHARACTERS]
 
 
 def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
@@ -66,7 +73,7 @@ def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
     if response.status_code != httpx.codes.OK:
         return None
     try:
-        listed: list[dict[str, Any]] = response.json()["data"]
+        listed: list[dict[str, Any]] = json_of(response)["data"]
         names = [str(model["id"]) for model in listed]
         names += [str(alias) for model in listed for alias in model.get("aliases") or ()]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -81,23 +88,36 @@ def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
         return None
     try:
         response = http.get(root_url + engine.version_path)
-        told = response.json()["version"] if response.status_code == httpx.codes.OK else None
+        told = json_of(response)["version"] if response.status_code == httpx.codes.OK else None
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None
     return str(told) if told else None
+
+
+def _lines(response: httpx.Response) -> Iterator[str]:
+    """The lines of a body as they come, whatever charset the server names."""
+    begun: list[bytes] = []
+    for part in response.iter_bytes():
+        *whole, rest = part.split(b"\n")
+        for line in whole:
+            yield b"".join([*begun, line]).rstrip(b"\r").decode("utf-8", errors="replace")
+            begun.clear()
+        begun.append(rest)
+    yield b"".join(begun).decode("utf-8", errors="replace")
 
 
 def has_content(data: str) -> bool:
     """Whether an SSE event carries generated content. Raises EngineError when it carries an error."""
     try:
         event = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if not isinstance(event, Mapping):
         return False
     if event.get("error"):
         error = event["error"]
-        raise EngineError(str(error.get("message", error) if isinstance(error, Mapping) else error))
+        words = str(error.get("message", error) if isinstance(error, Mapping) else error)
+        raise EngineError(" ".join(words.split())[:SAID_CHARACTERS])
     choices = event.get("choices")
     return isinstance(choices, list) and any(_says(choice) for choice in choices if isinstance(choice, Mapping))
 
@@ -147,7 +167,7 @@ def _try(
             passing = status in PASSING or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
             problem = EngineError(f"{url} answers {status}: {said(response)}", kind="not_ready" if passing else "other")
             return problem, status in NO_CHAT
-        for line in response.iter_lines():
+        for line in _lines(response):
             if has_content(line[5:].strip() if line.startswith("data:") else line):
                 return None
             if time.monotonic() > deadline:

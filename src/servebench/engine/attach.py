@@ -10,9 +10,10 @@ from pathlib import Path
 
 import httpx
 
+from servebench.bounded import client
 from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, Phase, RunningEngine, Say, StopReport
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.answers import FORBIDDEN, client, generate, reason_of, served_models, version_of
+from servebench.engine.answers import FORBIDDEN, generate, reason_of, served_models, version_of
 from servebench.errors import EngineError
 
 CONNECT_TIMEOUT_S = 5.0

@@ -32,6 +32,8 @@ from servebench.engine.process import ANY_HOST, Container, start, wait_until_rea
 from servebench.engine.shield import shielded
 from servebench.errors import EngineError
 
+PULL_TIMEOUT_S = 7200.0
+"""Images of engines have up to 20 GB."""
 ASK_TIMEOUT_S = 20.0
 """What a daemon may take to say that it is there; one over SSH takes seconds."""
 
@@ -249,7 +251,15 @@ def _pull(settings: DockerSettings, image: str, say: Say) -> None:
             )
     say(f"pulling {image}")
     began = time.monotonic()
-    done = subprocess.run([runtime, "pull", image], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            [runtime, "pull", image], capture_output=True, text=True, check=False, timeout=PULL_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(
+            f"the image {image} was not pulled within {PULL_TIMEOUT_S:g} s; pull it by hand: {runtime} pull {image}",
+            kind="image_missing",
+        ) from error
     if done.returncode:
         raise EngineError(
             f"the image {image} cannot be pulled: {_said(done)}; check launch.image", kind="image_missing"

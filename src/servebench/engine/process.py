@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from servebench.bounded import client
 from servebench.contracts.engine import (
     Command,
     Engine,
@@ -19,7 +20,7 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.answers import client, version_of
+from servebench.engine.answers import version_of
 from servebench.engine.gpu_memory import kept, used_bytes
 from servebench.engine.guarded import Guarded
 from servebench.engine.logs import size_of

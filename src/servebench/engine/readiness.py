@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import httpx
 
+from servebench.bounded import client
 from servebench.contracts.engine import Engine, Phase, Say
-from servebench.engine.answers import client, generate, reason_of, served_models
+from servebench.engine.answers import generate, reason_of, served_models
 from servebench.engine.guarded import Guarded
 from servebench.engine.logs import PhaseTail, hint, tail
 from servebench.engine.ports import accepts, held_by, owner

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import httpx
 
+from servebench.bounded import client
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
-from servebench.engine.answers import client, reason_of, said
+from servebench.engine.answers import json_of, reason_of, said
 from servebench.errors import EngineError
 
 CHARACTERS_PER_TOKEN = 4.0
@@ -96,7 +97,7 @@ class EngineTokenizer(_Exact):
         if response.status_code != httpx.codes.OK:
             raise EngineError(f"cannot count tokens: {self._url} answers {response.status_code}: {said(response)}")
         try:
-            return len(response.json()["tokens"])
+            return len(json_of(response)["tokens"])
         except (ValueError, KeyError, TypeError) as error:
             raise EngineError(
                 f"cannot count tokens: {self._url} answers without a list of tokens: {said(response)}"

@@ -7,8 +7,9 @@ from typing import Any
 
 import httpx
 
+from servebench.bounded import client
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.engine.answers import client, reason_of, said
+from servebench.engine.answers import json_of, reason_of, said
 
 RESET_TIMEOUT_S = 10.0
 """vLLM and SGLang refuse while requests still hold blocks; an engine that is idle lets them go within a second."""
@@ -38,7 +39,7 @@ def _reset_once(http: httpx.Client, path: str, running: RunningEngine) -> str | 
     if answer.status_code != httpx.codes.OK:
         return f"{path} answers {answer.status_code}: {said(answer)}"
     try:
-        document = answer.json()
+        document = json_of(answer)
     except ValueError:
         # SGLang answers with a sentence
         return None
@@ -57,7 +58,7 @@ def resolved_settings(engine: Engine, running: RunningEngine) -> dict[str, Any] 
             try:
                 answer = http.get(f"{running.root_url}{path}")
                 if answer.status_code == httpx.codes.OK and len(answer.content) <= BYTES_MAX:
-                    found[path] = answer.json()
+                    found[path] = json_of(answer)
             except (httpx.HTTPError, ValueError):
                 continue
     return found or None

@@ -29,6 +29,8 @@ LOCAL_WORKER = ("servebench.load.worker",)
 RAY_WORKER = ("servebench.load.ray_bridge", "--node")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
+SILENT_S = 60.0
+"""A worker tells its counts fifty times a second; one that does not for so long hangs, or was stopped."""
 
 Watch = Callable[[Counts], str | None]
 """Called ten times a second while load runs; returns a short reason to stop the phase (`engine_died`), or None."""
@@ -48,6 +50,8 @@ class _Worker:
         self.report: PhaseReport | None = None
         self.died: str | None = None
         self._began = take_anchor()
+        self._updates = 0
+        self._ticks = 0
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", *command],
             stdin=subprocess.PIPE,
@@ -66,11 +70,17 @@ class _Worker:
     def give(self, job: bytes) -> None:
         assert self.process.stdin is not None
         view = memoryview(job)
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        os.set_blocking(self.process.stdin.fileno(), False)
         try:
             while view:
+                left_s = max(0.0, deadline - time.monotonic())
+                if not select.select([], [self.process.stdin], [], left_s)[1]:
+                    raise LoadError(f"a load worker did not take its requests within {READY_TIMEOUT_S:g} s")
                 view = view[self.process.stdin.write(view) or 0 :]
         except BrokenPipeError:
             raise self.lost() from None
+        os.set_blocking(self.process.stdin.fileno(), True)
 
     def line(self, timeout_s: float) -> dict[str, Any] | None:
         """The next line it says, or None when it said none in time. Raises LoadError when it died or failed."""
@@ -107,8 +117,21 @@ class _Worker:
             self.report = PhaseReport(**said)
         return None
 
-    def epitaph(self) -> PhaseReport:
-        """What the coordinator knows of a worker that died."""
+    def hangs(self) -> bool:
+        """Whether it has told nothing new for SILENT_S. Called once a tick; ticks are counted, and not the clock asked, so
+        that a machine that was suspended is not taken for a worker that hangs."""
+        updates = self.progress.updates()
+        self._ticks = self._ticks + 1 if updates == self._updates else 0
+        self._updates = updates
+        if self._ticks * TICK_S < SILENT_S:
+            return False
+        self.died = (
+            f"a load worker (process {self.process.pid}) did nothing for {SILENT_S:g} s: it hangs, or was stopped"
+        )
+        return True
+
+    def epitaph(self, stopped: str = "worker_died") -> PhaseReport:
+        """What the coordinator knows of a worker that died, or that does not answer any more."""
         now, counts = take_anchor(), self.progress.read()
         return PhaseReport(
             started_ns=self._began.realtime_ns,
@@ -121,7 +144,7 @@ class _Worker:
             loop_lag_ms_max=None,
             clock_step_ns=step_ns(self._began, now),
             stamp_source="kernel",
-            stopped="worker_died",
+            stopped=stopped,
             error=self.died,
         )
 
@@ -149,7 +172,9 @@ class _Worker:
             self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            # only a kernel that hangs keeps it now
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_TIMEOUT_S)
 
 
 def ray_nodes() -> list[str]:
@@ -196,10 +221,7 @@ def drive(
                 worker.give(job_bytes(target, share, path, page))
             return _watch(crew, plan, watch)
         except KeyboardInterrupt:
-            reports = _stop(crew, "interrupt")
-            if not reports:
-                raise
-            return together(reports)
+            return _ended(crew, "interrupt")
 
 
 def _watch(crew: Sequence[_Worker], plan: PointPlan, watch: Watch) -> PhaseReport:
@@ -217,16 +239,21 @@ def _watch(crew: Sequence[_Worker], plan: PointPlan, watch: Watch) -> PhaseRepor
         for worker in at_work:
             if worker.output in ready:
                 lost = worker.listen() or lost
+            elif worker.hangs():
+                lost = LoadError(worker.died)
         reason = watch(summed(worker.progress.read() for worker in crew))
         if lost is not None:
-            return together([*_stop(crew, "worker_died"), *(worker.epitaph() for worker in crew if worker.died)])
+            return _ended(crew, "worker_died")
         if all(worker.report is not None for worker in crew):
             return together([worker.report for worker in crew if worker.report is not None])
         if reason is not None:
-            reports = _stop(crew, reason)
-            if not reports:
-                raise crew[0].lost()
-            return together(reports)
+            return _ended(crew, reason)
+
+
+def _ended(crew: Sequence[_Worker], reason: str) -> PhaseReport:
+    """End the phase for all, and what is known of it then: of those that cannot tell any more, what we saw."""
+    reports = _stop(crew, reason)
+    return together([*reports, *(worker.epitaph(reason) for worker in crew if worker.report is None)])
 
 
 def _stop(crew: Sequence[_Worker], reason: str) -> list[PhaseReport]:
@@ -239,4 +266,6 @@ def _stop(crew: Sequence[_Worker], reason: str) -> list[PhaseReport]:
         while worker.report is None and not worker.died and time.monotonic() < deadline:
             with contextlib.suppress(StoreError):
                 worker.listen(max(0.0, deadline - time.monotonic()))
+        if worker.report is None and not worker.died:
+            worker.died = f"a load worker (process {worker.process.pid}) did not end when it was told to"
     return [worker.report for worker in crew if worker.report is not None]

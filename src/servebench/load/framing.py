@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 HEADER_BYTES_MAX = 65_536
 LINE_BYTES_MAX = 4_096
+INTERIM_MAX = 100
+"""Interim responses (1xx) before one answer: a server sends one or two, and one without end would keep us busy."""
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: .*)?", re.DOTALL)
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
 class _SizeLines(dict[int, bytes]):
@@ -36,7 +44,7 @@ class Framing:
     It is right however the bytes are cut.
     """
 
-    __slots__ = ("between", "close", "header", "remaining", "state")
+    __slots__ = ("between", "close", "header", "interim", "remaining", "state")
 
     HEADERS, LENGTH, UNTIL_CLOSE, CHUNK_SIZE, CHUNK_DATA, TRAILER, DONE = range(7)
 
@@ -48,6 +56,7 @@ class Framing:
         self.state = self.HEADERS
         self.header = b""
         self.remaining = 0
+        self.interim = 0
         self.close = False
         self.between = False
 
@@ -58,7 +67,7 @@ class Framing:
         followed that nobody asked for).
         """
         # the usual read is exactly one chunk: an SSE event
-        if self.between and data.startswith(SIZE_LINES[len(data)]):
+        if self.between and data.startswith(SIZE_LINES[len(data)]) and data.endswith(b"\r\n"):
             return False
         done = self._follow(data)
         self.between = self.state == self.CHUNK_SIZE and not self.header
@@ -106,25 +115,28 @@ class Framing:
 
     def _start_body(self, header: bytes) -> None:
         lines = header.split(b"\r\n")
-        parts = lines[0].split(None, 2)
-        if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit():
+        first = _STATUS_LINE.fullmatch(lines[0])
+        if first is None:
             raise FramingError("the answer is not HTTP/1.1")
-        status = int(parts[1])
-        if 100 <= status < 200:
+        status = int(first[2])
+        if status < 200:
+            self.interim += 1
+            if self.interim > INTERIM_MAX:
+                raise FramingError(f"the answer has more than {INTERIM_MAX} interim responses before it")
             return
         fields = {}
         for line in lines[1:]:
             name, _, value = line.partition(b":")
             fields[name.strip().lower()] = value.strip().lower()
         connection = fields.get(b"connection", b"")
-        self.close = b"close" in connection or (parts[0] == b"HTTP/1.0" and b"keep-alive" not in connection)
+        self.close = b"close" in connection or (first[1] == b"0" and b"keep-alive" not in connection)
         if b"chunked" in fields.get(b"transfer-encoding", b""):
             self.state = self.CHUNK_SIZE
         elif status in (204, 304):
             self.state = self.DONE
         elif b"content-length" in fields:
             length = fields[b"content-length"]
-            if not length.isdigit():
+            if _LENGTH.fullmatch(length) is None:
                 raise FramingError("the answer has a content-length that is no number")
             self.remaining = int(length)
             self.state = self.LENGTH
@@ -146,12 +158,10 @@ class Framing:
             if not line:
                 self.state = self.DONE
             return end + 1
-        try:
-            size = int(line.partition(b";")[0].strip(), 16)
-        except ValueError:
-            raise FramingError("a chunk's size is no number") from None
-        if size < 0:
-            raise FramingError("a chunk's size is negative")
+        digits = line.partition(b";")[0].strip()
+        if _SIZE.fullmatch(digits) is None:
+            raise FramingError("a chunk's size is no number")
+        size = int(digits, 16)
         if size:
             self.remaining = size + 2
             self.state = self.CHUNK_DATA

@@ -11,7 +11,7 @@ from servebench.load.plan import Level, level_at, levels, replayed
 from servebench.load.search import Probe, Search, SearchAnswer, requests_to_decide
 from servebench.load.traces import read_arrivals
 
-UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died"})
+UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died", "no_progress"})
 """Doubts with which a point says nothing about its level. A level with errors, or one that was never there, is missed."""
 
 

@@ -17,6 +17,12 @@ from servebench.measure import http, sse
 MESSAGE_CHARS_MAX = 300
 """How much of a server's error message is kept."""
 
+REASON_CHARS_MAX = 64
+"""How much of a finish reason is kept: the known ones have a dozen characters."""
+
+COUNT_MAX = 2**31 - 1
+"""A server that tells of more tokens than tables have room for does not count."""
+
 
 def read(answer: http.HttpAnswer) -> Scan:
     """What is in an answer of status 2xx; nothing for any other. Pure; never raises for what a server sent."""
@@ -112,7 +118,7 @@ class Scan:
             delta = choice.get("message")
         finish_reason = choice.get("finish_reason")
         if finish_reason.__class__ is str and finish_reason:
-            self.finish_reason = finish_reason
+            self.finish_reason = _join([finish_reason[:REASON_CHARS_MAX]])
         output = reasoning = False
         if delta.__class__ is dict:
             content = delta.get("content")
@@ -212,7 +218,7 @@ def _growth(counts: list[int | None]) -> list[int] | None:
 
 def _count(value: Any) -> int | None:
     """A count that a server sent, if it is one."""
-    return value if value.__class__ is int and value >= 0 else None
+    return value if value.__class__ is int and 0 <= value <= COUNT_MAX else None
 
 
 def _detail(usage: dict[str, Any], group: str, name: str) -> int | None:
@@ -319,8 +325,15 @@ def _message(body: Any) -> str | None:
         return None
     error = body.get("error")
     if isinstance(error, dict) and error:
-        error = error.get("message") or error.get("detail") or json.dumps(error)
+        error = error.get("message") or error.get("detail") or error
     for found in (error, body.get("message"), body.get("detail")):
         if found:
-            return _shorten(_join([found if isinstance(found, str) else json.dumps(found)]))
+            return _shorten(_join([found if isinstance(found, str) else _dumped(found)]))
     return None
+
+
+def _dumped(value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return "an error that is nested too deep to be told"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.contracts.results import Doubt, Point, QualitySummary, RunOutcome
+from servebench.redact import redact_text
 from servebench.report.content import content_lines
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 
@@ -28,6 +30,9 @@ VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
 
 
 PIPED_WIDTH = 160
+STILL_S = 5.0
+STILL_FACTOR = 4.0
+"""What is waited for is told after so long, and again each time that it has taken so many times longer."""
 
 
 def _console(file: TextIO) -> Console:
@@ -49,8 +54,14 @@ class Display:
         self._title = ""
         self._status = ""
         self._began = time.monotonic()
+        self._waiting: tuple[str, float] | None = None
+        self._over = threading.Event()
+        self._teller: threading.Thread | None = None
 
     def __enter__(self) -> Display:
+        if self._teller is None:
+            self._teller = threading.Thread(target=self._tell_waits, name="waits", daemon=True)
+            self._teller.start()
         if self.lively:
             self._live = Live(console=self.err, refresh_per_second=4, transient=True, get_renderable=self._render)
             self._live.start()
@@ -59,6 +70,8 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
+        self._waiting = None
         self._pause()
 
     def begin(self, title: str) -> None:
@@ -69,18 +82,52 @@ class Display:
     def say(self, text: str) -> None:
         """Something happened that stays on screen."""
         if not self.quiet:
-            self.err.print(Text(text))
+            self.err.print(Text(redact_text(text)))
 
     def status(self, text: str) -> None:
-        """What is being waited for, by name. Shown in the live line only."""
-        self._status = text
+        """What is being waited for, by name. Shown in the live line; without one, in a line of its own when it takes long."""
+        self._wait_for(text)
+
+    def _wait_for(self, text: str) -> None:
+        if self._waiting is None or self._waiting[0] != text:
+            self._waiting = (text, time.monotonic())
+            self._status = text
+
+    def _tell_waits(self) -> None:
+        """Say what is waited for after 5 s, 20 s, 80 s and so on."""
+        told: tuple[tuple[str, float], float] | None = None
+        while not self._over.wait(1.0):
+            waiting = self._waiting
+            if waiting is None or not waiting[0]:
+                continue
+            spent_s = time.monotonic() - waiting[1]
+            due_s = STILL_S if told is None or told[0] is not waiting else told[1]
+            if spent_s >= due_s:
+                told = (waiting, due_s * STILL_FACTOR)
+                self._status = f"{waiting[0]} (for {seconds(spent_s)})"
+                if not self.lively:
+                    self.say(f"  waiting: {self._status}")
 
     def progress(
-        self, *, label: str, done: int, planned: int, failed: int, in_flight: int, rate: float, left_s: float | None
+        self,
+        *,
+        label: str,
+        done: int,
+        planned: int,
+        failed: int,
+        in_flight: int,
+        rate: float,
+        left_s: float | None,
+        silent_s: float = 0.0,
     ) -> None:
-        """How far a phase is. `rate` is stream reads a second, close to tokens a second while the load runs."""
+        """How far a phase is. `rate` is stream reads a second, close to tokens a second while the load runs; `silent_s`
+        is how long the engine has sent nothing though it was asked."""
+        if silent_s > STILL_S:
+            self._wait_for(f"{label}: {in_flight} answers, of which nothing comes")
+            return
         left = f" · {seconds(left_s)} left" if left_s is not None else ""
         wrong = f" · {failed} failed" if failed else ""
+        self._waiting = None
         self._status = (
             f"{label} · {done}/{planned} requests · {in_flight} in flight · {number(rate)} events/s{wrong}{left}"
         )
@@ -95,10 +142,10 @@ class Display:
         """A benchmark was graded."""
         self.say("  " + quality_line(summary))
 
-    def finish(self, outcome: RunOutcome, title: str) -> None:
-        """A run is over: its table and doubts, on standard output."""
+    def finish(self, outcome: RunOutcome, title: str, over_repeats: Any = None) -> None:
+        """A run is over: its table and doubts, on standard output. `over_repeats` is what `score.repeats` found."""
         self._pause()
-        self._status = ""
+        self._status, self._waiting = "", None
         self._points = []
         if outcome.points:
             self.out.print(points_table(outcome.points, title))
@@ -106,6 +153,9 @@ class Display:
                 self.out.print(line)
             for line in doubt_lines(outcome.points):
                 self.out.print(line)
+            for line in failed_lines(outcome.points):
+                self.out.print(line)
+            print_repeats(over_repeats, self.out)
             for line in search_lines(outcome.search):
                 self.out.print(line)
         for line in quality_lines(outcome.quality):
@@ -114,7 +164,7 @@ class Display:
 
     def problem(self, text: str) -> None:
         """Something went wrong: told even when quiet."""
-        self.err.print(Text(f"servebench: {text}", style="red"))
+        self.err.print(Text(f"servebench: {redact_text(text)}", style="red"))
 
     def study(self, outcomes: Sequence[tuple[str, RunOutcome]]) -> None:
         """The runs of a study side by side, on standard output."""
@@ -277,6 +327,48 @@ def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
         f"  {doubt.code}: {doubt.message}; {doubt.remedy}" for one in summaries for doubt in one.doubts
     )
     return lines + list(told)
+
+
+def failed_lines(points: Iterable[Point]) -> list[str]:
+    """Where requests failed: what users waited when a failed one is worse than any latency."""
+    return [
+        f"with failed requests counted as infinitely slow (at {level(row)}): TTFT p50 {number(row.get('ttft_ms_p50_all'))} "
+        f"and p99 {number(row.get('ttft_ms_p99_all'))} ms, E2E p50 {number(row.get('e2e_ms_p50_all'))} "
+        f"and p99 {number(row.get('e2e_ms_p99_all'))} ms"
+        for row in (point.row for point in points)
+        if row.get("requests_failed") and row.get("ttft_ms_p50_all") is not None
+    ]
+
+
+def print_repeats(found: Any, out: Console) -> None:
+    """What the repeats of each level say together (of `score.repeats`); nothing where there are none."""
+    if found is None or not found.rows:
+        return
+    table = _table("over repeats")
+    metrics = list(dict.fromkeys((row.metric, f"{row.title}, {row.unit}") for row in found.rows))
+    for name in ("at", "repeats", *(title for _, title in metrics)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for at in dict.fromkeys(row.level for row in found.rows):
+        own = {row.metric: row for row in found.rows if row.level == at}
+        count = max(row.count for row in own.values())
+        table.add_row(at, str(count), *(repeated(own.get(metric)) for metric, _ in metrics))
+    table.caption = REPEATS_NOTE
+    table.caption_justify = "left"
+    out.print(table)
+    for note in found.notes:
+        out.print(f"repeats: {note}", markup=False)
+
+
+REPEATS_NOTE = "mean over repeats with its 95 % interval, from three repeats on"
+
+
+def repeated(row: Any) -> str:
+    """A figure over repeats with its interval, or how much one repeat differs from another where there are too few."""
+    if row is None:
+        return MISSING
+    if row.low is None:
+        return f"{number(row.mean)} (one repeat ±{100 * row.spread:.1f} %)"
+    return f"{number(row.mean)} [{number(row.low)}, {number(row.high)}]"
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:

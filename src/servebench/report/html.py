@@ -16,6 +16,7 @@ from typing import Any
 from servebench.contracts.stored import RunData, mapping
 from servebench.report import advice, charts, verdicts
 from servebench.report.charts import RunView
+from servebench.report.console import REPEATS_NOTE, repeated
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 from servebench.report.listing import best_row, verdict_counts, when
 from servebench.report.svg import Axis, Mark, Span
@@ -123,6 +124,7 @@ class Page:
     published: Sequence[Any] = ()
     faults: Sequence[str] = ()
     distribution_at: str | None = None
+    repeats: Sequence[tuple[str, Any]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     made_s: float = field(default_factory=time.time)
 
@@ -191,6 +193,7 @@ def page(data: Page) -> str:
         ("load", "Throughput and latency against load", _load(data)),
         ("distributions", "Latency distributions", _distributions(data)),
         ("points", "All points", _points(data)),
+        ("repeats", "Over repeats", _repeats(data)),
         ("comparison", "Comparison", _comparison(data)),
         ("timeline", "Timeline", _timeline(data)),
         ("cold", "Cold start", _cold(data)),
@@ -373,18 +376,22 @@ POINT_COLUMNS = (
     ("good req/s", "goodput_req_s"),
     ("TTFT p50", "ttft_ms_p50"),
     ("TTFT p99", "ttft_ms_p99"),
+    ("with failed", "ttft_ms_p99_all"),
     ("ITL mean", "itl_ms_mean"),
     ("ITL p99", "itl_ms_p99"),
     ("TPOT mean", "tpot_ms_mean"),
     ("E2E p50", "e2e_ms_p50"),
     ("E2E p99", "e2e_ms_p99"),
+    ("with failed", "e2e_ms_p99_all"),
     ("cache hits", "prefix_cache_hit_rate"),
     ("at best", "prefix_cache_hit_rate_ideal"),
     ("valid JSON", "json_compliance"),
     ("of twins", "json_compliance_unconstrained"),
     ("needles", "needle_recall"),
     ("J/token", "energy_j_per_token"),
+    ("tok/s/W", "output_tok_s_per_w"),
     ("$/M tokens", "cost_usd_per_mtok"),
+    ("$/M good req", "cost_usd_per_mgood"),
 )
 
 SHARES = (
@@ -397,7 +404,12 @@ def _points(data: Page) -> str:
     rows = [(one, row) for one in data.runs for row in one.rows]
     if not rows:
         return ""
-    kept = [(name, column) for name, column in POINT_COLUMNS if any(row.get(column) is not None for _, row in rows)]
+    failed = any(row.get("requests_failed") for _, row in rows)
+    kept = [
+        (name, column)
+        for name, column in POINT_COLUMNS
+        if any(row.get(column) is not None for _, row in rows) and (failed or not column.endswith("_all"))
+    ]
     body = [
         [
             e(one.view.name),
@@ -408,7 +420,28 @@ def _points(data: Page) -> str:
         for one, row in rows
     ]
     head = ("run", "load", *(name for name, _ in kept), "verdict")
-    return f"<p class='dim'>Times in ms; ± half of a 95 % interval.</p>{table(head, body)}"
+    note = " With failed: a failed request counts as infinitely slow (∞)." if failed else ""
+    return f"<p class='dim'>Times in ms; ± half of a 95 % interval.{note}</p>{table(head, body)}"
+
+
+def _repeats(data: Page) -> str:
+    if not data.repeats:
+        return ""
+    every = [row for _, found in data.repeats for row in found.rows]
+    metrics = list(dict.fromkeys((row.metric, f"{row.title}, {row.unit}") for row in every))
+    body = []
+    for name, found in data.repeats:
+        for at in dict.fromkeys(row.level for row in found.rows):
+            own = {row.metric: row for row in found.rows if row.level == at}
+            count = max(row.count for row in own.values())
+            body.append([e(name), e(at), str(count), *(e(repeated(own.get(metric))) for metric, _ in metrics)])
+    notes = "".join(
+        f'<div class="box warn"><b>{e(name)}</b>: {e(note)}</div>'
+        for name, found in data.repeats
+        for note in found.notes
+    )
+    head = ("run", "load", "repeats", *(title for _, title in metrics))
+    return f"{notes}<p class='dim'>{e(REPEATS_NOTE)}.</p>{table(head, body)}"
 
 
 def _figure(row: Row, column: str) -> str:

@@ -15,6 +15,7 @@ REMEDIES: dict[str, str] = {
     "load.timeout_s",
     "engine_died": "the engine died during the point; read the last lines of engine.log: out of memory is the usual cause",
     "engine_restarted": "the engine's process was another one after the point; read engine.log and run it again",
+    "no_progress": "the engine lived and sent nothing; read engine.log, and lower load.timeout_s to find out sooner",
     "interrupted": "the point was stopped before its end; run it again",
     "client_bound": "the client may have limited what was measured; leave a core free for it, or drive the load from "
     "another machine (launch=attach)",

@@ -65,6 +65,7 @@ class Code(StrEnum):
     ERRORS = "errors"
     ENGINE_DIED = "engine_died"
     WORKER_DIED = "worker_died"
+    NO_PROGRESS = "no_progress"
     INTERRUPTED = "interrupted"
     CLIENT_BOUND = "client_bound"
     CLOCK_STEPPED = "clock_stepped"
@@ -103,12 +104,13 @@ def doubts(
         _errors(measured, report),
         _engine_died(report),
         _worker_died(report),
+        _no_progress(report, settings),
         _interrupted(measured, report),
         _client_bound(row),
         _clock_stepped(report),
         _tokens_disagree(ok, _server_count(row, measured), _prompt_count(ok, settings) if tokenizer_exact else None),
         _short_answers(ok, settings),
-        _cache_contaminated(row),
+        _cache_contaminated(row, ok),
         _prompt_size_approximate(tokenizer_exact, tokenizer_name),
         _merged_events(row),
         _cancelled_not_freed(row),
@@ -227,7 +229,7 @@ def _failures(measured: Sequence[Record], report: PhaseReport) -> list[Record]:
         r
         for r in measured
         if r.outcome not in ("ok", "abandoned")
-        and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died"))
+        and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died", "no_progress"))
     ]
 
 
@@ -237,7 +239,9 @@ def _errors(measured: Sequence[Record], report: PhaseReport) -> Doubt | None:
         return None
     share = len(failed) / len(measured)
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.outcome for r in failed).most_common())
-    messages = Counter(r.error for r in failed if r.error).most_common(1)
+    # what was not sent for want of an answer only repeats why that one failed
+    causes = [r for r in failed if r.outcome != "session_ended"] or failed
+    messages = Counter(r.error for r in causes if r.error).most_common(1)
     said = f"; most often: {messages[0][0]}" if messages else ""
     return Doubt(
         code=Code.ERRORS,
@@ -256,6 +260,18 @@ def _engine_died(report: PhaseReport) -> Doubt | None:
         message=f"the engine died after {report.sent} of {report.planned} requests were sent",
         remedy="read the last lines of engine.log; out of memory is the usual cause: lower engine.gpu_memory_fraction, "
         "engine.max_num_seqs or engine.max_model_len",
+        void=True,
+    )
+
+
+def _no_progress(report: PhaseReport, settings: RunSettings) -> Doubt | None:
+    if report.stopped != "no_progress":
+        return None
+    return Doubt(
+        code=Code.NO_PROGRESS,
+        message=f"the engine lived and sent nothing for longer than load.timeout_s={settings.load.timeout_s:g} s after "
+        f"{report.sent} of {report.planned} requests; the point was ended",
+        remedy="read engine.log, and lower load.timeout_s to find out sooner",
         void=True,
     )
 
@@ -423,9 +439,17 @@ def _short_answers(ok: Sequence[Record], settings: RunSettings) -> Doubt | None:
     )
 
 
-def _cache_contaminated(row: Mapping[str, Any]) -> Doubt | None:
+def _template_share(ok: Sequence[Record]) -> float:
+    """What the chat template adds, as a part of all prompt tokens: its beginning is the same for all and may be cached."""
+    known = [(r.prompt_tokens, r.planned_prompt_tokens) for r in ok]
+    both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
+    counted = sum(counted for counted, _ in both)
+    return sum(max(0, counted - planned) for counted, planned in both) / counted if counted else 0.0
+
+
+def _cache_contaminated(row: Mapping[str, Any], ok: Sequence[Record]) -> Doubt | None:
     rate = row["prefix_cache_hit_rate"]
-    if row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX:
+    if row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(ok):
         return None
     return Doubt(
         code=Code.CACHE_CONTAMINATED,

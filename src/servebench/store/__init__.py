@@ -1,10 +1,10 @@
 """Parquet, manifests, MLflow: the only room that names paths. pandas, pyarrow and mlflow are imported when needed."""
 
+from servebench.redact import redact, redact_text
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, read_quality
 from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
 from servebench.store.manifest import build_manifest, capture_machine, read_manifest, write_manifest
 from servebench.store.plan import PlannedRun, read_plan, with_secrets, write_plan
-from servebench.store.redact import redact, redact_text
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.store.tables import (
     RecordWriter,

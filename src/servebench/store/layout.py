@@ -128,6 +128,11 @@ class StudyFolder:
         """What was sent to MLflow."""
         return self.path / "tracking.json"
 
+    @property
+    def summary(self) -> Path:
+        """What tells of it as a whole: page, comparison, charts."""
+        return self.path / "summary"
+
     def run(self, name: str) -> RunFolder:
         """A run's folder, which need not be there."""
         return RunFolder(self.path / name)

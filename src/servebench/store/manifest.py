@@ -19,8 +19,8 @@ import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.errors import StoreError
+from servebench.redact import redact
 from servebench.store.files import reason_of, write_text
-from servebench.store.redact import redact
 from servebench.store.versions import upgraded
 
 PROBE_TIMEOUT_S = 4.0

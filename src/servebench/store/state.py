@@ -14,9 +14,9 @@ import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.errors import StoreError
+from servebench.redact import redact
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
-from servebench.store.redact import redact
 from servebench.store.versions import KEY, upgraded
 
 UNFINISHED = "running"

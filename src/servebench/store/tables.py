@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
 from servebench.contracts.telemetry import Reading
 from servebench.errors import StoreError
+from servebench.redact import redact_text
 from servebench.store.files import reason_of, replacing, writing
 from servebench.store.layout import RunFolder
-from servebench.store.redact import redact_text
 from servebench.store.versions import KEY, check_table
 
 if TYPE_CHECKING:

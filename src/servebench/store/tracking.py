@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 from filelock import FileLock
 
 from servebench.errors import StoreError
+from servebench.redact import redact_text
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
 from servebench.store.reach import sqlite_path, unreachable
-from servebench.store.redact import redact_text
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
 from servebench.units import NS_PER_MS
@@ -77,6 +78,25 @@ KEY_TAG = "servebench.key"
 KEY_LENGTH = 32
 LINE_MAX = 300
 LOCK_TIMEOUT_S = 60.0
+STUDY_CALLS, RUN_CALLS = 12, 24
+"""Calls to MLflow for a study and for a run of it, each of which may take the whole timeout, and as many to spare."""
+SLOWEST_BYTES_S = 1e6
+"""Artifacts that go slower are not worth waiting for."""
+
+
+NOTE_TAG = "mlflow.note.content"
+"""Where MLflow keeps the description of a run; Markdown."""
+RATE_SCALE = 100
+"""MLflow's steps are whole numbers: rates that are not are told in hundredths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedStudy:
+    """What the study's own run shows of its runs; metrics and artifacts as in TrackedRun."""
+
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: list[tuple[str, float, int, int]] = field(default_factory=list)
+    artifacts: list[Path] = field(default_factory=list)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
@@ -85,11 +105,27 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     return {prefix.rstrip("."): "" if value is None else str(value)}
 
 
-def _step(row: dict[str, Any]) -> int:
-    """The load level as MLflow's step, so that its charts draw metrics against load."""
+def _load(row: Mapping[str, Any]) -> float:
     levels: list[Any] = [row.get("concurrency"), row.get("rate"), 0]
     level: float = next(level for level in levels if _number(level))
-    return round(level)
+    return level
+
+
+def _scale(rows: Sequence[Mapping[str, Any]]) -> int:
+    """By what loads are multiplied, so that levels which differ have steps that differ."""
+    return 1 if all(_load(row) == round(_load(row)) for row in rows) else RATE_SCALE
+
+
+def _step(row: Mapping[str, Any], scale: int = 1) -> int:
+    """The load level as MLflow's step, so that its charts draw metrics against load."""
+    return round(_load(row) * scale)
+
+
+def _step_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a step is, for who reads the charts."""
+    if any(_number(row.get("rate")) for row in rows):
+        return "requests a second" + (f" x {RATE_SCALE}" if _scale(rows) != 1 else "")
+    return "concurrency"
 
 
 def _number(value: Any) -> bool:
@@ -104,8 +140,9 @@ def _end_ms(row: dict[str, Any], otherwise_ms: int) -> int:
 
 def _metrics(rows: list[dict[str, Any]], otherwise_ms: int) -> list[tuple[str, float, int, int]]:
     """All numbers of the points; one without a window is stamped `otherwise_ms`."""
+    scale = _scale(rows)
     return [
-        (name, float(value), _step(row), _end_ms(row, otherwise_ms))
+        (name, float(value), _step(row, scale), _end_ms(row, otherwise_ms))
         for row in rows
         for name, value in row.items()
         if name not in NUMBERLESS and not name.endswith("_ns") and _number(value)
@@ -119,7 +156,7 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
     if believed:
         best = max(believed, key=lambda row: float(row["output_throughput_tok_s"]))
         found["best_output_throughput_tok_s"] = float(best["output_throughput_tok_s"])
-        found["best_output_throughput_level"] = float(_step(best))
+        found["best_output_throughput_level"] = _load(best)
     for kind in ("cold_start", "warm_restart"):
         start = manifest.get(kind) or {}
         for phase in start.get("phases", []):
@@ -181,6 +218,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
         "servebench.engine_version": str(manifest.get("engine_version") or ""),
         "servebench.emulated": str(config.get("launch", {}).get("name") == "emulated").lower(),
         "servebench.error": redact_text(state.error or ""),
+        "servebench.step": _step_words(rows),
         **({"servebench.search": manifest["search"]["outcome"]} if manifest.get("search") else {}),
         **{
             f"servebench.{group}": str(config.get(group, {}).get("name", ""))
@@ -208,6 +246,26 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     )
 
 
+def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
+    """What the summary of a study, where one was written, has for the study's own run."""
+    told = _remembered(study.summary / "summary.json")
+    rows = [row for row in told.get("metrics") or () if isinstance(row, dict) and _number(row.get("value"))]
+    scale = _scale(rows)
+    metrics = [(str(row["name"]), float(row["value"]), _step(row, scale), _end_ms(row, otherwise_ms)) for row in rows]
+    tags = {str(name): redact_text(str(value)) for name, value in (told.get("tags") or {}).items()}
+    if told.get("note"):
+        tags[NOTE_TAG] = redact_text(str(told["note"]))
+    if rows:
+        tags["servebench.step"] = _step_words(rows)
+    try:
+        files = sorted(path for path in study.summary.iterdir() if path.is_file() and path.name != "summary.json")
+    except OSError:
+        files = []
+    return TrackedStudy(
+        tags=tags, metrics=metrics, artifacts=[p for p in files if p.stat().st_size <= ARTIFACT_BYTES_MAX]
+    )
+
+
 def _remembered(path: Path) -> dict[str, Any]:
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -217,8 +275,11 @@ def _remembered(path: Path) -> dict[str, Any]:
 
 
 def _fingerprint(run: TrackedRun) -> str:
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in run.artifacts]
-    return digest([run.status, run.params, run.tags, run.metrics, files])
+    return digest([run.status, run.params, run.tags, run.metrics, _files(run.artifacts)])
+
+
+def _files(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +291,7 @@ class _Pending:
     known: dict[str, Any]
     todo: tuple[tuple[RunFolder, TrackedRun, str], ...]
     unchanged: tuple[str, ...]
+    whole: TrackedStudy
     parent_digest: str
     faults: tuple[str, ...]
 
@@ -268,13 +330,15 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
             unchanged.append(folder.name)
         else:
             todo.append((folder, replace(run, tags={**run.tags, KEY_TAG: _key(state, folder.name)}), mark))
+    whole = tracked_study(study, int(1000 * (state.ended_s or state.started_s)))
     return _Pending(
         state=state,
+        whole=whole,
         status=status,
         known=known,
         todo=tuple(todo),
         unchanged=tuple(unchanged),
-        parent_digest=digest([status, state.ended_s]),
+        parent_digest=digest([status, state.ended_s, whole.tags, whole.metrics, _files(whole.artifacts)]),
         faults=tuple(faults),
     )
 
@@ -319,11 +383,39 @@ def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: floa
             return SyncReport(uri=shown, error=fault, tracker_down=True)
         # two commands that send one study at once would send it twice
         with FileLock(study.path / ".tracking.lock", timeout=LOCK_TIMEOUT_S):
-            return _send(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
+            return _send_in_time(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
     except StoreError as error:
         return SyncReport(uri=shown, error=str(error))
     except OSError as error:
         return SyncReport(uri=shown, error=f"{study.path} cannot be locked: {reason_of(error)}")
+
+
+def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
+    """`_send`, given up when it takes far too long: a server that sends a byte now and then defeats the timeouts of
+    MLflow's client, which are those of one read. Raises StoreError."""
+    size = sum(path.stat().st_size for _, run, _ in pending.todo for path in run.artifacts)
+    limit_s = STUDY_CALLS * timeout_s + len(pending.todo) * RUN_CALLS * timeout_s + size / SLOWEST_BYTES_S
+    done: list[SyncReport | StoreError] = []
+
+    def send() -> None:
+        try:
+            done.append(_send(study, pending, uri, experiment, timeout_s))
+        except StoreError as error:
+            done.append(error)
+
+    thread = threading.Thread(target=send, name="mlflow", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    shown = redact_text(uri)
+    if not done and thread.is_alive():
+        words = f"the tracking server {shown} did not take {len(pending.todo)} runs within {limit_s:.0f} s"
+        return SyncReport(uri=shown, unchanged=pending.unchanged, error=words, tracker_down=True)
+    if not done:
+        words = f"the tracking server {shown} could not be talked to: MLflow's client failed"
+        return SyncReport(uri=shown, unchanged=pending.unchanged, error=words, tracker_down=True)
+    if isinstance(done[0], StoreError):
+        raise done[0]
+    return done[0]
 
 
 def _send(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
@@ -347,6 +439,7 @@ def _send(study: StudyFolder, pending: _Pending, uri: str, experiment: str, time
                     run_id = mlflow.child(before, parent_id, replace(run, artifacts=files))
                 write_text(folder.tracking, json.dumps({"mlflow_run_id": run_id, "digest": fingerprint}))
                 sent.append(folder.name)
+            mlflow.describe_parent(parent_id, pending.whole)
             mlflow.finish_parent(parent_id, pending.status, state.ended_s)
             write_text(study.tracking, json.dumps({**mark, "digest": pending.parent_digest}))
     except tracker_errors() as problem:

@@ -8,13 +8,14 @@ from typing import Any
 import httpx
 import orjson
 
+from servebench.bounded import client
 from servebench.contracts.telemetry import COMBINE, Reading, Subject, TelemetrySource
 
 TIMEOUT_S = 3.0
 """TensorRT-LLM's endpoint may take two seconds; a server that takes longer is too busy to be asked."""
 
 BYTES_MAX = 8_000_000
-"""More than any engine's metrics; what is larger is not kept, so that a broken server cannot fill the memory."""
+"""More than any engine's metrics; of what is larger nothing is kept, so that a broken server cannot fill the memory."""
 
 
 class EngineMetricsSource(TelemetrySource):
@@ -32,9 +33,7 @@ class EngineMetricsSource(TelemetrySource):
         path, running = self.subject.engine.metrics_path, self.subject.running
         if path is None:
             return f"{self.subject.engine.name} has no metrics endpoint"
-        self._http = httpx.Client(
-            headers=dict(running.headers), verify=running.verify_tls, timeout=TIMEOUT_S, trust_env=False
-        )
+        self._http = client(running.headers, verify_tls=running.verify_tls, timeout_s=TIMEOUT_S, bytes_max=BYTES_MAX)
         try:
             answer = self._http.get(f"{running.root_url}{path}")
             if answer.status_code != httpx.codes.OK:
@@ -49,7 +48,7 @@ class EngineMetricsSource(TelemetrySource):
         """The text as it came."""
         assert self._http is not None
         answer = self._http.get(f"{self.subject.running.root_url}{self.subject.engine.metrics_path}")
-        if answer.status_code != httpx.codes.OK or len(answer.content) > BYTES_MAX:
+        if answer.status_code != httpx.codes.OK:
             return None
         return answer.content
 

@@ -27,13 +27,14 @@ import httpx
 import psutil
 import pytest
 
+from servebench.bounded import client
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
-from servebench.engine.answers import client, generate
+from servebench.engine.answers import generate
 from servebench.engine.attach import AttachLauncher, AttachSettings
 from servebench.engine.docker import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.flags import SHARED

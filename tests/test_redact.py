@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from servebench.store.redact import MARK, redact, redact_text, secret_name
+from servebench.redact import MARK, redact, redact_text, secret_name
 
 SECRET = "s3cr3t-Value-42"
 

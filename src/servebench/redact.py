@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 MARK = "[redacted]"
@@ -22,6 +24,8 @@ HARMLESS_NAME = re.compile(
 )
 SECRET_LENGTH_MIN = 6
 """A shorter value of a secret variable is a placeholder, and would be found inside every other word."""
+LINE_CHARACTERS_MAX = 1 << 20
+"""An engine's log may have a line without end."""
 
 VALUE = r"\"[^\"]*\"|'[^']*'|[^\s\"'&]+"
 USERINFO = re.compile(r"(?<=://)[^/?#\s\"']+@")
@@ -29,6 +33,8 @@ AUTHORIZATION = re.compile(
     r"(?i)(authorization[\"']?\s*[:=,]\s*[\"']?)(?:(?:basic|bearer|token|digest)\s+)?(?!\[)[^\s\"',}\])]+"
 )
 BEARER = re.compile(r"(?i)\b(bearer\s+)(?!\[)[^\s\"',;)\]}]{6,}")
+QUERY = re.compile(r"([?&;])([\w.-]{1,60})(=)([^\s\"'&;#:,]+)")
+QUERY_NAMES = {"key", "sig", "code", "auth", "pass", "pwd"}
 FLAG = re.compile(rf"(?<![\w-])(--?)([A-Za-z][\w.-]*)(\s+|=)({VALUE})")
 # a name is tried from its first character only (and never given back), or a long line would take hours
 ASSIGNED = re.compile(rf"(?<![\w.@/+~-])([\w.@/+~-]++)([\"']?\s*=\s*)({VALUE})")
@@ -54,9 +60,77 @@ def _last(name: str) -> str:
     return re.split(r"[./@]", name)[-1]
 
 
-def _environment_secrets() -> list[str]:
+_REMEMBERED: set[str] = set()
+
+
+def remember(*values: str) -> None:
+    """Take these for secrets from now on, wherever they appear: a server or a log may repeat what it was given."""
+    _REMEMBERED.update(value for value in values if len(value) >= SECRET_LENGTH_MIN and MARK not in value)
+
+
+def remember_config(config: Any) -> None:
+    """Take for secrets what a config holds under secret names, passwords in its URLs, and the value of each variable that
+    it names under `..._env`."""
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            last = _last(str(name))
+            if secret_name(last):
+                remember(*_strings(value))
+            elif last.endswith("_env") and isinstance(value, str):
+                remember(os.environ.get(value, ""))
+            else:
+                remember_config(value)
+    elif isinstance(config, (list, tuple)):
+        for item in config:
+            remember_config(item)
+    elif isinstance(config, str):
+        for found in USERINFO.findall(config):
+            remember(found[:-1], found[:-1].partition(":")[2])
+        remember(*WELL_KNOWN.findall(config))
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [text for item in value.values() for text in _strings(item)]
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _strings(item)]
+    return [] if value is None or isinstance(value, bool) else [str(value)]
+
+
+def known_secrets() -> list[str]:
+    """Values that are secret: of secret variables of the environment, and what was remembered. The longest first."""
     values = {value for name, value in os.environ.items() if secret_name(name) and len(value) >= SECRET_LENGTH_MIN}
-    return sorted(values, key=len, reverse=True)
+    return sorted(values | _REMEMBERED, key=len, reverse=True)
+
+
+def without_known(text: str, secrets: Sequence[str] | None = None) -> str:
+    """The text without the values of `known_secrets` (or of these), and otherwise as it is: for what a model said."""
+    for secret in known_secrets() if secrets is None else secrets:
+        text = text.replace(secret, MARK)
+    return text
+
+
+def redact_file(path: Path) -> None:
+    """Take the secrets out of a text file in its place, line by line; a file without any is left as it is. Raises OSError."""
+    if not path.is_file():
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    found = False
+    secrets = known_secrets()
+    try:
+        with (
+            path.open(encoding="utf-8", errors="surrogateescape", newline="") as lines,
+            beside.open("w", encoding="utf-8", errors="surrogateescape", newline="") as copy,
+        ):
+            while line := lines.readline(LINE_CHARACTERS_MAX):
+                clean = redact_text(line, secrets)
+                found = found or clean != line
+                copy.write(clean)
+        if found:
+            beside.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def _hide_value(found: re.Match[str]) -> str:
@@ -69,20 +143,26 @@ def _hide_value(found: re.Match[str]) -> str:
     return f"{name}{sign}{MARK}"
 
 
+def _hide_query(found: re.Match[str]) -> str:
+    before, name, sign, value = found.groups()
+    hidden = secret_name(name) or name.lower() in QUERY_NAMES
+    return f"{before}{name}{sign}{MARK}" if hidden and value not in ("null", "None") else found.group()
+
+
 def _hide_flag(found: re.Match[str]) -> str:
     dashes, name, sign, value = found.groups()
     hidden = secret_name(name) and not (sign.isspace() and value.startswith("-"))
     return f"{dashes}{name}{sign}{MARK}" if hidden else found.group()
 
 
-def redact_text(text: str) -> str:
+def redact_text(text: str, secrets: Sequence[str] | None = None) -> str:
     """The text without user names and keys in URLs, bearer tokens, values given to secret names, and values of secret
     environment variables."""
-    for secret in _environment_secrets():
-        text = text.replace(secret, MARK)
+    text = without_known(text, secrets)
     text = USERINFO.sub(f"{MARK}@", text)
     text = AUTHORIZATION.sub(rf"\1{MARK}", text)
     text = BEARER.sub(rf"\1{MARK}", text)
+    text = QUERY.sub(_hide_query, text)
     text = FLAG.sub(_hide_flag, text)
     text = ASSIGNED.sub(_hide_value, text)
     text = MAPPED.sub(_hide_value, text)

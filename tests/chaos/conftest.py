@@ -1,0 +1,20 @@
+"""`make chaos`: faults at random moments. `--rounds` says how many kills, `--seed` at which moments."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--rounds", type=int, default=20, help="how many times a study is killed")
+    parser.addoption("--seed", type=int, default=1, help="which moments")
+
+
+@pytest.fixture
+def rounds(request):
+    return request.config.getoption("--rounds")
+
+
+@pytest.fixture
+def seed(request):
+    return request.config.getoption("--seed")

@@ -1,0 +1,479 @@
+"""Faults one by one: full and read-only disks, processes that are stopped, an engine that is silent, no descriptors, no
+ports, trackers that fail, networks that fail, a clock that is stepped. Each ends in time, says why, and can be resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+
+def part(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+HERE = Path(__file__).parent
+harness = part("chaos_harness", HERE / "harness.py")
+hostile = part("chaos_hostile", HERE.parent / "hostile.py")
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, network namespaces")
+
+ONE = (
+    *("engine=vllm", *harness.FAST, "load.concurrency=[2]", "load.requests=40", "load.warmup_requests=0"),
+    *("workload.output_tokens=64", "launch.time_scale=0.2", "study.name=s"),
+)
+LEVEL = {"c2-r0": 40}
+MIB = 1 << 20
+
+
+@pytest.fixture
+def scene(tmp_path):
+    made = harness.Scene(tmp_path)
+    yield made
+    for pid in made.living():
+        harness.kill(pid)
+
+
+def until(seen, process=None, within_s=120.0):
+    deadline = time.monotonic() + within_s
+    while not (found := seen()):
+        assert process is None or process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "it was not seen"
+        time.sleep(0.02)
+    return found
+
+
+def loading(scene):
+    """Whether answers of a point are coming in."""
+    return [spool for spool in scene.study.glob("*/raw/*.spool") if spool.stat().st_size > 20_000]
+
+
+def ended(process, within_s=150.0):
+    """Exit code and standard error of a command that must end in time."""
+    try:
+        _, err = process.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"it did not end within {within_s:g} s") from None
+    assert "Traceback" not in err, err
+    return process.returncode, err
+
+
+def resumed_whole(scene):
+    done = scene.run("resume", "s", "--failed", timeout_s=300)
+    assert done.returncode == 0, done.stderr
+    assert harness.faults_of(scene.study, points=LEVEL) == []
+
+
+def row(scene, index=-1):
+    (table,) = scene.study.glob("*/points.parquet")
+    return pd.read_parquet(table).iloc[index]
+
+
+@contextlib.contextmanager
+def small_disk(folder, mib=96):
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=False)
+
+
+@root
+def test_a_disk_that_gets_full(scene):
+    with small_disk(scene.folder / "outputs"):
+        process = scene.start(*ONE, "tracking=none")
+        until(lambda: loading(scene), process)
+        filler = scene.folder / "outputs" / "filler"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(MIB // 16))
+        code, err = ended(process)
+        assert scene.gone() == {}
+        assert code == 6, err
+        assert "the disk is full" in err
+        filler.unlink()
+        resumed_whole(scene)
+
+
+@root
+def test_outputs_that_become_read_only(scene):
+    outputs = scene.folder / "outputs"
+    with small_disk(outputs):
+        process = scene.start(*ONE, "tracking=none")
+        until(lambda: loading(scene), process)
+        # a file that is open for writing keeps the file system from it; a second mount over it does not mind
+        subprocess.run(["mount", "-o", "remount,bind,ro", outputs], check=False)
+        subprocess.run(["mount", "--bind", outputs, outputs], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", outputs], check=True)
+        code, err = ended(process)
+        assert scene.gone() == {}
+        assert (code, "read-only" in err) == (6, True), err
+        subprocess.run(["umount", outputs], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,rw", outputs], check=True)
+        resumed_whole(scene)
+
+
+@pytest.mark.parametrize("what", ["engine", "worker"])
+def test_a_process_that_is_stopped_and_goes_on(scene, what):
+    """Three seconds asleep are a slow answer, no more."""
+    process = scene.start(*ONE, "tracking=none")
+    until(lambda: loading(scene), process)
+    pids = scene.victims(what, process.pid)
+    for pid in pids:
+        harness.kill(pid, signal.SIGSTOP)
+    time.sleep(3)
+    for pid in pids:
+        harness.kill(pid, signal.SIGCONT)
+    code, err = ended(process)
+    assert code == 0, err
+    assert scene.gone() == {}
+    assert (row(scene).requests_ok, row(scene).requests_failed) == (40, 0)
+
+
+def test_an_engine_that_lives_and_is_silent(scene):
+    """Ended by the watchdog: load.timeout_s and 30 s after its last byte; the row says so, the stopped engine is killed."""
+    process = scene.start(*ONE, "tracking=none", "load.timeout_s=3")
+    until(lambda: loading(scene), process)
+    began = time.monotonic()
+    for pid in scene.victims("engine", process.pid):
+        harness.kill(pid, signal.SIGSTOP)
+    code, err = ended(process)
+    assert time.monotonic() - began < 3 + 30 + 45
+    assert code == 4, err
+    assert "sent nothing for 33 s" in err
+    assert "waiting: concurrency 2" in err
+    assert scene.gone() == {}
+    assert "no_progress" in row(scene).doubts
+    assert row(scene).verdict == "void"
+    resumed_whole(scene)
+
+
+def test_a_worker_that_hangs(scene):
+    process = scene.start(*ONE, "tracking=none")
+    until(lambda: loading(scene), process)
+    (pid,) = scene.victims("worker", process.pid)
+    harness.kill(pid, signal.SIGSTOP)
+    code, err = ended(process)
+    assert scene.gone() == {}
+    assert "worker_died" in row(scene).doubts
+    assert "did nothing for 60 s" in err + json.dumps(
+        json.loads((next(scene.study.glob("*/manifest.json"))).read_text())
+    )
+    assert code in (0, 5), err
+
+
+def limited(words, what):
+    return [sys.executable, "-c", f"import resource, runpy, sys; {what}; sys.argv = ['servebench', *{list(words)!r}]; "
+            "runpy.run_module('servebench', run_name='__main__')"]  # fmt: skip
+
+
+def test_no_descriptors_left(scene):
+    """The hard limit is below what the level needs: every request has its row, or one line says what to do."""
+    harm = hostile.Hostile(lambda number, method, path: "steady" if method == "POST" else None)
+    words = (
+        *("engine=openai", "launch=attach", f"launch.base_url={harm.url}", "model.name=tiny", "workload=unique"),
+        *("workload.output_tokens=3", "load.concurrency=[200]", "load.requests=200", "load.warmup_requests=0"),
+        *("load.self_check=never", "tracking=none", "study.name=s"),
+    )
+    command = limited(words, "resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))")
+    process = subprocess.Popen(
+        command, cwd=scene.folder, env=scene.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    code, err = ended(process, 200)
+    harm.close()
+    assert scene.gone() == {}
+    tables = list(scene.study.glob("*/requests.parquet"))
+    if not tables:
+        assert code in (3, 5), err
+        assert "descriptors" in err or "open files" in err, err
+        return
+    rows = pd.read_parquet(tables[0])
+    assert len(rows) == 200
+    failed = rows[rows.outcome != "ok"]
+    assert len(failed) > 50
+    assert failed.error.str.contains("too many open files").all()
+
+
+class Tracker(BaseHTTPRequestHandler):
+    """An MLflow server that fails in one way."""
+
+    manner = "500"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        if self.path.endswith("/health"):
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"OK")
+            return
+        if self.manner == "500":
+            self.send_response(500)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif self.manner == "hang":
+            time.sleep(300)
+        elif self.manner == "html":
+            self.send_response(200)
+            self.send_header("Content-Length", "15")
+            self.end_headers()
+            self.wfile.write(b"<html>hi</html>")
+        elif self.manner == "drip":
+            self.send_response(200)
+            self.send_header("Content-Length", "100000")
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                for _ in range(600):
+                    self.wfile.write(b" ")
+                    time.sleep(0.5)
+
+    do_POST = do_GET  # noqa: N815 - the name that the base class calls
+
+
+@pytest.mark.parametrize("manner", ["500", "hang", "html", "drip", "down"])
+def test_a_tracker_that_fails_costs_no_result_and_little_time(scene, manner):
+    handler = type("Handler", (Tracker,), {"manner": manner})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    if manner == "down":
+        server.server_close()
+    else:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    uri = f"http://127.0.0.1:{server.server_port}"
+    began = time.monotonic()
+    process = scene.start(*ONE, f"tracking.uri={uri}", "tracking.timeout_s=1", "load.requests=40")
+    code, err = ended(process, 240)
+    if manner != "down":
+        server.shutdown()
+        server.server_close()
+    assert code == 0, err
+    assert "servebench sync" in err
+    assert harness.faults_of(scene.study, points=LEVEL) == []
+    assert scene.gone() == {}
+    assert time.monotonic() - began < 200
+
+
+@pytest.mark.timeout(900)
+def test_a_tracker_that_is_killed_and_comes_back(scene):
+    """A real MLflow server: killed while runs are sent, started again, `sync`: each run is there once."""
+    from mlflow import MlflowClient
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    uri = f"http://127.0.0.1:{port}"
+
+    def start():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+             "--backend-store-uri", f"sqlite:///{scene.folder}/tracker.db", "--default-artifact-root",
+             f"{scene.folder}/artifacts"],
+            cwd=scene.folder, env=scene.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        until(lambda: harness.listening(port), None, 180)
+        return process
+
+    tracker = start()
+    study = (*ONE, "-m", "workload.seed=1,2,3,4", f"tracking.uri={uri}", "load.requests=10", "tracking.timeout_s=10")
+    process = scene.start(*study)
+    until(
+        lambda: len(list(scene.study.glob("*/.tracking.json")) + list(scene.study.glob("*/tracking.json"))) >= 1,
+        process,
+    )
+    os.killpg(tracker.pid, signal.SIGKILL)
+    tracker.wait()
+    code, err = ended(process, 300)
+    assert code == 0, err
+    assert "servebench sync" in err
+    tracker = start()
+    for _ in range(2):
+        done = scene.run("sync", "s", timeout_s=300)
+        assert done.returncode == 0, done.stderr
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("servebench")
+    runs = client.search_runs([experiment.experiment_id])
+    kinds = sorted(run.data.tags["servebench.kind"] for run in runs)
+    os.killpg(tracker.pid, signal.SIGKILL)
+    tracker.wait()
+    assert kinds == ["run"] * 4 + ["study"]
+
+
+class Networks:
+    """Two network namespaces with a wire between: 10.77.0.1 (servebench) and 10.77.0.2 (the server)."""
+
+    def __init__(self):
+        name = uuid.uuid4().hex[:6]
+        self.here, self.there = f"sbc{name}a", f"sbc{name}b"
+        self.links = (f"v{name}a", f"v{name}b")
+
+    def do(self, *words):
+        subprocess.run([str(word) for word in words], check=True, capture_output=True)
+
+    def inside(self, where, *words):
+        return ["ip", "netns", "exec", where, *words]
+
+    def __enter__(self):
+        self.do("ip", "netns", "add", self.here)
+        self.do("ip", "netns", "add", self.there)
+        self.do("ip", "link", "add", self.links[0], "type", "veth", "peer", "name", self.links[1])
+        for space, link, address in zip((self.here, self.there), self.links, ("1", "2"), strict=True):
+            self.do("ip", "link", "set", link, "netns", space)
+            self.do(*self.inside(space, "ip", "addr", "add", f"10.77.0.{address}/24", "dev", link))
+            self.do(*self.inside(space, "ip", "link", "set", link, "up"))
+            self.do(*self.inside(space, "ip", "link", "set", "lo", "up"))
+        return self
+
+    def __exit__(self, *_):
+        for space in (self.here, self.there):
+            subprocess.run(["ip", "netns", "del", space], check=False)
+
+
+@pytest.fixture
+def wire(scene):
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("needs root and iproute2")
+    with Networks() as networks:
+        server = subprocess.Popen(
+            networks.inside(
+                networks.there, sys.executable, str(HERE.parent / "hostile.py"), "steady", "10.77.0.2", "8000"
+            )
+        )
+        time.sleep(2)
+        yield networks
+        server.kill()
+        server.wait()
+
+
+def over_the_wire(scene, networks, *words):
+    command = (
+        *("engine=openai", "launch=attach", "launch.base_url=http://10.77.0.2:8000/v1", "model.name=tiny"),
+        *("workload=unique", "workload.output_tokens=3", "load.concurrency=[4]", "load.requests=40"),
+        *(
+            "load.warmup_requests=0",
+            "load.self_check=never",
+            "tracking=none",
+            "study.name=s",
+            "load.timeout_s=5",
+            *words,
+        ),
+    )
+    return subprocess.Popen(
+        networks.inside(networks.here, sys.executable, "-m", "servebench", *command),
+        cwd=scene.folder, env=scene.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_a_network_with_delay_and_loss(scene, wire):
+    """80 ms and 5 % lost: slower, and every request answered."""
+    wire.do(
+        *wire.inside(
+            wire.there, "tc", "qdisc", "add", "dev", wire.links[1], "root", "netem", "delay", "40ms", "loss", "5%"
+        )
+    )
+    wire.do(
+        *wire.inside(
+            wire.here, "tc", "qdisc", "add", "dev", wire.links[0], "root", "netem", "delay", "40ms", "loss", "5%"
+        )
+    )
+    process = over_the_wire(scene, wire, "load.timeout_s=60")
+    code, err = ended(process)
+    assert code == 0, err
+    assert (row(scene).requests_ok, row(scene).requests_failed) == (40, 0)
+    assert row(scene).ttft_ms_p50 > 79
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["comes back", "stays away"])
+def test_a_network_that_is_cut_in_mid_stream(scene, wire, back):
+    """Half-open streams end by their deadline; a network that stays away ends the point."""
+    process = over_the_wire(scene, wire)
+    until(lambda: [one for one in scene.study.glob("*/raw/*.spool") if one.stat().st_size > 10_000], process)
+    wire.do(*wire.inside(wire.there, "iptables", "-A", "OUTPUT", "-j", "DROP"))
+    began = time.monotonic()
+    if back:
+        time.sleep(8)
+        wire.do(*wire.inside(wire.there, "iptables", "-F", "OUTPUT"))
+    code, err = ended(process, 120)
+    assert time.monotonic() - began < 90
+    assert scene.gone() == {}
+    rows = pd.read_parquet(next(scene.study.glob("*/requests.parquet")))
+    outcomes = rows.outcome.value_counts().to_dict()
+    assert rows.request_id.is_unique
+    assert outcomes["ok"] >= 1
+    assert outcomes["timeout"] >= 4
+    if back:
+        assert (code, sum(outcomes.values())) == (0, 40), err
+        assert "errors" in row(scene).doubts
+    else:
+        assert {"no_progress", "errors"} & set(row(scene).doubts), row(scene).doubts
+
+
+def test_no_ports_left(scene, wire):
+    """A hundred streams and 24 local ports: those without one fail by name, the others are answered."""
+    wire.do(*wire.inside(wire.here, "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40023"))
+    process = over_the_wire(scene, wire, "load.concurrency=[100]", "load.requests=100")
+    code, err = ended(process)
+    assert scene.gone() == {}
+    rows = pd.read_parquet(next(scene.study.glob("*/requests.parquet")))
+    failed = rows[rows.outcome != "ok"]
+    assert len(rows) == 100
+    assert len(failed) > 20
+    assert failed.error.str.contains("cannot assign requested address").any(), failed.error.unique()
+    assert "errors" in row(scene).doubts
+    assert code == 0, err
+
+
+SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *ts) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int code = real(id, ts);
+    const char *flag = getenv("CLOCK_STEP_FILE");
+    if (id == CLOCK_REALTIME && flag && access(flag, F_OK) == 0) ts->tv_sec += 30;
+    return code;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc for a shim of clock_gettime")
+def test_a_clock_that_is_stepped(scene):
+    """Half a minute forward in mid-point: the row says so, and its numbers are void."""
+    (scene.folder / "shim.c").write_text(SHIM)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", "shim.so", "shim.c", "-ldl"], cwd=scene.folder, check=True)
+    flag = scene.folder / "stepped"
+    scene.env |= {"LD_PRELOAD": str(scene.folder / "shim.so"), "CLOCK_STEP_FILE": str(flag)}
+    process = scene.start(*ONE, "tracking=none")
+    until(lambda: loading(scene), process)
+    flag.touch()
+    code, err = ended(process)
+    assert scene.gone() == {}
+    assert "clock_stepped" in row(scene).doubts, err
+    assert len(pd.read_parquet(next(scene.study.glob("*/requests.parquet")))) == 40
+    assert code == 0, err
