@@ -29,6 +29,7 @@ VERBS = {
     "demo": "three emulated engines on three workloads, in three minutes and without a GPU: demo [words of a run ...]",
     "published": "the articles' numbers beside those of emulated engines, and what of them stands: published [FILE]",
     "selfcheck": "measure how exact this machine's client is, in three seconds (--json)",
+    "fleet": "what it takes to drive so many tokens a second, on paper: fleet [TOKENS_S ...]",
     "export": "runs for other programs: export RUN|STUDY --format csv|json|llm-d (--out PATH)",
     "import": "result files of vllm bench, sglang, guidellm, aiperf and genai-bench as foreign runs: import FILE ...",
     "dashboard": "pages over all runs in a browser, on this machine: dashboard (--port 8501)",
@@ -98,6 +99,12 @@ def _work(words: Sequence[str]) -> int:
     return work(words)
 
 
+def _fleet(words: Sequence[str]) -> int:
+    from servebench.fleet import show_fleet
+
+    return show_fleet(words)
+
+
 def _decide(verb: str) -> Callable[[Sequence[str]], int]:
     def do(words: Sequence[str]) -> int:
         from servebench import decide
@@ -155,6 +162,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "sync": _sync,
     "recover": _recover,
     "work": _work,
+    "fleet": _fleet,
     **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export", "dashboard")},
     "import": _decide("import_files"),
     "demo": _demo,

@@ -58,15 +58,21 @@ def asked_scorers(quality: QualitySettings, registry: Registry) -> list[Scorer]:
 
 
 def choose(settings: RunSettings, registry: Registry, cache_dir: Path) -> Chosen:
-    """The scorers that can run, their questions fetched. With `all`, those that cannot are left out and say why.
+    """The scorers that can run, their questions fetched. With `all`, those that cannot are left out and say why; of those
+    that `quality.tasks` names only such as grade the answers of another workload, for a sweep has several.
 
     Raises ConfigError when a scorer that was named cannot run, or none of all can.
     """
     quality = settings.quality
     scorers: list[tuple[Scorer, Path]] = []
     reasons: list[str] = []
+    unfit: list[str] = []
     for scorer in asked_scorers(quality, registry):
-        faults = [*scorer.check(), *_unfit(scorer, settings.workload.name, registry)]
+        other = _unfit(scorer, settings.workload.name, registry)
+        if other and quality.name == ALL:
+            unfit += [f"{scorer.name}: {fault}" for fault in other]
+            continue
+        faults = [*scorer.check(), *other]
         path = Path()
         if not faults:
             try:
@@ -80,9 +86,11 @@ def choose(settings: RunSettings, registry: Registry, cache_dir: Path) -> Chosen
         else:
             scorers.append((scorer, path))
     everything = quality.name == ALL and not quality.tasks
-    if reasons and (not everything or not scorers):
-        raise ConfigError([f"quality={quality.name}: {reason.removeprefix(f'{quality.name}: ')}" for reason in reasons])
-    return Chosen(scorers=tuple(scorers), left_out=tuple(reasons))
+    if (reasons and not everything) or not scorers:
+        told = [*reasons, *unfit]
+        if told:
+            raise ConfigError([f"quality={quality.name}: {reason.removeprefix(f'{quality.name}: ')}" for reason in told])
+    return Chosen(scorers=tuple(scorers), left_out=(*reasons, *unfit))
 
 
 def _unfit(scorer: Scorer, workload: str, registry: Registry) -> list[str]:

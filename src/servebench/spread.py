@@ -121,6 +121,8 @@ class Spread:
             self._gather(task, ended.answer, ended.answer.outcome)
             return
         reason = ended.lost or (ended.answer.refused if ended.answer is not None else None) or "no answer"
+        if self.interrupted:
+            reason = "it was asked to end, and left nothing more than what is on disk"
         tries = self.tries[task.name] = self.tries.get(task.name, 0) + 1
         if ended.lost is not None and tries <= self.settings.retries and not self.interrupted:
             self.display.problem(f"{task.name}: {reason}; it is ordered again, and the points that are stored stand")

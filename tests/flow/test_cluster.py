@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 
 import pandas as pd
+import psutil
 import pytest
 
 WORDS = (
@@ -37,6 +39,7 @@ def stored(tmp_path, name, file):
     return json.loads((tmp_path / "outputs" / "s" / name / file).read_text())
 
 
+@pytest.mark.timeout(200)
 def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     mlflow = pytest.importorskip("mlflow")
     # both at once, and both ask for the same port: one waits for the other
@@ -60,20 +63,30 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     assert servebench("resume", "s").stderr.startswith("s: 2 of 2 runs are done, 0 to do")
 
 
-@pytest.mark.timeout(200)
-def test_a_job_that_is_killed_is_ordered_again_and_its_points_stand(tmp_path):
-    words = [*WORDS, "tracking=none", "load.requests=12", "workload.output_tokens=48"]
-    study = subprocess.Popen(
+def started(tmp_path, *words):
+    return subprocess.Popen(
         [sys.executable, "-m", "servebench", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    folder = tmp_path / "outputs" / "s" / RUNS[0]
+
+
+def within_point(study, folder, point):
+    """Wait for it; the process that is at work on the run."""
     deadline = time.monotonic() + 100
-    # within the second point
-    while not list(folder.glob("raw/c4-r0.spool")):
+    while not list(folder.glob(f"raw/{point}.spool")):
         assert study.poll() is None, study.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.kill(json.loads((folder / "at_work.json").read_text())["pid"], signal.SIGKILL)
+    return json.loads((folder / "at_work.json").read_text())["pid"]
+
+
+LONG = (*WORDS, "tracking=none", "load.requests=16", "workload.output_tokens=48")
+
+
+@pytest.mark.timeout(200)
+def test_a_job_that_is_killed_is_ordered_again_and_its_points_stand(tmp_path):
+    study = started(tmp_path, *LONG)
+    folder = tmp_path / "outputs" / "s" / RUNS[0]
+    os.kill(within_point(study, folder, "c4-r0"), signal.SIGKILL)
     told = study.communicate(timeout=100)[1]
     assert study.returncode == 0, told
     assert f"{RUNS[0]}: job" in told
@@ -81,6 +94,45 @@ def test_a_job_that_is_killed_is_ordered_again_and_its_points_stand(tmp_path):
     assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0", "c4-r0-a1"]
     requests = pd.read_parquet(folder / "requests.parquet")
     assert requests.groupby("request_id").size().max() == 1
+
+
+@pytest.mark.timeout(200)
+def test_ctrl_c_ends_the_jobs_in_order(tmp_path):
+    study = started(tmp_path, *LONG)
+    folder = tmp_path / "outputs" / "s" / RUNS[0]
+    job = within_point(study, folder, "c4-r0")
+    study.send_signal(signal.SIGINT)
+    told = study.communicate(timeout=100)[1]
+    assert study.returncode == 130, told
+    assert "asking 1 jobs to end" in told
+    assert not psutil.pid_exists(job)
+    assert stored(tmp_path, RUNS[0], "run.json")["status"] == "interrupted"
+    assert stored(tmp_path, "", "study.json")["status"] == "interrupted"
+    assert pd.read_parquet(folder / "points.parquet").point.iloc[0] == "c1-r0"
+    assert not (tmp_path / "outputs" / "s" / RUNS[1]).exists()
+
+
+@pytest.mark.timeout(200)
+def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
+    # long enough for the command that is to be refused
+    study = started(tmp_path, *WORDS, "tracking=none", "load.requests=60", "load.concurrency=[1]")
+    folder = tmp_path / "outputs" / "s" / RUNS[0]
+    job = within_point(study, folder, "c1-r0")
+    study.kill()
+    study.wait()
+    # the job has it too, so that its end would be waited for
+    study.stderr.close()
+    early = servebench("resume", "s")
+    assert early.returncode == 2
+    assert re.search(rf"s is still running \({RUNS[0]} on \S+, job \d+\); it cannot be resumed", early.stderr)
+    deadline = time.monotonic() + 60
+    while psutil.pid_exists(job) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert stored(tmp_path, RUNS[0], "run.json")["status"] == "finished"
+    done = servebench("resume", "s", "--here")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 2 runs are done, 1 to do" in done.stderr
+    assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0"]
 
 
 def test_a_study_without_its_launcher_is_refused_before_anything_starts(servebench, tmp_path):

@@ -387,9 +387,12 @@ class Phase:
     def _may_go(self, index: int, ended_ns: int, ended: float) -> None:
         """A request waits for nothing more but its user."""
         request = self.job.requests[index]
+        wanted_ns = ended_ns + int(request.think_s * NS_PER_S)
         if request.holes:
             self.filled[index] = self.order.filled(index)
-        self.turn_ns[index] = ended_ns + int(request.think_s * NS_PER_S)
+            # nobody can want it sent before it is known what it says
+            wanted_ns = max(wanted_ns, time.time_ns())
+        self.turn_ns[index] = wanted_ns
         due = ended + request.think_s
         if index in self.parked:
             self.parked.remove(index)
