@@ -459,7 +459,7 @@ def _comparison(data: Page) -> str:
         rows = [
             [
                 e(row.level),
-                e(row.metric.title),
+                e(verdicts.titled(row.metric)),
                 e(verdicts.shown(row.baseline, row.metric)),
                 e(verdicts.shown(row.candidate, row.metric)),
                 e(verdicts.change(row)),
