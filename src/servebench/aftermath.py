@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,6 +40,7 @@ from servebench.store import (
     write_run,
     write_study,
 )
+from servebench.summary import write_summary
 from servebench.units import NS_PER_S
 
 OUTPUTS = "outputs"
@@ -287,6 +289,10 @@ def _sync_study(study: StudyFolder, asked: str | None, down: set[str]) -> str | 
     if uri in down:
         return "not sent, for its tracking server is down"
     experiment = str(state.tracking.get("experiment", "servebench"))
+    if state.status == "finished" and not study.summary.is_dir():
+        # what was measured is worth more than its summary
+        with contextlib.suppress(ServebenchError, OSError):
+            write_summary(study.path)
     report = sync_study(study, uri=uri, experiment=experiment, timeout_s=SYNC_TIMEOUT_S)
     if report.tracker_down:
         down.add(uri)

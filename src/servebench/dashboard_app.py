@@ -221,7 +221,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
             "rows": [
                 {
                     "load": row.level,
-                    "metric": row.metric.title,
+                    "metric": verdicts.titled(row.metric),
                     "baseline": verdicts.shown(row.baseline, row.metric),
                     "candidate": verdicts.shown(row.candidate, row.metric),
                     "change [95 %]": verdicts.change(row),

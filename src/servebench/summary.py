@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,12 +165,14 @@ def note(data: Page, study: StudyData) -> str:
         ]
 
     head = ("run", "engine", "best output tok/s", "at load", "TTFT p50 ms", "TPOT ms", "$/M tokens", "verdict")
-    lines = [f"`servebench {' '.join(study.words)}`".replace("``", ""), ""] if study.words else []
+    # MLflow folds a long note: what is looked for comes first
+    lines = _table(head, [cells(one) for one in data.runs])
     if any(run.emulated for run in study.runs):
         lines += ["**Emulated engines: the numbers say nothing of real ones.**", ""]
-    lines += _table(head, [cells(one) for one in data.runs])
     for one in data.comparisons:
         lines.append(f"- **{_cell(one.candidate)}** against {_cell(one.baseline)}: {_cell(one.summary)}")
     advice = [f"- {_cell(one.use_case.title)}: {_cell(headline(one))}" for one in data.answers if one.ranking]
     lines += ["", "Which for what:", "", *advice] if advice else []
+    if study.words:
+        lines += ["", f"`servebench {shlex.join(study.words)}`".replace("``", "")]
     return "\n".join([*lines, "", f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts."])

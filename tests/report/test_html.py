@@ -174,3 +174,23 @@ def test_a_timeline_of_many_requests_stays_small():
 @pytest.mark.parametrize(("text", "length", "expected"), [("abc", 5, "abc"), ("abcdefghij", 5, "ab…ij"), ("", 3, "")])
 def test_long_names_are_cut_in_the_middle(text, length, expected):
     assert svg.shortened(text, length) == expected
+
+
+def test_repeats_of_a_level_are_one_mark():
+    """Their mean, with a bar from the lowest to the highest; a line through each would run up and down at one load."""
+    from servebench.report.charts import RunView, _dots
+
+    rows = [
+        {"concurrency": load, "repeat": repeat, "output_throughput_tok_s": value, "verdict": verdict}
+        for load, repeat, value, verdict in (
+            (8, 0, 100.0, "valid"),
+            (2, 0, 10.0, "valid"),
+            (8, 1, 130.0, "doubtful"),
+            (8, 2, 999.0, "void"),
+            (16, 0, None, "valid"),
+        )
+    ]
+    first, second = _dots(RunView(name="a", index=0, rows=rows), "output_throughput_tok_s", "tok/s")
+    assert (first.x, first.y, first.hollow) == (2, 10.0, False)
+    assert (second.x, second.y, second.low, second.high, second.hollow) == (8, 115.0, 100.0, 130.0, True)
+    assert "mean of 2 repeats" in second.tip

@@ -54,6 +54,8 @@ def run_of(capsys, *words):
                                              "itl_ms_p95": 16.5363, "output_throughput_tok_s": 244.4727}),
         ("guidellm.json", "guidellm", 1, {"ttft_ms_mean": 38.1855, "e2e_ms_mean": 122.3862, "requests_ok": 12,
                                           "output_throughput_tok_s": 92.1121, "tpot_ms_mean": 6.7799}),
+        ("genai_bench.json", "genai-bench", 2, {"requests_ok": 26, "ttft_ms_p50": 37.9178, "output_throughput_tok_s": 117.3883,
+                                                "ttft_ms_max": 569.5691}),
         ("aiperf.json", "aiperf", 2, {"requests_ok": 20, "output_tokens_mean": 13.0}),  # its own tokenizer counts one more
     ],
 )  # fmt: skip
@@ -72,6 +74,23 @@ def test_a_sweep_in_one_file_is_a_run_of_several_points(tmp_path, capsys):
     run = run_of(capsys, FILES / "guidellm.json", "--outputs", tmp_path).runs[0]
     assert run.points["concurrency"].tolist() == [1, 3]
     assert run.fact("model") == "smollm2"
+
+
+def test_where_nothing_got_through_no_latency_is_known(tmp_path, capsys):
+    """vLLM's own file says 0 ms; a latency of zero would win every comparison."""
+    run = run_of(capsys, FILES / "vllm_bench_failed.json", "--outputs", tmp_path).runs[0]
+    row = run.points.iloc[0]
+    assert (row["requests_ok"], row["requests_failed"]) == (0, 12)
+    assert row[["ttft_ms_p50", "tpot_ms_mean", "itl_ms_p99", "e2e_ms_p99"]].isna().all()
+
+
+def test_genai_bench_tells_its_unit_of_time_and_its_model_in_another_file(tmp_path, capsys, genai):
+    milliseconds = json.loads(genai.read_text()) | {"_time_unit": "ms"}
+    genai.write_text(json.dumps(milliseconds))
+    genai.with_name("experiment_metadata.json").write_text('{"api_model_name": "org/m", "server_engine": "vLLM"}')
+    run = run_of(capsys, genai, "--outputs", tmp_path / "o").runs[0]
+    assert (run.fact("model"), run.fact("engine")) == ("org/m", "vllm")
+    assert run.points.iloc[0]["ttft_ms_p50"] == pytest.approx(0.24)
 
 
 def test_genai_bench_writes_a_file_a_level_and_they_are_one_run(tmp_path, capsys, genai):

@@ -56,7 +56,7 @@ def test_markdown_tells_verdict_rows_and_what_is_unequal(outputs, tmp_path, caps
     decide.compare(words(outputs, "base", "slower", "--max-regression", "5%", "--markdown", str(tmp_path / "c.md")))
     text = (tmp_path / "c.md").read_text()
     assert "Gate: **failed**" in text
-    assert "| 8 | E2E p50 |" in text
+    assert "| 8 | E2E p50, ms |" in text
     decide.compare(words(outputs, "base", "unfair", "--markdown", str(tmp_path / "d.md")))
     assert "| engine.dtype | auto | fp8 | yes: another precision" in (tmp_path / "d.md").read_text()
 

@@ -125,7 +125,8 @@ def test_only_valid_points_compete_and_doubtful_ones_are_shown(side):
     assert found.result == "not enough data"
     assert rows(found)["e2e_ms_p50"].result == "slower"
     assert not rows(found)["e2e_ms_p50"].competes
-    assert "doubtful: too_short" in found.summary
+    assert "every level that differs is doubtful (too_short)" in found.summary
+    assert "--with-doubtful" in found.summary
     assert one(a, doubtful, with_doubtful=True).result == "slower"
     void = Side(name="b", samples=tuple(replace(s, verdict="void", doubts=("level_not_reached",)) for s in b.samples))
     assert one(a, void, with_doubtful=True).result == "not enough data"

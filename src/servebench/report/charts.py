@@ -42,16 +42,40 @@ def load_axis(rows: Sequence[Row]) -> Axis:
     return Axis(title=title, log=True, ticks=levels)
 
 
-def _dots(view: RunView, column: str, unit: str, *, interval: bool = True) -> list[Dot]:
+def by_level(rows: Sequence[Row]) -> dict[float, list[Row]]:
+    """The rows that may be drawn, by load, ascending: several where a level was repeated."""
+    found: dict[float, list[Row]] = {}
+    for row in rows:
+        load = load_of(row)
+        if load is not None and load > 0 and row.get("verdict") != "void":
+            found.setdefault(load, []).append(row)
+    return dict(sorted(found.items()))
+
+
+def mean_of(rows: Sequence[Row], column: str) -> float | None:
+    """The mean over the repeats of a level; None where none has a finite number."""
+    values = [float(row[column]) for row in rows if row.get(column) is not None and np.isfinite(row[column])]
+    return sum(values) / len(values) if values else None
+
+
+def _dots(view: RunView, column: str, unit: str) -> list[Dot]:
+    """A dot a level. Its bar is the interval, or from the lowest repeat to the highest where there are several."""
     found = []
-    for row in view.rows:
-        load, value = load_of(row), row.get(column)
-        if load is None or load <= 0 or value is None or row.get("verdict") == "void":
+    for load, rows in by_level(view.rows).items():
+        own = [row for row in rows if row.get(column) is not None and np.isfinite(row[column])]
+        value = mean_of(own, column)
+        if value is None:
             continue
-        low, high = (row.get(f"{column}_low"), row.get(f"{column}_high")) if interval else (None, None)
-        tip = f"{view.name}, {level(row)}: {number(value)} {unit}, {row.get('verdict')}"
-        found.append(Dot(x=load, y=float(value), low=low, high=high, hollow=row.get("verdict") != "valid", tip=tip))
-    return sorted(found, key=lambda dot: dot.x)
+        low, high = own[0].get(f"{column}_low"), own[0].get(f"{column}_high")
+        repeats = ""
+        if len(own) > 1:
+            low, high = (float(f(row[column] for row in own)) for f in (min, max))
+            repeats = f", mean of {len(own)} repeats"
+        verdicts = ", ".join(dict.fromkeys(str(row.get("verdict")) for row in own))
+        tip = f"{view.name}, {level(own[0])}: {number(value)} {unit}{repeats}, {verdicts}"
+        hollow = any(row.get("verdict") != "valid" for row in own)
+        found.append(Dot(x=load, y=value, low=low, high=high, hollow=hollow, tip=tip))
+    return found
 
 
 def against_load(
@@ -70,17 +94,17 @@ def pareto(views: Sequence[RunView], *, title: str) -> str | None:
     series = []
     for view in views:
         dots = []
-        for row in view.rows:
-            tpot, throughput = row.get("tpot_ms_mean"), row.get("output_throughput_tok_s")
-            if not tpot or not throughput or row.get("verdict") == "void":
+        for rows in by_level(view.rows).values():
+            tpot, throughput = mean_of(rows, "tpot_ms_mean"), mean_of(rows, "output_throughput_tok_s")
+            if not tpot or not throughput:
                 continue
             share = throughput / max(view.gpu_count, 1)
             dots.append(
                 Dot(
                     x=1000 / tpot,
                     y=share,
-                    hollow=row.get("verdict") != "valid",
-                    tip=f"{view.name}, {level(row)}: {number(1000 / tpot)} tok/s a user, {number(share)} tok/s a GPU",
+                    hollow=any(row.get("verdict") != "valid" for row in rows),
+                    tip=f"{view.name}, {level(rows[0])}: {number(1000 / tpot)} tok/s a user, {number(share)} tok/s a GPU",
                 )
             )
         series.append(Series(name=view.name, dots=dots, index=view.index))

@@ -298,7 +298,8 @@ def _views(data: Page) -> list[RunView]:
 def _load(data: Page) -> str:
     views = _views(data)
     ttft, tpot = data.limits.get("ttft_ms"), data.limits.get("tpot_ms")
-    bars = "bars: 95 % interval; hollow: doubtful"
+    repeated_levels = any(row.get("repeat") for one in data.runs for row in one.rows)
+    bars = f"bars: {'lowest to highest repeat' if repeated_levels else '95 % interval'}; hollow: doubtful"
     parts = [
         chart_figure(
             charts.against_load(
@@ -459,7 +460,7 @@ def _comparison(data: Page) -> str:
         rows = [
             [
                 e(row.level),
-                e(row.metric.title),
+                e(verdicts.titled(row.metric)),
                 e(verdicts.shown(row.baseline, row.metric)),
                 e(verdicts.shown(row.candidate, row.metric)),
                 e(verdicts.change(row)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
         )
     try:
         found = READERS[name][1](documents)
+        if name == "genai-bench":
+            found = _with_experiment(found, path.with_name("experiment_metadata.json"))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise StoreError(
             f"{path} is no result file of {name} as far as it is known: {type(error).__name__} {error}"
@@ -61,6 +63,20 @@ def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
     if not found.points:
         raise StoreError(f"{path} holds no result of {name}")
     return found
+
+
+def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
+    """The run with what genai-bench keeps in a file of its own beside the results: the model, and the engine where the user
+    named it."""
+    try:
+        known = mapping(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return run
+    return replace(
+        run,
+        model=known.get("api_model_name") or known.get("model"),
+        engine=str(known["server_engine"]).lower() if known.get("server_engine") else None,
+    )
 
 
 def _documents(text: str, path: Path) -> list[dict[str, Any]]:
@@ -136,11 +152,10 @@ def _flat_point(result: Mapping[str, Any], latency: str, planned: int | None) ->
             output_tokens_mean=None if tokens_out is None or not completed else tokens_out / completed,
             output_tokens_total=_count(tokens_out),
         ),
-        **_flat_statistics(result, "ttft_ms", "ttft_ms"),
-        **_flat_statistics(result, "tpot_ms", "tpot_ms"),
-        **_flat_statistics(result, "itl_ms", "itl_ms"),
-        **_flat_statistics(result, latency, "e2e_ms"),
     }
+    # where nothing got through they write latencies of zero, and no latency is known
+    for theirs, ours in (("ttft_ms",) * 2, ("tpot_ms",) * 2, ("itl_ms",) * 2, (latency, "e2e_ms")):
+        row |= _flat_statistics(result, theirs, ours) if completed else {}
     return ForeignPoint(row=row)
 
 
@@ -301,6 +316,7 @@ def _genai_bench(documents: list[dict[str, Any]]) -> ForeignRun:
     points = []
     for one in documents:
         whole = mapping(one["aggregated_metrics"])
+        factor = _to_ms({"unit": one.get("_time_unit") or "s"})
         stats = mapping(whole.get("stats"))
         row = {
             **_load(whole.get("num_concurrency"), whole.get("request_rate")),
@@ -315,9 +331,9 @@ def _genai_bench(documents: list[dict[str, Any]]) -> ForeignRun:
                 input_tokens_mean=_number(mapping(stats.get("num_input_tokens")).get("mean")),
                 output_tokens_mean=_number(mapping(stats.get("num_output_tokens")).get("mean")),
             ),
-            **_spread(mapping(stats.get("ttft")), "ttft_ms", SECOND_MS, {}),
-            **_spread(mapping(stats.get("tpot")), "tpot_ms", SECOND_MS, {}),
-            **_spread(mapping(stats.get("e2e_latency")), "e2e_ms", SECOND_MS, {}),
+            **_spread(mapping(stats.get("ttft")), "ttft_ms", factor, {}),
+            **_spread(mapping(stats.get("tpot")), "tpot_ms", factor, {}),
+            **_spread(mapping(stats.get("e2e_latency")), "e2e_ms", factor, {}),
         }
         points.append(ForeignPoint(row=row))
     scenario = mapping(documents[0]["aggregated_metrics"]).get("scenario")

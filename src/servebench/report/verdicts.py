@@ -35,6 +35,11 @@ class Named(Protocol):
         ...
 
 
+def titled(metric: Any) -> str:
+    """What a metric is called, with its unit."""
+    return f"{metric.title}, {metric.unit}" if metric.unit else str(metric.title)
+
+
 def shown(value: float | None, metric: Named) -> str:
     """A figure of either side, with its unit where the title has none."""
     if value is None:
@@ -71,13 +76,13 @@ def print_comparison(comparison: Any, out: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for name, justify in (("at", "right"), ("metric", "left"), ("baseline", "right"), ("candidate", "right")):
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("change", justify="right", no_wrap=True)
+    table.add_column("change \\[95 %]", justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     for row in comparison.rows:
         why = f" · {row.why}" if row.why else ""
         table.add_row(
             row.level,
-            row.metric.title,
+            titled(row.metric),
             shown(row.baseline, row.metric),
             shown(row.candidate, row.metric),
             change(row),
@@ -200,7 +205,7 @@ def to_markdown(
         for row in one.rows:
             cells = (
                 row.level,
-                row.metric.title,
+                titled(row.metric),
                 shown(row.baseline, row.metric),
                 shown(row.candidate, row.metric),
                 change(row),

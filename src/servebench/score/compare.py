@@ -66,17 +66,20 @@ class Metric:
     source: str
     percent: float | None
     higher_is_better: bool = False
+    unit: str = "ms"
     requests_min: int = STRETCHES_MIN
 
 
 METRICS = (
-    Metric("output_throughput_tok_s", "output throughput", "throughput_tok_s", None, higher_is_better=True),
+    Metric(
+        "output_throughput_tok_s", "output throughput", "throughput_tok_s", None, higher_is_better=True, unit="tok/s"
+    ),
     Metric("ttft_ms_p50", "TTFT p50", "ttft_ms", 50),
     Metric("ttft_ms_p99", "TTFT p99", "ttft_ms", 99, requests_min=P99_REQUESTS_MIN),
     Metric("tpot_ms_p50", "TPOT p50", "tpot_ms", 50),
     Metric("e2e_ms_p50", "E2E p50", "e2e_ms", 50),
 )
-FAILED = Metric("failed_share", "failed requests", "failed", None)
+FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +346,7 @@ def pooled_spread(slices: Sequence[Floats]) -> Spread | None:
 
 def _rates(row: Row, a: Sequence[Floats], b: Sequence[Floats]) -> Row:
     """Two throughputs, each with its own error (Welch 1947; a logarithm's error is the share: the delta method)."""
-    from scipy import stats
+    from scipy.special import stdtr, stdtrit
 
     ours, theirs = pooled_spread(a), pooled_spread(b)
     if ours is None or theirs is None:
@@ -353,8 +356,8 @@ def _rates(row: Row, a: Sequence[Floats], b: Sequence[Floats]) -> Row:
     error = sum(squares) ** 0.5
     # two engines that never varied at all have no error to compare with
     freedom = error**4 / (squares[0] ** 2 / ours.freedom + squares[1] ** 2 / theirs.freedom) if error else 1.0
-    half = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
-    p = float(2 * stats.t.sf(abs(observed) / error, freedom)) if error else float(observed == 0)
+    half = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    p = float(2 * stdtr(freedom, -abs(observed) / error)) if error else float(observed == 0)
     return replace(
         row,
         effect=float(np.expm1(observed)),
@@ -564,9 +567,31 @@ def _conclude(
             bound=bound,
             **facts,
         )
-    whys = list(dict.fromkeys(part for row in rows for part in row.why.split("; ") if part))
+    uncounted = [row for row in rows if not row.competes and row.result in ("faster", "slower")]
+    if uncounted:
+        worst = max(uncounted, key=lambda row: abs(row.effect or 0))
+        codes = ", ".join(dict.fromkeys(c for row in uncounted for c in row.why.partition("doubtful: ")[2].split(", ")))
+        return Comparison(
+            rows=rows,
+            result="not enough data",
+            summary=f"no verdict: every level that differs is doubtful ({codes}); doubtful points would say: "
+            f"{told(worst)} ({worst.result}); --with-doubtful lets them compete",
+            **facts,
+        )
+    whys = _reasons(rows)
     why = f": {'; '.join(whys[:3])}" if whys else ""
     return Comparison(rows=rows, result="not enough data", summary=f"not enough data{why}", **facts)
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """Why rows have no verdict, each kind once: of intervals that reach too far, the widest."""
+    wide = [row.bound for row in rows if row.result == "not enough data" and row.bound is not None]
+    parts = list(dict.fromkeys(part for row in rows for part in row.why.split("; ") if part))
+    kept = [part for part in parts if not part.startswith("the interval ")]
+    if wide:
+        reach = f"reach up to {max(wide):.0%}" if np.isfinite(max(wide)) else "have no end"
+        kept.insert(0, f"the intervals {reach}: more requests or repeats")
+    return kept
 
 
 def told(row: Row) -> str:

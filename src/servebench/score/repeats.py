@@ -86,13 +86,13 @@ def _positive(value: Any) -> bool:
 
 
 def _row(level: str, metric: tuple[str, str, str], values: Sequence[float]) -> Repeated:
-    from scipy import stats
+    from scipy.special import stdtrit
 
     name, title, unit = metric
     logs = np.log(values)
     middle, error, low, high = float(logs.mean()), float(logs.std(ddof=1)), None, None
     if len(values) >= REPEATS_MIN:
-        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error / len(values) ** 0.5
+        half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error / len(values) ** 0.5
         low, high = float(np.exp(middle - half)), float(np.exp(middle + half))
     return Repeated(
         level=level,
@@ -109,7 +109,7 @@ def _row(level: str, metric: tuple[str, str, str], values: Sequence[float]) -> R
 
 def grubbs(values: Floats) -> tuple[int, float]:
     """The value furthest from the mean, and the two-sided p-value that it belongs to the others (Grubbs 1969)."""
-    from scipy import stats
+    from scipy.special import stdtr
 
     n, sd = values.size, float(values.std(ddof=1))
     if n < REPEATS_MIN or sd == 0:
@@ -118,7 +118,7 @@ def grubbs(values: Floats) -> tuple[int, float]:
     index = int(far.argmax())
     rest = (n - 1) ** 2 - n * float(far[index]) ** 2
     t = (n * (n - 2) * float(far[index]) ** 2 / rest) ** 0.5 if rest > 1e-12 else np.inf
-    return index, float(min(1.0, 2 * n * stats.t.sf(t, n - 2)))
+    return index, float(min(1.0, 2 * n * stdtr(n - 2, -t)))
 
 
 def _outliers(series: Mapping[tuple[str, str], Sequence[tuple[int, float]]]) -> list[str]:
