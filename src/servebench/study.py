@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, 
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.interrupts import interrupts
 from servebench.keeper import EngineKeeper, launch_context
+from servebench.load.share import usable_cores, worker_count
 from servebench.load.traces import trace_faults
 from servebench.redact import remember_config, secret_name
 from servebench.registry import Registry
@@ -51,6 +53,8 @@ from servebench.store import (
     write_study,
 )
 
+DESCRIPTORS_SPARE = 40
+"""Of a worker, beside its streams: its spool, pipes and poller, and what Python has open."""
 CACHE_VARIABLE = "SERVEBENCH_CACHE"
 LOCK_WORD = "--lock"
 EXIT_CODES = {
@@ -142,8 +146,25 @@ def check_jobs(jobs: Sequence[Job], registry: Registry) -> None:
             faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
         faults += trace_faults(settings.load)
+        faults += descriptor_faults(settings)
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def descriptor_faults(settings: RunSettings) -> list[str]:
+    """A line when the streams of a level are more than the files that this machine lets a process open."""
+    load = settings.load
+    most = max([*(load.concurrency or ()), load.max_concurrency or 0])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if load.workers == "ray" or not most or hard == resource.RLIM_INFINITY:
+        return []
+    workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=usable_cores())
+    if -(-most // workers) + DESCRIPTORS_SPARE <= hard:
+        return []
+    return [
+        f"load.concurrency={most}: each stream needs a file descriptor, and a process may have {hard} here (ulimit -Hn); "
+        "raise that limit, lower the level, or share it among more load.workers"
+    ]
 
 
 def in_process_list(settings: RunSettings) -> list[str]:

@@ -66,7 +66,7 @@ class Phase:
         self.buffer = bytearray()
         self.next_index = 0
         self.free_since_ns: deque[int] = deque()
-        self.ended_some = False
+        self.to_flush = False
         self.stopped: str | None = None
         self.sent = self.completed = self.failed = self.reads = self.opened = 0
         self.user_stamps = False
@@ -133,7 +133,7 @@ class Phase:
         next_chores = start + HOUSEKEEPING_S
         while True:
             self._send_due()
-            if self.ended_some or len(self.buffer) > FLUSH_BYTES:
+            if self.to_flush or len(self.buffer) > FLUSH_BYTES:
                 self._flush()
             now = time.monotonic()
             if self.cancels and self.cancels[0][0] <= now:
@@ -362,6 +362,8 @@ class Phase:
         connect_started_ns = connection.connect_started_ns if connection.fresh else 0
         connected_ns = connection.connected_ns if connection.fresh else 0
         self.buffer += sent_frame(index, self.scheduled[index], connect_started_ns, connected_ns, sent_ns)
+        # a worker that is killed must not have sent what is written nowhere
+        self.to_flush = True
         self.sent += 1
         now = time.monotonic()
         self.timeouts.append((now + job.timeout_s, connection, connection.sequence))
@@ -426,7 +428,7 @@ class Phase:
         self.buffer += end_frame(index, now_ns, outcome, message)
         self.scheduled.pop(index, None)
         self.free_since_ns.append(now_ns)
-        self.ended_some = True
+        self.to_flush = True
         session = self.job.requests[index].session_id
         if session is not None:
             self._next_turn(session, now_ns)
@@ -448,7 +450,7 @@ class Phase:
             rest = rest[self.spool.write(rest) :]
         rest.release()
         self.buffer.clear()
-        self.ended_some = False
+        self.to_flush = False
 
     def _chores(self, now: float) -> None:
         while self.timeouts and self.timeouts[0][0] <= now:
