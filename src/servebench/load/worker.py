@@ -479,7 +479,12 @@ class Phase:
 
     def _tell_progress(self) -> None:
         self.progress.write(
-            sent=self.sent, completed=self.completed, failed=self.failed, in_flight=len(self.active), reads=self.reads
+            sent=self.sent,
+            completed=self.completed,
+            failed=self.failed,
+            # one that waits for its connection is under way too
+            in_flight=len(self.active) + len(self.backlog),
+            reads=self.reads,
         )
 
     def close(self) -> None:

@@ -146,7 +146,13 @@ def _read_chunks(rest: list[Piece], body: list[Piece]) -> bool:
                 if start < stop and stop + 2 == len(data) and data.endswith(b"\r\n"):
                     append((stamp, data[start:stop]))
                     continue
-        parts = chunks.feed(data)
+        try:
+            parts = chunks.feed(data)
+        except _BadHttpError:
+            # what came whole before the fault counts, also when it came in the same read
+            if chunks.parts:
+                append((stamp, b"".join(chunks.parts)))
+            raise
         if parts:
             append((stamp, parts[0] if len(parts) == 1 else b"".join(parts)))
     return chunks.done
@@ -155,24 +161,24 @@ def _read_chunks(rest: list[Piece], body: list[Piece]) -> bool:
 class _Chunks:
     """Takes the framing off a chunked body, however it is cut."""
 
-    __slots__ = ("_line", "_parts", "_remaining", "_step", "between", "done")
+    __slots__ = ("_line", "_remaining", "_step", "between", "done", "parts")
 
     def __init__(self) -> None:
         self._step = self._size_line
         self._line = bytearray()
-        self._parts: list[bytes] = []
+        self.parts: list[bytes] = []
         self._remaining = 0
         self.between = True
         self.done = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The body bytes in `data`. Raises _BadHttpError."""
-        self._parts = []
+        self.parts = []
         position = 0
         while position < len(data) and not self.done:
             position = self._step(data, position)
         self.between = self._step == self._size_line and not self._line and not self.done
-        return self._parts
+        return self.parts
 
     def _take_line(self, data: bytes, position: int) -> tuple[int, bytes | None]:
         end = data.find(b"\n", position)
@@ -199,7 +205,7 @@ class _Chunks:
 
     def _payload(self, data: bytes, position: int) -> int:
         part = data[position : position + self._remaining]
-        self._parts.append(part)
+        self.parts.append(part)
         self._remaining -= len(part)
         if not self._remaining:
             self._step = self._after_payload
