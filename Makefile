@@ -9,7 +9,7 @@ ROUNDS ?= 20
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: run test check fix real bench chaos fuzz docs build clean help
+.PHONY: run test check fix audit real bench chaos fuzz docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -28,6 +28,9 @@ check: $(VENV)/.dev ## lint, format and types
 fix: $(VENV)/.dev ## what lint and format can mend by themselves
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+audit: $(VENV)/.audit ## secrets in what is committed, known vulnerabilities in what is installed
+	$(BIN)/python .ci/audit.py
 
 real: $(VENV)/.dev ## tests that need a real engine
 	$(BIN)/python -m pytest tests/real -m real $(ARGS)
@@ -58,6 +61,11 @@ $(VENV)/bin/python:
 $(VENV)/.run: $(VENV)/bin/python $(SOURCES)
 	@echo "installing servebench, the embedded engine and MLflow (about a minute, once)"
 	@$(PIP) install --no-compile -e . -e plugins/servebench-llamacpp
+	@touch $@
+
+$(VENV)/.audit: $(VENV)/.dev
+	@echo "installing what the audit needs"
+	@$(PIP) install --no-compile -e ".[audit]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run

@@ -11,7 +11,7 @@ from servebench.content import content_columns, content_doubts
 from servebench.contracts.engine import Dialect, Engine
 from servebench.contracts.request import Request
 from servebench.engine.tokenize import ApproximateTokenizer
-from servebench.score.slo import wilson
+from servebench.shares import wilson
 
 SCHEMA = {"type": "array"}
 

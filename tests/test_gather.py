@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from servebench import gather, read
+from servebench.store import RunFolder, add_quality
 
 S = 1_000_000_000
 
@@ -42,12 +43,11 @@ def test_a_counter_that_was_set_back_tells_nothing_there():
     assert [value for _, value in lines["tokens generated, by the engine, per s"]] == [100, 100]
 
 
-def test_quality_is_the_share_right_with_wilsons_interval(make_study, simulated):
+def test_quality_is_the_share_right_with_wilsons_interval(make_study, simulated, graded):
     path = make_study((simulated.Engine(), simulated.Shape(requests=10))) / "00_alpha_unique"
-    table = pd.DataFrame({"scorer": ["gsm8k"] * 4 + ["mmlu"] * 2, "correct": [True, True, False, None, True, True]})
-    table.to_parquet(path / "quality.parquet")
+    add_quality(RunFolder(path), graded("gsm8k", [True, True, False, None]) + graded("mmlu", [True, True]))
     found = gather.quality_rows(read.load_run(path), "alpha")
-    assert [(row.dataset, row.count) for row in found] == [("gsm8k", 3), ("mmlu", 2)]
+    assert [(row.dataset, row.count, row.unanswered) for row in found] == [("gsm8k", 3, 1), ("mmlu", 2, 0)]
     assert found[0].share == pytest.approx(2 / 3)
     assert found[0].low < 2 / 3 < found[0].high
     assert gather.quality_rows(read.load_run(path.parent), "none") == []

@@ -47,7 +47,12 @@ def test_no_call_runs_what_was_read():
 )
 def test_an_override_runs_nothing(tmp_path, words):
     done = subprocess.run(
-        [sys.executable, "-m", "servebench", *words], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-m", "servebench", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr

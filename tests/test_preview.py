@@ -61,6 +61,66 @@ def test_mistakes() -> None:
         preview([*ATTACHED, "workload=trace", "workload.path=no.csv"], build([], set()))
 
 
+FILES = {"empty.jsonl": "", "other.jsonl": '{"foo": 1}\n', "broken.jsonl": "{foo\n", "other.csv": "a,b\n1,2\n"}
+
+MISTAKES = (
+    (["workload=sharegpt", "workload.path=no.json"], "workload.path=no.json: there is no such file; give"),
+    (
+        ["workload=sharegpt", "workload.path=empty.jsonl"],
+        "workload.path=empty.jsonl has no prompts in it: it has no row",
+    ),
+    (["workload=sharegpt", "workload.path=other.jsonl"], "has no prompts in it: its rows have foo; give"),
+    (
+        ["workload=sharegpt", "workload.dataset=broken.jsonl"],
+        "workload.dataset=broken.jsonl has no prompts in it: it has",
+    ),
+    (
+        ["workload=sharegpt", "workload.min_prompt_tokens=9999"],
+        "has no prompt of 9999 tokens or more (its prompts have",
+    ),
+    (["workload=trace", "workload.path=other.csv"], "workload.path=other.csv has the columns a, b; give"),
+    (["workload=trace", "workload.path=other.jsonl"], "workload.path=other.jsonl, line 1: no request"),
+    (["workload=structured_json", "workload.path=other.jsonl"], "line 1: no task ('schema'); give"),
+    (["workload=structured_json", "workload.path=empty.jsonl"], "workload.path=empty.jsonl has no schema in it; give"),
+    (["workload=mix", "workload.parts.unique.weight=-1"], "workload.parts.unique.weight=-1 is no weight; give"),
+    (
+        ["workload=mix", "+workload.parts.unique.wait=1"],
+        "workload.parts.unique.wait: unknown key; did you mean weight?",
+    ),
+    (["workload=mix", "workload.parts.unique.input_tokens=-3"], "unique.input_tokens: -3 is not allowed: it should be"),
+    (["workload=mix", "+workload.parts.uniq.weight=1"], "workload.parts.uniq: no workload named 'uniq' is installed"),
+    (["workload=rag_prefix", "workload.share=2"], "workload.share: 2 is not allowed"),
+    (["workload=multi_turn", "workload.input_tokens=2"], "a message of 2 tokens for the user is too short"),
+    (["workload=multi_turn", "workload.history=reel"], "workload.history: 'reel' is not allowed"),
+    (["workload=agent_loop", "workload.enforce_calls=true"], "a call ends where its JSON does"),
+    (["workload=summarization", "workload.input_tokens=20"], "workload.input_tokens=20 is too short for a chronicle"),
+    (
+        ["workload=unique", "workload.input_tokens=100000", "engine.max_model_len=2048"],
+        "workload.input_tokens=100000 and workload.output_tokens=64 do not fit engine.max_model_len=2048",
+    ),
+)
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_mistakes_are_one_line_each(words: list[str], line: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key with its value, what is wrong with it, and what to do."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises((ConfigError, PreflightError)) as caught:
+        preview([*ATTACHED, *words], build([], set()))
+    (told,) = str(caught.value).splitlines()
+    assert line in told
+
+
+def test_requests_that_are_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are shown all the same, with a line that says how many no engine will take."""
+    preview([*ATTACHED, "workload=multi_turn", "load.requests=8", "engine.max_model_len=500"], build([], set()))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "of 8 requests are too long: up to" in shown
+    assert "and engine.max_model_len is 500; lower the workload's lengths" in shown
+
+
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [

@@ -17,10 +17,10 @@ from servebench.published import (
     same_requests,
     sound,
     value_of,
-    wilson,
 )
 from servebench.published_page import table, within
 from servebench.registry import registry
+from servebench.shares import wilson
 
 
 @pytest.fixture(scope="module")

@@ -73,16 +73,19 @@ def test_what_is_broken_is_told_and_hides_nothing_else(outputs):
     assert isinstance(read.find("2026-one", outputs), StudyData)
 
 
-def test_unknown_columns_and_a_newer_schema_are_read_on(outputs):
+def test_unknown_columns_and_keys_are_read_on_and_a_newer_schema_is_told(outputs):
     folder = outputs / "2026-two" / "00_alpha_unique"
     frame = pd.read_parquet(folder / "points.parquet").drop(columns="goodput_req_s").assign(novel_metric=3.5)
     frame.to_parquet(folder / "points.parquet")
     manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"schema_version": 9, "novel": {"a": 1}}))
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"novel": {"a": 1}}))
     run = read.load_run(folder)
     assert run.points["novel_metric"].tolist() == [3.5]
     assert run.manifest["novel"] == {"a": 1}
-    assert any("newer servebench (schema 9" in fault for fault in run.faults)
+    assert run.faults == ()
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"schema_version": 9}))
+    (told,) = read.load_run(folder).faults
+    assert "was written by a newer servebench (schema version 9, this one reads up to 2); upgrade" in told
 
 
 def test_ls_and_show_tell_it_as_text_and_as_json(outputs, capsys):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from servebench.cluster.heartbeat import at_work
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
@@ -82,15 +83,31 @@ def recover(words: Sequence[str]) -> int:
             _complain(study, str(error))
             code = StoreError.exit_code
             continue
-        if state.at_work():
+        if (busy := who_works(study, state)) is not None:
             if words:
-                sys.stdout.write(f"{study.name}: is still running (process {state.pid})\n")
+                sys.stdout.write(f"{study.name}: is still running ({busy})\n")
             continue
         found, failed = _recover_runs(study, state)
         total, code = total + found, failed or code
     if not total and not code:
         sys.stdout.write("nothing to recover\n")
     return code
+
+
+def who_works(study: StudyFolder, state: StudyState) -> str | None:
+    """Who is at work on a study, in words: its own process, or a job of a cluster; null when nobody is."""
+    if state.at_work():
+        return f"process {state.pid}"
+    if (owner := at_work(study.path)) is not None:
+        return str(owner)
+    jobs = ((name, at_work(study.run(name).path)) for name in state.runs)
+    return next((f"{name} on {job}" for name, job in jobs if job is not None), None)
+
+
+def recover_one(study: StudyFolder, state: StudyState, name: str) -> None:
+    """Bring what one run left into tables, and mark it. Raises StoreError."""
+    _recover_named(study, state, state.runs.index(name))
+    _mark_run(study.run(name))
 
 
 def recover_study(study: StudyFolder) -> int:

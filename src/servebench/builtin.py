@@ -1,4 +1,4 @@
-"""The built-in engines, launchers and workloads, offered through the same hooks as a plugin's."""
+"""The built-in engines, launchers, workloads and scorers, offered through the same hooks as a plugin's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.hooks import hookimpl
+from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
 from servebench.contracts.telemetry import TelemetrySource
 
@@ -58,6 +59,21 @@ def servebench_workloads() -> Sequence[type[Workload]]:
         AgentLoopWorkload,
         MixWorkload,
     )
+
+
+@hookimpl
+def servebench_scorers() -> Sequence[type[Scorer]]:
+    """What servebench can grade."""
+    from servebench.quality.gsm8k import Gsm8kScorer
+    from servebench.quality.humaneval import HumanEvalScorer
+    from servebench.quality.judge import JudgeScorer
+    from servebench.quality.lm_eval import LmEvalScorer
+    from servebench.quality.mmlu import MmluScorer
+    from servebench.quality.parity import ParityScorer
+    from servebench.quality.rouge import RougeScorer
+    from servebench.quality.structured import JsonScorer
+
+    return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, JudgeScorer, ParityScorer, LmEvalScorer)
 
 
 @hookimpl

@@ -15,7 +15,9 @@ from servebench.errors import ConfigError, ServebenchError
 VERBS = {
     "run": "run a study (the word may be left out); run --lock manifest.json repeats a stored run",
     "plugins": "list plugins, what each offers and what is wrong with the broken ones (--json); plugins new NAME writes one",
-    "resume": "do what a study planned and did not do: resume [STUDY] (--failed tries failed runs again)",
+    "resume": "do what a study planned and did not do: resume [STUDY] (--failed tries failed runs again, "
+    "--here does a cluster's runs on this machine)",
+    "work": "one run of a stored plan, on this machine: what a scheduler's job may call: work STUDY RUN",
     "sync": "send studies to MLflow that a dead tracking server, or kill -9, kept back: sync [STUDY ...]",
     "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
     "ls": "list runs, all or those that are what the words say: ls [engine=vllm ...] (--json)",
@@ -90,6 +92,12 @@ def _recover(words: Sequence[str]) -> int:
     return recover(words)
 
 
+def _work(words: Sequence[str]) -> int:
+    from servebench.node import work
+
+    return work(words)
+
+
 def _decide(verb: str) -> Callable[[Sequence[str]], int]:
     def do(words: Sequence[str]) -> int:
         from servebench import decide
@@ -102,7 +110,7 @@ def _decide(verb: str) -> Callable[[Sequence[str]], int]:
 
 def _selfcheck(words: Sequence[str]) -> int:
     from servebench.selfcheck import show_self_check
-    from servebench.study import cache_folder
+    from servebench.work import cache_folder
 
     return show_self_check(words, cache_folder())
 
@@ -146,6 +154,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "resume": _resume,
     "sync": _sync,
     "recover": _recover,
+    "work": _work,
     **{verb: _decide(verb) for verb in ("ls", "show", "compare", "recommend", "report", "export", "dashboard")},
     "import": _decide("import_files"),
     "demo": _demo,

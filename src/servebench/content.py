@@ -13,7 +13,7 @@ from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Record
 from servebench.measure.compliance import json_columns
 from servebench.measure.needles import needle_columns
-from servebench.score.slo import wilson
+from servebench.shares import wilson
 from servebench.workload.ideal import ideal_columns
 
 

@@ -26,12 +26,31 @@ VIEWS = ("Overview", "Load", "Trade-off", "Quality", "Raw table", "Compare", "Ti
 FILTERS = ("study", "engine", "model", "gpu", "workload")
 LINES_MAX = 60  # more lines tell nothing; the newest are drawn
 COMPARED_MAX = 8
+MONEY = ("energy_j_per_token", "output_tok_s_per_w", "cost_usd_per_mtok", "cost_usd_per_mgood")
+"""Shown where some run has them."""
 
 
 @st.cache_resource(show_spinner="reading the requests", max_entries=32)
 def load_run(outputs: str, key: str, changed: int) -> RunData:  # noqa: ARG001  part of the cache's key
     """One run with everything."""
     return read.load_run(Path(outputs) / key)
+
+
+def headings() -> dict[str, str]:
+    """What the columns of the overview are called, with their units."""
+    return {
+        "run_key": "run",
+        "engine_version": "version",
+        "level": "load",
+        "output_throughput_tok_s": "output, tok/s",
+        "ttft_ms_p50": "TTFT p50, ms",
+        "ttft_ms_p99": "TTFT p99, ms",
+        "tpot_ms_mean": "TPOT mean, ms",
+        "energy_j_per_token": "J/token",
+        "output_tok_s_per_w": "tok/s/W",
+        "cost_usd_per_mtok": "$/M tokens",
+        "cost_usd_per_mgood": "$/M good requests",
+    }
 
 
 def filtered(points: pd.DataFrame) -> pd.DataFrame:
@@ -88,9 +107,10 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
         right.metric("lowest TTFT p50", f"{quick['ttft_ms_p50']:,.1f} ms")
         right.text(f"{quick['run_key']} at load {quick['level']}")
     shown = ["run_key", "engine", "engine_version", "model", "gpu", "workload", "level", "output_throughput_tok_s",
-             "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", "verdict", "doubts"]  # fmt: skip
-    st.text("The best point of each run")
-    st.dataframe(best[[name for name in shown if name in best]].iloc[::-1].round(2), hide_index=True, width="stretch")
+             "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", *MONEY, "verdict", "doubts"]  # fmt: skip
+    st.text("The best point of each run (highest output throughput)")
+    kept = best[[name for name in shown if name in best and not (name in MONEY and best[name].isna().all())]]
+    st.dataframe(kept.iloc[::-1].round(3), hide_index=True, width="stretch", column_config=headings())
     bad = runs[runs["status"] != "finished"] if len(runs) else runs
     if len(bad):
         st.text("Runs that did not finish")
@@ -103,12 +123,19 @@ def load_view(points: pd.DataFrame) -> None:
     limit = st.number_input("TTFT limit, ms (0 is none)", min_value=0.0, value=0.0, step=50.0)
     points = newest(points)
     columns = st.columns(2)
-    charts = (
+    charts: tuple[tuple[str, str, bool, float | None], ...] = (
         ("output_throughput_tok_s", "output throughput, tok/s", False, None),
         ("ttft_ms_p50", "TTFT p50, ms", True, limit or None),
         ("ttft_ms_p99", "TTFT p99, ms", True, limit or None),
         ("tpot_ms_mean", "TPOT mean, ms", False, None),
+        ("goodput_req_s", "goodput, requests within the SLO a second", False, None),
+        ("cost_usd_per_mtok", "cost, $ for a million output tokens", True, None),
+        ("cost_usd_per_mgood", "cost, $ for a million good requests", True, None),
+        ("energy_j_per_token", "energy, J for an output token", True, None),
     )
+    # latency and throughput are always wanted; the others where they could be measured
+    always = charts[:4]
+    charts = (*always, *(one for one in charts[4:] if one[0] in points and points[one[0]].notna().any()))
     for index, (column, title, log, line) in enumerate(charts):
         rows = points.dropna(subset=[column])
         if rows.empty:

@@ -6,7 +6,8 @@ Each verb parses its words, has `read` load what they name, `score` judge it and
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,10 @@ from servebench.gather import (
     common_level,
     entrant_of,
     limits_of,
+    quality_agreements,
+    quality_parities,
     quality_rows,
+    repeats_of,
     run_page,
     short_names,
     side_of,
@@ -27,6 +31,7 @@ from servebench.score.compare import Comparison, Row
 from servebench.score.compare import told as row_told
 from servebench.score.fairness import Difference, unequal, varied
 from servebench.score.recommend import Answer, Entrant, Rules
+from servebench.score.rightness import Agreement
 
 if TYPE_CHECKING:
     from servebench.report.html import Page
@@ -64,7 +69,7 @@ def show(words: Sequence[str]) -> int:
             show_study(found, as_json=as_json)
             return 0
         found = found.runs[0]
-    show_run(found, REMEDIES, as_json=as_json)
+    show_run(found, REMEDIES, as_json=as_json, over_repeats=repeats_of(found))
     return 0
 
 
@@ -157,18 +162,22 @@ def compare(words: Sequence[str]) -> int:
         margin=margin,
         with_doubtful=with_doubtful,
     )
+    graded = [quality_agreements(a, b) for a, b in pairs]
+    same = [quality_parities(a, b) for a, b in pairs]
     failing = _beyond(comparisons, limit)
-    told = [f"{name}: {row_told(row)}" for name, row in failing]
+    told = [f"{name}: {row_told(row)}" for name, row in failing] + _less_right(comparisons, graded, limit)
     if markdown:
-        verdicts.write_page(Path(markdown), verdicts.to_markdown(comparisons, told, limit))
+        verdicts.write_page(Path(markdown), verdicts.to_markdown(comparisons, told, limit, graded, same))
     if junit:
-        verdicts.write_page(Path(junit), verdicts.to_junit(comparisons, failing, limit))
+        verdicts.write_page(Path(junit), verdicts.to_junit(comparisons, failing, limit, graded))
     if as_json:
-        sys.stdout.write(verdicts.to_json(comparisons))
+        sys.stdout.write(verdicts.to_json(comparisons, graded, same))
     else:
         out = console()
-        for one in comparisons:
+        for one, answers, parities in zip(comparisons, graded, same, strict=True):
             verdicts.print_comparison(one, out)
+            verdicts.print_agreements(answers, out)
+            verdicts.print_parities(parities, out)
     return 0 if limit is None else _gate(comparisons, told, limit)
 
 
@@ -183,6 +192,20 @@ def _beyond(comparisons: Sequence[Comparison], limit: float | None) -> list[tupl
     if limit is None:
         return []
     return [(one.candidate, row) for one in comparisons for row in one.regressions if abs(row.effect or 0) > limit]
+
+
+def _less_right(
+    comparisons: Sequence[Comparison], graded: Sequence[Sequence[Agreement]], limit: float | None
+) -> list[str]:
+    """The benchmarks in which a candidate is less right by more than the limit, as a share of the baseline's."""
+    if limit is None:
+        return []
+    return [
+        f"{one.candidate}: {answer.turned().sentence}"
+        for one, answers in zip(comparisons, graded, strict=True)
+        for answer in answers
+        if answer.lost > limit
+    ]
 
 
 def _gate(comparisons: Sequence[Comparison], told: Sequence[str], limit: float) -> int:
@@ -243,7 +266,23 @@ def advise(
         told = ",".join([*more, *([varying] if varying else [])])
         return differences(by_name[a.name], by_name[b.name], told)
 
-    return judge([entrant_of(run) for run in runs], rules, unfair=unfair, with_doubtful=with_doubtful)
+    answers = judge([entrant_of(run) for run in runs], rules, unfair=unfair, with_doubtful=with_doubtful)
+    return [replace(one, quality=_rightness(one, by_name)) for one in answers]
+
+
+def _rightness(answer: Answer, runs: Mapping[str, RunData]) -> tuple[str, ...]:
+    """Which of the ranked runs are less right than the first, or more, where that is no chance."""
+    found = []
+    if answer.ranking:
+        first = answer.ranking[0].entrant.name
+        for score in answer.ranking[1:]:
+            other = score.entrant.name
+            for one in quality_agreements(runs[other], runs[first]):
+                if one.second_is_worse:
+                    found.append(f"{first} is less right than {other}: {one.turned().sentence}")
+                elif one.turned().second_is_worse:
+                    found.append(f"{other} is less right than {first}: {one.sentence}")
+    return tuple(found)
 
 
 TIMELINES_MAX = 6
@@ -327,6 +366,7 @@ def page_of(
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     comparisons, unjudged = _all_compared(readable, with_doubtful=with_doubtful, varying=varying)
     at = common_level(pages)
+    over = [(one.view.name, repeats_of(one.run)) for one in pages]
     return Page(
         title=found.study_id if isinstance(found, StudyData) else found.title,
         words=found.words if isinstance(found, StudyData) else tuple(found.manifest.get("words") or ()),
@@ -335,14 +375,25 @@ def page_of(
         remedies=REMEDIES,
         answers=advise(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
         comparisons=comparisons,
+        agreements=_all_agreements(runs),
         unjudged=unjudged,
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         published=[one for page in pages for one in beside(page.view.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),
         distribution_at=at,
+        repeats=[(name, found) for name, found in over if found.rows],
         limits=limits_of(runs),
     )
+
+
+def _all_agreements(runs: Sequence[RunData]) -> list[tuple[str, str, Agreement]]:
+    """Each run's answers against those of the first run of its model: (baseline, candidate, what came of it)."""
+    groups: dict[str | None, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(run.fact("model"), []).append(run)
+    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
+    return [(a.run_id, b.run_id, one) for a, b in pairs for one in quality_agreements(a, b)]
 
 
 def _all_compared(runs: Sequence[RunData], *, with_doubtful: bool, varying: str | None) -> tuple[list[Comparison], str]:

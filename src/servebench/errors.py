@@ -52,6 +52,12 @@ class LoadError(ServebenchError):
     exit_code = 5
 
 
+class QualityError(ServebenchError):
+    """The answers could not be asked for or judged: questions are missing, or a harness failed."""
+
+    exit_code = 8
+
+
 class StoreError(ServebenchError):
     """Results could not be written or read: the disk is full, a folder is not writable, a file is broken."""
 

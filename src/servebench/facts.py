@@ -28,6 +28,7 @@ def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[s
         "started_s": state.started_s,
         "ended_s": ended_s,
         **({"search": outcome.search} if outcome.search is not None else {}),
+        **({"quality": [asdict(one) for one in outcome.quality]} if outcome.quality else {}),
     }
 
 

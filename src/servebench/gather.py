@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from servebench.contracts.stored import RunData, mapping
 from servebench.errors import StoreError
 from servebench.measure.columns import gaps_ms, in_window, request_metrics, token_slices
 from servebench.score.compare import Sample, Side
 from servebench.score.recommend import Entrant, Level
+from servebench.score.repeats import OverRepeats, over_repeats
 from servebench.score.slo import Limits
 from servebench.units import NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from servebench.contracts.results import QualitySummary
     from servebench.report.html import QualityRow, RunPage, Timeline
+    from servebench.score.parity import Parity
+    from servebench.score.rightness import Agreement
 
 Panel = tuple[str, list[tuple[float, float]]]
 
@@ -81,33 +84,62 @@ def _line(own: pd.DataFrame, name: str, kind: str, start_ns: int, end_ns: int) -
     ]
 
 
-SCORE_COLUMNS = ("correct", "passed", "right", "score", "valid")
-SET_COLUMNS = ("dataset", "scorer", "suite", "benchmark", "task")
-
-
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:
-    """The share right of each data set that a run was judged by, with Wilson's interval."""
+    """What a run was judged by: the share right (or mean score) of each benchmark at each load, with its interval."""
     from servebench.report.html import QualityRow
-    from servebench.score.slo import wilson
+
+    found = []
+    for one in quality_summaries(run):
+        if one.value is not None and one.low is not None and one.high is not None:
+            found.append(
+                QualityRow(
+                    run=name,
+                    dataset=one.benchmark,
+                    share=one.value,
+                    low=one.low,
+                    high=one.high,
+                    count=one.n,
+                    at=one.at,
+                    load=one.rate if one.rate is not None else one.concurrency,
+                    right_per_s=one.right_per_s,
+                    latency_ms_p50=one.latency_ms_p50,
+                    latency_ms_p99=one.latency_ms_p99,
+                    unanswered=one.unanswered,
+                    emulated=one.emulated,
+                    doubts=tuple(doubt.code for doubt in one.doubts),
+                )
+            )
+    return found
+
+
+def quality_summaries(run: RunData) -> list[QualitySummary]:
+    """The figures of a run's quality table; none where there is no table, or one that cannot be read."""
+    from servebench.score.rightness import summaries
 
     try:
-        frame = run.quality
-    except StoreError:
+        return summaries(run.quality)
+    except (StoreError, KeyError):
         return []
-    score = next((column for column in SCORE_COLUMNS if column in frame.columns), None)
-    dataset = next((column for column in SET_COLUMNS if column in frame.columns), None)
-    if score is None or dataset is None:
+
+
+def quality_agreements(a: RunData, b: RunData) -> list[Agreement]:
+    """Two runs' answers compared, question by question; none where one has no table."""
+    from servebench.score.rightness import agreements
+
+    try:
+        return agreements(a.quality, b.quality)
+    except (StoreError, KeyError):
         return []
-    found = []
-    for label, own in frame.groupby(dataset, sort=False):
-        values: Any = own[score].dropna().astype(float)
-        if values.empty:
-            continue
-        low, high = wilson(round(float(values.sum())), len(values))
-        found.append(
-            QualityRow(run=name, dataset=str(label), share=float(values.mean()), low=low, high=high, count=len(values))
-        )
-    return found
+
+
+def quality_parities(a: RunData, b: RunData) -> list[Parity]:
+    """Two runs' answers to the same prompts, set side by side; none where one has none."""
+    from servebench.score.parity import parities
+
+    try:
+        return parities(a.quality, b.quality)
+    except (StoreError, KeyError, ValueError):
+        return []
 
 
 def side_of(run: RunData) -> Side:
@@ -145,20 +177,18 @@ def side_of(run: RunData) -> Side:
                 ),
                 failed=failed,
                 throughput_tok_s=token_slices(own, int(start), int(end)),
-                work=np.empty((0, 2)) if row.get("concurrency") is None else _work(inside, failed),
                 **latencies,
             )
         )
     return Side(name=run.run_id, samples=tuple(samples))
 
 
-def _work(inside: pd.DataFrame, failed: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Tokens brought and seconds held by each request; nothing when an answer's length is not known."""
-    tokens = np.where(failed, 0.0, inside["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan))
-    if np.isnan(tokens).any():
-        return np.empty((0, 2))
-    held_s = (inside["ended_ns"] - inside["sent_ns"]).to_numpy(dtype=np.float64) / NS_PER_S
-    return np.column_stack([tokens, np.maximum(held_s, 0.0)])
+def repeats_of(run: RunData) -> OverRepeats:
+    """What the repeats of a run's levels say together."""
+    from servebench.report.figures import level
+    from servebench.report.listing import rows
+
+    return over_repeats([(level(row), row) for row in rows(run.points)])
 
 
 def entrant_of(run: RunData) -> Entrant:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -29,13 +29,13 @@ class Interrupts:
 
 
 @contextmanager
-def interrupts() -> Iterator[Interrupts]:
-    """While open, the stopping signals are handled. Outside the main thread nothing changes."""
+def interrupts(*, also: Sequence[signal.Signals] = ()) -> Iterator[Interrupts]:
+    """While open, the stopping signals are handled, and these too. Outside the main thread nothing changes."""
     state = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield state
         return
-    before = {number: signal.signal(number, state.handle) for number in STOPPING}
+    before = {number: signal.signal(number, state.handle) for number in (*STOPPING, *also)}
     try:
         yield state
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,9 @@ class Lease:
     """With `engine.measure_restart`: the start before the one that is used, which `running` tells of."""
 
 
-def launch_context(settings: RunSettings, cache_dir: Path) -> LaunchContext:
-    """What the command depends on, with a free port where none was asked for."""
-    port = settings.engine.port or free_port(settings.engine.host)
+def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[str], int] = free_port) -> LaunchContext:
+    """What the command depends on, with a free port (`port_of` a host) where none was asked for."""
+    port = settings.engine.port or port_of(settings.engine.host)
     return LaunchContext(engine=settings.engine, model=settings.model, gpu=settings.gpu, port=port, cache_dir=cache_dir)
 
 
@@ -71,7 +71,11 @@ def clean_log(path: Path) -> None:
 class EngineKeeper:
     """Starts engines on demand and stops them when the next run needs another, or at the end."""
 
-    def __init__(self, registry: Registry, display: Display, cache_dir: Path) -> None:
+    def __init__(
+        self, registry: Registry, display: Display, cache_dir: Path, port_of: Callable[[str], int] = free_port
+    ) -> None:
+        """`port_of` gives a port of a host to an engine for which none is named."""
+        self._port_of = port_of
         self._registry = registry
         self._display = display
         self._cache_dir = cache_dir
@@ -97,7 +101,7 @@ class EngineKeeper:
     def _start(self, settings: RunSettings, log_path: Path) -> Lease:
         engine = self._registry.engine(settings.engine.name)
         launcher: Launcher = self._registry.launcher(settings.launch.name)
-        context = launch_context(settings, self._cache_dir)
+        context = launch_context(settings, self._cache_dir, self._port_of)
         if launcher.asks_engine == "all":
             self._display.status(f"preparing {engine.name}")
             engine.prepare(context, self._display.say)

@@ -42,7 +42,12 @@ class _Asked:
         if not isinstance(other, _Asked):
             return NotImplemented
         mine, others = self.settings, other.settings
-        return (mine.workload, mine.model, mine.load.requests) == (others.workload, others.model, others.load.requests)
+        return (mine.workload, mine.model, mine.load.requests, mine.engine.max_model_len) == (
+            others.workload,
+            others.model,
+            others.load.requests,
+            others.engine.max_model_len,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -52,12 +57,20 @@ def _made(settings: RunSettings, registry: Registry) -> Preview:
     if faults := workload.check():
         raise PreflightError("\n".join(faults))
     tokenizer = offline_tokenizer(settings.model)
-    asked = settings.load.requests
-    count = asked if isinstance(asked, int) else PREVIEW_REQUESTS
-    requests: list[Request] = [
-        dressed(request, settings.workload) for request in workload.requests(count, stream=STREAM, tokenizer=tokenizer)
-    ]
-    hits = ideal_hits(requests, tokenizer)
+    count = settings.load.requests
+    count = count if isinstance(count, int) else PREVIEW_REQUESTS
+    asked = [dressed(r, settings.workload) for r in workload.requests(count, stream=STREAM, tokenizer=tokenizer)]
+    stand_ins = {answer.of: answer.stand_in for request in asked for answer in request.answers}
+    requests: list[Request] = [request.filled(stand_ins) for request in asked]
+    hits = ideal_hits(
+        requests,
+        tokenizer,
+        answers=[
+            (place + 1, request, stand_ins[request.request_id])
+            for place, request in enumerate(requests)
+            if request.request_id in stand_ins
+        ],
+    )
     return Preview(
         workload=settings.workload.name,
         model=settings.model.name,
@@ -68,4 +81,6 @@ def _made(settings: RunSettings, registry: Registry) -> Preview:
         output_tokens=[request.output_tokens for request in requests],
         ideal_hit_rate=hit_rate(hits),
         block_tokens=BLOCK_TOKENS,
+        limit_tokens=settings.engine.max_model_len or settings.model.context_length,
+        limit_key="engine.max_model_len" if settings.engine.max_model_len else "model.context_length",
     )

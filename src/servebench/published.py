@@ -395,12 +395,3 @@ def same_requests(simulator: Simulator, engine: str, level: int, requests: int, 
     )
     case = Case(experiment="rtx5090_qwen7b_extreme", engine=engine, words=(), clients=clients)
     return _mean(simulator.measure(case).ttft_ms)
-
-
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927)."""
-    z = 1.959964
-    share = successes / trials
-    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * ((share * (1 - share) + z * z / (4 * trials)) / trials) ** 0.5
-    return middle - half, middle + half

@@ -26,10 +26,10 @@ from servebench.published import (
     rows_of,
     same_requests,
     sound,
-    wilson,
 )
 from servebench.registry import Registry
 from servebench.report.published import number, page, percent, table
+from servebench.shares import wilson
 
 DEFAULT = "docs/published.md"
 KV_REQUEST_TOKENS = 512 + 256

@@ -19,6 +19,8 @@ from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.errors import ConfigError, StoreError
 from servebench.store import RunFolder, outputs_folder, read_points, read_requests
+from servebench.store.versions import FIRST, Kind, check_table, upgraded
+from servebench.store.versions import KEY as VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +39,7 @@ def table(path: Path) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame()
     try:
+        check_table(pq.read_schema(path).metadata, path)
         frame: pd.DataFrame = pq.read_table(path).to_pandas()
     except (OSError, pa.ArrowException, ValueError) as error:
         raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
@@ -57,8 +60,8 @@ def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
     return path if path.is_file() else None
 
 
-def _json(path: Path, faults: list[str]) -> dict[str, Any]:
-    """An object in a JSON file; empty, with a fault, when there is none."""
+def _json(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
+    """An object in a JSON file, brought up to date; empty, with a fault, when there is none or it is of a newer version."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -70,7 +73,11 @@ def _json(path: Path, faults: list[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
         faults.append(f"{path.name} is no object")
         return {}
-    return value
+    try:
+        return upgraded(kind, value, path)
+    except StoreError as error:
+        faults.append(str(error))
+        return {}
 
 
 def load_run(path: Path) -> RunData:
@@ -79,11 +86,8 @@ def load_run(path: Path) -> RunData:
 
     folder = RunFolder(path)
     faults: list[str] = []
-    state = _json(folder.state, faults)
-    manifest = _json(folder.manifest, faults)
-    version = manifest.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        faults.append(f"it was written by a newer servebench (schema {version}, this one knows {SCHEMA_VERSION})")
+    state = _json(folder.state, faults, "run")
+    manifest = _json(folder.manifest, faults, "manifest")
     try:
         points = read_points(folder)
     except StoreError as error:
@@ -105,7 +109,7 @@ def load_run(path: Path) -> RunData:
 def load_study(path: Path) -> StudyData:
     """A study's folder with all its runs: those it planned, and any other folder that holds one."""
     faults: list[str] = []
-    state = _json(path / "study.json", faults)
+    state = _json(path / "study.json", faults, "study")
     planned = [str(name) for name in state.get("runs") or ()]
     found = [child.name for child in sorted(path.iterdir()) if _is_run(child)]
     names = list(dict.fromkeys([*planned, *found]))
@@ -305,12 +309,12 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     for study in study_paths(outputs):
         for path in _run_paths(study):
             names = {"study": study.name, "run": path.name}
-            state = _json(path / "run.json", [])
+            state = _json(path / "run.json", [], "run")
             told = {name: state.get(name) for name in ("title", "status", "error", "started_s")}
             runs.append(names | told)
             try:
                 with (path / "points.csv").open(encoding="utf-8", newline="") as file:
-                    rows += [names | row for row in csv.DictReader(file)]
+                    rows += [names | row for row in csv.DictReader(file) if _readable(row.pop(VERSION, None))]
             except (OSError, UnicodeDecodeError, csv.Error):
                 continue
     points = pd.DataFrame(rows).replace({"": None})
@@ -318,6 +322,11 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         if name not in TEXT_COLUMNS:
             points[name] = pd.to_numeric(points[name], errors="coerce")
     return points, pd.DataFrame(runs)
+
+
+def _readable(version: str | None) -> bool:
+    """Whether a row of points.csv is of a version that is known; the first had no column for it."""
+    return int(version or FIRST) <= SCHEMA_VERSION
 
 
 TEXT_COLUMNS = (

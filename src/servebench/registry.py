@@ -25,6 +25,7 @@ _KINDS = {
     "launch": "servebench_launchers",
     "workload": "servebench_workloads",
     "telemetry": "servebench_telemetry",
+    "quality": "servebench_scorers",
 }
 
 

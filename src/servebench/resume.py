@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servebench.aftermath import OUTPUTS, chosen, recover_study
+from servebench.aftermath import OUTPUTS, chosen, recover_study, who_works
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import Doubt, Point
 from servebench.errors import ConfigError, StoreError
@@ -29,6 +29,7 @@ from servebench.store import (
 )
 
 FAILED_WORD = "--failed"
+HERE_WORD = "--here"
 CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
 """Doubts of a point that did not come to its end: it is measured again."""
 
@@ -42,25 +43,26 @@ class Earlier:
 
 
 def resume(words: Sequence[str]) -> int:
-    """`resume [STUDY] [--failed]`: the study named, else the newest in `outputs/` that is not finished.
+    """`resume [STUDY] [--failed] [--here]`: the study named, else the newest in `outputs/` that is not finished.
 
-    Runs and points that are done are not done again; those that were cut off are; failed runs only with `--failed`.
+    Runs and points that are done are not done again; those that were cut off are; failed runs only with `--failed`. A
+    study of a cluster goes on there, with `--here` on this machine.
     Returns the exit code, as a study's own. Raises ConfigError, PreflightError, StoreError.
     """
     from servebench.study import continue_study
 
-    rest = [word for word in words if word != FAILED_WORD]
+    rest = [word for word in words if word not in (FAILED_WORD, HERE_WORD)]
     if len(rest) > 1:
-        raise ConfigError(f"resume takes one study and {FAILED_WORD}, not: {' '.join(words)}")
+        raise ConfigError(f"resume takes one study, {FAILED_WORD} and {HERE_WORD}, not: {' '.join(words)}")
     folder = chosen(rest)[0] if rest else _newest_unfinished()
-    return continue_study(folder, registry(), retry_failed=FAILED_WORD in words)
+    return continue_study(folder, registry(), retry_failed=FAILED_WORD in words, here=HERE_WORD in words)
 
 
 def _newest_unfinished() -> StudyFolder:
     outputs = outputs_folder(OUTPUTS)
     for folder in reversed(find_studies(outputs)):
         state = read_study(folder)
-        if state.status != "finished" and not state.at_work():
+        if state.status != "finished" and who_works(folder, state) is None:
             return folder
     raise ConfigError(f"there is no unfinished study in {outputs}; name one: servebench resume STUDY")
 
@@ -81,8 +83,8 @@ def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Re
     Raises ConfigError when the study is at work or a secret is not to be had, StoreError for a plan that cannot be read.
     """
     state = read_study(folder)
-    if state.at_work():
-        raise ConfigError(f"{folder.name} is still running (process {state.pid}); it cannot be resumed")
+    if (busy := who_works(folder, state)) is not None:
+        raise ConfigError(f"{folder.name} is still running ({busy}); it cannot be resumed before that ends")
     planned = read_plan(folder)
     code = recover_study(folder)
     if code:
@@ -98,15 +100,22 @@ def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Re
 
 
 def _earlier(folder: RunFolder, *, retry_failed: bool) -> Earlier | None:
+    found = earlier_of(folder)
     if not folder.state.exists():
-        return Earlier(points={}, attempts={})
+        return found
     status = read_run(folder).status
     if status == "failed" and not retry_failed:
         return None
-    stored = stored_points(folder)
-    points = {level_name(point.row["point"]): point for point in stored if not _to_repeat(point, status)}
-    if status == "finished" and all(level_name(point.row["point"]) in points for point in stored):
-        return None
+    done = all(level_name(point.row["point"]) in found.points for point in stored_points(folder))
+    return None if status == "finished" and done else found
+
+
+def earlier_of(folder: RunFolder) -> Earlier:
+    """What earlier attempts at a run left, whatever came of them. Raises StoreError."""
+    if not folder.state.exists():
+        return Earlier(points={}, attempts={})
+    status = read_run(folder).status
+    points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _to_repeat(point, status)}
     tried: dict[str, set[str]] = {}
     for record in read_records(folder):
         tried.setdefault(level_name(record.point), set()).add(record.point)

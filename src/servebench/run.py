@@ -22,6 +22,7 @@ from servebench.contracts.telemetry import Reading, Subject
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
 from servebench.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
+from servebench.grading import Chosen, Grading, grade, grade_load, missing, stored_summaries
 from servebench.keeper import EngineKeeper, Lease
 from servebench.ledger import Entry, entry, faults
 from servebench.load.drive import ray_nodes
@@ -29,6 +30,7 @@ from servebench.load.plan import Level, attempt_name, point_plan, replayed, sche
 from servebench.load.share import usable_cores, worker_count, worker_spools
 from servebench.load.source import LevelSource, level_source
 from servebench.measure.derive import count_missing
+from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.phase import (
     SILENCE_MARGIN_S,
@@ -46,13 +48,16 @@ from servebench.report.console import Display
 from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
-from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, telemetry_columns
+from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
 
 BROKEN = ("refused", "reset", "truncated")
 """Outcomes of the last request of a point whose engine may have died."""
 
 DEATH_NEWS_S = 5.0
 POLL_S = 0.05
+
+ANSWER_READER = "servebench.measure.derive:spoken"
+"""What gives the load the text of an answer that belongs into the next prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +79,8 @@ class RunRequest:
     """How often a level was tried before, by its name; another attempt has other prompts and a name of its own."""
     floor: ClientFloor | None = None
     """How exact the client is on this machine, where it was measured."""
+    quality: Chosen = field(default_factory=Chosen)
+    """The scorers to ask after the load; none where quality was not asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +145,7 @@ def execute(asked: RunRequest) -> Executed:
         _drive(asked, source, writer, progress)
         if points and not any(point.row["requests_ok"] for point in points):
             raise LoadError(_all_failed(points))
+        _judge(asked, progress)
     except (KeyboardInterrupt, Interrupted):
         status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
     except ServebenchError as problem:
@@ -162,6 +170,7 @@ def execute(asked: RunRequest) -> Executed:
         failure=failure,
         points=tuple(points),
         search=answer.as_dict() if answer is not None else None,
+        quality=stored_summaries(asked.folder),
     )
     hook.servebench_run_finished(
         event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
@@ -187,7 +196,19 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
             progress.telemetry = _telemetry(asked, progress.lease)
             bench = _bench(asked, progress.lease, writer, progress, progress.telemetry)
         name = attempt_name(level.point, asked.attempts.get(level.point, 0))
-        point, stopped = _measure(bench, replace(level, point=name))
+        measured = replace(level, point=name)
+        point, stopped, requests, records = _measure(bench, measured)
+        if stopped is None:
+            grade_load(
+                asked.quality,
+                measured,
+                requests,
+                records,
+                settings=bench.settings,
+                run_id=asked.run_id,
+                folder=asked.folder,
+                display=asked.display,
+            )
         progress.points.append(point)
         source.tell(level, point)
         write_points(asked.folder, progress.points)
@@ -207,6 +228,29 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
                 "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
                 kind="silent",
             )
+
+
+def _judge(asked: RunRequest, progress: _Progress) -> None:
+    """Put the questions that were not asked yet to the engine, started anew where only they are left.
+
+    Raises ServebenchError, KeyboardInterrupt.
+    """
+    settings = asked.job.settings
+    if not missing(settings.quality, asked.quality, asked.folder):
+        return
+    if progress.lease is None:
+        progress.lease = asked.keeper.acquire(settings, log_path=asked.folder.engine_log)
+    grade(
+        Grading(
+            settings=settings,
+            run_id=asked.run_id,
+            folder=asked.folder,
+            display=asked.display,
+            engine=progress.lease.engine,
+            running=progress.lease.running,
+            chosen=asked.quality,
+        )
+    )
 
 
 def _all_failed(points: Sequence[Point]) -> str:
@@ -244,8 +288,9 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, progress: _Pro
     )
 
 
-def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
-    """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was."""
+def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[Request], Sequence[Record]]:
+    """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was, and gives
+    what was asked and answered."""
     name = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
     name = ("trace" if level.trace else name) + (f" repeat {level.repeat}" if bench.settings.load.repeats > 1 else "")
     rate_req_s = None
@@ -253,7 +298,7 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
         requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
         report, _ = _phase(bench, level, requests, warmup=True, label=f"{name}: warm-up")
         if report.stopped:
-            return _point(bench, level, [], [], report, planned=0, readings=(), cache="as_is"), report.stopped
+            return _point(bench, level, [], [], report, planned=0, readings=(), cache="as_is"), report.stopped, [], []
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
     requests = _requests(bench, supply(level, rate_req_s), level.point)
     if level.trace and level.times_s is None:
@@ -269,7 +314,7 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None]:
     counted = level.requests is not None or level.open_loop
     planned = report.planned if counted else report.sent
     point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)
-    return point, report.stopped
+    return point, report.stopped, requests, records
 
 
 def _engine_is_gone(running: RunningEngine, records: Sequence[Record]) -> bool:
@@ -335,6 +380,8 @@ def _phase(
     plan = replace(
         point_plan(level, settings.load, planned, warmup=warmup), answer_bytes_max=answer_bytes_max(requests)
     )
+    if any(request.holes for request in planned):
+        plan = replace(plan, reader=ANSWER_READER)
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,
@@ -399,6 +446,9 @@ def _point(
     row |= content_columns(requests, records, bench.tokenizer, row)
     row["cache_state"] = cache
     _add_telemetry(row, readings)
+    row["server_excess_requests_mean"], row["cancelled_freed"] = excess_and_freed(
+        records, held_requests(readings), row["window_start_ns"], row["window_end_ns"]
+    )
     found = doubts(
         row,
         records,
@@ -423,6 +473,7 @@ def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
     tokens = (row["output_throughput_tok_s"] or 0.0) * (row["window_s"] or 0.0)
     if row["energy_j"] is not None and tokens:
         row["energy_j_per_token"] = row["energy_j"] / tokens
+        row["output_tok_s_per_w"] = tokens / row["energy_j"] if row["energy_j"] else None
 
 
 def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:

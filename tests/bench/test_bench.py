@@ -51,6 +51,27 @@ def test_error_and_cost(streams: int, ttft_us: int, itl_us: int, tokens: int) ->
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("streams", "ttft_us", "itl_us", "tokens"),
+    [(64, 100_000, 20_000, 100), (1000, 500_000, 50_000, 100), (5000, 500_000, 200_000, 30)],
+)
+def test_it_holds_nothing_back(streams: int, ttft_us: int, itl_us: int, tokens: int) -> None:
+    """Within 1 % of what a C client on one epoll draws, at most twice its CPU an event (from 1,000 streams on)."""
+    import truth
+
+    needs_quiet()
+    words = {"streams": streams, "ttft_us": ttft_us, "itl_us": itl_us, "tokens": tokens, "rounds": 2}
+    # side by side, in turns: the machine is not the same from one minute to the next
+    pairs = [(truth.limit(**words), truth.measure(**words)) for _ in range(3)]
+    drawn = [ours["events_s"] / least["events_s"] for least, ours in pairs]
+    cost = [ours["cpu_us_an_event"] / least["cpu_us_an_event"] for least, ours in pairs]
+    sys.stdout.write(json.dumps({"streams": streams, "drawn": drawn, "cpu": cost}) + "\n")
+    assert max(drawn) > 0.99
+    if streams >= 1000:
+        assert min(cost) < 2
+
+
+@needs_compiler
 def test_capacity_in_a_flood() -> None:
     """One process takes in what the server can give."""
     import truth
@@ -59,7 +80,7 @@ def test_capacity_in_a_flood() -> None:
     found = truth.measure(streams=64, ttft_us=1000, itl_us=0, tokens=5000, rounds=4)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
     assert found["failed"] == 0
-    assert found["events_s"] > 150_000
+    assert found["events_s"] > 250_000
 
 
 def test_summary_of_ten_million_events() -> None:

@@ -1,6 +1,7 @@
 """servebench's own client against `truth_server.c`, whose schedule is known: how wrong it is and what it costs.
 
-    python tests/bench/truth.py [--streams 1000] [--ttft-us 500000] [--itl-us 50000] [--tokens 100] [--rounds 3] [--workers 1]
+    python tests/bench/truth.py [--streams 1000] [--ttft-us 500000] [--itl-us 50000] [--tokens 100] [--rounds 3]
+                                  [--workers 1] [--limit]
 
 Prints one JSON object. `*_error_ms_*` are what the client measured minus the truth, request by request (TTFT) and gap by
 gap (ITL).
@@ -28,15 +29,15 @@ from servebench.load.share import worker_spools
 from servebench.load.spool import read_spool
 from servebench.measure import derive
 
-SOURCE = Path(__file__).with_name("truth_server.c")
+HERE = Path(__file__).parent
 PROMPT = "word " * 64
 
 
-def compiled(folder: Path) -> Path:
-    """The truth server's binary, built into a folder. Raises CalledProcessError, FileNotFoundError without a compiler."""
-    program = folder / "truth_server"
+def compiled(folder: Path, name: str = "truth_server") -> Path:
+    """A program of this folder, built into another. Raises CalledProcessError, FileNotFoundError without a compiler."""
+    program = folder / name
     if not program.exists():
-        subprocess.run(["cc", "-O2", "-o", program, SOURCE], check=True, capture_output=True)
+        subprocess.run(["cc", "-O2", "-o", program, HERE / f"{name}.c"], check=True, capture_output=True)
     return program
 
 
@@ -147,6 +148,27 @@ def measure(
         }
 
 
+def limit(*, streams: int, ttft_us: int, itl_us: int, tokens: int, rounds: int = 3) -> dict[str, float]:
+    """The same load from `epoll_client.c`, which costs as little as a client can: what there is to be drawn."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        program = compiled(folder, "epoll_client")
+        with server(folder, ttft_us, itl_us, tokens) as (port, truth_file):
+            words = [program, str(port), str(streams), str(streams * rounds), str(tokens)]
+            done = subprocess.run(words, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout)
+        truth = read_truth(truth_file)
+        true_ttft_ms = float(np.mean([(stamps[1] - stamps[0]) / 1e6 for stamps in truth.values()]))
+        return {
+            "streams": streams,
+            "events": found["events"],
+            "ttft_error_ms_mean": found["ttft_ms_mean"] - true_ttft_ms,
+            "cpu_us_an_event": 1e6 * found["cpu_s"] / found["events"],
+            "events_s": found["events"] / found["elapsed_s"],
+            "load_average": os.getloadavg()[0],
+        }
+
+
 def main() -> None:
     """Measure once and print it."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -154,7 +176,13 @@ def main() -> None:
         words.add_argument(f"--{name}", type=int, default=value)
     words.add_argument("--workers", type=int, default=1)
     words.add_argument("--tokens-per-event", type=int, default=1)
-    sys.stdout.write(json.dumps(measure(**vars(words.parse_args())), indent=1) + "\n")
+    words.add_argument("--limit", action="store_true", help="the C client in the place of ours")
+    asked = vars(words.parse_args())
+    if asked.pop("limit"):
+        found = limit(**{name: asked[name] for name in ("streams", "ttft_us", "itl_us", "tokens", "rounds")})
+    else:
+        found = measure(**asked)
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -52,6 +52,10 @@ def length(**keys: Any) -> dict[str, Any]:
     return {"workload": WorkloadSettings(name="w", input_tokens=LengthSettings(**keys))}
 
 
+def bounded(limit: int | None, **lengths: Any) -> dict[str, Any]:
+    return {"engine": EngineSettings(name="e", max_model_len=limit), "workload": WorkloadSettings(name="w", **lengths)}
+
+
 def address(url: str | None) -> dict[str, Any]:
     return {"launch": Address(name="attach", base_url=url)}
 
@@ -68,13 +72,24 @@ FAULTS = [
     (load(warmup_s=5.0), "load.warmup_s=5 needs load.duration_s"),
     (load(warmup_s=60.0, duration_s=60.0), "load.warmup_s=60 leaves nothing of load.duration_s=60"),
     (load(max_concurrency=4), "load.max_concurrency=4 bounds open-loop levels only"),
-    ({"quality": QualitySettings(name="mmlu")}, "quality=mmlu: grading answers is not available yet"),
+    ({"quality": QualitySettings(name="mmlu", concurrency=())}, "quality.concurrency: the list is empty"),
+    ({"quality": QualitySettings(name="mmlu", concurrency=(4, 4))}, "quality.concurrency: 4 is there more than once"),
+    ({"quality": QualitySettings(name="all", path="x.jsonl")}, "quality.path=x.jsonl is the data of one scorer"),
     (length(kind="fixed"), "workload.input_tokens: kind fixed needs mean"),
     (length(kind="uniform", min=1), "workload.input_tokens: kind uniform needs max"),
     (length(kind="uniform", min=5, max=2), "workload.input_tokens: min 5 is larger than max 2"),
     (length(kind="normal", mean=5.0), "workload.input_tokens: kind normal needs stdev"),
     (length(kind="lognormal"), "workload.input_tokens: kind lognormal needs mean and stdev"),
     (length(kind="normal", mean=5.0, stdev=1.0, min=9, max=3), "workload.input_tokens: min 9 is larger than max 3"),
+    (
+        bounded(100, input_tokens=90, output_tokens=11),
+        "workload.input_tokens=90 and workload.output_tokens=11 do not fit",
+    ),
+    (bounded(100, input_tokens=101), "workload.input_tokens=101 does not fit engine.max_model_len=100"),
+    (
+        bounded(100, input_tokens=LengthSettings(kind="uniform", min=200, max=300)),
+        "workload.input_tokens=200 does not fit engine.max_model_len=100",
+    ),
     (address(None), "launch=attach needs the address of the engine"),
     (address(""), "launch=attach needs the address of the engine"),
     (address("host:8000"), "launch.base_url: 'host:8000' is not an http(s) URL"),
@@ -96,6 +111,9 @@ ALLOWED = [
     length(kind="fixed", mean=5.0),
     length(kind="uniform", min=2, max=2),
     length(kind="lognormal", mean=5.0, stdev=1.0, max=9),
+    bounded(100, input_tokens=90, output_tokens=10),
+    bounded(None, input_tokens=90_000),
+    bounded(100, input_tokens=LengthSettings(kind="normal", mean=200.0, stdev=90.0)),
     address("http://127.0.0.1:8000/v1"),
     address("https://[::1]/v1"),
     {"engine": EngineSettings(name="e", tensor_parallel_size=4)},
@@ -133,7 +151,9 @@ def test_an_endpoint_cannot_be_launched(launch: LaunchSettings, launchable: bool
 
 def test_all_combinations_are_told_at_once() -> None:
     """One fault does not hide another."""
-    settings = replace(GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu"))
+    settings = replace(
+        GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu", concurrency=())
+    )
     assert len(combination_faults(settings)) == 3
 
 

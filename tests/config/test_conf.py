@@ -14,7 +14,10 @@ from servebench.registry import Registry, build
 CONF = Path(__file__).parents[2] / "conf"
 ATTACHED = ["launch=attach", "launch.base_url=http://127.0.0.1:8000/v1"]
 EXPERIMENTS = sorted(CONF.glob("experiment/*.yaml"))
-FILES = sorted({path for path in CONF.rglob("*.yaml") if path.stem not in ("base", "config")} - {*EXPERIMENTS})
+LAUNCHERS = sorted(CONF.glob("hydra/launcher/*.yaml"))
+FILES = sorted(
+    {path for path in CONF.rglob("*.yaml") if path.stem not in ("base", "config")} - {*EXPERIMENTS, *LAUNCHERS}
+)
 NEEDED = {"search_slo": ["slo=interactive"]}
 """What an option asks for beside itself."""
 

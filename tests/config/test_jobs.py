@@ -56,7 +56,10 @@ FAULTS = [
         "experiment=nope: no such experiment; known are demo, h100_llama70b_fp8, h100x2_gptoss120b_sharegpt, "
         "rtx4090_qwen1p5b, rtx5090_qwen7b_baseline, rtx5090_qwen7b_extreme, rtx5090_qwen7b_fine, rtx5090_qwen7b_overload",
     ),
-    ("quality=mmlu", "quality=mmlu: grading answers is not available yet in this version; use quality=none"),
+    (
+        "quality=mmlu quality.items=0",
+        "quality.items: 0 is not allowed: must be 1 or more or 'all' (from quality.items=0)",
+    ),
     (
         "load.rate=[5]",
         "load.rate and load.concurrency exclude each other; use load=rate load.rate=[...], or set load.concurrency=null",
@@ -90,12 +93,12 @@ def test_syntax_errors_name_the_override(override: str, registry: Registry) -> N
 
 def test_faults_of_all_kinds_are_told_together(registry: Registry) -> None:
     """A syntax error, unknown names, wrong values and an impossible combination: none hides another."""
-    line = "engine=vlm gpu=h1000 engine.port=8.5 load.concurency=1 load.requests=x foo=[ quality=mmlu launch=attach"
+    line = "engine=vlm gpu=h1000 engine.port=8.5 load.concurency=1 load.requests=x foo=[ quality=mmul launch=attach"
     starts = [
         "foo=[: cannot be read",
         "engine=vlm: no such engine",
         "gpu=h1000: no such gpu",
-        "quality=mmlu: grading",
+        "quality=mmul: no such",
         "engine.port: 8.5 is not allowed",
         "load.concurency: unknown key",
         "load.requests: 'x' is not allowed",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -25,6 +26,8 @@ class Behaviour:
     key: str | None = None
     fail_every: int = 0
     usage: bool = True
+    say: Callable[[str], str] | None = None
+    """What is answered, at once, to a prompt that is not to be streamed."""
     repeat_key: bool = False
     slots: threading.Semaphore | None = None
     seen: list[dict[str, Any]] = field(default_factory=list)
@@ -66,6 +69,13 @@ class Handler(BaseHTTPRequestHandler):
         if behaviour.fail_every and len(behaviour.seen) % behaviour.fail_every == 0:
             said = f" for {self.headers.get('Authorization')}" if behaviour.repeat_key else ""
             self._json(503, {"error": {"message": f"overloaded{said}"}})
+            return
+        if behaviour.say is not None and not body.get("stream"):
+            said = behaviour.say(body["messages"][-1]["content"])
+            message = {"role": "assistant", "content": said}
+            usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            self._json(200, {"choices": [choice], "usage": usage})
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -132,6 +142,31 @@ def endpoint():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended that was done in this process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch, capfd):
+    """Runs the command in this process, without the second of imports that a process of its own takes."""
+    from servebench.cli import main
+
+    def run(*words):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["servebench", *words])
+        capfd.readouterr()
+        code = main()
+        shown = capfd.readouterr()
+        return Done(code, shown.out, shown.err)
+
+    return run
 
 
 @pytest.fixture

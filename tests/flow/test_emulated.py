@@ -49,10 +49,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_clear_line(name, servebench, tmp_path):
+def test_a_fault_is_one_clear_line(name, servebench, told, tmp_path):
     """With an exit code, and nothing left running."""
     words, code, expected = FAULTS[name]
-    done = servebench("engine=vllm", *CARD, *SMALL, *SHORT, *words)
+    done = (told if name == "no such fault" else servebench)("engine=vllm", *CARD, *SMALL, *SHORT, *words)
     assert done.returncode == code, done.stdout + done.stderr
     assert expected in done.stderr + done.stdout
     assert "Traceback" not in done.stderr

@@ -44,10 +44,10 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
     assert 0 < point.client_error_ms_itl < 10
 
 
-def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, servebench, tmp_path):
+def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, told, tmp_path):
     """Those who left are neither ok nor failed; the window begins when the last stream has joined."""
     url, _ = endpoint(ttft_s=0.02, gap_s=0.05)
-    done = servebench(
+    done = told(
         *ATTACH,
         *SHORT,
         f"launch.base_url={url}",
@@ -74,35 +74,13 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, servebench, tmp_path
     assert pd.isna(point.client_error_ms_ttft)
 
 
-def test_mistakes_in_a_load(servebench):
+def test_mistakes_in_a_load(told):
     """All told together, before anything starts."""
-    done = servebench(
+    done = told(
         *ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl", "load.rate=[1]"
     )
     assert done.returncode == 2
     assert "load.rate and load.trace exclude each other" in done.stderr
-    done = servebench(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
+    done = told(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
     assert done.returncode == 3
     assert "load.trace.path=absent.jsonl: there is no such file" in done.stderr
-
-
-def test_conversations_take_turns(endpoint, servebench, tmp_path):
-    """No turn of a session is sent before the one before it was answered, though streams are free."""
-    url, _ = endpoint(ttft_s=0.02, gap_s=0.002)
-    done = servebench(
-        *(word for word in ATTACH if not word.startswith("workload=")),
-        "workload=multi_turn",
-        f"launch.base_url={url}",
-        "load=quick",
-        "load.concurrency=[4]",
-        "load.requests=24",
-        "load.warmup_requests=0",
-    )
-    assert done.returncode == 0, done.stderr
-    _, points, requests = tables(tmp_path)
-    assert points.requests_ok.item() == 24
-    sessions = requests.groupby("session_id")
-    assert sessions.size().max() > 1
-    for _, turns in sessions:
-        in_order = turns.sort_values("request_id")
-        assert (in_order.sent_ns.to_numpy()[1:] >= in_order.ended_ns.to_numpy()[:-1]).all()

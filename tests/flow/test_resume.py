@@ -78,15 +78,15 @@ def test_a_killed_study_is_resumed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "line"),
     [
         (["resume", "nothere"], "'nothere' is no study"),
-        (["resume", "a", "b"], "resume takes one study and --failed, not: a b"),
+        (["resume", "a", "b"], "resume takes one study, --failed and --here, not: a b"),
         (["resume"], "there is no unfinished study in"),
     ],
 )
-def test_what_cannot_be_resumed_is_one_line(tmp_path, words, told):
-    done = servebench(tmp_path, *words)
+def test_what_cannot_be_resumed_is_one_line(told, words, line):
+    done = told(*words)
     assert done.returncode != 0
-    assert told in done.stderr
+    assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1

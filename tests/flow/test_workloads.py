@@ -18,10 +18,10 @@ def tables(tmp_path):
     return pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
 
 
-def test_twins_show_what_a_schema_costs(endpoint, servebench, tmp_path):
+def test_twins_show_what_a_schema_costs(endpoint, told, tmp_path):
     """Half of the requests carry a schema; answers are judged, pairs compared; adapters and priorities are sent."""
     url, behaviour = endpoint()
-    done = servebench(
+    done = told(
         *ATTACH,
         f"launch.base_url={url}",
         "workload=structured_json",
@@ -46,10 +46,11 @@ def test_twins_show_what_a_schema_costs(endpoint, servebench, tmp_path):
 
 
 @pytest.mark.parametrize("workload", ["multi_turn", "agent_loop"])
-def test_sessions_are_sent_in_order(endpoint, servebench, tmp_path, workload):
-    """No turn of a session is sent before the one before it was answered; each carries all that was said."""
+def test_sessions_are_sent_in_order(endpoint, told, tmp_path, workload):
+    """No turn of a session is sent before the one before it was answered; each carries all that was said, the answers
+    included."""
     url, behaviour = endpoint(ttft_s=0.05)
-    done = servebench(
+    done = told(
         *ATTACH,
         f"launch.base_url={url}",
         f"workload={workload}",
@@ -63,6 +64,33 @@ def test_sessions_are_sent_in_order(endpoint, servebench, tmp_path, workload):
     assert len(requests) == 20
     for _, session in requests.sort_values("sent_ns").groupby("session_id"):
         assert list(session.request_id) == sorted(session.request_id)
-        assert (session.sent_ns.to_numpy()[1:] >= session.last_event_ns.to_numpy()[:-1]).all()
+        assert (session.sent_ns.to_numpy()[1:] >= session.ended_ns.to_numpy()[:-1]).all()
     lengths = Counter(len(body["messages"]) for body in behaviour.seen if body["messages"][0]["role"] == "system")
     assert set(lengths) >= {2, 4, 6, 8}
+    said = [m["content"] for body in behaviour.seen for m in body["messages"] if m["role"] == "assistant"]
+    assert len(said) > 10
+    assert set(said) == {" word" * 12}
+
+
+def test_a_failed_turn_ends_its_session(endpoint, told, tmp_path):
+    """The turns after it are rows that say so, were never sent, and are in nobody's latency; the ledger adds up."""
+    url, _ = endpoint(fail_every=6)
+    done = told(
+        *ATTACH,
+        f"launch.base_url={url}",
+        "workload=multi_turn",
+        "workload.exact_output=false",
+        "load.concurrency=[2]",
+        "load.requests=16",
+    )
+    assert done.returncode == 0, done.stderr
+    (point,), requests = list(tables(tmp_path)[0].itertuples()), tables(tmp_path)[1]
+    outcomes = Counter(requests.outcome)
+    ended = requests[requests.outcome == "session_ended"]
+    assert outcomes["http_error"] >= 1
+    assert len(ended) >= 1
+    assert ended.sent_ns.isna().all()
+    assert ended.error.str.contains("http_error: HTTP 503: overloaded").all()
+    assert point.requests_failed == outcomes["http_error"] + len(ended)
+    assert len(requests) == 16
+    assert "most often: HTTP 503: overloaded" in done.stdout

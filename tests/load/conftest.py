@@ -97,6 +97,9 @@ class Scripted:
 
     def close(self):
         self.over.set()
+        with suppress(OSError):
+            # a thread that waits in accept would still take one
+            self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         for one in self.sockets:
             with suppress(OSError):

@@ -457,6 +457,23 @@ def test_a_client_that_goes_away(serve, run):
     assert len(exchanges["r0"].reads) == 1
 
 
+@pytest.mark.parametrize("leaves", [True, False], ids=["its user leaves", "it times out"])
+def test_what_is_sent_again_has_a_time_of_its_own(serve, run, *, leaves):
+    """The kept-alive connection was closed under the second request: its times belong to where it is sent again."""
+
+    def closing(connection, number, request):
+        if number == 1:
+            return False
+        if number == 2:
+            time.sleep(1.0)
+        connection.sendall(stream())
+        return None
+
+    facts = {"cancel_after_s": 0.3} if leaves else {}
+    _, exchanges = run(serve(closing), 3, concurrency=1, facts=lambda i: facts, timeout_s=5.0 if leaves else 0.5)
+    assert outcomes(exchanges) == {"complete": 2, "abandoned" if leaves else "timeout": 1}
+
+
 def test_streams_join_one_after_another(serve, run):
     """A ramp of a closed loop: the k-th stream sends when its time has come, and not before."""
     starts = (0.0, 0.1, 0.2, 0.3)

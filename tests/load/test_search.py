@@ -16,33 +16,23 @@ from servebench.load.search import (
     next_for_knee,
     next_in_bracket,
     requests_to_decide,
-    wilson,
 )
+from servebench.shares import wilson
 
 
 def settings(**keys):
     return SearchSettings(**{"goal": "slo", "upper": 64.0, **keys})
 
 
-@pytest.mark.parametrize(
-    ("good", "judged", "confidence", "low", "high"),
-    [
-        (0, 0, 0.95, 0.0, 1.0),
-        (10, 10, 0.975, 0.7225, 1.0),
-        (0, 10, 0.975, 0.0, 0.2775),
-        (50, 100, 0.975, 0.4038, 0.5962),
-    ],
-)
-def test_wilson(good, judged, confidence, low, high):
-    """Against published two-sided 95 % intervals (each side 97.5 %)."""
-    assert wilson(good, judged, confidence) == pytest.approx((low, high), abs=1e-4)
-
-
 @pytest.mark.parametrize(("attainment", "requests"), [(0.99, 268), (0.9, 25), (0.5, 3)])
 def test_requests_to_decide_is_the_fewest(attainment, requests):
     """That many good requests show the attainment, one less does not."""
     assert requests_to_decide(attainment, 0.95) == requests
-    assert wilson(requests, requests, 0.95)[0] >= attainment > wilson(requests - 1, requests - 1, 0.95)[0]
+    assert (
+        wilson(requests, requests, 0.95, one_sided=True)[0]
+        >= attainment
+        > wilson(requests - 1, requests - 1, 0.95, one_sided=True)[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -218,6 +219,31 @@ def test_cost_is_of_all_gpus(make: Make) -> None:
     assert row_of(records, price_usd_per_hour=3.6)["cost_usd_per_mtok"] == pytest.approx(2 * 3.6 / 36_000 * 1e6)
     assert row_of(records)["cost_usd_per_mtok"] is None
     assert row_of(records, price_usd_per_hour=3.6, gpu_count=0)["cost_usd_per_mtok"] is None
+
+
+def test_cost_of_good_requests(make: Make) -> None:
+    """Dollars a million requests that met the SLO: two a second here, of which one was quick enough."""
+    records = [make(0, [100, 1000], 1000), make(0, [900, 1000], 1000)]
+    slo = SloSettings(ttft_ms=500, tpot_ms=None, e2e_ms=None, attainment=0.99)
+    row = row_of(records, slo, concurrency=2, price_usd_per_hour=3.6)
+    assert row["goodput_req_s"] == pytest.approx(1.0)
+    assert row["cost_usd_per_mgood"] == pytest.approx(2 * 3.6 / 3600 * 1e6)
+    assert row_of(records, price_usd_per_hour=3.6)["cost_usd_per_mgood"] is None
+
+
+def test_a_failed_request_is_worse_than_any_latency(make: Make) -> None:
+    """Beside the percentiles of those that got through: one of three failed, so the median is the slower of two, and the
+    99th percentile infinite. What the client itself gave up is not there."""
+    good = [make(0, [10, 20], 100), make(0, [30, 40], 100)]
+    row = row_of([*good, make(0, ended=100, outcome="reset")], concurrency=3)
+    assert (row["ttft_ms_p50"], row["ttft_ms_p99"]) == (20, pytest.approx(29.8))
+    assert (row["ttft_ms_p50_all"], row["ttft_ms_p99_all"]) == (30, math.inf)
+    assert (row["e2e_ms_p50_all"], row["e2e_ms_p99_all"]) == (40, math.inf)
+    ours = row_of([*good, make(0, ended=100, outcome="cancelled")], concurrency=3)
+    assert (ours["ttft_ms_p50_all"], ours["ttft_ms_p99_all"]) == (20, pytest.approx(29.8))
+    half = row_of([good[0], make(0, ended=100, outcome="reset")], concurrency=2)
+    assert half["ttft_ms_p50_all"] == math.inf
+    assert row_of([make(0, ended=100, outcome="reset")])["ttft_ms_p50_all"] == math.inf
 
 
 def test_the_client_tells_of_itself(make: Make) -> None:

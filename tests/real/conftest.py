@@ -5,6 +5,7 @@ SERVEBENCH_REAL_SGLANG=/venvs/sglang/bin/python              a Python that has s
 SERVEBENCH_REAL_TRANSFORMERS=/venvs/tf/bin/transformers      the command `transformers`
 SERVEBENCH_REAL_LMDEPLOY=/tmp/lmdeploy                       a folder into which lmdeploy's wheel was unpacked
 SERVEBENCH_REAL_MODEL=/models/SmolLM2-135M-Instruct          a small Hugging Face folder
+SERVEBENCH_REAL_GGUF=/models/smollm2-135m-instruct.gguf      a small GGUF file, for llama.cpp
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from servebench import decide, read
+from servebench.contracts.settings import SloSettings
 from servebench.errors import ConfigError
 from servebench.score import cost
 from servebench.score.recommend import load_rules, rules_text
@@ -22,6 +23,9 @@ ARTICLE_CASES = {
     "cold_start",
     "cost",
 }
+
+
+OUR_CASES = {"cost_good", "energy"}
 
 
 @pytest.fixture
@@ -46,14 +50,31 @@ def answers(make_study, simulated):
 
 def test_every_use_case_of_the_articles_has_an_answer(answers):
     found = answers(({"name": "alpha"}, {}), ({"name": "beta", "slow": 1.3}, {}))
-    assert set(found) == ARTICLE_CASES
+    assert set(found) == ARTICLE_CASES | OUR_CASES
     assert found["batch"].winner.entrant.name == "study/00_alpha_unique"
     assert found["batch"].lead == pytest.approx(0.3, abs=0.05)
     assert found["batch"].lead_low < 0.3 < found["batch"].lead_high
     assert found["one_user"].winner.entrant.engine == "alpha"
     assert found["rag"].outcome == "not measured"
     assert "workload=rag_prefix" in found["rag"].why
-    assert found["cost"].outcome == "none qualifies"
+    for case, hint in (("cost", "price_usd_per_hour"), ("cost_good", "slo=interactive"), ("energy", "power")):
+        assert found[case].outcome == "not measured"
+        assert hint in found[case].why
+
+
+def test_a_good_request_costs_more_where_fewer_are_good(answers):
+    """Two engines nearly as cheap by the token; half of what one of them answers comes too late to be good."""
+    slo = SloSettings(ttft_ms=130, tpot_ms=None, e2e_ms=None, attainment=0.5)
+    shape = {"gpu": "h100", "price": 3.0, "slo": slo, "levels": (4,)}
+    found = answers(({"name": "alpha"}, shape), ({"name": "beta", "ttft_ms": 120.0}, shape))
+    answer = found["cost_good"]
+    assert answer.winner.entrant.engine == "alpha"
+    assert answer.ranking[0].value < 0.7 * answer.ranking[1].value
+    low, high = answer.ranking[0].interval
+    assert low < answer.ranking[0].value < high
+    assert answer.use_case.unit == "$/M good requests"
+    assert any("would be as cheap at" in line for line in answer.changes)
+    assert found["cost"].ranking[0].value > 0.85 * found["cost"].ranking[1].value
 
 
 def test_equal_engines_have_no_clear_winner(answers):
@@ -161,7 +182,7 @@ def test_the_verb_writes_text_and_json(make_study, simulated, capsys):
     assert decide.recommend(asked) == 0
     assert "Batch throughput" in capsys.readouterr().out
     assert decide.recommend([*asked, "--json"]) == 0
-    assert {one["use_case"] for one in json.loads(capsys.readouterr().out)} == ARTICLE_CASES
+    assert {one["use_case"] for one in json.loads(capsys.readouterr().out)} == ARTICLE_CASES | OUR_CASES
     assert decide.recommend(["--show-rules"]) == 0
     assert capsys.readouterr().out == rules_text()
     with pytest.raises(ConfigError, match="takes a study"):

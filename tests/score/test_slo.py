@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from servebench.score import cost
-from servebench.score.slo import Limits, good, slo_point, wilson
+from servebench.score.slo import Limits, good, slo_point
 
 NAN, INF = np.nan, np.inf
 
@@ -38,11 +38,6 @@ def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):
 )
 def test_the_slo_point_is_the_highest_load_below_the_first_that_fails(levels, expected):
     assert slo_point(levels, Limits(ttft_ms=1, attainment=0.99)) == expected
-
-
-def test_wilson_is_the_textbooks():
-    assert wilson(8, 8) == pytest.approx((0.6756, 1.0), abs=1e-3)
-    assert wilson(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(

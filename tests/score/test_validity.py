@@ -145,6 +145,11 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
         {"lateness_ms_p99": 5.1, "ttft_ms_p50": None}, None, None, Code.CLIENT_BOUND, False, ["5.1 ms late"],
     ),
     "client busy": ({"client_cpu_share": 0.91}, None, None, Code.CLIENT_BOUND, False, ["91 % of a core"]),
+    "queues": ({"receive_queue_bytes_max": 70_000}, None, None, Code.CLIENT_BOUND, False, ["70000 bytes"]),
+    "not freed": (
+        {"cancelled_freed": False, "server_excess_requests_mean": 7.25}, None, None,
+        Code.CANCELLED_NOT_FREED, False, ["7.25 requests more"],
+    ),
     "loop late": ({"loop_lag_ms_p99": 5.5, "stamp_source": "user"}, None, None, Code.CLIENT_BOUND, False, ["woke 5.5 ms late"]),
     "clock stepped": (
         {}, None, report(clock_step_ns=-2_500_000), Code.CLOCK_STEPPED, True, ["-2.5 ms"],
@@ -163,6 +168,10 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
     "short answers": (
         {}, [*records(2, output_tokens=100), make(output_tokens=5)], None,
         Code.SHORT_ANSWERS, False, ["3 of 201", "5 tokens", "128 asked"],
+    ),
+    "more hits than a chat template's": (
+        {"prefix_cache_hit_rate": 0.3}, records(200, of=200, prompt_tokens=158, planned_prompt_tokens=128), None,
+        Code.CACHE_CONTAMINATED, False, ["30 %"],
     ),
     "cache hits": ({"prefix_cache_hit_rate": 0.92}, None, None, Code.CACHE_CONTAMINATED, False, ["92 %"]),
     "merged": ({"events_merged": 201}, None, None, Code.MERGED_EVENTS, False, ["201 of 20000", "1 %"]),
@@ -209,6 +218,9 @@ FINE: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None]] 
     "1 % of answers short": ({}, records(2, output_tokens=100), None),
     "length not known": ({}, records(200, asked_output_tokens=None), None),
     "hits of another workload": ({"workload": "rag_prefix", "prefix_cache_hit_rate": 0.9}, None, None),
+    "hits of a chat template": (
+        {"prefix_cache_hit_rate": 0.13}, records(200, of=200, prompt_tokens=158, planned_prompt_tokens=128), None,
+    ),
     "hits unknown": ({"prefix_cache_hit_rate": None}, None, None),
     "no events": ({"events": 0, "events_merged": 0}, None, None),
     "failed warm-up": ({}, [*records(), make(999, warmup=True, outcome="timeout")], None),

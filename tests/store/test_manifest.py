@@ -69,8 +69,8 @@ def test_a_model_file_is_told_by_size(tmp_path):
         (b"[]", "is no manifest of a run: it has no config"),
         (b"{}", "is no manifest of a run: it has no config"),
         (b'{"config": 1}', "is no manifest of a run"),
-        (b'{"config": {}}', "has schema version None, this servebench reads 1"),
-        (b'{"config": {}, "schema_version": 99}', "has schema version 99, this servebench reads 1"),
+        (b'{"config": {}}', "has schema version None, and there never was such a one"),
+        (b'{"config": {}, "schema_version": 99}', "schema version 99, this one reads up to 2"),
     ],
 )
 def test_what_is_no_manifest(tmp_path, data, why):

@@ -36,10 +36,10 @@ def test_a_secret_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "has no plan.json"),
+        (None, "is no study: it has no study.json"),
         ("{", "is no JSON"),
-        ("[]", "has schema version None"),
-        ('{"schema_version": 99}', "has schema version 99"),
+        ("[]", "it is no object"),
+        ('{"schema_version": 99}', "schema version 99"),
         ('{"schema_version": 1, "runs": [{}]}', "is no plan of a study"),
     ],
 )

@@ -68,7 +68,7 @@ def test_request_columns_are_typed_and_in_the_public_order(tmp_path, make):
     rows = pq.read_table(folder.requests).to_pylist()
     assert rows[0]["event_ns"] == [10**18 + 2, 10**18 + 3]
     assert (rows[0]["event_tokens"], rows[1]["sent_ns"], rows[1]["output_tokens"]) == (None, None, None)
-    assert schema.metadata[b"schema_version"] == b"1"
+    assert schema.metadata[b"schema_version"] == b"2"
     assert "text" not in schema.names
 
 
@@ -288,7 +288,7 @@ def test_point_columns_are_in_the_public_order(tmp_path):
     write_points(folder, [Point(row=full_row())])
     names = pq.read_schema(folder.points).names
     assert [name for name in names if name in PUBLIC_POINTS] == PUBLIC_POINTS
-    assert folder.points_csv.read_text().splitlines()[0].split(",") == names
+    assert folder.points_csv.read_text().splitlines()[0].split(",") == [*names, "schema_version"]
     assert names[names.index("emulated") + 1 :][:2] == ["verdict", "doubts"]
 
 

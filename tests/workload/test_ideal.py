@@ -48,14 +48,14 @@ def test_ideal_hits_by_hand(pieces: Tokenizer) -> None:
 
 def test_ideal_hits_of_sessions(pieces: Tokenizer) -> None:
     """Each turn finds what was sent before it: most of its prompt."""
-    talk = MultiTurnWorkload(MultiTurnSettings(name="multi_turn", turns=6, active=2))
+    talk = MultiTurnWorkload(MultiTurnSettings(name="multi_turn", turns=6, active=2, history="scripted"))
     rate = hit_rate(ideal_hits(talk.requests(60, stream="c1-0", tokenizer=pieces), pieces))
     assert rate is not None
     assert 0.5 < rate < 0.9
 
 
 def sent(request_id: str, at_ns: int, outcome: str = "ok", warmup: bool = False) -> Any:
-    return SimpleNamespace(request_id=request_id, sent_ns=at_ns, outcome=outcome, warmup=warmup)
+    return SimpleNamespace(request_id=request_id, sent_ns=at_ns, outcome=outcome, warmup=warmup, text="")
 
 
 def test_columns_follow_the_order_of_sending(pieces: Tokenizer, quarters: Tokenizer) -> None:

@@ -24,12 +24,12 @@ STEP = Step((), 1, Piece("assistant", "", 1))
 
 
 def turns(tokenizer: Tokenizer, count: int = 60, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    settings = MultiTurnSettings(name="multi_turn", **keys)
+    settings = MultiTurnSettings(name="multi_turn", **{"history": "scripted", **keys})
     return list(MultiTurnWorkload(settings).requests(count, stream=stream, tokenizer=tokenizer))
 
 
 def agents(tokenizer: Tokenizer, count: int = 60, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    settings = AgentLoopSettings(name="agent_loop", **keys)
+    settings = AgentLoopSettings(name="agent_loop", **{"history": "scripted", **keys})
     return list(AgentLoopWorkload(settings).requests(count, stream=stream, tokenizer=tokenizer))
 
 

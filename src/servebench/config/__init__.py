@@ -4,6 +4,7 @@ from servebench.config.combine import combination_faults, normalised
 from servebench.config.helptext import VERBS, help_text
 from servebench.config.information import hydra_information
 from servebench.config.jobs import Job, compose_jobs
+from servebench.config.launchers import launcher_from_dict
 from servebench.config.validate import settings_from_dict
 from servebench.config.words import hydra_words
 
@@ -15,6 +16,7 @@ __all__ = [
     "help_text",
     "hydra_information",
     "hydra_words",
+    "launcher_from_dict",
     "normalised",
     "settings_from_dict",
 ]

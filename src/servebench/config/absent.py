@@ -1,4 +1,4 @@
-"""What to say of an engine, a launch strategy or a workload that nothing installed offers."""
+"""What to say of an engine, a launch strategy, a workload or a scorer that nothing installed offers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ def absent(group: str, name: str, registry: Registry, *, listed: tuple[str, ...]
         line = _plugin_engine(name, registry)
         if line is not None:
             return line
-    if group == "quality":
-        return f"quality={name}: grading answers is not available yet in this version; use quality=none"
     offered = tuple(registry.kinds.get(group, ()))
     if name in listed and group in registry.kinds:
         return (

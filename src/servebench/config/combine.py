@@ -172,7 +172,14 @@ def _not_yet(load: LoadSettings) -> list[str]:
 def _quality(quality: QualitySettings) -> list[str]:
     if quality.name == "none":
         return []
-    return [f"quality={quality.name}: grading answers is not available yet in this version; use quality=none"]
+    faults = []
+    if not quality.concurrency:
+        faults.append("quality.concurrency: the list is empty; give one or more, such as quality.concurrency=[8]")
+    twice = [str(level) for level, times in Counter(quality.concurrency).items() if times > 1]
+    faults += [f"quality.concurrency: {level} is there more than once; name each once" for level in twice]
+    if quality.name == "all" and quality.path is not None:
+        faults.append(f"quality.path={quality.path} is the data of one scorer; name it, as in quality=mmlu")
+    return faults
 
 
 def _lengths(workload: WorkloadSettings) -> list[str]:
@@ -191,6 +198,29 @@ def _length(path: str, length: LengthSettings) -> list[str]:
     if length.min is not None and length.max is not None and length.min > length.max:
         return [f"{path}: min {length.min} is larger than max {length.max}"]
     return []
+
+
+def _fits(engine: EngineSettings, workload: WorkloadSettings) -> list[str]:
+    """Lengths of which even the shortest pass the limit that the engine is given."""
+    limit = engine.max_model_len
+    if limit is None:
+        return []
+    lengths = {key: _least(getattr(workload, key)) for key in ("input_tokens", "output_tokens")}
+    if sum(lengths.values()) <= limit:
+        return []
+    told = " and ".join(f"workload.{key}={tokens:g}" for key, tokens in lengths.items() if tokens)
+    return [
+        f"{told} do not fit engine.max_model_len={limit}: raise it, or lower them"
+        if all(lengths.values())
+        else f"{told} does not fit engine.max_model_len={limit}: raise it, or lower that"
+    ]
+
+
+def _least(length: int | LengthSettings | None) -> float:
+    """The shortest that a length can be, as far as it is told."""
+    if isinstance(length, LengthSettings):
+        return (length.mean if length.kind == "fixed" else length.min) or 0
+    return length or 0
 
 
 def _address(launch: LaunchSettings) -> list[str]:
@@ -238,6 +268,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load", "slo"), _search_goal),
     (("quality",), _quality),
     (("workload",), _lengths),
+    (("engine", "workload"), _fits),
     (("launch",), _address),
     (("engine", "gpu", "launch"), _parallelism),
     (("study",), _study_name),

@@ -16,9 +16,11 @@ from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
 from servebench.config.absent import absent
 from servebench.config.faults import Fault, one_line, unique
 from servebench.config.folders import ABSTRACT, EXPERIMENT, Composer, composer, folder_faults
+from servebench.config.launchers import launcher_of
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
 from servebench.config.validate import Checked, check, to_plain
 from servebench.config.words import Words, parse_words
+from servebench.contracts.cluster import SpreadSettings
 from servebench.contracts.settings import RunSettings
 from servebench.errors import ConfigError
 from servebench.registry import Registry
@@ -33,6 +35,8 @@ class Job:
     overrides: tuple[str, ...]
     settings: RunSettings
     resolved: dict[str, Any]
+    launcher: SpreadSettings | None = None
+    """Where the runs of the study are done; null: here, one after another."""
 
 
 @dataclass
@@ -58,11 +62,11 @@ def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
         expanded, more = expand(source, registry, overrides, multirun=words.multirun)
         faults.extend(more)
         for texts in expanded:
-            settings, more = _settings(source, registry, texts)
+            settings, launcher, more = _settings(source, registry, texts)
             faults.extend(more)
             if settings is not None:
                 asked = tuple(text for text in texts if not text.lstrip("+~").startswith(("hydra.", "hydra/")))
-                jobs.append(Job(asked, settings, to_plain(settings)))
+                jobs.append(Job(asked, settings, to_plain(settings), launcher))
     if faults:
         raise ConfigError([fault.text for fault in unique(faults)])
     return jobs
@@ -143,9 +147,14 @@ def check_job(source: Composer, registry: Registry, composed: Composed) -> Check
     return checked
 
 
-def _settings(source: Composer, registry: Registry, texts: Sequence[str]) -> tuple[RunSettings | None, list[Fault]]:
-    checked = check_job(source, registry, compose_job(source, registry, texts))
-    return (None, checked.faults) if checked.faults else (checked.settings, [])
+def _settings(
+    source: Composer, registry: Registry, texts: Sequence[str]
+) -> tuple[RunSettings | None, SpreadSettings | None, list[Fault]]:
+    composed = compose_job(source, registry, texts)
+    checked = check_job(source, registry, composed)
+    launcher, faults = launcher_of(composed.config) if composed.config is not None else (None, [])
+    faults = [*checked.faults, *faults]
+    return (None, None, faults) if faults else (checked.settings, launcher, [])
 
 
 def _needs_multirun(swept: Sequence[Override], source: Composer) -> Fault:

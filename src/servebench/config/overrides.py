@@ -21,6 +21,9 @@ from servebench.config.folders import ABSTRACT, EXPERIMENT, Composer
 from servebench.config.keys import known_keys, section_types
 from servebench.registry import Registry
 
+LAUNCHER_GROUP = "hydra/launcher"
+LAUNCHER_KEYS = "hydra.launcher."
+
 
 @dataclass
 class Prepared:
@@ -100,13 +103,25 @@ def prepare(overrides: Sequence[Override], composer: Composer, registry: Registr
     for override in overrides:
         key = override.key_or_group
         if override.is_hydra_override() or override.package is not None:
-            prepared.words.append(str(override.input_line))
+            _hydra(override, composer, prepared)
         elif key in composer.groups and not isinstance(override.value(), dict):
             _group(override, composer, registry, prepared)
         else:
             _key(override, composer, prepared)
     _undescribed_model(prepared)
     return prepared
+
+
+def _hydra(override: Override, composer: Composer, prepared: Prepared) -> None:
+    """A setting of Hydra itself. Of the launcher's, which servebench reads, what is wrong is told as of its own."""
+    key, value = override.key_or_group, override.value()
+    if key == LAUNCHER_GROUP and isinstance(value, str) and value not in composer.options(LAUNCHER_GROUP):
+        line = f"{key}={value}: no such launcher; {did_you_mean(value, composer.options(LAUNCHER_GROUP), listed=True)}"
+        prepared.faults.append(Fault(line, "group", LAUNCHER_GROUP))
+    elif key.startswith(LAUNCHER_KEYS) and not override.is_delete():
+        prepared.words.append(f"++{key}={override.get_value_string()}")
+    else:
+        prepared.words.append(str(override.input_line))
 
 
 def _undescribed_model(prepared: Prepared) -> None:

@@ -38,6 +38,10 @@ _EXPECTED = {
 }
 
 
+NO_CLASS = frozenset({("quality", "none"), ("quality", "all")})
+"""Options of a group of classes that stand for none of them, or for all."""
+
+
 @dataclass
 class Checked:
     """What came of a config: the sections that are right, and what is wrong with the others."""
@@ -134,6 +138,12 @@ def _lenient(plain: Mapping[str, Any]) -> dict[str, Any]:
             value = load.get(key)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 load[key] = [value]
+    quality = copied.get("quality")
+    if isinstance(quality, dict):
+        for key, kind in (("concurrency", int), ("tasks", str)):
+            value = quality.get(key)
+            if isinstance(value, kind) and not isinstance(value, bool):
+                quality[key] = [value]
     model = copied.get("model")
     if isinstance(model, dict) and model.get("name") is None and isinstance(model.get("path"), str) and model["path"]:
         model["name"] = PurePath(model["path"]).name.removesuffix(".gguf")
@@ -147,7 +157,7 @@ def _type_of(
     if section not in registry.kinds or not isinstance(value, Mapping):
         return base, None
     name = value.get("name")
-    if not isinstance(name, str):
+    if not isinstance(name, str) or (section, name) in NO_CLASS:
         return base, None
     found = registry.kinds[section].get(name)
     if found is None:

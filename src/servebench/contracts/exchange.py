@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 WireOutcome = Literal[
-    "complete", "timeout", "reset", "refused", "closed", "cancelled", "too_large", "protocol", "tls", "abandoned"
-]
+    "complete", "timeout", "reset", "refused", "closed", "cancelled", "too_large", "protocol", "tls", "abandoned",
+    "session_ended",
+]  # fmt: skip
 """How the wire saw a request end. `complete`: the HTTP message ended, whatever its status. `closed`: the server closed
 before it did. `cancelled`: we stopped first. `too_large`: more bytes than any answer may have. `protocol`: not HTTP.
-`abandoned`: we closed on purpose, as a user who goes away."""
+`abandoned`: we closed on purpose, as a user who goes away. `session_ended`: it was never sent, for an answer that its
+prompt needs failed."""
 
 ANSWER_BYTES_MAX = 64 << 20
 """The most that one request may be answered with, where it is not known how long the answer was asked to be."""
@@ -39,6 +41,9 @@ class PlannedRequest:
 
     Requests of one session are sent one after another, each `think_s` after the answer before it. With `cancel_after_s`
     the client goes away so long after sending, whatever has come by then.
+
+    It waits for the requests in `after`, too. `holes` are (offset in `body`, id of a request before it): the text of that
+    one's answer goes there, escaped as inside a JSON string. It waits for those as well, and is never sent when one failed.
     """
 
     request_id: str
@@ -48,6 +53,8 @@ class PlannedRequest:
     scheduled_s: float | None = None
     think_s: float = 0.0
     cancel_after_s: float | None = None
+    after: tuple[str, ...] = ()
+    holes: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +74,9 @@ class PointPlan:
     """When each stream of a closed loop begins, in rising order; null: all at once."""
     answer_bytes_max: int = ANSWER_BYTES_MAX
     """A server that answers one request with more is cut off."""
+    reader: str | None = None
+    """`module:function` that gives the text for holes: called with the reads of an HTTP response (a list of bytes), and
+    with `whole=False` for one from which the client went away. Raises ValueError with the reason why there is none."""
 
 
 @dataclass(slots=True)
@@ -112,6 +122,10 @@ class PhaseReport:
     stopped: str | None = None
     error: str | None = None
     connections_opened: int = 0
+    connections_failed: int = 0
+    """Connections that were refused, or not there in time, whether a request waited for one or not."""
+    receive_queue_bytes_max: int = 0
+    """The most bytes that waited in the kernel for one stream after the loop had taken what it could."""
     workers: int = 1
     clock_offset_ms: float | None = None
     """How far the clock of a worker on another machine was ahead of ours; its stamps are told in our time. Of several

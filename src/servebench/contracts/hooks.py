@@ -14,6 +14,7 @@ from pathlib import Path
 import pluggy
 
 from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
 from servebench.contracts.results import Point, RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -77,6 +78,12 @@ def servebench_workloads() -> Sequence[type[Workload]]:
 @hookspec
 def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
     """Classes of what is watched beside the load; each is made anew for a run. Called once, at start. (since 0.1)"""
+    return ()
+
+
+@hookspec
+def servebench_scorers() -> Sequence[type[Scorer]]:
+    """Scorer classes, which make questions and grade answers. Called once, at start. (since 0.1)"""
     return ()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA_VERSION = 1
-"""Version of requests.parquet, points.parquet and manifest.json. Raised when a column changes its meaning."""
+SCHEMA_VERSION = 2
+"""Version of every stored file. Raised when a key or a column changes its meaning; `store.versions` reads older ones."""
 
 Outcome = Literal[
     "ok",
@@ -20,11 +21,13 @@ Outcome = Literal[
     "cancelled",
     "protocol",
     "abandoned",
+    "session_ended",
 ]
 """ok: answered whole. http_error: a status of 400 or more. stream_error: an error event inside HTTP 200. truncated: the
 stream ended without a finish reason, `[DONE]` or usage, or the connection closed early. empty: answered with no
 generated content. The others as on the wire (`too_large`, `tls` count as `protocol`). abandoned:
-the client went away on purpose (`load.cancel_fraction`); neither ok nor failed."""
+the client went away on purpose (`load.cancel_fraction`); neither ok nor failed. session_ended: never sent, because an
+answer that belongs into its prompt failed."""
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 
@@ -101,6 +104,94 @@ class Point:
         return "doubtful" if any(not doubt.mark for doubt in self.doubts) else "valid"
 
 
+@dataclass(frozen=True, kw_only=True)
+class QualityRecord:
+    """One answer that was judged: a row of quality.parquet.
+
+    `benchmark` is the scorer's name, with a harness its task behind it. `correct` is null when no answer came, and
+    `outcome` and `error` say why. `point` is the load level whose own answer it is; null for a question that was asked
+    after the load. `detail` is JSON of the scorer's own. `item_digest` tells questions apart that have the same id in
+    other files or with other examples before them.
+    """
+
+    run_id: str
+    benchmark: str
+    task: str | None
+    item_id: str
+    item_digest: str
+    point: str | None
+    concurrency: int | None
+    rate: float | None
+    correct: bool | None
+    score: float | None
+    extracted: str | None
+    reference: str
+    answer: str
+    prompt: str
+    note: str | None
+    detail: str | None
+    outcome: Outcome
+    http_status: int | None
+    error: str | None
+    finish_reason: str | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    sent_ns: int | None
+    ended_ns: int | None
+    latency_ms: float | None
+    method: str
+    api: str
+    shots: int
+    seed: int
+    max_tokens: int
+    emulated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualitySummary:
+    """What a benchmark said of a run at one load. Shares are between 0 and 1.
+
+    `accuracy` is right / `n`, and `n` are the questions that were answered and judged; `low` and `high` its 95 % interval
+    (Wilson). Of the others `unanswered` requests failed and `unread` answers hold nothing that could be graded: those count
+    as wrong. `score` is the mean of a graded measure, and then the interval is its own where nothing is right or wrong.
+    `right_per_s` are right answers a second over the time in which questions were in flight; it is goodput by content.
+    `details` are the numbers that the scorer kept beside each answer: their means, and the sums of tokens and costs.
+    """
+
+    benchmark: str
+    method: str
+    point: str | None
+    concurrency: int | None
+    rate: float | None
+    n: int
+    right: int
+    unanswered: int
+    unread: int
+    accuracy: float | None
+    score: float | None
+    low: float | None
+    high: float | None
+    latency_ms_p50: float | None
+    latency_ms_p99: float | None
+    output_tokens_mean: float | None
+    seconds: float
+    answers_per_s: float | None
+    right_per_s: float | None
+    emulated: bool
+    details: Mapping[str, float] = field(default_factory=dict)
+    doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def at(self) -> str:
+        """The load at which it was answered, in words."""
+        return f"rate {self.rate:g}/s" if self.rate is not None else f"concurrency {self.concurrency}"
+
+    @property
+    def value(self) -> float | None:
+        """The figure to show: the share right, else the mean score."""
+        return self.score if self.accuracy is None else self.accuracy
+
+
 RunStatus = Literal["finished", "failed", "interrupted", "running"]
 
 
@@ -115,3 +206,4 @@ class RunOutcome:
     failure: str | None = None
     points: tuple[Point, ...] = field(default_factory=tuple)
     search: dict[str, Any] | None = None
+    quality: tuple[QualitySummary, ...] = ()

@@ -2,7 +2,7 @@
 
 Field names are the public config keys (`engine.port`, `load.concurrency`). `__pydantic_config__` makes the config room
 refuse unknown keys. A plugin adds keys of its own by subclassing `EngineSettings`, `LaunchSettings`, `WorkloadSettings`
-or `ScorerSettings` and naming the subclass as `settings_type` on its class.
+or `QualitySettings` and naming the subclass as `settings_type` on its class.
 """
 
 from __future__ import annotations
@@ -235,10 +235,25 @@ class LoadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class QualitySettings:
-    """Which scorers grade the answers; `none` grades nothing."""
+    """Which scorer asks the running engine after the load, and how; `none` asks nothing, `all` every scorer that can run.
+
+    `tasks`: with `all` the scorers to use (empty: every one), with a harness its tasks. `items` is how many questions are
+    drawn by `seed`, or `all`. At each `concurrency` all of them are asked, so that quality is seen under load. `path` is a
+    local data file in place of the scorer's own; `shots` solved examples go before each question; `max_tokens` replaces
+    the scorer's own bound of an answer. `timeout_s` bounds one request.
+    """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
+    tasks: tuple[str, ...] = ()
+    items: PositiveInt | Literal["all"] = 400
+    concurrency: tuple[PositiveInt, ...] = (8,)
+    seed: int = 0
+    path: str | None = None
+    shots: CountOrZero = 0
+    api: Literal["chat", "completions"] = "chat"
+    max_tokens: PositiveInt | None = None
+    timeout_s: PositiveFloat = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)

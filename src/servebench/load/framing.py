@@ -14,6 +14,26 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
+class _SizeLines(dict[int, bytes]):
+    """How a read of so many bytes begins when it is exactly one chunk: its size line, as most servers write it."""
+
+    def __missing__(self, size: int) -> bytes:
+        line = NO_LINE
+        for digits in range(1, 9):
+            length = size - digits - 4
+            if length > 0 and len(written := b"%x" % length) == digits:
+                line = written + b"\r\n"
+                break
+        self[size] = line
+        return line
+
+
+NO_LINE = b"\n"
+"""No chunk has this many bytes with its framing, so none begins like this."""
+
+SIZE_LINES = _SizeLines()
+
+
 class FramingError(Exception):
     """What came is not an HTTP response."""
 
@@ -24,7 +44,7 @@ class Framing:
     It is right however the bytes are cut.
     """
 
-    __slots__ = ("close", "header", "interim", "remaining", "state")
+    __slots__ = ("between", "close", "header", "interim", "remaining", "state")
 
     HEADERS, LENGTH, UNTIL_CLOSE, CHUNK_SIZE, CHUNK_DATA, TRAILER, DONE = range(7)
 
@@ -38,6 +58,7 @@ class Framing:
         self.remaining = 0
         self.interim = 0
         self.close = False
+        self.between = False
 
     def feed(self, data: bytes) -> bool:
         """Take bytes; True when the response is complete with them. Raises FramingError.
@@ -45,14 +66,12 @@ class Framing:
         After True, `close` says whether the connection must not be used again (asked by the server, or because bytes
         followed that nobody asked for).
         """
-        if self.state == self.CHUNK_SIZE and not self.header:
-            # the usual read is exactly one chunk: an SSE event
-            end = data.find(b"\r\n", 0, 10)
-            if end > 0 and data.endswith(b"\r\n") and _SIZE.fullmatch(data, 0, end) is not None:
-                length = int(data[:end], 16)
-                if length and end + length + 4 == len(data):
-                    return False
-        return self._follow(data)
+        # the usual read is exactly one chunk: an SSE event
+        if self.between and data.startswith(SIZE_LINES[len(data)]) and data.endswith(b"\r\n"):
+            return False
+        done = self._follow(data)
+        self.between = self.state == self.CHUNK_SIZE and not self.header
+        return done
 
     def _follow(self, data: bytes) -> bool:
         position, size = 0, len(data)

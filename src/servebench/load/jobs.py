@@ -33,14 +33,33 @@ _FACTS = ("request_id", "session_id", "scheduled_s", "think_s", "cancel_after_s"
 
 @dataclass(frozen=True, slots=True)
 class WireRequest:
-    """A request as bytes, ready to send."""
+    """A request as bytes, ready to send when it has no `holes`.
+
+    `after` are the indexes of the requests that it waits for, those of its session left out. `holes` are (offset in its
+    body, index of the request whose answer goes there); then `data` has no content-length, and its body begins at `body_at`.
+    """
 
     request_id: str
     session_id: str | None
     scheduled_s: float | None
     think_s: float
     cancel_after_s: float | None
+    after: Sequence[int]
+    holes: Sequence[tuple[int, int]]
+    body_at: int
     data: bytes
+
+    def filled(self, texts: Mapping[int, bytes]) -> bytes:
+        """The request with these texts in its holes, by index."""
+        body = memoryview(self.data)[self.body_at :]
+        parts: list[bytes | memoryview] = []
+        before = 0
+        for offset, of in self.holes:
+            parts += [body[before:offset], texts[of]]
+            before = offset
+        parts.append(body[before:])
+        length = sum(len(part) for part in parts)
+        return b"".join([self.data[: self.body_at], _length_line(length), *parts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +77,18 @@ class Job:
     requests: Sequence[WireRequest]
     connections: int | None = None
     stream_starts_s: Sequence[float] | None = None
+    reader: str | None = None
     connect_burst: int = CONNECT_BURST
     answer_bytes_max: int = ANSWER_BYTES_MAX
 
 
-def request_bytes(target: Target, request: PlannedRequest) -> bytes:
-    """The HTTP/1.1 request, headers and body."""
+def _length_line(length: int) -> bytes:
+    """The last header, and the line that ends them."""
+    return b"Content-Length: %d\r\n\r\n" % length
+
+
+def request_head(target: Target, request: PlannedRequest) -> bytes:
+    """The HTTP/1.1 request line and headers, all but the length of the body."""
     default_port = 443 if target.tls else 80
     host = f"[{target.host}]" if ":" in target.host else target.host
     authority = host if target.port == default_port else f"{host}:{target.port}"
@@ -74,15 +99,27 @@ def request_bytes(target: Target, request: PlannedRequest) -> bytes:
         "Accept: text/event-stream",
         "Accept-Encoding: identity",
         "Content-Type: application/json",
-        f"Content-Length: {len(request.body)}",
         *(f"{name}: {value}" for name, value in target.headers),
     ]
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + request.body
+    return "\r\n".join([*lines, ""]).encode("latin-1")
+
+
+def request_bytes(target: Target, request: PlannedRequest) -> tuple[int, bytes]:
+    """The request as bytes and where its body begins in them; one with holes has no content-length yet."""
+    head = request_head(target, request)
+    if not request.holes:
+        head += _length_line(len(request.body))
+    return len(head), head + request.body
 
 
 def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> bytes:
     """A job in the form in which it goes to the worker: a JSON head, then each request's bytes."""
-    blobs = [request_bytes(target, request) for request in plan.requests]
+    places, blobs = [], []
+    for request in plan.requests:
+        body_at, blob = request_bytes(target, request)
+        places.append(body_at)
+        blobs.append(blob)
+    index = {request.request_id: number for number, request in enumerate(plan.requests)}
     head = {
         "target": asdict(target),
         "spool": str(spool),
@@ -95,9 +132,16 @@ def job_bytes(target: Target, plan: PointPlan, spool: Path, progress: Path) -> b
         "connections": plan.connections,
         "stream_starts_s": plan.stream_starts_s,
         "answer_bytes_max": plan.answer_bytes_max,
+        "reader": plan.reader,
         "requests": [
-            [*(getattr(request, name) for name in _FACTS), len(blob)]
-            for request, blob in zip(plan.requests, blobs, strict=True)
+            [
+                *(getattr(request, name) for name in _FACTS),
+                [index[of] for of in request.after],
+                [(offset, index[of]) for offset, of in request.holes],
+                body_at,
+                len(blob),
+            ]
+            for request, body_at, blob in zip(plan.requests, places, blobs, strict=True)
         ],
     }
     return packed(head, blobs)

@@ -24,6 +24,7 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 from servebench.contracts.settings import SearchSettings
+from servebench.shares import wilson
 
 FLAT_DOUBLINGS = 2
 
@@ -70,20 +71,6 @@ class SearchAnswer:
         return asdict(self)
 
 
-def wilson(good: int, judged: int, confidence: float) -> tuple[float, float]:
-    """The one-sided lower and the one-sided upper bound of a share, each with this confidence (Wilson 1927).
-
-    (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n), z the standard normal quantile of `confidence`.
-    """
-    if judged == 0:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf(confidence)
-    share, square = good / judged, z * z / judged
-    middle = share + square / 2
-    reach = math.sqrt(square * share * (1 - share) + square * square / 4)
-    return max(0.0, (middle - reach) / (1 + square)), min(1.0, (middle + reach) / (1 + square))
-
-
 def requests_to_decide(attainment: float, confidence: float) -> int:
     """The fewest requests, all good, that show an attainment: n / (n + z^2) >= a. One more where the share must be 1."""
     z = NormalDist().inv_cdf(confidence)
@@ -101,7 +88,7 @@ def judge_slo(probes: Sequence[Probe], attainment: float, confidence: float) -> 
     judged = sum(probe.judged for probe in probes if probe.usable)
     if attainment >= 1:
         return good == judged if judged else None
-    low, high = wilson(good, judged, confidence)
+    low, high = wilson(good, judged, confidence, one_sided=True)
     if low >= attainment:
         return True
     return False if high < attainment else None

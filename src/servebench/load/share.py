@@ -43,7 +43,8 @@ def worker_spools(spool: Path, workers: int) -> list[Path]:
 
 
 def shares(plan: PointPlan, workers: int) -> list[PointPlan]:
-    """The plan of each worker: streams and requests in equal parts, the requests of a session all to one worker.
+    """The plan of each worker: streams and requests in equal parts, what belongs together all to one worker: the requests
+    of a session, and sessions of which one waits for the other.
 
     Requests are dealt in order, as to the streams of one worker, so that each worker's last is among the last. A worker
     with one stream more than another gets requests in proportion.
@@ -52,13 +53,13 @@ def shares(plan: PointPlan, workers: int) -> list[PointPlan]:
         return [plan]
     streams = [plan.concurrency // workers + (number < plan.concurrency % workers) for number in range(workers)]
     dealt: list[list[PlannedRequest]] = [[] for _ in range(workers)]
-    of_session: dict[str, int] = {}
-    for request in plan.requests:
-        to = of_session.get(request.session_id) if request.session_id is not None else None
+    taken: dict[str, int] = {}
+    for request, group in zip(plan.requests, _groups(plan.requests), strict=True):
+        to = taken.get(group) if group is not None else None
         if to is None:
             to = min(range(workers), key=lambda number: ((len(dealt[number]) + 1) / streams[number], number))
-            if request.session_id is not None:
-                of_session[request.session_id] = to
+            if group is not None:
+                taken[group] = to
         dealt[to].append(request)
     spare = None if plan.connections is None else max(1, plan.connections // workers)
     starts = [
@@ -69,6 +70,23 @@ def shares(plan: PointPlan, workers: int) -> list[PointPlan]:
         for requests, count, start in zip(dealt, streams, starts, strict=True)
         if requests
     ]
+
+
+def _groups(requests: Sequence[PlannedRequest]) -> list[str | None]:
+    """For each request the name of what it belongs to; None for one that stands alone."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while (above := parent.setdefault(name, name)) != name:
+            parent[name] = name = parent[above]
+        return name
+
+    for request in requests:
+        before = [*request.after, *(of for _, of in request.holes)]
+        others = [f"r {of}" for of in before] + ([] if request.session_id is None else [f"s {request.session_id}"])
+        for other in others:
+            parent[root(f"r {request.request_id}")] = root(other)
+    return [root(name) if (name := f"r {request.request_id}") in parent else None for request in requests]
 
 
 def together(reports: Sequence[PhaseReport]) -> PhaseReport:
@@ -96,6 +114,8 @@ def together(reports: Sequence[PhaseReport]) -> PhaseReport:
         stopped=next((report.stopped for report in reports if report.stopped), None),
         error=next((report.error for report in reports if report.error), None),
         connections_opened=sum(report.connections_opened for report in reports),
+        connections_failed=sum(report.connections_failed for report in reports),
+        receive_queue_bytes_max=max(report.receive_queue_bytes_max for report in reports),
         nap_ms=max(report.nap_ms for report in reports),
         workers=sum(report.workers for report in reports),
         clock_offset_ms=max((o for o in offsets if o is not None), key=abs, default=None),

@@ -30,9 +30,13 @@ META, SENT, DATA, USER, END = range(5)
 HEAD = struct.Struct("<BII")
 STAMPS = struct.Struct("<qqqq")
 TIMESPEC = struct.Struct("<qq")
+HEAD_AND_STAMP = struct.Struct("<BIIqq")
 CLOSE = struct.Struct("<qB")
 OUTCOMES: tuple[WireOutcome, ...] = get_args(WireOutcome)
 OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+
+RELEASE_BYTES = 8 << 20
+"""After so much of a spool was read, its pages are given back: the file may be larger than the memory."""
 
 NOT_ENDED = "the client ended before the request did"
 
@@ -55,17 +59,33 @@ def end_frame(index: int, ended_ns: int, outcome: WireOutcome, error: str = "") 
 
 
 class _Open:
-    """A request that was sent and has not ended, while the spool is read."""
+    """A request that was sent and has not ended, while the spool is read: where its reads are, not what is in them.
 
-    __slots__ = ("reads", "stamps", "user")
+    Thousands of them are open at once, and what they read would be most of a client's memory.
+    """
+
+    __slots__ = ("frames", "stamps", "user")
 
     def __init__(self, stamps: tuple[int, ...]) -> None:
         self.stamps = stamps
-        self.reads: list[tuple[int, bytes]] = []
+        self.frames: list[int] = []
         self.user = False
 
-    def close(self, who: tuple[str, str | None], ended_ns: int, outcome: WireOutcome, error: str | None) -> Exchange:
+    def close(
+        self,
+        who: tuple[str, str | None],
+        ended_ns: int | None,
+        outcome: WireOutcome,
+        error: str | None,
+        data: mmap.mmap,
+    ) -> Exchange:
         scheduled, connect_started, connected, sent = self.stamps
+        reads: list[tuple[int, bytes]] = []
+        for at in self.frames:
+            _, _, length, seconds, nanoseconds = HEAD_AND_STAMP.unpack_from(data, at)
+            reads.append((seconds * NS_PER_S + nanoseconds, data[at + HEAD_AND_STAMP.size : at + HEAD.size + length]))
+        if ended_ns is None:
+            ended_ns = reads[-1][0] if reads else sent
         return Exchange(
             request_id=who[0],
             session_id=who[1],
@@ -77,7 +97,7 @@ class _Open:
             outcome=outcome,
             error=error,
             stamp_source="user" if self.user else "kernel",
-            reads=self.reads,
+            reads=reads,
         )
 
 
@@ -90,7 +110,7 @@ def read_spool(path: Path) -> Iterator[Exchange]:
     if path.stat().st_size == 0:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        yield from _exchanges(memoryview(data), path)
+        yield from _exchanges(data, path)
 
 
 def shifted(data: bytearray, offset_ns: int) -> bytes:
@@ -128,28 +148,37 @@ def _frames(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
         yield kind, index, start, position
 
 
-def _exchanges(data: memoryview, path: Path) -> Iterator[Exchange]:
-    try:
-        frames = _frames(data)
-        kind, _, start, stop = next(frames, (-1, 0, 0, 0))
-        if kind != META:
-            raise StoreError(f"{path} is no spool of requests: it does not begin with their names")
-        who: list[tuple[str, str | None]] = [tuple(pair) for pair in orjson.loads(bytes(data[start:stop]))["requests"]]
-        live: dict[int, _Open] = {}
-        for kind, index, start, stop in frames:
-            if kind in (DATA, USER):
-                request = live[index]
-                seconds, nanoseconds = TIMESPEC.unpack_from(data, start)
-                request.reads.append((seconds * NS_PER_S + nanoseconds, bytes(data[start + TIMESPEC.size : stop])))
-                request.user = request.user or kind == USER
-            elif kind == SENT:
-                live[index] = _Open(STAMPS.unpack_from(data, start))
-            elif kind == END:
-                ended_ns, code = CLOSE.unpack_from(data, start)
-                error = bytes(data[start + CLOSE.size : stop]).decode(errors="replace") or None
-                yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error)
-        for index, request in live.items():
-            last = request.reads[-1][0] if request.reads else request.stamps[3]
-            yield request.close(who[index], last, "cancelled", NOT_ENDED)
-    finally:
-        data.release()
+def _exchanges(data: mmap.mmap, path: Path) -> Iterator[Exchange]:
+    size = len(data)
+    position = HEAD.size
+    kind, _, length = HEAD.unpack_from(data) if size >= HEAD.size else (-1, 0, 0)
+    if kind != META or position + length > size:
+        raise StoreError(f"{path} is no spool of requests: it does not begin with their names")
+    names = data[position : position + length]
+    who: list[tuple[str, str | None]] = [tuple(pair) for pair in orjson.loads(names)["requests"]]
+    position += length
+    live: dict[int, _Open] = {}
+    unpack, head_size, release_at = HEAD.unpack_from, HEAD.size, RELEASE_BYTES
+    while position + head_size <= size:
+        kind, index, length = unpack(data, position)
+        start, position = position, position + head_size + length
+        if position > size:
+            break
+        if kind in (DATA, USER):
+            request = live[index]
+            request.frames.append(start)
+            if kind == USER:
+                request.user = True
+            continue
+        start += head_size
+        if kind == SENT:
+            live[index] = _Open(STAMPS.unpack_from(data, start))
+        elif kind == END:
+            ended_ns, code = CLOSE.unpack_from(data, start)
+            error = data[start + CLOSE.size : position].decode(errors="replace") or None
+            yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error, data)
+        if position > release_at and hasattr(data, "madvise"):
+            data.madvise(mmap.MADV_DONTNEED)
+            release_at = position + RELEASE_BYTES
+    for index, request in live.items():
+        yield request.close(who[index], None, "cancelled", NOT_ENDED, data)

@@ -75,7 +75,7 @@ class Connection:
     """A connection to the target: non-blocking, kept alive, at most one request at a time.
 
     `connect_started_ns` and `connected_ns` are CLOCK_REALTIME nanoseconds; with TLS the handshake is part of connecting.
-    `index` is the request that it carries, -1 when idle.
+    `index` is the request that it carries, -1 when idle; `kept` its answer so far where that is needed again.
     """
 
     __slots__ = (
@@ -85,6 +85,7 @@ class Connection:
         "framing",
         "fresh",
         "index",
+        "kept",
         "outgoing",
         "received",
         "recvmsg",
@@ -98,6 +99,7 @@ class Connection:
         family, where = address
         self.framing = Framing()
         self.index = -1
+        self.kept: list[bytes] | None = None
         self.sequence = 0
         self.outgoing = memoryview(b"")
         self.received = 0

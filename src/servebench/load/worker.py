@@ -18,7 +18,11 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
+from fcntl import ioctl
 from heapq import heappop, heappush
+from itertools import islice
+from termios import FIONREAD
 from typing import BinaryIO
 
 import orjson
@@ -27,6 +31,8 @@ from servebench.clock import step_ns, take_anchor
 from servebench.contracts.exchange import WireOutcome
 from servebench.load.framing import FramingError
 from servebench.load.jobs import GO, STOP, Job, Progress, read_job
+from servebench.load.order import Order
+from servebench.load.reader import AnswerReader
 from servebench.load.spool import DATA, HEAD, end_frame, meta_frame, sent_frame
 from servebench.load.wire import Connection, Dialer, WireFailure, raise_descriptor_limit
 from servebench.units import NS_PER_MS, NS_PER_S
@@ -38,6 +44,9 @@ event costs nothing worth saving, and a request that ended is followed at once b
 
 HOUSEKEEPING_S = 0.02
 FLUSH_BYTES = 1 << 18
+QUEUES_LOOKED_AT = 16
+NO_BYTES = bytes(4)
+
 STALE_MIN = 3
 PRIORITY = -10
 
@@ -68,15 +77,29 @@ class Phase:
         self.free_since_ns: deque[int] = deque()
         self.to_flush = False
         self.stopped: str | None = None
-        self.sent = self.completed = self.failed = self.reads = self.opened = 0
+        self.sent = self.completed = self.failed = self.reads = self.opened = self.refused = 0
+        self.queue_bytes_max = 0
         self.user_stamps = False
         self.answer_bytes_max = job.answer_bytes_max
         self.lags = LagHistogram()
         self.scheduled: dict[int, int] = {}
         self.joining: deque[float] = deque(job.stream_starts_s or ())
-        self.sessions: dict[str, deque[int]] = {}
+        self.order = Order(job.requests)
+        self.reader: AnswerReader | None = None
+        self.parked: set[int] = set()
+        """Requests whose place in the plan has passed and that wait for others."""
         self.turns: list[tuple[float, int]] = []
+        """Of the parked ones those that wait for their time only."""
         self.turn_ns: dict[int, int] = {}
+        self.due: dict[int, float] = {}
+        """When one whose place has not come yet may be sent."""
+        self.reading: dict[int, tuple[int, float]] = {}
+        """Requests that have ended and whose answer is being read, with when they ended, by the wall and the steady clock."""
+        self.keeping: set[int] = set()
+        """Of these the ones whose next turn comes at once: their stream is kept for it."""
+        self.filled: dict[int, bytes] = {}
+        self.never: dict[int, str] = {}
+        """Requests that will not be sent, with the reason."""
         self.cancels: list[tuple[float, int, Connection, int]] = []
         self.nap_s = min(NAP_S_MAX, NAP_S_PER_STREAM * job.concurrency)
         self.by_clock = bool(self.joining) or any(
@@ -87,7 +110,16 @@ class Phase:
     # -- before the clock ------------------------------------------------------------------------------------------
 
     def connect_all(self) -> None:
-        """Open the pool before the first request is due, so that connecting is no part of any latency."""
+        """Open the pool before the first request is due, so that connecting is no part of any latency.
+
+        Raises WireFailure when nothing can read the answers that requests need.
+        """
+        if self.job.reader is not None:
+            try:
+                self.reader = AnswerReader(self.job.reader)
+            except OSError as error:
+                raise WireFailure("protocol", str(error)) from error
+            self.poller.register(self.reader.output, select.EPOLLIN)
         self.spool.write(meta_frame([(request.request_id, request.session_id) for request in self.job.requests]))
         self.spool.flush()
         self.poller.register(self.orders, select.EPOLLIN)
@@ -162,7 +194,7 @@ class Phase:
             return True
         if self.active or self.backlog or self._more_to_send(now):
             return False
-        return not self.turns or not self._still_sending(now)
+        return not (self.turns or self.reading) or not self._still_sending(now)
 
     def _more_to_send(self, now: float) -> bool:
         return self.next_index < len(self.job.requests) and self._still_sending(now)
@@ -173,7 +205,7 @@ class Phase:
     def _due(self, now: float) -> float | None:
         """When the next thing is to be done by the clock. What waits for a free stream is not due: an answer's end is."""
         due = []
-        if self.free_since_ns and self._still_sending(now):
+        if len(self.free_since_ns) > len(self.keeping) and self._still_sending(now):
             if self.next_index < len(self.job.requests):
                 scheduled_s = self.job.requests[self.next_index].scheduled_s
                 if scheduled_s is not None:
@@ -206,7 +238,7 @@ class Phase:
                 continue
             if connection.outgoing and mask & select.EPOLLOUT:
                 self._flush_request(connection)
-            if not mask & ~select.EPOLLOUT:
+            if mask == select.EPOLLOUT:
                 continue
             try:
                 got = connection.read()
@@ -221,6 +253,8 @@ class Phase:
                 buffer += stamp
                 buffer += data
                 connection.received += len(data)
+                if connection.kept is not None:
+                    connection.kept.append(data)
                 if connection.framing.feed(data):
                     self._complete(connection)
                 elif connection.received > self.answer_bytes_max:
@@ -236,6 +270,8 @@ class Phase:
     def _other_event(self, fd: int) -> None:
         if fd == self.orders:
             self._take_order()
+        elif self.reader is not None and fd == self.reader.output:
+            self._take_texts(self.reader)
         elif fd in self.connecting:
             self._connecting_event(self.connecting[fd])
         elif fd in self.idle:
@@ -273,6 +309,7 @@ class Phase:
 
     def _connect_failed(self, failure: WireFailure) -> None:
         """A request that waits for a connection fails with it; a pool that is only being filled does not care."""
+        self.refused += 1
         if self.backlog:
             index = self.backlog.popleft()
             now_ns = time.time_ns()
@@ -290,7 +327,7 @@ class Phase:
         now = time.monotonic()
         while self.joining and self.start + self.joining[0] <= now:
             self.free_since_ns.append(self.start_ns + int(self.joining.popleft() * NS_PER_S))
-        while self.free_since_ns and not self.stopped:
+        while len(self.free_since_ns) > len(self.keeping) and not self.stopped:
             index = self._next_due(now)
             if index is None:
                 break
@@ -310,34 +347,93 @@ class Phase:
                 break
 
     def _next_due(self, now: float) -> int | None:
-        """The next request that may be sent now. One whose session waits for an answer is put behind it."""
+        """The next request that may be sent now. One that waits for others is passed over until they have ended."""
         if self.turns and self.turns[0][0] <= now and self._still_sending(now):
             return heappop(self.turns)[1]
         while self._more_to_send(now):
-            request = self.job.requests[self.next_index]
-            if request.scheduled_s is not None and self.start + request.scheduled_s > now:
-                return None
             index = self.next_index
+            request = self.job.requests[index]
+            if index not in self.never and request.scheduled_s is not None and self.start + request.scheduled_s > now:
+                return None
             self.next_index += 1
-            session = request.session_id
-            if session is None:
+            if index in self.never:
+                self._bury(index)
+            elif waits := self.order.waits(index):
+                self.parked.add(index)
+                if not request.think_s:
+                    self.keeping.update(one for one in waits if one in self.reading)
+                    if len(self.free_since_ns) <= len(self.keeping):
+                        return None
+            elif (due := self.due.pop(index, now)) > now:
+                heappush(self.turns, (due, index))
+            else:
                 return index
-            if session not in self.sessions:
-                self.sessions[session] = deque()
-                return index
-            self.sessions[session].append(index)
         return None
 
-    def _next_turn(self, session: str, ended_ns: int) -> None:
-        """A request of a session has ended: the next one's time comes when its user has thought."""
-        waiting = self.sessions[session]
-        if not waiting:
-            del self.sessions[session]
-            return
-        index = waiting.popleft()
-        think_s = self.job.requests[index].think_s
-        self.turn_ns[index] = ended_ns + int(think_s * NS_PER_S)
-        heappush(self.turns, (time.monotonic() + think_s, index))
+    def _go_on(self, index: int, ended: tuple[int, float], text: bytes | None = None, reason: str = "") -> None:
+        """A request has ended, and its answer was read where others need it: their time comes when a user has thought."""
+        over = [(index, text)]
+        for one, its_text in over:
+            for other, ready in self.order.ended(one, its_text):
+                if ready:
+                    self._may_go(other, *ended)
+                    continue
+                self.never[other] = reason
+                if other in self.parked:
+                    self._bury(other)
+                # what needs its answer in turn can be sent no more than this
+                over.append((other, None))
+
+    def _may_go(self, index: int, ended_ns: int, ended: float) -> None:
+        """A request waits for nothing more but its user."""
+        request = self.job.requests[index]
+        if request.holes:
+            self.filled[index] = self.order.filled(index)
+        self.turn_ns[index] = ended_ns + int(request.think_s * NS_PER_S)
+        due = ended + request.think_s
+        if index in self.parked:
+            self.parked.remove(index)
+            heappush(self.turns, (due, index))
+        else:
+            self.due[index] = due
+
+    def _bury(self, index: int) -> None:
+        """Write down that a request is not sent."""
+        self.parked.discard(index)
+        now_ns = time.time_ns()
+        self.buffer += sent_frame(index, now_ns, 0, 0, 0)
+        self.buffer += end_frame(index, now_ns, "session_ended", self.never.pop(index))
+        self.to_flush = True
+        self.failed += 1
+
+    def _take_texts(self, reader: AnswerReader) -> None:
+        """Answers have been read: what waited for them goes on."""
+        try:
+            for index, fine, text in reader.texts():
+                self._text_came(index, text if fine else None, "" if fine else text.decode(errors="replace"))
+        except OSError as error:
+            self.poller.unregister(reader.output)
+            self._reader_gone(str(error))
+
+    def _text_came(self, index: int, text: bytes | None, problem: str) -> None:
+        name = self.job.requests[index].request_id
+        self.keeping.discard(index)
+        self._go_on(index, self.reading.pop(index), text, f"the answer to {name} failed: {problem}")
+
+    def _reader_gone(self, reason: str) -> None:
+        for index in list(self.reading):
+            self._text_came(index, None, reason)
+
+    def _have_read(self, index: int, reads: Sequence[bytes], ended: tuple[int, float], *, whole: bool) -> None:
+        """Have the answer to a request read whose text others need."""
+        assert self.reader is not None
+        self.reading[index] = ended
+        if any(other in self.parked and not self.job.requests[other].think_s for other in self.order.followers(index)):
+            self.keeping.add(index)
+        try:
+            self.reader.ask(index, reads, whole=whole)
+        except OSError as error:
+            self._reader_gone(f"the reader of answers died: {(error.strerror or str(error)).lower()}")
 
     def _abandon(self, now: float) -> None:
         """Go away from the requests whose user has lost patience."""
@@ -351,10 +447,11 @@ class Phase:
         job = self.job
         fd = connection.sock.fileno()
         connection.index = index
+        connection.kept = [] if self.order.needs_text(index) else None
         connection.sequence += 1
         self.active[fd] = connection
         try:
-            sent_ns = connection.send(job.requests[index].data)
+            sent_ns = connection.send(self.filled.get(index) or job.requests[index].data)
         except WireFailure as failure:
             self.buffer += sent_frame(index, self.scheduled[index], 0, 0, time.time_ns())
             self._broken(connection, failure)
@@ -387,7 +484,7 @@ class Phase:
         del self.active[fd]
         index, connection.index = connection.index, -1
         connection.fresh = False
-        self._end(index, "complete", "")
+        self._end(index, "complete", "", connection.kept)
         if connection.framing.close or connection.outgoing or self._server_closes_after_use():
             self._close(connection)
         else:
@@ -410,6 +507,8 @@ class Phase:
         index = connection.index
         if not connection.fresh and not connection.received and failure.outcome in ("closed", "reset"):
             self.closed_after_use += 1
+            # its timeout and its user's patience are of the connection on which it is sent again
+            connection.index = -1
             self.active.pop(connection.sock.fileno(), None)
             self._close(connection)
             self.sent -= 1
@@ -421,17 +520,20 @@ class Phase:
         index, connection.index = connection.index, -1
         self.active.pop(connection.sock.fileno(), None)
         self._close(connection)
-        self._end(index, outcome, message)
+        self._end(index, outcome, message, connection.kept)
 
-    def _end(self, index: int, outcome: WireOutcome, message: str) -> None:
+    def _end(self, index: int, outcome: WireOutcome, message: str, kept: list[bytes] | None = None) -> None:
         now_ns = time.time_ns()
         self.buffer += end_frame(index, now_ns, outcome, message)
         self.scheduled.pop(index, None)
         self.free_since_ns.append(now_ns)
         self.to_flush = True
-        session = self.job.requests[index].session_id
-        if session is not None:
-            self._next_turn(session, now_ns)
+        self.filled.pop(index, None)
+        ended = (now_ns, time.monotonic())
+        if kept is not None and outcome in ("complete", "abandoned"):
+            self._have_read(index, kept, ended, whole=outcome == "complete")
+        else:
+            self._go_on(index, ended, reason=f"{self.job.requests[index].request_id} failed: {outcome}: {message}")
         if outcome in ("complete", "abandoned"):
             self.completed += 1
         else:
@@ -465,7 +567,18 @@ class Phase:
                 self._close(connection)
                 self._connect_failed(WireFailure("refused", f"no connection within {self.job.connect_timeout_s:g} s"))
         self._keep_spares()
+        self._look_at_queues()
         self._tell_progress()
+        if self.reader is not None:
+            with contextlib.suppress(OSError):
+                self.reader.flush()
+
+    def _look_at_queues(self) -> None:
+        """What the kernel still holds for some streams now that the loop has taken what it could."""
+        for fd in islice(self.active, QUEUES_LOOKED_AT):
+            with contextlib.suppress(OSError):
+                waiting = int.from_bytes(ioctl(fd, FIONREAD, NO_BYTES), sys.byteorder)
+                self.queue_bytes_max = max(self.queue_bytes_max, waiting)
 
     def _keep_spares(self) -> None:
         """An open loop does not know how many streams it will need: some are always open, ahead of the request."""
@@ -493,6 +606,8 @@ class Phase:
         self._flush()
         for connection in [*self.connecting.values(), *self.idle.values(), *self.active.values()]:
             connection.close()
+        if self.reader is not None:
+            self.reader.close()
         self.poller.close()
 
 
@@ -528,11 +643,17 @@ def _say(**facts: object) -> None:
     sys.stdout.buffer.flush()
 
 
+def _cpu_s() -> float:
+    """CPU time of this process and of its children that have ended."""
+    used = os.times()
+    return time.process_time() + used.children_user + used.children_system
+
+
 def _drive(phase: Phase) -> dict[str, object]:
     gc.collect()
     gc.freeze()
     gc.disable()
-    cpu_ns, before = time.process_time_ns(), take_anchor()
+    cpu_s, before = _cpu_s(), take_anchor()
     try:
         phase.run()
     finally:
@@ -544,13 +665,15 @@ def _drive(phase: Phase) -> dict[str, object]:
         "planned": len(phase.job.requests),
         "sent": phase.sent,
         "elapsed_s": (after.monotonic_ns - before.monotonic_ns) / NS_PER_S,
-        "cpu_s": (time.process_time_ns() - cpu_ns) / NS_PER_S,
+        "cpu_s": _cpu_s() - cpu_s - (phase.reader.start_cpu_s if phase.reader is not None else 0.0),
         "loop_lag_ms_p99": phase.lags.percentile_ms(0.99),
         "loop_lag_ms_max": phase.lags.max_ns / NS_PER_MS,
         "clock_step_ns": step_ns(before, after),
         "stamp_source": "user" if phase.user_stamps else "kernel",
         "stopped": phase.stopped,
         "connections_opened": phase.opened,
+        "connections_failed": phase.refused,
+        "receive_queue_bytes_max": phase.queue_bytes_max,
         "nap_ms": 1000 * phase.nap_s,
     }
 

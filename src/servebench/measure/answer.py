@@ -87,6 +87,7 @@ class Scan:
             if read_index == self._last_read:
                 self.reads_merged += 1
             self._last_read = read_index
+            self._level()
             self.event_ns.append(stamp_ns)
             self._ids.append(ids)
             self._generated.append(generated)
@@ -97,6 +98,14 @@ class Scan:
             self.ended_by_usage = True
         if chunk.get("error") or chunk.get("object") == "error":
             self.fail(_message(chunk) or "an error without a message")
+
+    def _level(self) -> None:
+        """Content events that tell nothing beside their text may have been put in `event_ns` alone."""
+        behind = len(self.event_ns) - len(self._ids)
+        if behind:
+            self._ids.extend([0] * behind)
+            self._generated.extend([None] * behind)
+            self._predicted.extend([None] * behind)
 
     def fail(self, message: str) -> None:
         """Note an error that the server told; the first one counts."""
@@ -177,6 +186,7 @@ class Scan:
 
     def count(self) -> tuple[int | None, CountedBy | None]:
         """Output tokens, and who counted them."""
+        self._level()
         if self.usage_tokens is not None:
             return self.usage_tokens, "usage"
         if self._ids and all(self._ids):
@@ -185,6 +195,7 @@ class Scan:
 
     def event_tokens(self) -> list[int] | None:
         """Tokens of each content event, where the stream says it for every one of them; else None."""
+        self._level()
         if not self._ids:
             return None
         if all(self._ids):
@@ -217,7 +228,11 @@ def _detail(usage: dict[str, Any], group: str, name: str) -> int | None:
 
 def _read_answer(answer: http.HttpAnswer, scan: Scan) -> None:
     if _is_streamed(answer):
-        _read_stream(sse.parse(answer.body), scan)
+        stream = sse.parse(answer.body)
+        scan.unknown_lines = stream.unknown_lines
+        events = Events(scan)
+        for stamp_ns, data, name, read_index in stream.events:
+            events.take(stamp_ns, data, name, read_index)
         return
     body = b"".join(data for _, data in answer.body)
     chunk = _load(body)
@@ -236,10 +251,25 @@ def _is_streamed(answer: http.HttpAnswer) -> bool:
     return not start.startswith((b"{", b"["))
 
 
-def _read_stream(stream: sse.SseStream, scan: Scan) -> None:
-    scan.unknown_lines = stream.unknown_lines
-    last = len(stream.events) - 1
-    for number, (stamp_ns, data, name, read_index) in enumerate(stream.events):
+class Events:
+    """Takes the events of a stream, one after another, into a scan.
+
+    `bad` says what is wrong with the last event, which is an error once another follows.
+    """
+
+    __slots__ = ("_scan", "bad")
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self.bad: str | None = None
+
+    def take(self, stamp_ns: int, data: bytes, name: str | None, read_index: int) -> dict[str, Any] | None:
+        """Take one event; its JSON object, if it is one."""
+        scan = self._scan
+        if self.bad is not None:
+            # the last one may have been cut; whether it was is told by the stream having no end
+            scan.fail(self.bad)
+            self.bad = None
         chunk: Any
         try:
             chunk = orjson.loads(data)
@@ -247,15 +277,17 @@ def _read_stream(stream: sse.SseStream, scan: Scan) -> None:
             bare = data.strip()
             if bare == b"[DONE]":
                 scan.done = True
-                continue
+                return None
             chunk = _load(bare)
         if name == "error":
             scan.fail(_message(chunk) or _shorten(_decode(data)) or "an error without a message")
         if chunk.__class__ is dict:
             scan.chunk(chunk, stamp_ns, read_index)
-        elif number < last and data.strip() and name is None:
-            # the last one may have been cut; whether it was is told by the stream having no end
-            scan.fail(f"an event is not a JSON object: {_shorten(_decode(data))}")
+            found: dict[str, Any] = chunk
+            return found
+        if data.strip() and name is None:
+            self.bad = f"an event is not a JSON object: {_shorten(_decode(data))}"
+        return None
 
 
 def _load(data: bytes) -> dict[str, Any] | None:

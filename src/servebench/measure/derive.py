@@ -25,7 +25,7 @@ from itertools import pairwise
 
 from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.results import Outcome, Record
-from servebench.measure import answer, http
+from servebench.measure import answer, http, stream
 from servebench.units import NS_PER_MS
 
 _SAME: dict[WireOutcome, Outcome] = {
@@ -34,6 +34,7 @@ _SAME: dict[WireOutcome, Outcome] = {
     "refused": "refused",
     "cancelled": "cancelled",
     "abandoned": "abandoned",
+    "session_ended": "session_ended",
     "closed": "truncated",
     "complete": "truncated",
     "too_large": "protocol",
@@ -56,9 +57,8 @@ def record(
 
     A request that failed keeps the events that it had. A status that is neither 2xx nor interim is an `http_error`.
     """
-    message = http.decode(exchange.reads)
-    scan = answer.read(message)
-    outcome, error = _outcome(exchange, message, scan, asked_output_tokens)
+    message, scan = stream.read(exchange.reads)
+    outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, asked_output_tokens)
     output_tokens, counted_by = scan.count()
     event_ns = scan.event_ns
     return Record(
@@ -93,6 +93,20 @@ def record(
         text=scan.text,
         reasoning=scan.reasoning,
     )
+
+
+def spoken(reads: Sequence[bytes], *, whole: bool = True) -> str:
+    """The text of the answer in the reads of an HTTP response, for the history of what is asked next; without reasoning, as
+    clients send it. With `whole=False` what had come until the client went away, which may be nothing.
+
+    Raises ValueError with the reason when a record of it would be a failed request.
+    """
+    message, scan = stream.read([(0, data) for data in reads])
+    if whole:
+        outcome, why = _outcome("complete", None, message, scan, None)
+        if outcome != "ok":
+            raise ValueError(f"{outcome}: {why}")
+    return scan.text
 
 
 def count_missing(records: Sequence[Record], count: Callable[[list[str]], list[int]]) -> list[Record]:
@@ -162,10 +176,9 @@ def _between_ms(start_ns: int | None, end_ns: int | None) -> float | None:
 
 
 def _outcome(
-    exchange: Exchange, message: http.HttpAnswer, scan: answer.Scan, asked_output_tokens: int | None
+    wire: WireOutcome, said: str | None, message: http.HttpAnswer, scan: answer.Scan, asked_output_tokens: int | None
 ) -> tuple[Outcome, str | None]:
-    """How the request ended. What the server said goes before how the connection ended."""
-    wire = exchange.outcome
+    """How the request ended; `said` is what the wire said of it. What the server said goes before how the connection ended."""
     if wire in ("complete", "closed", "reset"):
         if message.error is not None:
             return "protocol", message.error
@@ -175,9 +188,9 @@ def _outcome(
             return "stream_error", scan.error
     if wire == "complete" and message.complete:
         return _ending(scan, asked_output_tokens)
-    told = exchange.error or wire
+    told = said or wire
     if _SAME[wire] == "truncated":
-        told = exchange.error or f"the connection closed early, after {len(scan.event_ns)} content events"
+        told = said or f"the connection closed early, after {len(scan.event_ns)} content events"
     return _SAME[wire], told
 
 

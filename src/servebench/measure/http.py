@@ -37,12 +37,12 @@ class HttpAnswer:
     error: str | None = None
 
 
-class _BadHttpError(Exception):
+class BadHttpError(Exception):
     """What came is not an HTTP response that we can read."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class Head:
     """A response's head, and where its body begins: in which read, at which byte."""
 
     status: int
@@ -54,21 +54,24 @@ class _Head:
 def decode(reads: Sequence[tuple[int, bytes]]) -> HttpAnswer:
     """The response in `reads`, which are (stamp, bytes) in order, cut anywhere. Pure; never raises for what came."""
     try:
-        head = _find_head(reads)
-    except _BadHttpError as error:
+        head = find_head(reads)
+    except BadHttpError as error:
         return HttpAnswer(status=None, error=str(error))
     if head is None:
         return HttpAnswer(status=None)
     body: list[Piece] = []
     try:
-        complete = _read_body(head, reads, body)
-    except _BadHttpError as error:
+        complete = read_body(head, reads, body)
+    except BadHttpError as error:
         return HttpAnswer(status=head.status, headers=head.headers, body=body, error=str(error))
     return HttpAnswer(status=head.status, headers=head.headers, body=body, complete=complete)
 
 
-def _find_head(reads: Sequence[tuple[int, bytes]]) -> _Head | None:
-    """The final response's head; interim responses (1xx) are passed over. None when it is not there yet."""
+def find_head(reads: Sequence[tuple[int, bytes]]) -> Head | None:
+    """The final response's head; interim responses (1xx) are passed over. None when it is not there yet.
+
+    Raises BadHttpError.
+    """
     buffer = bytearray()
     for index, (_, data) in enumerate(reads):
         searched = max(0, len(buffer) - 3)
@@ -78,11 +81,11 @@ def _find_head(reads: Sequence[tuple[int, bytes]]) -> _Head | None:
             del buffer[: end + 4]
             searched = 0
             if status >= 200:
-                return _Head(status, headers, index, len(data) - len(buffer))
+                return Head(status, headers, index, len(data) - len(buffer))
         if not b"HTTP/1.".startswith(bytes(buffer[:7])):
-            raise _BadHttpError("the answer is not HTTP/1")
+            raise BadHttpError("the answer is not HTTP/1")
         if len(buffer) > HEADER_BYTES_MAX:
-            raise _BadHttpError(f"the head of the answer is longer than {HEADER_BYTES_MAX} bytes")
+            raise BadHttpError(f"the head of the answer is longer than {HEADER_BYTES_MAX} bytes")
     return None
 
 
@@ -90,7 +93,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
-        raise _BadHttpError("the answer does not begin with an HTTP/1 status line")
+        raise BadHttpError("the answer does not begin with an HTTP/1 status line")
     headers: dict[str, str] = {}
     for line in lines:
         name, _, value = line.decode("latin-1").partition(":")
@@ -99,30 +102,36 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     return int(match[1]), headers
 
 
-def _read_body(head: _Head, reads: Sequence[tuple[int, bytes]], body: list[Piece]) -> bool:
+def read_body(head: Head, reads: Sequence[tuple[int, bytes]], body: list[Piece]) -> bool:
     """Fill `body`; True when the message is complete."""
     encoding = head.headers.get("content-encoding", "identity").lower()
     if encoding not in ("", "identity"):
-        raise _BadHttpError(f"the answer is encoded as {encoding!r}, which was not asked for")
+        raise BadHttpError(f"the answer is encoded as {encoding!r}, which was not asked for")
     if head.status in (204, 304):
         return True
-    stamp, data = reads[head.read]
-    rest = [(stamp, data[head.offset :])] if head.offset < len(data) else []
-    rest.extend(reads[head.read + 1 :])
+    rest = after_head(head, reads)
     transfer = head.headers.get("transfer-encoding", "identity").lower()
     if transfer == "chunked":
         return _read_chunks(rest, body)
     if transfer != "identity":
-        raise _BadHttpError(f"the answer's transfer-encoding is {transfer!r}; only 'chunked' is understood")
+        raise BadHttpError(f"the answer's transfer-encoding is {transfer!r}; only 'chunked' is understood")
     if "content-length" in head.headers:
         return _read_length(rest, head.headers["content-length"], body)
     body.extend(piece for piece in rest if piece[1])
     return True
 
 
+def after_head(head: Head, reads: Sequence[tuple[int, bytes]]) -> list[Piece]:
+    """What came behind the head, read by read."""
+    stamp, data = reads[head.read]
+    rest = [(stamp, data[head.offset :])] if head.offset < len(data) else []
+    rest.extend(reads[head.read + 1 :])
+    return rest
+
+
 def _read_length(rest: list[Piece], announced: str, body: list[Piece]) -> bool:
     if _LENGTH.fullmatch(announced) is None:
-        raise _BadHttpError(f"the answer's content-length is {announced[:40]!r}, which is no number")
+        raise BadHttpError(f"the answer's content-length is {announced[:40]!r}, which is no number")
     remaining = int(announced)
     for stamp, data in rest:
         taken = data[:remaining]
@@ -133,32 +142,22 @@ def _read_length(rest: list[Piece], announced: str, body: list[Piece]) -> bool:
 
 
 def _read_chunks(rest: list[Piece], body: list[Piece]) -> bool:
-    chunks = _Chunks()
-    match_size = _SIZE_LINE.match
-    append = body.append
+    chunks = Chunks()
     for stamp, data in rest:
-        if chunks.between:
-            # the usual read is exactly one chunk that holds exactly one event
-            match = match_size(data)
-            if match is not None:
-                start = match.end()
-                stop = start + int(match[1], 16)
-                if start < stop and stop + 2 == len(data) and data.endswith(b"\r\n"):
-                    append((stamp, data[start:stop]))
-                    continue
         try:
-            parts = chunks.feed(data)
-        except _BadHttpError:
+            part = chunks.take(data)
+        except BadHttpError:
             # what came whole before the fault counts, also when it came in the same read
-            if chunks.parts:
-                append((stamp, b"".join(chunks.parts)))
+            part = b"".join(chunks.parts)
+            if part:
+                body.append((stamp, part))
             raise
-        if parts:
-            append((stamp, parts[0] if len(parts) == 1 else b"".join(parts)))
+        if part:
+            body.append((stamp, part))
     return chunks.done
 
 
-class _Chunks:
+class Chunks:
     """Takes the framing off a chunked body, however it is cut."""
 
     __slots__ = ("_line", "_remaining", "_step", "between", "done", "parts")
@@ -171,8 +170,21 @@ class _Chunks:
         self.between = True
         self.done = False
 
+    def take(self, data: bytes) -> bytes:
+        """The body bytes in one read, in one piece. Raises BadHttpError."""
+        if self.between:
+            # the usual read is exactly one chunk that holds exactly one event
+            match = _SIZE_LINE.match(data)
+            if match is not None:
+                start = match.end()
+                stop = start + int(match[1], 16)
+                if start < stop and stop + 2 == len(data) and data.endswith(b"\r\n"):
+                    return data[start:stop]
+        parts = self.feed(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
     def feed(self, data: bytes) -> list[bytes]:
-        """The body bytes in `data`. Raises _BadHttpError."""
+        """The body bytes in `data`. Raises BadHttpError."""
         self.parts = []
         position = 0
         while position < len(data) and not self.done:
@@ -184,7 +196,7 @@ class _Chunks:
         end = data.find(b"\n", position)
         self._line += data[position:] if end < 0 else data[position:end]
         if len(self._line) > LINE_BYTES_MAX:
-            raise _BadHttpError(f"a line of the chunked framing is longer than {LINE_BYTES_MAX} bytes")
+            raise BadHttpError(f"a line of the chunked framing is longer than {LINE_BYTES_MAX} bytes")
         if end < 0:
             return len(data), None
         line = bytes(self._line.removesuffix(b"\r"))
@@ -196,9 +208,7 @@ class _Chunks:
         if line is not None:
             size = line.partition(b";")[0].strip()
             if _SIZE.fullmatch(size) is None:
-                raise _BadHttpError(
-                    f"a chunk's size is {size[:40].decode('latin-1')!r}, which is no hexadecimal number"
-                )
+                raise BadHttpError(f"a chunk's size is {size[:40].decode('latin-1')!r}, which is no hexadecimal number")
             self._remaining = int(size, 16)
             self._step = self._payload if self._remaining else self._trailer
         return position
@@ -214,7 +224,7 @@ class _Chunks:
     def _after_payload(self, data: bytes, position: int) -> int:
         position, line = self._take_line(data, position)
         if line:
-            raise _BadHttpError("a chunk is longer than its size says")
+            raise BadHttpError("a chunk is longer than its size says")
         if line is not None:
             self._step = self._size_line
         return position

@@ -8,6 +8,10 @@ Which requests count where:
 - output throughput of the whole run: all tokens of ok requests, from the first request sent to the last one ended;
 - request throughput: ok requests that ended inside the window; goodput: ok requests sent inside it that met every SLO
   limit that is set. A request whose TPOT is undetermined (one token, or all in one event) does not fail that limit;
+- `_p50_all` and `_p99_all`: every request sent inside the window, a failed one being infinitely slow; infinite where the
+  percentile falls on one. Those that the client itself gave up (`cancelled`, `abandoned`) are not there;
+- cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
+  `output_tok_s_per_w` is the output throughput over the power drawn, so tokens a joule;
 - lateness: every request sent inside the window, failed ones too;
 - `slo_good` of `slo_requests`: every request sent inside the window, a failed one never good; in an open loop TTFT and
   E2E are tested from the schedule, because a user waits from then on;
@@ -53,6 +57,8 @@ OURS = ("cancelled", "abandoned")
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "n")
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+ALL_LATENCIES = ("ttft_ms", "e2e_ms")
+"""Those that are told over all requests too, a failed one counting as worse than any latency."""
 HEADLINES = (
     "output_throughput_tok_s",
     "ttft_ms_mean",
@@ -84,6 +90,9 @@ COLUMNS = (
     *("slo_requests", "slo_good", "kept_up"),
     *("client_error_ms_ttft", "client_error_ms_itl", "clock_offset_ms", "clock_offset_error_ms"),
     *("throughput_trend", "throughput_trend_p", "ttft_trend", "ttft_trend_p"),
+    *("connections_failed", "receive_queue_bytes_max", "server_excess_requests_mean", "cancelled_freed"),
+    *("cost_usd_per_mgood", "output_tok_s_per_w"),
+    *(f"{name}_{percent}_all" for name in ALL_LATENCIES for percent in ("p50", "p99")),
 )
 """The columns of a point's row, in order; verdict and doubts are added where the row is stored."""
 
@@ -173,7 +182,9 @@ def summarize(
         "events_merged": sum(r.reads_merged for r in ok),
     }
     found |= _client_error(found, report, context.floor) | _trends(inside, sample, context)
+    found |= _with_failed(measured, inside, window)
     found["cost_usd_per_mtok"] = _cost(context, found.get("output_throughput_tok_s"))
+    found["cost_usd_per_mgood"] = _cost(context, found["goodput_req_s"])
     return {column: found.get(column) for column in COLUMNS}, sample
 
 
@@ -380,6 +391,8 @@ def _client(
     return {
         "lateness_ms_p99": _statistics("late", _floats(late)).get("late_p99"),
         "client_cpu_share": _rate(report.cpu_s / context.workers, report.elapsed_s),
+        "connections_failed": report.connections_failed,
+        "receive_queue_bytes_max": report.receive_queue_bytes_max,
         "loop_lag_ms_p99": report.loop_lag_ms_p99,
         "clock_offset_ms": report.clock_offset_ms,
         "clock_offset_error_ms": report.clock_offset_error_ms,
@@ -420,8 +433,34 @@ def _trends(inside: Sequence[Record], sample: PointSample, context: PointContext
     return found
 
 
-def _cost(context: PointContext, throughput_tok_s: float | None) -> float | None:
-    """US dollars for a million output tokens, at the window's throughput."""
-    if context.price_usd_per_hour is None or not context.gpu_count or not throughput_tok_s:
+def _with_failed(
+    measured: Sequence[Record], inside: Sequence[Record], window: Window | None
+) -> dict[str, float | None]:
+    """Percentiles over all requests that were sent inside the window, a failed one being infinitely slow."""
+    if window is None:
+        return {}
+    failed = sum(r.outcome not in ("ok", *OURS) and (r.sent_ns is None or _sent_inside(r, window)) for r in measured)
+    found: dict[str, float | None] = {}
+    for name, derived in zip(ALL_LATENCIES, (derive.ttft_ms, derive.e2e_ms), strict=True):
+        values = np.concatenate([_floats([derived(r) for r in inside]), np.full(failed, np.inf)])
+        for percent in (50, 99):
+            found[f"{name}_p{percent}_all"] = _upper_percentile(values, percent)
+    return found
+
+
+def _upper_percentile(values: Floats, percent: float) -> float | None:
+    """Type 7 among values of which some are infinite; between the last finite one and the first infinite one, infinite."""
+    if not values.size:
         return None
-    return context.price_usd_per_hour * context.gpu_count / SECONDS_PER_HOUR / throughput_tok_s * MILLION
+    ordered = np.sort(values)
+    place = (values.size - 1) * percent / 100
+    low = int(place)
+    below, above = float(ordered[low]), float(ordered[min(low + 1, values.size - 1)])
+    return below if place == low else below + (place - low) * (above - below) if below < np.inf else below
+
+
+def _cost(context: PointContext, rate_per_s: float | None) -> float | None:
+    """US dollars for a million of what comes at this rate."""
+    if context.price_usd_per_hour is None or not context.gpu_count or not rate_per_s:
+        return None
+    return context.price_usd_per_hour * context.gpu_count / SECONDS_PER_HOUR / rate_per_s * MILLION

@@ -41,25 +41,14 @@ def events(pieces: Sequence[tuple[int, bytes]]) -> list[SseEvent]:
 def parse(pieces: Sequence[tuple[int, bytes]]) -> SseStream:
     """The events in `pieces`, (stamp, bytes) in order, cut anywhere, and what was none. Pure; never raises."""
     stream = SseStream()
-    lines = _Lines(stream)
-    append = stream.events.append
+    lines = Lines(stream)
     for index, (stamp, data) in enumerate(pieces):
-        # the usual read is exactly one unnamed event of one line
-        if (
-            lines.idle
-            and data.startswith(b"data: ")
-            and data.endswith(b"\n\n")
-            and data.count(b"\n") == 2
-            and b"\r" not in data
-        ):
-            append(SseEvent(stamp, data[6:-2], None, index))
-        elif data:
-            lines.feed(stamp, data, index)
+        lines.take(stamp, data, index)
     lines.finish()
     return stream
 
 
-class _Lines:
+class Lines:
     """Puts lines and events together from pieces cut anywhere. `idle`: nothing is begun, neither line nor event."""
 
     __slots__ = ("_begun", "_data", "_index", "_name", "_skip_lf", "_stamp", "_stamped", "_start", "_stream", "idle")
@@ -76,8 +65,21 @@ class _Lines:
         self._start = True
         self.idle = True
 
+    def take(self, stamp: int, data: bytes, index: int) -> None:
+        """Take the bytes of one read; the usual one is exactly one unnamed event of one line."""
+        if (
+            self.idle
+            and data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.count(b"\n") == 2
+            and b"\r" not in data
+        ):
+            self._stream.events.append(SseEvent(stamp, data[6:-2], None, index))
+        elif data:
+            self.feed(stamp, data, index)
+
     def feed(self, stamp: int, data: bytes, index: int) -> None:
-        """Take the bytes of one read."""
+        """Take the bytes of one read, however they are cut."""
         if self._skip_lf:
             self._skip_lf = False
             data = data.removeprefix(b"\n")

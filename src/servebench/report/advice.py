@@ -64,6 +64,8 @@ def print_answers(answers: Sequence[Any], out: Console) -> None:
                 f"  {rank}. {score.entrant.name}: {figure(score, answer.use_case.unit)} {place(score)}".rstrip(),
                 markup=False,
             )
+        for line in answer.quality:
+            out.print(Text(f"  but: {line}", style="yellow"))
         for line in answer.missing:
             out.print(f"  without a score: {line}", markup=False, style="dim")
         for line in answer.changes:
@@ -98,6 +100,7 @@ def as_dict(answer: Any) -> dict[str, Any]:
         ],
         "missing": list(answer.missing),
         "would_change": list(answer.changes),
+        "quality": list(answer.quality),
     }
 
 

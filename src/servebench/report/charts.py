@@ -184,6 +184,36 @@ def quality(rows: Sequence[tuple[str, float, float, float]], *, title: str) -> s
     )
 
 
+def quality_against_load(
+    rows: Sequence[tuple[str, float | None, float, float, float, float | None]], name: str
+) -> tuple[str | None, str | None]:
+    """The share right, and right answers a second, against load: (run, load, share, low, high, right answers a second)."""
+    runs = list(dict.fromkeys(run for run, *_ in rows))
+    loads = sorted({load for _, load, *_ in rows if load is not None})
+    shares, speeds = [], []
+    for index, run in enumerate(runs):
+        at, fast = [], []
+        for one, load, share, low, high, speed in rows:
+            if one != run or not load:
+                continue
+            tip = f"{run}: {100 * share:.1f} % right"
+            at.append(Dot(x=load, y=100 * share, low=100 * low, high=100 * high, tip=tip))
+            if speed is not None:
+                fast.append(Dot(x=load, y=speed, tip=f"{run}: {number(speed)} right answers/s"))
+        shares.append(Series(name=run, dots=at, index=index))
+        speeds.append(Series(name=run, dots=fast, index=index))
+    across = Axis(title="load while the questions were answered", log=True, ticks=loads)
+    drawn = (
+        (shares, "% right, with its 95 % interval", f"{name} against load"),
+        (speeds, "right answers/s", f"right answers a second on {name}"),
+    )
+    right, fast_right = (
+        chart(series, across, Axis(title=words, zero=True), title=title) if any(one.dots for one in series) else None
+        for series, words, title in drawn
+    )
+    return right, fast_right
+
+
 def requests_timeline(
     spans: Sequence[Span],
     panels: Sequence[tuple[str, Sequence[tuple[float, float]]]],

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.contracts.results import Doubt, Point, QualitySummary, RunOutcome
 from servebench.redact import redact_text
 from servebench.report.content import content_lines
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
@@ -138,8 +138,12 @@ class Display:
         if not self.lively:
             self.say("  " + point_line(point))
 
-    def finish(self, outcome: RunOutcome, title: str) -> None:
-        """A run is over: its table and doubts, on standard output."""
+    def quality(self, summary: QualitySummary) -> None:
+        """A benchmark was graded."""
+        self.say("  " + quality_line(summary))
+
+    def finish(self, outcome: RunOutcome, title: str, over_repeats: Any = None) -> None:
+        """A run is over: its table and doubts, on standard output. `over_repeats` is what `score.repeats` found."""
         self._pause()
         self._status, self._waiting = "", None
         self._points = []
@@ -149,8 +153,13 @@ class Display:
                 self.out.print(line)
             for line in doubt_lines(outcome.points):
                 self.out.print(line)
+            for line in failed_lines(outcome.points):
+                self.out.print(line)
+            print_repeats(over_repeats, self.out)
             for line in search_lines(outcome.search):
                 self.out.print(line)
+        for line in quality_lines(outcome.quality):
+            self.out.print(line, markup=False)
         self._resume()
 
     def problem(self, text: str) -> None:
@@ -281,6 +290,85 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
         where = ", ".join(dict.fromkeys(levels))
         lines.append(f"{code} (at {where}): {doubt.message}; {doubt.remedy}")
     return lines
+
+
+def quality_line(summary: QualitySummary) -> str:
+    """What a benchmark said, in one plain line."""
+    if summary.value is None:
+        return f"quality: {summary.benchmark} at {summary.at}: none of its answers could be judged"
+    of = f"right of {summary.n}" if summary.accuracy is not None else f"mean score of {summary.n}"
+    reach = (
+        f" [{100 * summary.low:.1f}, {100 * summary.high:.1f}]"
+        if summary.low is not None and summary.high is not None
+        else ""
+    )
+    more = [
+        f"{number(summary.right_per_s)} right answers/s" if summary.right_per_s is not None else "",
+        f"latency p50 {number(summary.latency_ms_p50)} ms" if summary.latency_ms_p50 is not None else "",
+        f"mean score {summary.score:.3f}" if summary.score is not None and summary.accuracy is not None else "",
+        f"{summary.unanswered} not answered" if summary.unanswered else "",
+    ]
+    told = ", ".join(filter(None, more))
+    figure = f"{100 * summary.value:.1f} % {of}{reach} at {summary.at}"
+    return f"quality: {summary.benchmark} {figure}{': ' if told else ''}{told}"
+
+
+def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
+    """A line for each benchmark and concurrency, then the doubts, each once."""
+    lines = []
+    for one in summaries:
+        lines.append(quality_line(one))
+        if one.details:
+            said = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in one.details.items())
+            lines.append(f"  {one.benchmark} by answer: {said}")
+    if any(one.emulated for one in summaries):
+        lines.append("  emulated: what an emulated engine answers means nothing; only that it was asked is shown")
+    told = dict.fromkeys(
+        f"  {doubt.code}: {doubt.message}; {doubt.remedy}" for one in summaries for doubt in one.doubts
+    )
+    return lines + list(told)
+
+
+def failed_lines(points: Iterable[Point]) -> list[str]:
+    """Where requests failed: what users waited when a failed one is worse than any latency."""
+    return [
+        f"with failed requests counted as infinitely slow (at {level(row)}): TTFT p50 {number(row.get('ttft_ms_p50_all'))} "
+        f"and p99 {number(row.get('ttft_ms_p99_all'))} ms, E2E p50 {number(row.get('e2e_ms_p50_all'))} "
+        f"and p99 {number(row.get('e2e_ms_p99_all'))} ms"
+        for row in (point.row for point in points)
+        if row.get("requests_failed") and row.get("ttft_ms_p50_all") is not None
+    ]
+
+
+def print_repeats(found: Any, out: Console) -> None:
+    """What the repeats of each level say together (of `score.repeats`); nothing where there are none."""
+    if found is None or not found.rows:
+        return
+    table = _table("over repeats")
+    metrics = list(dict.fromkeys((row.metric, f"{row.title}, {row.unit}") for row in found.rows))
+    for name in ("at", "repeats", *(title for _, title in metrics)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for at in dict.fromkeys(row.level for row in found.rows):
+        own = {row.metric: row for row in found.rows if row.level == at}
+        count = max(row.count for row in own.values())
+        table.add_row(at, str(count), *(repeated(own.get(metric)) for metric, _ in metrics))
+    table.caption = REPEATS_NOTE
+    table.caption_justify = "left"
+    out.print(table)
+    for note in found.notes:
+        out.print(f"repeats: {note}", markup=False)
+
+
+REPEATS_NOTE = "mean over repeats with its 95 % interval, from three repeats on"
+
+
+def repeated(row: Any) -> str:
+    """A figure over repeats with its interval, or how much one repeat differs from another where there are too few."""
+    if row is None:
+        return MISSING
+    if row.low is None:
+        return f"{number(row.mean)} (one repeat ±{100 * row.spread:.1f} %)"
+    return f"{number(row.mean)} [{number(row.low)}, {number(row.high)}]"
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:

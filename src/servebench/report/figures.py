@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 MISSING = "-"
 
 
 def number(value: float | int | None, digits: int = 3) -> str:
-    """`value` with this many significant digits and no exponent; a dash for a missing one."""
+    """`value` with this many significant digits and no exponent; a dash for a missing one, ∞ for an infinite one."""
     if value is None or value != value:
         return MISSING
     if value == 0:
         return "0"
+    if value in (inf, -inf):
+        return "∞" if value > 0 else "-∞"
     magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     return f"{value:,.{max(0, digits - magnitude)}f}"
 

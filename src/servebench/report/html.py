@@ -16,6 +16,7 @@ from typing import Any
 from servebench.contracts.stored import RunData, mapping
 from servebench.report import advice, charts, verdicts
 from servebench.report.charts import RunView
+from servebench.report.console import REPEATS_NOTE, repeated
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 from servebench.report.listing import best_row, verdict_counts, when
 from servebench.report.svg import Axis, Mark, Span
@@ -78,7 +79,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityRow:
-    """What a data set said of a run: the share right with its interval."""
+    """What a data set said of a run at one load: the share right with its interval. `doubts` are codes."""
 
     run: str
     dataset: str
@@ -86,6 +87,14 @@ class QualityRow:
     low: float
     high: float
     count: int
+    at: str = ""
+    load: float | None = None
+    right_per_s: float | None = None
+    latency_ms_p50: float | None = None
+    latency_ms_p99: float | None = None
+    unanswered: int = 0
+    emulated: bool = False
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +117,14 @@ class Page:
     remedies: Mapping[str, str]
     answers: Sequence[Any] = ()
     comparisons: Sequence[Any] = ()
+    agreements: Sequence[tuple[str, str, Any]] = ()
     unjudged: str = ""
     timelines: Sequence[Timeline] = ()
     quality: Sequence[QualityRow] = ()
     published: Sequence[Any] = ()
     faults: Sequence[str] = ()
     distribution_at: str | None = None
+    repeats: Sequence[tuple[str, Any]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     made_s: float = field(default_factory=time.time)
 
@@ -182,6 +193,7 @@ def page(data: Page) -> str:
         ("load", "Throughput and latency against load", _load(data)),
         ("distributions", "Latency distributions", _distributions(data)),
         ("points", "All points", _points(data)),
+        ("repeats", "Over repeats", _repeats(data)),
         ("comparison", "Comparison", _comparison(data)),
         ("timeline", "Timeline", _timeline(data)),
         ("cold", "Cold start", _cold(data)),
@@ -265,6 +277,7 @@ def _answer(one: Any) -> str:
     ranking = "".join(_score(score, one.use_case.unit) for score in one.ranking[:4])
     lead = f"<p>Lead over the next: <b>{e(advice.lead(one))}</b></p>" if one.lead is not None else ""
     why = f"<p class='dim'>{e(one.why)}</p>" if one.why else ""
+    why += "".join(f"<p>{tag('less right', 'bad')} {e(line)}</p>" for line in one.quality)
     missing = "".join(f"<li><small>without a score: {e(line)}</small></li>" for line in one.missing)
     changes = "".join(f"<li>{e(line)}</li>" for line in one.changes)
     change = f"<p>What would change it:</p><ul>{changes}</ul>" if changes else ""
@@ -363,18 +376,22 @@ POINT_COLUMNS = (
     ("good req/s", "goodput_req_s"),
     ("TTFT p50", "ttft_ms_p50"),
     ("TTFT p99", "ttft_ms_p99"),
+    ("with failed", "ttft_ms_p99_all"),
     ("ITL mean", "itl_ms_mean"),
     ("ITL p99", "itl_ms_p99"),
     ("TPOT mean", "tpot_ms_mean"),
     ("E2E p50", "e2e_ms_p50"),
     ("E2E p99", "e2e_ms_p99"),
+    ("with failed", "e2e_ms_p99_all"),
     ("cache hits", "prefix_cache_hit_rate"),
     ("at best", "prefix_cache_hit_rate_ideal"),
     ("valid JSON", "json_compliance"),
     ("of twins", "json_compliance_unconstrained"),
     ("needles", "needle_recall"),
     ("J/token", "energy_j_per_token"),
+    ("tok/s/W", "output_tok_s_per_w"),
     ("$/M tokens", "cost_usd_per_mtok"),
+    ("$/M good req", "cost_usd_per_mgood"),
 )
 
 SHARES = (
@@ -387,7 +404,12 @@ def _points(data: Page) -> str:
     rows = [(one, row) for one in data.runs for row in one.rows]
     if not rows:
         return ""
-    kept = [(name, column) for name, column in POINT_COLUMNS if any(row.get(column) is not None for _, row in rows)]
+    failed = any(row.get("requests_failed") for _, row in rows)
+    kept = [
+        (name, column)
+        for name, column in POINT_COLUMNS
+        if any(row.get(column) is not None for _, row in rows) and (failed or not column.endswith("_all"))
+    ]
     body = [
         [
             e(one.view.name),
@@ -398,7 +420,28 @@ def _points(data: Page) -> str:
         for one, row in rows
     ]
     head = ("run", "load", *(name for name, _ in kept), "verdict")
-    return f"<p class='dim'>Times in ms; ± half of a 95 % interval.</p>{table(head, body)}"
+    note = " With failed: a failed request counts as infinitely slow (∞)." if failed else ""
+    return f"<p class='dim'>Times in ms; ± half of a 95 % interval.{note}</p>{table(head, body)}"
+
+
+def _repeats(data: Page) -> str:
+    if not data.repeats:
+        return ""
+    every = [row for _, found in data.repeats for row in found.rows]
+    metrics = list(dict.fromkeys((row.metric, f"{row.title}, {row.unit}") for row in every))
+    body = []
+    for name, found in data.repeats:
+        for at in dict.fromkeys(row.level for row in found.rows):
+            own = {row.metric: row for row in found.rows if row.level == at}
+            count = max(row.count for row in own.values())
+            body.append([e(name), e(at), str(count), *(e(repeated(own.get(metric))) for metric, _ in metrics)])
+    notes = "".join(
+        f'<div class="box warn"><b>{e(name)}</b>: {e(note)}</div>'
+        for name, found in data.repeats
+        for note in found.notes
+    )
+    head = ("run", "load", "repeats", *(title for _, title in metrics))
+    return f"{notes}<p class='dim'>{e(REPEATS_NOTE)}.</p>{table(head, body)}"
 
 
 def _figure(row: Row, column: str) -> str:
@@ -479,11 +522,58 @@ def _quality(data: Page) -> str:
     if not data.quality:
         return "<p class='dim'>Not measured: ask for it with quality=.</p>"
     parts = []
+    if any(row.emulated for row in data.quality):
+        parts.append('<div class="box warn">What an emulated engine answers means nothing.</div>')
+    figures = []
     for dataset in dict.fromkeys(row.dataset for row in data.quality):
         own = [row for row in data.quality if row.dataset == dataset]
-        rows = [(f"{row.run} ({row.count} answers)", row.share, row.low, row.high) for row in own]
-        parts.append(chart_figure(charts.quality(rows, title=f"quality on {dataset}"), f"Quality on {dataset}"))
-    return f'<div class="charts">{"".join(parts)}</div>'
+        several = len({row.load for row in own}) > 1
+        rows = [
+            (f"{row.run}{f', {row.at}' if several else ''} ({row.count} answers)", row.share, row.low, row.high)
+            for row in own
+        ]
+        figures.append(chart_figure(charts.quality(rows, title=f"quality on {dataset}"), f"Quality on {dataset}"))
+        if several:
+            points = [(row.run, row.load, row.share, row.low, row.high, row.right_per_s) for row in own]
+            shares, speeds = charts.quality_against_load(points, dataset)
+            figures.append(chart_figure(shares, f"{dataset} against load"))
+            figures.append(chart_figure(speeds, f"Right answers a second on {dataset}"))
+    parts.append(f'<div class="charts">{"".join(figures)}</div>')
+    head = (
+        "run",
+        "benchmark",
+        "at",
+        "right %",
+        "95 %",
+        "answers",
+        "failed",
+        "latency p50 ms",
+        "p99 ms",
+        "right/s",
+        "doubts",
+    )
+    body = [
+        [
+            e(row.run),
+            e(row.dataset),
+            e(row.at),
+            f"{100 * row.share:.1f}",
+            f"{100 * row.low:.1f} to {100 * row.high:.1f}",
+            str(row.count),
+            str(row.unanswered),
+            e(number(row.latency_ms_p50)),
+            e(number(row.latency_ms_p99)),
+            e(number(row.right_per_s)),
+            e(", ".join(row.doubts)),
+        ]
+        for row in data.quality
+    ]
+    parts.append(table(head, body, left=(0, 1, 2, 10)))
+    for baseline, candidate, one in data.agreements:
+        parts.append(
+            f"<p>{tag(one.finding, kind_of(one.finding))} {e(candidate)} against {e(baseline)}: {e(one.turned().sentence)}</p>"
+        )
+    return "".join(parts)
 
 
 def _fairness(data: Page) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.contracts.stored import FACTS, RunData, StudyData
+from servebench.report.console import print_repeats
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
 
 STATUS_STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "running": "cyan", "missing": "red"}
@@ -141,8 +142,8 @@ POINT_COLUMNS = (
 )
 
 
-def show_run(run: RunData, remedies: Mapping[str, str], *, as_json: bool) -> None:
-    """Write what a run was, its points and its doubts."""
+def show_run(run: RunData, remedies: Mapping[str, str], *, as_json: bool, over_repeats: Any = None) -> None:
+    """Write what a run was, its points, what its repeats say together (of `score.repeats`), and its doubts."""
     points = rows(run.points)
     if as_json:
         sys.stdout.write(
@@ -172,6 +173,7 @@ def show_run(run: RunData, remedies: Mapping[str, str], *, as_json: bool) -> Non
             out.print(f"{name + ':':<12} {value}", markup=False)
     if points:
         out.print(_points(points))
+        print_repeats(over_repeats, out)
         codes = dict.fromkeys(code for point in points for code in point.get("doubts") or ())
         for code in codes:
             where = ", ".join(dict.fromkeys(level(p) for p in points if code in (p.get("doubts") or ())))

@@ -35,6 +35,9 @@ class Preview:
     output_tokens: Sequence[int]
     ideal_hit_rate: float | None
     block_tokens: int
+    limit_tokens: int | None = None
+    """What a prompt and its answer may be long together, as `limit_key` says; null where nothing says so."""
+    limit_key: str = "engine.max_model_len"
 
 
 def show_preview(preview: Preview) -> None:
@@ -55,6 +58,7 @@ def show_preview(preview: Preview) -> None:
             console.print(f"  [dim]reference:[/dim] {escape(_short(json.dumps(example.reference, default=str)))}")
     for title, lengths in (("input tokens", preview.input_tokens), ("output tokens, at most", preview.output_tokens)):
         console.print(_histogram(title, lengths))
+    console.print(*_too_long(preview), sep="\n", end="")
     if preview.ideal_hit_rate is not None:
         console.print(
             f"ideal prefix-cache hit rate: {100 * preview.ideal_hit_rate:.1f} % of prompt tokens "
@@ -64,6 +68,19 @@ def show_preview(preview: Preview) -> None:
     models = Counter(str(r.extra["model"]) for r in preview.requests if "model" in r.extra)
     if models:
         console.print("adapters: " + ", ".join(f"{escape(name)} {count}" for name, count in models.most_common()))
+
+
+def _too_long(preview: Preview) -> list[str]:
+    """A line, where requests are too long for the model."""
+    limit = preview.limit_tokens
+    lengths = [sum(both) for both in zip(preview.input_tokens, preview.output_tokens, strict=True)]
+    over = [length for length in lengths if limit is not None and length > limit]
+    if not over:
+        return []
+    return [
+        f"[red]{len(over)} of {len(lengths)} requests are too long[/red]: up to {max(over):,} tokens with the answer, and "
+        f"{preview.limit_key} is {limit:,}; lower the workload's lengths, or choose another model\n"
+    ]
 
 
 def _facts(request: Request) -> str:

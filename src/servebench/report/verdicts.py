@@ -97,7 +97,52 @@ def print_comparison(comparison: Any, out: Console) -> None:
     out.print(Text(f"verdict: {comparison.summary}", style=f"bold {STYLES.get(comparison.result, '')}".strip()))
 
 
-def as_dict(comparison: Any) -> dict[str, Any]:
+AGREEMENT_STYLES = {"different": "red", "not different": "cyan", "too small to tell": "yellow"}
+
+
+def print_agreements(agreements: Sequence[Any], out: Console) -> None:
+    """Write what came of comparing answers, a line each: candidate against baseline."""
+    for one in agreements:
+        out.print(Text(f"quality: {one.turned().sentence}", style=AGREEMENT_STYLES.get(one.finding, "dim")))
+
+
+PARITY_STYLES = {"the same": "green", "no more than itself": "cyan", "more than itself": "red"}
+
+
+def parity_line(one: Any) -> str:
+    """What came of setting two runs' answers side by side."""
+    return f"parity at {one.at}: {one.sentence}"
+
+
+def print_parities(parities: Sequence[Any], out: Console) -> None:
+    """Write what came of setting two runs' answers side by side, a line for each concurrency."""
+    for one in parities:
+        out.print(Text(parity_line(one), style=PARITY_STYLES.get(one.finding, "yellow")))
+
+
+def parity_dict(one: Any) -> dict[str, Any]:
+    """A parity as plain data."""
+    return {
+        **{name: getattr(one, name) for name in ("at", "finding", "sentence", "p_value", "n_needed")},
+        **{name: asdict(getattr(one, name)) for name in ("across", "own_first", "own_second")},
+    }
+
+
+def agreement_dict(one: Any) -> dict[str, Any]:
+    """An agreement as plain data."""
+    compared = asdict(one.comparison) if one.comparison is not None else {}
+    return {
+        "benchmark": one.benchmark,
+        "at": one.at,
+        "finding": one.finding,
+        "sentence": one.turned().sentence,
+        "baseline": compared.get("first_share"),
+        "candidate": compared.get("second_share"),
+        **{name: compared.get(name) for name in ("n", "p_value", "n_needed")},
+    }
+
+
+def as_dict(comparison: Any, agreements: Sequence[Any] = (), parities: Sequence[Any] = ()) -> dict[str, Any]:
     """A comparison as plain data for JSON; infinite numbers as null."""
     rows = []
     for row in comparison.rows:
@@ -112,12 +157,23 @@ def as_dict(comparison: Any) -> dict[str, Any]:
         "bound": comparison.bound,
         "rows": rows,
         "unequal": [asdict(one) for one in comparison.unequal],
+        "quality": [agreement_dict(one) for one in agreements],
+        "parity": [parity_dict(one) for one in parities],
     }
 
 
-def to_json(comparisons: Sequence[Any]) -> str:
-    """All comparisons as JSON."""
-    return json.dumps([as_dict(one) for one in comparisons], indent=2) + "\n"
+def to_json(
+    comparisons: Sequence[Any], quality: Sequence[Sequence[Any]] = (), parity: Sequence[Sequence[Any]] = ()
+) -> str:
+    """All comparisons as JSON; `quality` and `parity` have what came of comparing the answers of each."""
+    both = zip(_beside(comparisons, quality), _beside(comparisons, parity), strict=True)
+    told = [as_dict(one, answers, same) for (one, answers), (_, same) in both]
+    return json.dumps(told, indent=2) + "\n"
+
+
+def _beside(comparisons: Sequence[Any], quality: Sequence[Sequence[Any]]) -> list[tuple[Any, Sequence[Any]]]:
+    """Each comparison with what came of comparing its answers, if anything."""
+    return list(zip(comparisons, quality or [()] * len(comparisons), strict=True))
 
 
 def _cell(text: str) -> str:
@@ -125,14 +181,20 @@ def _cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;").replace("`", "'")
 
 
-def to_markdown(comparisons: Sequence[Any], gate: Sequence[str] | None = None, limit: float | None = None) -> str:
+def to_markdown(
+    comparisons: Sequence[Any],
+    gate: Sequence[str] | None = None,
+    limit: float | None = None,
+    quality: Sequence[Sequence[Any]] = (),
+    parity: Sequence[Sequence[Any]] = (),
+) -> str:
     """All comparisons as a Markdown page; `gate` are the regressions beyond `limit` that make a pipeline fail."""
     lines = ["# servebench compare", ""]
     if limit is not None:
         verdict_line = "**failed**" if gate else "**passed**"
         lines += [f"Gate: {verdict_line} (no regression larger than {100 * limit:g} %)", ""]
         lines += [f"- {_cell(one)}" for one in gate or ()] + ([""] if gate else [])
-    for one in comparisons:
+    for (one, answers), (_, same) in zip(_beside(comparisons, quality), _beside(comparisons, parity), strict=True):
         lines += [f"## {_cell(one.candidate)} against {_cell(one.baseline)}", "", f"**{_cell(one.summary)}**", ""]
         lines += ["| at | metric | baseline | candidate | change [95 %] | verdict |", "|---:|---|---:|---:|---:|---|"]
         for row in one.rows:
@@ -151,18 +213,27 @@ def to_markdown(comparisons: Sequence[Any], gate: Sequence[str] | None = None, l
                 f"| {_cell(d.key)} | {_cell(d.baseline)} | {_cell(d.candidate)} | {'yes: ' + d.reason if d.matters else 'no'} |"
                 for d in one.unequal
             ]
+        if answers:
+            lines += ["", *(f"- quality: {_cell(answer.turned().sentence)}" for answer in answers)]
+        if same:
+            lines += ["", *(f"- {_cell(parity_line(found))}" for found in same)]
         lines.append("")
     return "\n".join(lines)
 
 
-def to_junit(comparisons: Sequence[Any], failing: Sequence[tuple[str, Any]], limit: float | None) -> str:
+def to_junit(
+    comparisons: Sequence[Any],
+    failing: Sequence[tuple[str, Any]],
+    limit: float | None,
+    quality: Sequence[Sequence[Any]] = (),
+) -> str:
     """JUnit XML: a test case a row. A regression beyond the limit is a failure, what could not be judged is skipped.
 
     `failing` are (candidate, row) of the regressions.
     """
     bad = {(name, row.level, row.metric.name) for name, row in failing}
     root = ElementTree.Element("testsuites", name="servebench compare")
-    for one in comparisons:
+    for one, answers in _beside(comparisons, quality):
         suite = ElementTree.SubElement(root, "testsuite", name=f"{one.candidate} against {one.baseline}")
         counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
         for row in one.rows:
@@ -180,6 +251,19 @@ def to_junit(comparisons: Sequence[Any], failing: Sequence[tuple[str, Any]], lim
                 ElementTree.SubElement(case, "skipped", message=row.why or str(row.result))
             else:
                 ElementTree.SubElement(case, "system-out").text = told
+        for answer in answers:
+            counts["tests"] += 1
+            name = f"quality {answer.benchmark} at {answer.at}"
+            case = ElementTree.SubElement(suite, "testcase", classname=one.candidate, name=name)
+            if limit is not None and answer.lost > limit:
+                counts["failures"] += 1
+                beyond = f"less right by {100 * answer.lost:.1f} %, beyond the limit of {100 * limit:g} %"
+                ElementTree.SubElement(case, "failure", message=beyond).text = answer.turned().sentence
+            elif answer.comparison is None or answer.finding == "too small to tell":
+                counts["skipped"] += 1
+                ElementTree.SubElement(case, "skipped", message=answer.turned().sentence)
+            else:
+                ElementTree.SubElement(case, "system-out").text = answer.turned().sentence
         for name, count in counts.items():
             suite.set(name, str(count))
     ElementTree.indent(root)

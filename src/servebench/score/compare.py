@@ -11,8 +11,8 @@ For each load level that both runs have and each metric of METRICS:
   ratio, tested by flipping the signs of whole stretches (Good 2005, chapter 3); else the ratio of the two statistics is
   tested by permuting stretches between the runs;
 - with three repeats or more on both sides, repeats are what is compared: Welch's t-test on the logarithms (Welch 1947);
-- the throughput of a closed loop is resampled over requests too, as tokens over the time that each held its stream (the
-  renewal-reward theorem: Smith 1955), for streams in step make slices of time burst; that of an open loop over slices;
+- two throughputs are compared by Welch's t-test on their logarithms, each with the error of `statistics.rate_spread`, for
+  neither requests nor slices of time are independent: streams in step begin and end together;
 - a run is one start of an engine, and two starts differ by themselves: an allowance (START_SD) is added to every interval
   in quadrature, for no number of requests can tell of it;
 - p-values of all rows of all comparisons made together are corrected by Holm's method (Holm 1979).
@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.score.fairness import Difference
+from servebench.score.statistics import Spread, rate_spread
 
 Floats = NDArray[np.float64]
 
@@ -83,8 +84,7 @@ class Sample:
     """One point of one run, as it is compared: arrays over requests in the order sent, those in the window.
 
     Latencies are infinite for failed requests and NaN where undefined. `throughput_tok_s` has one entry a slice of time.
-    `work` has tokens brought and seconds held for each request of a closed loop, failed ones too (no tokens); it is empty
-    for an open loop. `sizes` are the planned prompt tokens, by which twins are known beside their ids.
+    `sizes` are the planned prompt tokens, by which twins are known beside their ids.
     """
 
     level: str
@@ -98,7 +98,6 @@ class Sample:
     tpot_ms: Floats = field(default_factory=lambda: np.empty(0))
     e2e_ms: Floats = field(default_factory=lambda: np.empty(0))
     throughput_tok_s: Floats | None = None
-    work: Floats = field(default_factory=lambda: np.empty((0, 2)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,8 +259,8 @@ def _tested(
     rng = np.random.default_rng(seed)
     if row.metric.percent == 50 and _twins(ours, theirs):
         return _paired(row, ours, theirs, rng)
-    if row.metric.source == "throughput_tok_s" and all(len(s.work) >= STRETCHES_MIN for s in (*ours, *theirs)):
-        values = [s.work for s in ours], [s.work for s in theirs]
+    if row.metric.source == "throughput_tok_s":
+        return _rates(row, *values)
     return _unpaired(row, *values, rng)
 
 
@@ -312,7 +311,7 @@ def _unpaired(row: Row, a: Sequence[Floats], b: Sequence[Floats], rng: np.random
     everything = np.arange(len(ours))[None], np.arange(len(theirs))[None]
     seen = float(ratio(*everything, ours, theirs)[0])
     observed = float(_log_ratio(np.asarray(row.candidate), np.asarray(row.baseline)))
-    # stretches leave out the last few requests, and work is counted to a request's end: the interval is moved to the effect
+    # stretches leave out the last few requests: the interval is moved to the effect
     moved = observed - seen if np.isfinite([observed, seen]).all() else 0.0
     low, high = _interval(ratio(drawn_a, drawn_b, ours, theirs) + moved)
     pool = np.concatenate([ours, theirs])
@@ -328,15 +327,46 @@ def _unpaired(row: Row, a: Sequence[Floats], b: Sequence[Floats], rng: np.random
     )
 
 
-def _gathered(pool: Floats, drawn: NDArray[np.int64], percent: float | None) -> Floats:
-    """The statistic of each resample, given as stretches of the pool; in batches, so that memory stays bounded.
+def pooled_spread(slices: Sequence[Floats]) -> Spread | None:
+    """How sure the mean throughput of some repeats is; None when one brought nothing or has too few slices."""
+    spreads = [rate_spread(one) for one in slices]
+    rates = [float(one.mean()) for one in slices]
+    if not spreads:
+        return None
+    total = 0.0
+    for spread, rate in zip(spreads, rates, strict=True):
+        if spread is None:
+            return None
+        total += (spread.share * rate) ** 2
+    return Spread(total**0.5 / sum(rates), sum(spread.freedom for spread in spreads if spread is not None))
 
-    A pool of pairs gives the ratio of their sums.
-    """
-    if pool.ndim == 3:
-        sums = pool.sum(axis=1)[drawn].sum(axis=1)
-        rate: Floats = sums[:, 0] / sums[:, 1]
-        return rate
+
+def _rates(row: Row, a: Sequence[Floats], b: Sequence[Floats]) -> Row:
+    """Two throughputs, each with its own error (Welch 1947; a logarithm's error is the share: the delta method)."""
+    from scipy import stats
+
+    ours, theirs = pooled_spread(a), pooled_spread(b)
+    if ours is None or theirs is None:
+        return replace(row, why="one side brought no tokens, or its window is too short")
+    observed = float(_log_ratio(np.asarray(row.candidate), np.asarray(row.baseline)))
+    squares = ours.share**2, theirs.share**2
+    error = sum(squares) ** 0.5
+    # two engines that never varied at all have no error to compare with
+    freedom = error**4 / (squares[0] ** 2 / ours.freedom + squares[1] ** 2 / theirs.freedom) if error else 1.0
+    half = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+    p = float(2 * stats.t.sf(abs(observed) / error, freedom)) if error else float(observed == 0)
+    return replace(
+        row,
+        effect=float(np.expm1(observed)),
+        low=float(np.expm1(observed - half)),
+        high=float(np.expm1(observed + half)),
+        p=p,
+        method="Welch's t-test on the throughput's slow waves",
+    )
+
+
+def _gathered(pool: Floats, drawn: NDArray[np.int64], percent: float | None) -> Floats:
+    """The statistic of each resample, given as stretches of the pool; in batches, so that memory stays bounded."""
     if percent is None:
         found: Floats = pool.mean(axis=1)[drawn].mean(axis=1)
         return found
@@ -349,7 +379,7 @@ def _gathered(pool: Floats, drawn: NDArray[np.int64], percent: float | None) -> 
 
 
 def resampled(values: Floats, size: int, percent: float | None, rng: np.random.Generator) -> Floats:
-    """The statistic of RESAMPLES resamples of stretches of `size` consecutive values, or pairs for a ratio of sums."""
+    """The statistic of RESAMPLES resamples of stretches of `size` consecutive values."""
     pool = _stretches([values], size)
     return _gathered(pool, rng.integers(0, len(pool), size=(RESAMPLES, len(pool))), percent)
 

@@ -1,7 +1,7 @@
 """Which run is best for which use, by rules that the user can edit, and how sure that is.
 
 A run's score for a use case is one number at one load level. The lead of the winner over each rival has an interval:
-stretches of requests (of time, for a throughput) are drawn again on both sides, and an allowance for what two starts of
+stretches of requests are drawn again on both sides (a throughput from its own error), and an allowance for what two starts of
 one engine differ by is added, as in `compare`. With several rivals each interval is widened (Bonferroni), so that "best of
 all" is as sure as it says. "No clear winner" is a full answer.
 """
@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 
 from servebench.errors import ConfigError
 from servebench.score import cost as money
-from servebench.score.compare import START_SD, STRETCHES, STRETCHES_MIN, Sample, resampled, statistic
+from servebench.score.compare import (
+    RESAMPLES,
+    START_SD,
+    STRETCHES,
+    STRETCHES_MIN,
+    Sample,
+    pooled_spread,
+    resampled,
+    statistic,
+)
 from servebench.score.fairness import Difference
 from servebench.score.slo import Limits, good, slo_point
 
@@ -37,7 +46,25 @@ SOURCES = {
         for percent in (50, 90, 95, 99)
     },
 }
-UNITS = {"_tok_s": "tok/s", "_ms": "ms", "_req_s": "req/s", "usd_per_mtok": "$/M tokens", "cold_start": "s"}
+UNITS = {
+    "_tok_s": "tok/s",
+    "_ms": "ms",
+    "_req_s": "req/s",
+    "usd_per_mtok": "$/M tokens",
+    "usd_per_mgood": "$/M good requests",
+    "j_per_token": "J/token",
+    "s_per_w": "tok/s/W",
+    "cold_start": "s",
+}
+COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "goodput_req_s"}
+"""What a million of costs money: the rate at which it comes."""
+HINTS = {
+    "cost_usd_per_mtok": "no run knows what its machine costs: name it (gpu=h100), or set gpu.count and gpu.price_usd_per_hour",
+    "cost_usd_per_mgood": "no run has both a price (gpu.price_usd_per_hour) and an SLO that says which requests are good "
+    "(slo=interactive)",
+    "energy_j_per_token": "the power drawn could not be read: it takes an NVIDIA GPU, or a CPU whose RAPL counters may be read",
+}
+"""What to do where no run has the metric at all."""
 SLO_FACTORS = (0.25, 0.5, 2.0, 4.0)
 CONFIDENCE = 0.95
 MEASURES = ("best", "within_slo", "lowest_load", "cold_start")
@@ -151,6 +178,8 @@ class Answer:
     why: str = ""
     missing: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    quality: tuple[str, ...] = ()
+    """Who of the ranking is less right, where that is no chance."""
 
     @property
     def winner(self) -> Score | None:
@@ -245,6 +274,10 @@ def recommend(
             wanted = ", ".join(case.workloads or ())
             why = f"no run of workload {wanted}; measure it: servebench -m engine=... workload={(case.workloads or ('',))[0]}"
             answers.append(Answer(use_case=case, group="", outcome="not measured", why=why))
+            continue
+        hint = HINTS.get(case.metric)
+        if hint and not any(level.row.get(case.metric) is not None for one in fit for level in one.levels):
+            answers.append(Answer(use_case=case, group="", outcome="not measured", why=hint))
             continue
         groups: dict[str, list[Entrant]] = {}
         for one in fit:
@@ -399,27 +432,44 @@ def _pooled(samples: Sequence[Sample], source: str) -> Floats:
 
 def _draws(metric: str, level: Level, one: Entrant) -> Floats | None:
     """The metric of each resample; None when there is too little to draw from."""
-    inverse = metric == "cost_usd_per_mtok"
-    source = SOURCES.get("output_throughput_tok_s" if inverse else metric)
+    inverse = metric in COSTS
+    rate_of = COSTS.get(metric, metric)
+    # a rate of good requests varies as the engine does, and with which requests are good
+    by_good = rate_of == "goodput_req_s"
+    source = SOURCES.get("output_throughput_tok_s" if by_good else rate_of)
     if source is None:
         return None
     values = _pooled(level.samples, source[0])
     if values.size < STRETCHES_MIN:
         return None
-    work = [sample.work for sample in level.samples]
-    reported = float(statistic(values, source[1]))
-    if source[0] == "throughput_tok_s" and all(len(one) >= STRETCHES_MIN for one in work):
-        values = np.concatenate(work)
     # drawn from its own name, so that two entrants are drawn independently and each the same every time
     rng = np.random.default_rng([ord(letter) for letter in one.name + level.label])
-    found = resampled(values, max(1, len(values) // STRETCHES), source[1], rng)
-    if values.ndim == 2:
-        # of the spread of tokens over time held, the middle is the throughput of the window
-        found = found * (reported * values[:, 1].sum() / values[:, 0].sum())
+    if source[0] == "throughput_tok_s":
+        spread = pooled_spread([one.throughput_tok_s for one in level.samples if one.throughput_tok_s is not None])
+        if spread is None:
+            return None
+        rate = level.row.get("goodput_req_s") if by_good else float(values.mean())
+        if not rate:
+            return None
+        found = float(rate) * np.exp(spread.share * rng.standard_t(spread.freedom, RESAMPLES))
+        if by_good:
+            found = found * _good_draws(level.samples, one.own_limits or Limits(), rng)
+    else:
+        found = resampled(values, max(1, len(values) // STRETCHES), source[1], rng)
     if inverse:
         return np.array(
             [money.usd_per_million(rate, one.price_usd_per_hour, one.gpu_count) or np.nan for rate in found]
         )
+    return found
+
+
+def _good_draws(samples: Sequence[Sample], limits: Limits, rng: np.random.Generator) -> Floats:
+    """The share of good requests in each resample, over the share seen."""
+    kept = np.concatenate([good(s.ttft_ms, s.tpot_ms, s.e2e_ms, s.failed, limits) for s in samples if s.failed.size])
+    if kept.size < STRETCHES_MIN or not kept.any():
+        return np.ones(RESAMPLES)
+    drawn = resampled(kept.astype(np.float64), max(1, kept.size // STRETCHES), None, rng)
+    found: Floats = drawn / kept.mean()
     return found
 
 
@@ -482,8 +532,8 @@ def _changes(
                 )
     if case.measure == "best":
         found += _by_level(case, entrants, leader, margin)
-    if case.metric == "cost_usd_per_mtok":
-        found += _by_price(ranking)
+    if case.metric in COSTS:
+        found += _by_price(ranking, COSTS[case.metric])
     if not with_doubtful:
         found += _if_doubtful(case, entrants, leader)
     return found
@@ -521,10 +571,10 @@ def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: f
     return [f"at load {', '.join(labels)} {name} leads" for name, labels in leads.items()]
 
 
-def _by_price(ranking: Sequence[Score]) -> list[str]:
+def _by_price(ranking: Sequence[Score], rate_of: str) -> list[str]:
     found = []
     for score in ranking[1:]:
-        rate = score.level.row.get("output_throughput_tok_s") if score.level is not None else None
+        rate = score.level.row.get(rate_of) if score.level is not None else None
         if rate:
             price = money.break_even_price(float(rate), ranking[0].value, score.entrant.gpu_count)
             found.append(f"{score.entrant.name} would be as cheap at {price:.3g} $ an hour for each GPU")

@@ -34,7 +34,12 @@ REMEDIES: dict[str, str] = {
     "wrong_gpu": "the config says one GPU and the driver another; set gpu= to the one that is there",
     "unequal_settings": "what is compared was not set up equally; make the listed settings equal, or name the one that "
     "is compared with --varying",
-    "sample_too_small": "the quality figure rests on too few questions; raise quality.samples",
+    "sample_too_small": "the quality figure rests on too few questions; raise quality.items, or name a larger file with "
+    "quality.path",
+    "unanswered": "questions got no answer and count neither as right nor as wrong; lower quality.concurrency or raise "
+    "quality.timeout_s, and read the errors in quality.parquet",
+    "unread_answers": "many answers hold nothing that could be graded and count as wrong; read them in quality.parquet, and "
+    "raise quality.max_tokens for a model that explains",
     "foreign": "another tool measured it: its definitions and its checks are not those of servebench",
 }
 """By the code in the column `doubts`."""

@@ -50,17 +50,6 @@ def good(
     return kept
 
 
-def wilson(count: int, of: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927)."""
-    if of == 0:
-        return 0.0, 1.0
-    z = 1.959964
-    share = count / of
-    middle = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z * np.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return float(max(0.0, middle - half)), float(min(1.0, middle + half))
-
-
 def slo_point(levels: Sequence[tuple[float, float]], limits: Limits) -> int | None:
     """Which of (load, share of good requests) is the highest load up to which every level meets the limits.
 

@@ -1,9 +1,9 @@
-"""How sure a number is: bootstrap intervals that resample what is independent, requests or stretches of time.
+"""How sure a number is: bootstrap intervals over requests, and a spectral one for what is counted over time.
 
 The interval is the percentile interval (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13): the
 quantiles of the statistic over resamples. Gaps between tokens of one request are not independent, so whole requests are
-resampled with all their gaps (the cluster bootstrap: Davison and Hinkley 1997, part 3.8). A throughput is resampled in
-blocks of time (Künsch 1989), wrapped around at the window's end so that no part counts less (Politis and Romano 1992).
+resampled with all their gaps (the cluster bootstrap: Davison and Hinkley 1997, part 3.8). A throughput is one series in
+time, not many independent values: its error comes from the slow part of its spectrum (`rate_spread`).
 No interval tells of what the sample never saw: a p99 from few requests stays too narrow, which is a doubt of its own.
 
 With LARGE values and more, drawing is replaced by what it tends to: the mean of a resample is normal with the standard error
@@ -26,9 +26,12 @@ Interval = tuple[float, float]
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
-SLICES_MIN = 20
-SLICES = 60
-"""Into how many equal slices of time a window is cut: enough to resample, few enough for each to hold many events."""
+SLOW_WAVES = 3
+"""How many of the slowest waves over a window tell of the error of its rate: fewer follow slow wandering better, more have
+a shorter interval. With 3, simulated engines were covered in 87 to 99 of 100 windows of ten requests a stream, by intervals
+up to 1.3 times as long as with the true error known; what wanders slower than a third of a window is not seen."""
+RATE_SLICES = 1024
+"""Into how many slices a window is cut before its slow waves are weighed: far finer than they are."""
 
 LARGE = 10_000
 """Values from which on the limit of the bootstrap stands for it: the difference is far under the interval's own error."""
@@ -100,9 +103,7 @@ def headline_intervals(
 
     throughput = None
     if sample.arrival_tokens is not None:
-        throughput = rate_interval(
-            sample.arrival_s, sample.arrival_tokens, sample.window_s, confidence=confidence, **how
-        )
+        throughput = rate_interval(sample.arrival_s, sample.arrival_tokens, sample.window_s, confidence=confidence)
     return {
         "output_throughput_tok_s": throughput,
         "ttft_ms_mean": requests(sample.ttft_ms, mean),
@@ -257,32 +258,46 @@ class _Tail:
         return between
 
 
-def rate_interval(
-    arrival_s: Floats,
-    amounts: Floats,
-    window_s: float,
-    *,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> Interval | None:
-    """The interval of `amounts` a second over a window, from `arrival_s` (seconds from its start).
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The standard error of a rate, as a share of it, and the degrees of freedom that it was estimated with."""
 
-    The window is cut into SLICES equal slices (fewer, but at least SLICES_MIN, when there are few events); circular
-    blocks of neighbouring slices are resampled, as long as the cube root of their number (Hall, Horowitz and Jing
-    1995). None for fewer than two events or a window without length.
+    share: float
+    freedom: float
+
+
+def rate_spread(amounts: Floats) -> Spread | None:
+    """How sure the mean rate of a window is, from what came in equal slices of it, in order.
+
+    The slices depend on each other: streams in step make bursts that return with each round of requests and cancel out over
+    the window, and an engine that wanders is slow for many slices together. The variance of the mean is the spectrum of
+    the series at frequency zero, taken as the mean of the periodogram at the SLOW_WAVES lowest frequencies of the window; it
+    has two degrees of freedom each (the equal-weighted periodogram: Lazarus, Lewis, Stock and Watson 2018, J. Bus. Econ.
+    Stat. 36). None for too few slices or where nothing came.
     """
+    total = float(amounts.sum())
+    if amounts.size < 4 * SLOW_WAVES or total <= 0:
+        return None
+    waves = np.fft.rfft(amounts)[1 : SLOW_WAVES + 1]
+    return Spread(float(np.sqrt(np.mean(np.abs(waves) ** 2))) / total, 2.0 * SLOW_WAVES)
+
+
+def rate_interval(
+    arrival_s: Floats, amounts: Floats, window_s: float, *, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """The interval of `amounts` a second over a window, from `arrival_s` (seconds from its start): Student's, with the
+    error of `rate_spread`. None for fewer than two events or a window without length."""
+    from scipy.special import stdtrit
+
     if arrival_s.size < 2 or window_s <= 0:
         return None
-    slices = int(np.clip(arrival_s.size // 10, SLICES_MIN, SLICES))
-    where = np.minimum((arrival_s / window_s * slices).astype(np.int64), slices - 1)
-    sums = np.bincount(where, weights=amounts, minlength=slices)
-    length = int(np.ceil(slices ** (1 / 3)))
-    blocks = -(-slices // length)
-    rng = np.random.default_rng(seed)
-    starts = rng.integers(0, slices, size=(resamples, blocks, 1))
-    picked = ((starts + np.arange(length)) % slices).reshape(resamples, -1)[:, :slices]
-    return _quantiles(sums[picked].sum(axis=1) / window_s, confidence)
+    where = np.clip((arrival_s / window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
+    spread = rate_spread(np.bincount(where, weights=amounts, minlength=RATE_SLICES).astype(np.float64))
+    if spread is None:
+        return None
+    rate = float(amounts.sum()) / window_s
+    half = rate * spread.share * float(stdtrit(spread.freedom, (1 + confidence) / 2))
+    return max(0.0, rate - half), rate + half
 
 
 def _batches(rows: int, width: int) -> list[int]:

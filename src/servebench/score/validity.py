@@ -36,6 +36,9 @@ TREND_MIN = 0.1
 TREND_P_MAX = 0.01
 CLIENT_ERROR_SHARE_MAX = 0.1
 """The client's own error against the median of what it measures."""
+QUEUE_BYTES_MAX = 65_536
+"""More than one read takes: the client is behind with that stream."""
+
 LOOP_LAG_MS_MAX = 5.0
 WRONG_LENGTH_SHARE_MAX = 0.01
 SERVER_COUNT_SHARE_MAX = 0.02
@@ -72,6 +75,7 @@ class Code(StrEnum):
     PROMPT_SIZE_APPROXIMATE = "prompt_size_approximate"
     MERGED_EVENTS = "merged_events"
     WRONG_GPU = "wrong_gpu"
+    CANCELLED_NOT_FREED = "cancelled_not_freed"
     EMULATED = "emulated"
 
 
@@ -106,9 +110,10 @@ def doubts(
         _clock_stepped(report),
         _tokens_disagree(ok, _server_count(row, measured), _prompt_count(ok, settings) if tokenizer_exact else None),
         _short_answers(ok, settings),
-        _cache_contaminated(row),
+        _cache_contaminated(row, ok),
         _prompt_size_approximate(tokenizer_exact, tokenizer_name),
         _merged_events(row),
+        _cancelled_not_freed(row),
         _emulated(row),
     )
     return (*(doubt for doubt in found if doubt is not None), *extra)
@@ -234,7 +239,9 @@ def _errors(measured: Sequence[Record], report: PhaseReport) -> Doubt | None:
         return None
     share = len(failed) / len(measured)
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.outcome for r in failed).most_common())
-    messages = Counter(r.error for r in failed if r.error).most_common(1)
+    # what was not sent for want of an answer only repeats why that one failed
+    causes = [r for r in failed if r.outcome != "session_ended"] or failed
+    messages = Counter(r.error for r in causes if r.error).most_common(1)
     said = f"; most often: {messages[0][0]}" if messages else ""
     return Doubt(
         code=Code.ERRORS,
@@ -302,6 +309,9 @@ def _client_bound(row: Mapping[str, Any]) -> Doubt | None:
     cpu = row["client_cpu_share"]
     if cpu is not None and cpu > CPU_SHARE_MAX:
         causes.append(f"the client used {_percent(cpu)} of a core for each worker")
+    queued = row.get("receive_queue_bytes_max")
+    if queued is not None and queued >= QUEUE_BYTES_MAX:
+        causes.append(f"up to {queued} bytes waited in the kernel for one stream after the client had read")
     lag = row["loop_lag_ms_p99"]
     # the kernel's stamps stay right while the loop sleeps; what it is late in sending is in the lateness
     if row["stamp_source"] == "user" and lag is not None and lag > LOOP_LAG_MS_MAX:
@@ -429,9 +439,17 @@ def _short_answers(ok: Sequence[Record], settings: RunSettings) -> Doubt | None:
     )
 
 
-def _cache_contaminated(row: Mapping[str, Any]) -> Doubt | None:
+def _template_share(ok: Sequence[Record]) -> float:
+    """What the chat template adds, as a part of all prompt tokens: its beginning is the same for all and may be cached."""
+    known = [(r.prompt_tokens, r.planned_prompt_tokens) for r in ok]
+    both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
+    counted = sum(counted for counted, _ in both)
+    return sum(max(0, counted - planned) for counted, planned in both) / counted if counted else 0.0
+
+
+def _cache_contaminated(row: Mapping[str, Any], ok: Sequence[Record]) -> Doubt | None:
     rate = row["prefix_cache_hit_rate"]
-    if row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX:
+    if row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(ok):
         return None
     return Doubt(
         code=Code.CACHE_CONTAMINATED,
@@ -483,6 +501,17 @@ def wrong_gpu(settings: RunSettings, gpus: Sequence[str]) -> Doubt | None:
         code=Code.WRONG_GPU,
         message=f"the config says {asked.count} x {asked.name}, the driver of this machine knows {there}",
         remedy="set gpu= and gpu.count= to what is there: costs and comparisons rest on it",
+    )
+
+
+def _cancelled_not_freed(row: Mapping[str, Any]) -> Doubt | None:
+    if row.get("cancelled_freed") is not False:
+        return None
+    return Doubt(
+        code=Code.CANCELLED_NOT_FREED,
+        message="the engine went on with requests whose client had gone away: it held "
+        f"{row['server_excess_requests_mean']:.3g} requests more than were in flight, on average",
+        remedy="see whether the engine, or a proxy before it, notices a closed connection; the load was higher than asked",
     )
 
 

@@ -1,6 +1,7 @@
 """Parquet, manifests, MLflow: the only room that names paths. pandas, pyarrow and mlflow are imported when needed."""
 
 from servebench.redact import redact, redact_text
+from servebench.store.graded import AnswerLog, add_quality, discard_answers, read_quality
 from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
 from servebench.store.manifest import build_manifest, capture_machine, read_manifest, write_manifest
 from servebench.store.plan import PlannedRun, read_plan, with_secrets, write_plan
@@ -20,6 +21,7 @@ from servebench.store.tables import (
 from servebench.store.tracking import SyncReport, sync_study, tracking_uri
 
 __all__ = [
+    "AnswerLog",
     "PlannedRun",
     "RecordWriter",
     "RunFolder",
@@ -28,17 +30,20 @@ __all__ = [
     "StudyState",
     "SyncReport",
     "add_points",
+    "add_quality",
     "add_telemetry",
     "build_manifest",
     "capture_machine",
     "check_writable",
     "create_study",
+    "discard_answers",
     "find_studies",
     "merged_count",
     "outputs_folder",
     "read_manifest",
     "read_plan",
     "read_points",
+    "read_quality",
     "read_records",
     "read_requests",
     "read_run",

@@ -69,6 +69,11 @@ class RunFolder:
         return self.path / "telemetry.parquet"
 
     @property
+    def quality(self) -> Path:
+        """One row a question that was put to the engine."""
+        return self.path / "quality.parquet"
+
+    @property
     def engine_log(self) -> Path:
         """What the engine said."""
         return self.path / "engine.log"
@@ -122,6 +127,11 @@ class StudyFolder:
     def tracking(self) -> Path:
         """What was sent to MLflow."""
         return self.path / "tracking.json"
+
+    @property
+    def summary(self) -> Path:
+        """What tells of it as a whole: page, comparison, charts."""
+        return self.path / "summary"
 
     def run(self, name: str) -> RunFolder:
         """A run's folder, which need not be there."""

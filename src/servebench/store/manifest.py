@@ -21,6 +21,7 @@ from servebench.contracts.results import SCHEMA_VERSION
 from servebench.errors import StoreError
 from servebench.redact import redact
 from servebench.store.files import reason_of, write_text
+from servebench.store.versions import upgraded
 
 PROBE_TIMEOUT_S = 4.0
 PACKAGES = (
@@ -199,8 +200,4 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise StoreError(f"the manifest {path} is no JSON: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
         raise StoreError(f"{path} is no manifest of a run: it has no config; give the manifest.json of a run's folder")
-    if manifest.get("schema_version") != SCHEMA_VERSION:
-        raise StoreError(
-            f"the manifest {path} has schema version {manifest.get('schema_version')}, this servebench reads {SCHEMA_VERSION}"
-        )
-    return manifest
+    return upgraded("manifest", manifest, path)

@@ -15,11 +15,14 @@ from filelock import FileLock
 
 from servebench.redact import redact_text
 from servebench.store.reach import sqlite_path
-from servebench.store.tracking import KEY_TAG, TrackedRun
+from servebench.store.tracking import KEY_TAG, NOTE_TAG, TrackedRun, TrackedStudy
 
 NAME_CHARACTERS_MAX = 250
 PARAM_CHARACTERS_MAX = 500
 TAG_CHARACTERS_MAX = 4000
+NOTE_CHARACTERS_MAX = 8000
+"""Newer servers take it for any tag; the note is worth the most."""
+ARTIFACT_FOLDER = "summary"
 METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 """Limits of MLflow's REST interface (`mlflow/utils/validation.py`); 500 characters is what older servers take."""
 
@@ -82,6 +85,11 @@ def metric_name(name: str) -> str:
     return "/".join(parts)[:NAME_CHARACTERS_MAX]
 
 
+def limit_of(tag: str) -> int:
+    """How long a tag's value may be."""
+    return NOTE_CHARACTERS_MAX if tag == NOTE_TAG else TAG_CHARACTERS_MAX
+
+
 class Mlflow:
     """One tracking server and experiment."""
 
@@ -132,6 +140,13 @@ class Mlflow:
             run_id = self._create(study_id, tags, int(started_s * 1000))
         return run_id
 
+    def describe_parent(self, run_id: str, whole: TrackedStudy) -> None:
+        """What the study's run shows of its runs: a note, metrics for each engine, tags, and the summary's files."""
+        tags = {name: value[: limit_of(name)] for name, value in whole.tags.items()}
+        self._log(run_id, whole.metrics, tags)
+        for path in whole.artifacts:
+            self._client.log_artifact(run_id, str(path), ARTIFACT_FOLDER)
+
     def finish_parent(self, run_id: str, status: str, ended_s: float | None) -> None:
         """Set the study's status; a running one stays open."""
         self._set_status(run_id, status, int(ended_s * 1000) if ended_s else None)
@@ -148,20 +163,26 @@ class Mlflow:
         return run_id
 
     def _send(self, run_id: str, run: TrackedRun, tags: dict[str, str]) -> None:
-        from mlflow.entities import Metric, Param, RunTag
+        from mlflow.entities import Param
 
         before = self._client.get_run(run_id).data.params
         # a parameter cannot be set twice, and two names may have become one
         once = {metric_name(name): value[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
         params = [Param(name, value) for name, value in once.items() if name not in before]
-        metrics = [Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in run.metrics]
         for start in range(0, len(params), PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_CALL])
-        for start in range(0, len(metrics), METRICS_PER_CALL):
-            self._client.log_batch(run_id, metrics=metrics[start : start + METRICS_PER_CALL])
-        self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
+        self._log(run_id, run.metrics, tags)
         for path in run.artifacts:
             self._client.log_artifact(run_id, str(path))
+
+    def _log(self, run_id: str, metrics: Sequence[tuple[str, float, int, int]], tags: dict[str, str]) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        made = [Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in metrics]
+        for start in range(0, len(made), METRICS_PER_CALL):
+            self._client.log_batch(run_id, metrics=made[start : start + METRICS_PER_CALL])
+        if tags:
+            self._client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
 
     def _existing(self, known: str | None, key: str) -> str | None:
         from mlflow.exceptions import MlflowException

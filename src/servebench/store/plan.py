@@ -13,6 +13,9 @@ from servebench.errors import ConfigError, StoreError
 from servebench.redact import MARK, redact
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import StudyFolder
+from servebench.store.manifest import read_manifest
+from servebench.store.state import read_study
+from servebench.store.versions import upgraded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +40,15 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
     """The plan as it was written: secrets stand in it as `[redacted]`. Raises StoreError."""
     try:
         plan = json.loads(folder.plan.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise StoreError(f"{folder.path} has no {folder.plan.name}: it was made by an older servebench") from error
+    except FileNotFoundError:
+        return _without_plan(folder)
     except OSError as error:
         raise StoreError(f"{folder.plan} cannot be read: {reason_of(error)}") from error
     except ValueError as error:
         raise StoreError(f"{folder.plan} is no JSON: {error}") from error
-    version = plan.get("schema_version") if isinstance(plan, dict) else None
-    if version != SCHEMA_VERSION:
-        raise StoreError(f"{folder.plan} has schema version {version}, this servebench reads {SCHEMA_VERSION}")
+    if not isinstance(plan, dict):
+        raise StoreError(f"{folder.plan} is no plan of a study: it is no object")
+    plan = upgraded("plan", plan, folder.plan)
     try:
         return tuple(
             PlannedRun(name=str(run["name"]), overrides=tuple(run["overrides"]), config=dict(run["config"]))
@@ -53,6 +56,22 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{folder.plan} is no plan of a study: {error}") from error
+
+
+def _without_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
+    """The plan of a study of the first servebench, which kept none: by the manifests of its runs. Raises StoreError."""
+    runs = []
+    for name in read_study(folder).runs:
+        path = folder.run(name).manifest
+        if not path.exists():
+            raise StoreError(
+                f"{folder.path} has no {folder.plan.name}, for an older servebench made it, and {name} left no "
+                f"{path.name} either: run the study's command again"
+            )
+        manifest = read_manifest(path)
+        config = {**manifest["config"]}
+        runs.append(PlannedRun(name=name, overrides=tuple(manifest.get("overrides", ())), config=config))
+    return tuple(runs)
 
 
 def with_secrets(config: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
+from servebench.contracts.results import SCHEMA_VERSION
 from servebench.errors import StoreError
 from servebench.redact import redact
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.versions import KEY, upgraded
 
 UNFINISHED = "running"
 
@@ -25,7 +28,8 @@ def _process_started() -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyState:
-    """`study.json`. `runs` are the names of the run folders in order; `pid` and `pid_started` name the process at work."""
+    """`study.json`. `runs` are the names of the run folders in order; `host`, `pid` and `pid_started` name the process at
+    work. `launcher` is where the runs are done (empty: there); `ticket` is what its orders to other machines carry."""
 
     study_id: str
     words: tuple[str, ...]
@@ -33,14 +37,17 @@ class StudyState:
     status: str = UNFINISHED
     servebench_version: str = ""
     tracking: dict[str, Any] = field(default_factory=dict)
+    launcher: dict[str, Any] = field(default_factory=dict)
+    ticket: str = ""
+    host: str = field(default_factory=platform.node)
     started_s: float = field(default_factory=time.time)
     ended_s: float | None = None
     pid: int = field(default_factory=os.getpid)
     pid_started: float = field(default_factory=_process_started)
 
     def at_work(self) -> bool:
-        """Whether the process that wrote this still runs it."""
-        if self.status != UNFINISHED:
+        """Whether the process that wrote this still runs it. Of a process of another host nothing is known: False."""
+        if self.status != UNFINISHED or self.host not in ("", platform.node()):
             return False
         try:
             process = psutil.Process(self.pid)
@@ -64,25 +71,30 @@ class RunState:
     ended_s: float | None = None
 
 
-def _read(path: Path, kind: type[Any]) -> Any:
+def _read(path: Path, kind: type[Any], what: Literal["study", "run"]) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(kind).validate_json(path.read_bytes())
+        document = json.loads(path.read_bytes())
+        if isinstance(document, dict):
+            document = upgraded(what, document, path)
+            del document[KEY]
+        # as JSON, where a list is what a tuple is written as
+        return TypeAdapter(kind).validate_json(json.dumps(document))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StoreError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error
     except FileNotFoundError as error:
-        raise StoreError(
-            f"{path.parent} is no {kind.__name__.removesuffix('State').lower()}: it has no {path.name}"
-        ) from error
+        raise StoreError(f"{path.parent} is no {what}: it has no {path.name}") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
+    except ValueError as error:
+        raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0].lower()}") from error
 
 
 def _write(path: Path, state: Any) -> None:
-    write_text(path, json.dumps(redact(asdict(state)), indent=2) + "\n")
+    write_text(path, json.dumps({KEY: SCHEMA_VERSION, **redact(asdict(state))}, indent=2) + "\n")
 
 
 def write_study(folder: StudyFolder, state: StudyState) -> None:
@@ -92,7 +104,7 @@ def write_study(folder: StudyFolder, state: StudyState) -> None:
 
 def read_study(folder: StudyFolder) -> StudyState:
     """Read `study.json`. Raises StoreError."""
-    state: StudyState = _read(folder.state, StudyState)
+    state: StudyState = _read(folder.state, StudyState, "study")
     return state
 
 
@@ -103,5 +115,5 @@ def write_run(folder: RunFolder, state: RunState) -> None:
 
 def read_run(folder: RunFolder) -> RunState:
     """Read `run.json`. Raises StoreError."""
-    state: RunState = _read(folder.state, RunState)
+    state: RunState = _read(folder.state, RunState, "run")
     return state

@@ -24,6 +24,7 @@ from servebench.errors import StoreError
 from servebench.redact import redact_text
 from servebench.store.files import reason_of, replacing, writing
 from servebench.store.layout import RunFolder
+from servebench.store.versions import KEY, check_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,6 +91,12 @@ PUBLIC_ORDER = (
     "finish_reason",
     "stamp_source",
 )
+ENCODING: dict[str, Any] = {"compression": "zstd", "use_dictionary": [*TEXTS, "warmup"]}
+"""Stamps are all different: a dictionary of them costs time and memory and is then thrown away."""
+
+BATCH_ROWS = 20_000
+"""Rows that are turned into columns at once."""
+
 MERGED = b"merged_batches"
 ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 
@@ -111,7 +118,7 @@ def _answers_schema() -> pa.Schema:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn what is wrong with a stored table into one line. Raises StoreError."""
     import pyarrow as pa
 
@@ -142,7 +149,7 @@ def _merged(path: Path) -> set[str]:
 
     if not path.exists():
         return set()
-    with _reading(path):
+    with reading(path):
         metadata = pq.read_schema(path).metadata or {}
         return set(json.loads(metadata.get(MERGED, b"[]")))
 
@@ -171,9 +178,15 @@ class RecordWriter:
             self._folder.parts.mkdir(parents=True, exist_ok=True)
         batch = f"{self._count:05d}-{secrets.token_hex(4)}"
         for kind, schema in (("answers", _answers_schema()), ("requests", _requests_schema())):
-            columns = [pa.array(_values(records, name), schema.field(name).type) for name in schema.names]
-            with replacing(self._folder.parts / f"{kind}-{batch}.parquet") as beside:
-                pq.write_table(pa.table(columns, schema=schema), beside, compression="zstd")
+            with (
+                replacing(self._folder.parts / f"{kind}-{batch}.parquet") as beside,
+                pq.ParquetWriter(beside, schema, **ENCODING) as writer,
+            ):
+                for start in range(0, len(records), BATCH_ROWS):
+                    some = records[start : start + BATCH_ROWS]
+                    columns = [pa.array(_values(some, name), schema.field(name).type) for name in schema.names]
+                    writer.write_table(pa.table(columns, schema=schema))
+        pa.default_memory_pool().release_unused()
         self._count += 1
 
     def close(self) -> None:
@@ -198,7 +211,7 @@ class RecordWriter:
         names = json.dumps(sorted(done.union(batches)))
         schema = schema.with_metadata({**schema.metadata, MERGED: names})
         before = [target] if target.exists() else []
-        with replacing(target) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as writer:
+        with replacing(target) as beside, pq.ParquetWriter(beside, schema, **ENCODING) as writer:
             for path in [*before, *paths]:
                 writer.write_table(_table(path, schema))
 
@@ -214,7 +227,8 @@ def add_points(folder: RunFolder, points: Sequence[Point]) -> None:
 
     before: list[dict[str, Any]] = []
     if folder.points.exists():
-        with _reading(folder.points):
+        with reading(folder.points):
+            check_table(pq.read_schema(folder.points).metadata, folder.points)
             before = pq.read_table(folder.points).to_pylist()
     _write_rows(folder, [*before, *(_row(point) for point in points)])
 
@@ -244,13 +258,13 @@ def _write_rows(folder: RunFolder, rows: Sequence[dict[str, Any]]) -> None:
         pq.write_table(table, beside, compression="zstd")
     with replacing(folder.points_csv) as beside, beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+        writer.writerow([*names, KEY])
+        writer.writerows([*(_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in rows)
 
 
 TEXT_COLUMNS = ("engine_version", "stamp_source", "energy_source", "cache_state")
 """Columns of points whose values may all be missing and are not numbers."""
-BOOLEAN_COLUMNS = ("level_reached",)
+BOOLEAN_COLUMNS = ("level_reached", "cancelled_freed")
 WHOLE_COLUMNS = ("concurrency", "gpu_count", "repeat", "window_start_ns", "window_end_ns", "output_tokens_total")
 
 
@@ -282,7 +296,8 @@ def _cell(value: Any) -> Any:
 def _table(path: Path, schema: pa.Schema) -> pa.Table:
     import pyarrow.parquet as pq
 
-    with _reading(path):
+    with reading(path):
+        check_table(pq.read_schema(path).metadata, path)
         return pq.read_table(path, schema=schema).replace_schema_metadata(schema.metadata)
 
 
@@ -304,7 +319,7 @@ def merged_count(folder: RunFolder) -> int:
 
     if not folder.requests.exists():
         return 0
-    with _reading(folder.requests):
+    with reading(folder.requests):
         return int(pq.read_metadata(folder.requests).num_rows)
 
 
@@ -378,6 +393,7 @@ def read_points(folder: RunFolder) -> pd.DataFrame:
 
     if not folder.points.exists():
         return pd.DataFrame()
-    with _reading(folder.points):
+    with reading(folder.points):
+        check_table(pq.read_schema(folder.points).metadata, folder.points)
         frame: pd.DataFrame = pq.read_table(folder.points).to_pandas()
     return frame

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +62,18 @@ def tracking_uri(asked: str | None, outputs: Path) -> str:
 STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 NUMBERLESS = ("run_id", "point")
 ARTIFACT_BYTES_MAX = 200 << 20
+QUALITY_METRICS = {
+    "accuracy": "accuracy",
+    "accuracy_low": "low",
+    "accuracy_high": "high",
+    "score": "score",
+    "n": "n",
+    "unanswered": "unanswered",
+    "latency_ms_p50": "latency_ms_p50",
+    "latency_ms_p99": "latency_ms_p99",
+    "right_per_s": "right_per_s",
+}
+"""By the name that MLflow has: the key in the manifest."""
 KEY_TAG = "servebench.key"
 KEY_LENGTH = 32
 LINE_MAX = 300
@@ -72,17 +84,48 @@ SLOWEST_BYTES_S = 1e6
 """Artifacts that go slower are not worth waiting for."""
 
 
+NOTE_TAG = "mlflow.note.content"
+"""Where MLflow keeps the description of a run; Markdown."""
+RATE_SCALE = 100
+"""MLflow's steps are whole numbers: rates that are not are told in hundredths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedStudy:
+    """What the study's own run shows of its runs; metrics and artifacts as in TrackedRun."""
+
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: list[tuple[str, float, int, int]] = field(default_factory=list)
+    artifacts: list[Path] = field(default_factory=list)
+
+
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:
     if isinstance(value, dict) and value:
         return {name: text for key, item in value.items() for name, text in _flat(item, f"{prefix}{key}.").items()}
     return {prefix.rstrip("."): "" if value is None else str(value)}
 
 
-def _step(row: dict[str, Any]) -> int:
-    """The load level as MLflow's step, so that its charts draw metrics against load."""
+def _load(row: Mapping[str, Any]) -> float:
     levels: list[Any] = [row.get("concurrency"), row.get("rate"), 0]
     level: float = next(level for level in levels if _number(level))
-    return round(level)
+    return level
+
+
+def _scale(rows: Sequence[Mapping[str, Any]]) -> int:
+    """By what loads are multiplied, so that levels which differ have steps that differ."""
+    return 1 if all(_load(row) == round(_load(row)) for row in rows) else RATE_SCALE
+
+
+def _step(row: Mapping[str, Any], scale: int = 1) -> int:
+    """The load level as MLflow's step, so that its charts draw metrics against load."""
+    return round(_load(row) * scale)
+
+
+def _step_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a step is, for who reads the charts."""
+    if any(_number(row.get("rate")) for row in rows):
+        return "requests a second" + (f" x {RATE_SCALE}" if _scale(rows) != 1 else "")
+    return "concurrency"
 
 
 def _number(value: Any) -> bool:
@@ -97,8 +140,9 @@ def _end_ms(row: dict[str, Any], otherwise_ms: int) -> int:
 
 def _metrics(rows: list[dict[str, Any]], otherwise_ms: int) -> list[tuple[str, float, int, int]]:
     """All numbers of the points; one without a window is stamped `otherwise_ms`."""
+    scale = _scale(rows)
     return [
-        (name, float(value), _step(row), _end_ms(row, otherwise_ms))
+        (name, float(value), _step(row, scale), _end_ms(row, otherwise_ms))
         for row in rows
         for name, value in row.items()
         if name not in NUMBERLESS and not name.endswith("_ns") and _number(value)
@@ -112,7 +156,7 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
     if believed:
         best = max(believed, key=lambda row: float(row["output_throughput_tok_s"]))
         found["best_output_throughput_tok_s"] = float(best["output_throughput_tok_s"])
-        found["best_output_throughput_level"] = float(_step(best))
+        found["best_output_throughput_level"] = _load(best)
     for kind in ("cold_start", "warm_restart"):
         start = manifest.get(kind) or {}
         for phase in start.get("phases", []):
@@ -125,6 +169,16 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
     if search.get("level") is not None:
         found["search_level"] = float(search["level"])
     return found
+
+
+def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> list[tuple[str, float, int, int]]:
+    """What was right, with the concurrency at which it was asked as the step."""
+    return [
+        (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one), stamp_ms)
+        for one in graded
+        for name, key in QUALITY_METRICS.items()
+        if _number(one.get(key))
+    ]
 
 
 def _manifest(folder: RunFolder) -> dict[str, Any]:
@@ -147,9 +201,14 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     ended_ms = None if status == "RUNNING" else int(state.ended_s * 1000) if state.ended_s else last_ms
     metrics = _metrics(rows, ended_ms or last_ms)
     metrics += [(name, value, 0, ended_ms or last_ms) for name, value in _summary(rows, manifest).items()]
+    graded = manifest.get("quality") or []
+    metrics += _quality(graded, ended_ms or last_ms)
     verdicts = [row["verdict"] for row in rows if "verdict" in row]
     worst = next((verdict for verdict in ("void", "doubtful", "valid") if verdict in verdicts), "none")
-    doubts = sorted({code for codes in frame.get("doubts", []) for code in codes})
+    doubts = sorted(
+        {code for codes in frame.get("doubts", []) for code in codes}
+        | {doubt["code"] for one in graded for doubt in one["doubts"]}
+    )
     tags = {
         "servebench.run_id": state.run_id,
         "servebench.status": state.status if state.status != UNFINISHED or at_work else "killed",
@@ -159,13 +218,22 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
         "servebench.engine_version": str(manifest.get("engine_version") or ""),
         "servebench.emulated": str(config.get("launch", {}).get("name") == "emulated").lower(),
         "servebench.error": redact_text(state.error or ""),
+        "servebench.step": _step_words(rows),
         **({"servebench.search": manifest["search"]["outcome"]} if manifest.get("search") else {}),
         **{
             f"servebench.{group}": str(config.get(group, {}).get("name", ""))
             for group in ("engine", "launch", "model", "gpu", "workload", "load")
         },
     }
-    files = [folder.points_csv, folder.points, folder.manifest, folder.requests, folder.report, folder.engine_log]
+    files = [
+        folder.points_csv,
+        folder.points,
+        folder.manifest,
+        folder.requests,
+        folder.quality,
+        folder.report,
+        folder.engine_log,
+    ]
     return TrackedRun(
         name=state.title,
         status=status,
@@ -178,6 +246,26 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     )
 
 
+def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
+    """What the summary of a study, where one was written, has for the study's own run."""
+    told = _remembered(study.summary / "summary.json")
+    rows = [row for row in told.get("metrics") or () if isinstance(row, dict) and _number(row.get("value"))]
+    scale = _scale(rows)
+    metrics = [(str(row["name"]), float(row["value"]), _step(row, scale), _end_ms(row, otherwise_ms)) for row in rows]
+    tags = {str(name): redact_text(str(value)) for name, value in (told.get("tags") or {}).items()}
+    if told.get("note"):
+        tags[NOTE_TAG] = redact_text(str(told["note"]))
+    if rows:
+        tags["servebench.step"] = _step_words(rows)
+    try:
+        files = sorted(path for path in study.summary.iterdir() if path.is_file() and path.name != "summary.json")
+    except OSError:
+        files = []
+    return TrackedStudy(
+        tags=tags, metrics=metrics, artifacts=[p for p in files if p.stat().st_size <= ARTIFACT_BYTES_MAX]
+    )
+
+
 def _remembered(path: Path) -> dict[str, Any]:
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -187,8 +275,11 @@ def _remembered(path: Path) -> dict[str, Any]:
 
 
 def _fingerprint(run: TrackedRun) -> str:
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in run.artifacts]
-    return digest([run.status, run.params, run.tags, run.metrics, files])
+    return digest([run.status, run.params, run.tags, run.metrics, _files(run.artifacts)])
+
+
+def _files(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +291,7 @@ class _Pending:
     known: dict[str, Any]
     todo: tuple[tuple[RunFolder, TrackedRun, str], ...]
     unchanged: tuple[str, ...]
+    whole: TrackedStudy
     parent_digest: str
     faults: tuple[str, ...]
 
@@ -238,13 +330,15 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
             unchanged.append(folder.name)
         else:
             todo.append((folder, replace(run, tags={**run.tags, KEY_TAG: _key(state, folder.name)}), mark))
+    whole = tracked_study(study, int(1000 * (state.ended_s or state.started_s)))
     return _Pending(
         state=state,
+        whole=whole,
         status=status,
         known=known,
         todo=tuple(todo),
         unchanged=tuple(unchanged),
-        parent_digest=digest([status, state.ended_s]),
+        parent_digest=digest([status, state.ended_s, whole.tags, whole.metrics, _files(whole.artifacts)]),
         faults=tuple(faults),
     )
 
@@ -345,6 +439,7 @@ def _send(study: StudyFolder, pending: _Pending, uri: str, experiment: str, time
                     run_id = mlflow.child(before, parent_id, replace(run, artifacts=files))
                 write_text(folder.tracking, json.dumps({"mlflow_run_id": run_id, "digest": fingerprint}))
                 sent.append(folder.name)
+            mlflow.describe_parent(parent_id, pending.whole)
             mlflow.finish_parent(parent_id, pending.status, state.ended_s)
             write_text(study.tracking, json.dumps({**mark, "digest": pending.parent_digest}))
     except tracker_errors() as problem:

@@ -98,6 +98,16 @@ def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns:
     return found
 
 
+def held_requests(readings: Sequence[Reading]) -> list[tuple[int, float]]:
+    """(CLOCK_REALTIME ns, requests running and waiting) of each sample in which the engine told both."""
+    found: dict[int, dict[str, float]] = {}
+    for reading in readings:
+        if reading.name in ("requests_running", "requests_waiting"):
+            sample = found.setdefault(reading.t_ns, {})
+            sample[reading.name] = sample.get(reading.name, 0.0) + reading.value
+    return [(at, sum(sample.values())) for at, sample in sorted(found.items()) if len(sample) == 2]
+
+
 def _grown(words: dict[str, _Series], name: str) -> float | None:
     return words[name].grown() if name in words else None
 

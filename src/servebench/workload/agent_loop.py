@@ -14,7 +14,7 @@ from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import LengthSettings, PositiveInt, WorkloadSettings
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import generator, salt
-from servebench.workload.sessions import Piece, Session, Step, interleave, session_requests
+from servebench.workload.sessions import History, Piece, Session, Step, interleave, session_requests
 from servebench.workload.unique import WordList
 
 DEFAULT_INPUT_TOKENS = 96
@@ -38,7 +38,9 @@ class AgentLoopSettings(WorkloadSettings):
     """An agent takes `steps`, `active` agents at a time. `input_tokens` is its task, `result_tokens` what a tool gives back
     after each step, `system_tokens` the description of tools that all agents share. After its first step an agent starts
     `fan_out` sub-agents that begin with its context and take `sub_steps` each; it goes on when they have ended.
-    `tool_s` is the mean of the exponential time that a tool takes. With `enforce_calls` answers must be tool calls."""
+    `tool_s` is the mean of the exponential time that a tool takes. With `enforce_calls` answers must be tool calls.
+    `history` is what stands in it for the agent's turns, and for what sub-agents report: `real`, what the model answered,
+    or `scripted`, calls written ahead that are as long as the answers asked for."""
 
     steps: PositiveInt | LengthSettings = 5
     active: PositiveInt = 8
@@ -48,18 +50,20 @@ class AgentLoopSettings(WorkloadSettings):
     sub_steps: PositiveInt | LengthSettings = 2
     tool_s: Annotated[float, Ge(0)] = 0.0
     enforce_calls: bool = False
+    history: History = "real"
     exact_output: bool = True
 
 
 class AgentLoopWorkload(Workload):
     """Loops of a tool call by the model and a result by the user's side, the whole history sent each time.
 
-    The calls in the history are written ahead. Calls and results are plain messages, so that every chat template takes
-    them. With `cache` `cold` each stream has a description of tools of its own.
+    Calls and results are plain messages, so that every chat template takes them. Results of tools are written ahead.
+    With `cache` `cold` each stream has a description of tools of its own.
     """
 
     name = "agent_loop"
     settings_type = AgentLoopSettings
+    reference_keys = ("schema",)
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)
@@ -85,7 +89,15 @@ class AgentLoopWorkload(Workload):
             sessions += new
             planned += sum(len(session.steps) for session in new)
         order = interleave(sessions, settings.active, rng)[:count]
-        return session_requests(order, settings, stream, tokenizer=tokenizer, rng=rng, words=self._words.of(tokenizer))
+        return session_requests(
+            order,
+            settings,
+            stream,
+            tokenizer=tokenizer,
+            rng=rng,
+            words=self._words.of(tokenizer),
+            history=settings.history,
+        )
 
     def _agent(self, index: int, stream: str, rng: random.Random) -> list[Session]:
         """An agent and its sub-agents."""
@@ -94,25 +106,29 @@ class AgentLoopWorkload(Workload):
         system = (self._system(stream),)
         (steps,) = sample_lengths(settings.steps, 1, rng)
         children = [f"{name}.{child}" for child in range(settings.fan_out)]
-        results = self._results(children, stream)
+        sizes = {child: sample_lengths(settings.sub_steps, 1, rng)[0] for child in children}
+        results = self._results(sizes, stream)
         own = self._steps(name, steps, stream, rng, joined=results)
         if not children:
             return [Session(name, own, before=system)]
         context = (*system, *own[0].news, own[0].answer)
         found = [Session(name, own, before=system, waits_for={1: tuple(children)})]
-        for child in children:
-            (count,) = sample_lengths(settings.sub_steps, 1, rng)
+        for child, count in sizes.items():
             found.append(Session(child, self._steps(child, count, stream, rng), before=context, opens_after=(name, 1)))
         return found
 
-    def _results(self, children: Sequence[str], stream: str) -> tuple[Piece, ...]:
-        """What the sub-agents bring back."""
-        tokens = sample_lengths(
-            self._settings.result_tokens, len(children), generator(self._settings.seed, f"{stream}/{children}")
-        )
+    def _results(self, sizes: Mapping[str, int], stream: str) -> tuple[Piece, ...]:
+        """What the sub-agents bring back; `sizes` are their steps."""
+        rng = generator(self._settings.seed, f"{stream}/{list(sizes)}")
+        tokens = sample_lengths(self._settings.result_tokens, len(sizes), rng)
         return tuple(
-            Piece("user", f"Result of {child} [{self._salt(stream, child, 'end')}]:", length)
-            for child, length in zip(children, tokens, strict=True)
+            Piece(
+                "user",
+                f"Result of {child} [{self._salt(stream, child, 'end')}]:",
+                length,
+                answers=(child, steps - 1),
+            )
+            for (child, steps), length in zip(sizes.items(), tokens, strict=True)
         )
 
     def _steps(
@@ -133,7 +149,7 @@ class AgentLoopWorkload(Workload):
                 Step(
                     news=(*joined, *news) if number == 1 else news,
                     output_tokens=outputs[number],
-                    answer=_call(rng, mark, outputs[number]),
+                    answer=_call(rng, mark, outputs[number], (name, number)),
                     think_s=rng.expovariate(1 / settings.tool_s) if number and settings.tool_s else None,
                     schema=CALL_SCHEMA if settings.enforce_calls else None,
                     reference={"schema": CALL_SCHEMA} if settings.enforce_calls else None,
@@ -154,9 +170,9 @@ class AgentLoopWorkload(Workload):
         return salt(self._settings.seed, f"{stream}/{name}/{what}", 0)
 
 
-def _call(rng: random.Random, mark: str, tokens: int) -> Piece:
+def _call(rng: random.Random, mark: str, tokens: int, step: tuple[str, int]) -> Piece:
     """A call written ahead: JSON where there is room for it."""
     tool = rng.choice(TOOLS)
     if tokens < 40:
-        return Piece("assistant", tool, tokens)
-    return Piece("assistant", f'{{"tool":"{tool}","argument":"{mark}', tokens, '"}')
+        return Piece("assistant", tool, tokens, answers=step)
+    return Piece("assistant", f'{{"tool":"{tool}","argument":"{mark}', tokens, '"}', answers=step)

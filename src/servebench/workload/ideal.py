@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,19 +24,35 @@ def whole_text(request: Request) -> str:
     return request.prompt or ""
 
 
+def answered_text(request: Request, answer: str) -> str:
+    """A request's prompt with its answer, as the next turn of its session begins."""
+    if request.messages is not None:
+        return f"{whole_text(request)}\nassistant: {answer}"
+    return whole_text(request) + answer
+
+
 def ideal_hits(
-    requests: Sequence[Request], tokenizer: Tokenizer, block_tokens: int = BLOCK_TOKENS
+    requests: Sequence[Request],
+    tokenizer: Tokenizer,
+    block_tokens: int = BLOCK_TOKENS,
+    *,
+    answers: Sequence[tuple[int, Request, str]] = (),
 ) -> list[tuple[int, int]]:
     """For each request, in order: (tokens that a cache would have, tokens of the prompt).
 
-    The cache is empty at first, keeps everything for ever, and knows a request's prompt (not its answer) once it was
-    sent. It has whole blocks only, never the last token of a prompt (an engine must compute that to go on), and nothing
-    in common between two adapters.
+    The cache is empty at first, keeps everything for ever, and knows a request's prompt once it was sent, and its answer
+    where `answers` tell it: (how many of the requests were sent before it had ended, what was asked, the answer). It has
+    whole blocks only, never the last token of a prompt (an engine must compute that to go on), and nothing in common
+    between two adapters.
     """
     shared: list[str] = []
     texts: list[str] = []
     seen: dict[object, list[str]] = {}
-    for request in requests:
+    to_learn = deque(sorted(answers, key=lambda one: one[0]))
+    for sent, request in enumerate(requests):
+        while to_learn and to_learn[0][0] <= sent:
+            _, asked, answer = to_learn.popleft()
+            insort(seen.setdefault(asked.extra.get("model"), []), answered_text(asked, answer))
         text = whole_text(request)
         known = seen.setdefault(request.extra.get("model"), [])
         place = bisect_left(known, text)
@@ -75,13 +92,25 @@ def ideal_columns(
     """`prefix_cache_hit_rate_ideal` of a point: what the rate could have been at best, over the same requests (ok, sent
     inside the window) as the engine's own, for a cache that was empty when the point began. None for more than
     IDEAL_REQUESTS_MAX requests, and with a tokenizer that only guesses.
+
+    Prompts with real answers in them are taken as they were sent; answers that are asked about again count as known from
+    their end on.
     """
     start_ns, end_ns = row.get("window_start_ns"), row.get("window_end_ns")
     sent = {r.request_id: r for r in records if r.sent_ns is not None and not r.warmup}
     if start_ns is None or end_ns is None or len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact:
         return {}
     asked = sorted((r for r in requests if r.request_id in sent), key=lambda r: sent[r.request_id].sent_ns or 0)
-    hits = ideal_hits(asked, tokenizer)
+    needed = {answer.of for request in requests for answer in request.answers}
+    spoken = {r.request_id: r.text for r in records}
+    asked = [request.filled(spoken) for request in asked]
+    times = [sent[request.request_id].sent_ns or 0 for request in asked]
+    answers = [
+        (bisect_left(times, sent[request.request_id].ended_ns), request, spoken[request.request_id])
+        for request in asked
+        if request.request_id in needed
+    ]
+    hits = ideal_hits(asked, tokenizer, answers=answers)
     inside = [
         hit
         for hit, request in zip(hits, asked, strict=True)

@@ -47,6 +47,7 @@ class LongContextWorkload(Workload):
 
     name = "long_context"
     settings_type = LongContextSettings
+    reference_keys = ("needles",)
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)

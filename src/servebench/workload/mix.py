@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -93,17 +94,34 @@ class MixWorkload(Workload):
         kind = keys.get("workload", name)
         if kind == self.name:
             raise ConfigError(f"workload.parts.{name}: a mix of mixes is not to be had; name its parts here")
-        found: type[Workload] = registry().find("workload", str(kind))
+        try:
+            found: type[Workload] = registry().find("workload", str(kind))
+        except ConfigError as error:
+            raise ConfigError(f"workload.parts.{name}: {error}") from error
         plain = {key: getattr(self._settings, key) for key in INHERITED}
         plain |= {key: value for key, value in keys.items() if key not in OWN}
         plain["name"] = kind
         try:
             settings = TypeAdapter(found.settings_type).validate_json(json.dumps(plain), strict=True)
         except ValidationError as error:
-            raise ConfigError(
-                [
-                    f"workload.parts.{name}.{'.'.join(map(str, one['loc']))}: {one['msg'].lower()}"
-                    for one in error.errors(include_url=False)
-                ]
-            ) from error
+            raise ConfigError(_faults(name, error, found.settings_type)) from error
         return found(settings)
+
+
+def _faults(part: str, error: ValidationError, settings_type: type[WorkloadSettings]) -> list[str]:
+    """A line for each key of a part with which something is wrong."""
+    told: dict[str, list[Any]] = {}
+    for one in error.errors(include_url=False):
+        told.setdefault(str(one["loc"][0]) if one["loc"] else "", []).append(one)
+    lines = []
+    for key, found in told.items():
+        path = f"workload.parts.{part}.{key}"
+        if found[0]["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            known = sorted([*OWN, *(one.name for one in fields(settings_type) if one.name != "name")])
+            near = get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            lines.append(f"{path}: unknown key; {hint}")
+        else:
+            said = ", or ".join(one["msg"].lower().replace("input should", "it should") for one in found)
+            lines.append(f"{path}: {found[0]['input']!r} is not allowed: {said}")
+    return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge
 
@@ -13,7 +13,7 @@ from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import LengthSettings, PositiveInt, WorkloadSettings
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import generator, salt
-from servebench.workload.sessions import Piece, Session, Step, interleave, session_requests
+from servebench.workload.sessions import History, Piece, Session, Step, interleave, session_requests
 from servebench.workload.unique import WordList
 
 DEFAULT_INPUT_TOKENS = 48
@@ -26,14 +26,14 @@ SYSTEM = "system"
 class MultiTurnSettings(WorkloadSettings):
     """`turns` a session (a number or a distribution), `active` sessions at a time. `input_tokens` is a user's new words of
     each turn. `system_tokens` is a beginning that all sessions share (0: none). `think_s` is the mean of the exponential
-    time that a user takes before each turn but the first. `history: scripted`: the turns of the assistant in the history
-    are written ahead, as long as the answers that are asked for."""
+    time that a user takes before each turn but the first. `history` is what stands in it for the assistant's turns: `real`,
+    what the model answered, or `scripted`, words written ahead that are as long as the answers asked for."""
 
     turns: PositiveInt | LengthSettings = 4
     active: PositiveInt = 16
     system_tokens: Annotated[int, Ge(0)] = 128
     think_s: Annotated[float, Ge(0)] = 0.0
-    history: Literal["scripted"] = "scripted"
+    history: History = "real"
     exact_output: bool = True
 
 
@@ -45,6 +45,7 @@ class MultiTurnWorkload(Workload):
 
     name = "multi_turn"
     settings_type = MultiTurnSettings
+    reference_keys = ()
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)
@@ -62,7 +63,15 @@ class MultiTurnWorkload(Workload):
             sessions.append(self._session(len(sessions), stream, rng))
             planned += len(sessions[-1].steps)
         order = interleave(sessions, settings.active, rng)[:count]
-        return session_requests(order, settings, stream, tokenizer=tokenizer, rng=rng, words=self._words.of(tokenizer))
+        return session_requests(
+            order,
+            settings,
+            stream,
+            tokenizer=tokenizer,
+            rng=rng,
+            words=self._words.of(tokenizer),
+            history=settings.history,
+        )
 
     def _session(self, index: int, stream: str, rng: random.Random) -> Session:
         settings = self._settings
@@ -76,7 +85,9 @@ class MultiTurnWorkload(Workload):
                 Step(
                     news=(Piece("user", f"[{own}]", asked[turn]),),
                     output_tokens=answered[turn],
-                    answer=Piece("assistant", _script(own, answered[turn]), answered[turn]),
+                    answer=Piece(
+                        "assistant", _script(own, answered[turn]), answered[turn], answers=(f"s{index}", turn)
+                    ),
                     think_s=rng.expovariate(1 / settings.think_s) if turn and settings.think_s else None,
                 )
             )

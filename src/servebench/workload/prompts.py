@@ -18,6 +18,7 @@ from servebench.errors import ConfigError
 FORMATS = (
     "a ShareGPT .json, a .jsonl or a .parquet with prompt, messages, conversations, question or text, or hf:OWNER/NAME"
 )
+COLUMNS_TOLD = 8
 HUB = "hf:"
 HUB_ROWS_MAX = 20_000
 """How many rows of a data set of the Hugging Face hub are read: some have hundreds of millions."""
@@ -145,8 +146,7 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
     try:
         yield from pq.read_table(path).to_pylist()
     except pa.ArrowException as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"workload.dataset={path} is no Parquet file: {reason}; give {FORMATS}") from error
+        raise ValueError(next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")) from error
 
 
 READERS: Mapping[str, Callable[[Path], Iterator[Any]]] = {
@@ -164,24 +164,24 @@ def _path(dataset: str) -> Path:
         return Path(dataset)
 
 
-def dataset_faults(dataset: str) -> list[str]:
-    """Why a data set cannot be read, one line each."""
+def dataset_faults(dataset: str, key: str = "workload.dataset") -> list[str]:
+    """Why a data set cannot be read, one line each; `key` is where its name came from."""
     if dataset == "builtin":
         return []
     if dataset.startswith(HUB):
         missing = f"workload.dataset={dataset} needs a package: pip install 'servebench-suite[datasets]'"
         return [missing] if find_spec("datasets") is None else []
-    return _file_faults(dataset)
+    return _file_faults(dataset, key)
 
 
-def _file_faults(dataset: str) -> list[str]:
+def _file_faults(dataset: str, key: str) -> list[str]:
     path = _path(dataset)
     if path.is_dir():
-        return [f"workload.dataset={dataset} is a folder; give the file in it: {FORMATS}"]
+        return [f"{key}={dataset} is a folder; give the file in it: {FORMATS}"]
     if path.suffix.lower() not in READERS:
-        return [f"workload.dataset={dataset}: unknown kind of file; give 'builtin' or {FORMATS}"]
+        return [f"{key}={dataset}: unknown kind of file; give 'builtin' or {FORMATS}"]
     if not path.is_file():
-        return [f"workload.dataset={dataset}: there is no such file; give 'builtin' or {FORMATS}"]
+        return [f"{key}={dataset}: there is no such file; give 'builtin' or {FORMATS}"]
     return []
 
 
@@ -201,21 +201,50 @@ def _hub_rows(dataset: str, subset: str | None, split: str) -> Iterator[Any]:
 
 
 @cache
-def load(dataset: str, subset: str | None = None, split: str = "train") -> tuple[Prompt, ...]:
+def load(
+    dataset: str, subset: str | None = None, split: str = "train", key: str = "workload.dataset"
+) -> tuple[Prompt, ...]:
     """The prompts of `builtin`, of a file, or of a data set of the hub. Raises ConfigError when it cannot be read or has
-    none. `subset` and `split` are for the hub's."""
+    none. `subset` and `split` are for the hub's; `key` is where the name came from."""
     if dataset == "builtin":
         return builtin()
-    if faults := dataset_faults(dataset):
+    if faults := dataset_faults(dataset, key):
         raise ConfigError(faults)
     path = _path(dataset)
     try:
-        rows = _hub_rows(dataset, subset, split) if dataset.startswith(HUB) else READERS[path.suffix.lower()](path)
-        found = tuple(prompt for row in rows if (prompt := prompt_of(row)) is not None)
+        rows = _hub_rows(dataset, subset, split) if dataset.startswith(HUB) else _rows(path, key)
+        first, found = _prompts(rows)
     except OSError as error:
         raise ConfigError(
-            f"workload.dataset={dataset} cannot be read: {error.strerror or error}; check it or give {FORMATS}"
+            f"{key}={dataset} cannot be read: {error.strerror or error}; check it or give {FORMATS}"
         ) from error
     if not found:
-        raise ConfigError(f"workload.dataset={dataset} has no prompts in it; give {FORMATS}")
+        raise ConfigError(f"{key}={dataset} has no prompts in it: {_instead(first)}; give {FORMATS}")
     return found
+
+
+def _rows(path: Path, key: str) -> Iterator[Any]:
+    try:
+        yield from READERS[path.suffix.lower()](path)
+    except ValueError as error:
+        raise ConfigError(f"{key}={path} is no Parquet file: {error}; give {FORMATS}") from error
+
+
+def _prompts(rows: Iterator[Any]) -> tuple[Any, tuple[Prompt, ...]]:
+    """The first row, and the prompts of all."""
+    first, found = None, []
+    for row in rows:
+        first = row if first is None else first
+        if (prompt := prompt_of(row)) is not None:
+            found.append(prompt)
+    return first, tuple(found)
+
+
+def _instead(first: Any) -> str:
+    """What a file without prompts has, by its first row."""
+    if first is None:
+        return "it has no row that is JSON"
+    if isinstance(first, Mapping):
+        names = [str(name) for name in first][:COLUMNS_TOLD]
+        return f"its rows have {', '.join(names)}" if names else "its rows have no columns"
+    return f"its rows are {type(first).__name__}, not objects"

@@ -43,6 +43,7 @@ class RagPrefixWorkload(Workload):
 
     name = "rag_prefix"
     settings_type = RagPrefixSettings
+    reference_keys = ()
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)

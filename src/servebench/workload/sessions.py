@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from servebench.contracts.request import Message, Request, Tokenizer
+from servebench.contracts.request import Answer, Message, Request, Tokenizer, answer_mark
 from servebench.contracts.settings import WorkloadSettings
 from servebench.errors import ConfigError
 from servebench.workload.salt import SALT_TOKENS_MAX, generator
 from servebench.workload.unique import fill
 
 Role = Literal["system", "user", "assistant"]
+History = Literal["real", "scripted"]
+"""Where the model's turns in a history come from: what it answered, or what was written ahead."""
 
 _SPOKEN = {"system": "", "user": "User: ", "assistant": "Assistant: "}
 
@@ -22,7 +24,8 @@ _SPOKEN = {"system": "", "user": "User: ", "assistant": "Assistant: "}
 class Piece:
     """A message before its words: how it begins, how long it is to be in tokens, and how it ends.
 
-    With an `owner` its words follow from seed and owner alone: the message is the same in every stream.
+    With an `owner` its words follow from seed and owner alone: the message is the same in every stream. `answers` is the
+    session and the number of the step whose answer it is, or brings (a user's piece); `start` then stands before it.
     """
 
     role: Role
@@ -30,6 +33,7 @@ class Piece:
     tokens: int
     end: str = ""
     owner: str | None = None
+    answers: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,13 +101,17 @@ def session_requests(
     tokenizer: Tokenizer,
     rng: random.Random,
     words: Sequence[str],
+    history: History,
 ) -> list[Request]:
     """The requests of these steps. Each message has exactly the tokens of its piece, equal pieces equal text.
 
     As a chat each message is counted alone, what the template adds being left out; as a completion the whole transcript
-    is counted. Raises ConfigError when a piece is too short for its beginning and end.
+    is counted. With real `history` answers have a mark in their place and what is written ahead is their stand-in; prompts
+    then have no length that could be told before. Raises ConfigError when a piece is too short for its beginning and end.
     """
     texts = _texts(order, settings.seed, tokenizer, rng, words)
+    ids = {(session.name, number): f"{stream}-{place:05d}" for place, (session, number) in enumerate(order)}
+    last = {name: request_id for (name, _), request_id in ids.items()}
     made: list[Request] = []
     completions: list[str] = []
     for place, (session, number) in enumerate(order):
@@ -112,10 +120,18 @@ def session_requests(
             pieces += [*step.news, step.answer]
         step = session.steps[number]
         pieces += step.news
-        messages = tuple(Message(piece.role, texts[piece]) for piece in pieces)
         chat = settings.api == "chat"
+        # what a completion goes on with begins with its own blank
+        answers = _answers(pieces, ids, texts, "" if chat else " ") if history == "real" else {}
+        messages = tuple(Message(piece.role, _said(piece, texts, answers)) for piece in pieces)
         if not chat:
-            completions.append("\n".join([*(_SPOKEN[m.role] + m.content for m in messages), "Assistant:"]))
+            spoken = [
+                f"Assistant:{message.content}"
+                if message.role == "assistant" and piece in answers
+                else _SPOKEN[message.role] + message.content
+                for piece, message in zip(pieces, messages, strict=True)
+            ]
+            completions.append("\n".join([*spoken, "Assistant:"]))
         made.append(
             Request(
                 request_id=f"{stream}-{place:05d}",
@@ -124,17 +140,51 @@ def session_requests(
                 output_tokens=step.output_tokens,
                 exact_output=settings.exact_output,
                 temperature=settings.temperature,
-                prompt_tokens=sum(piece.tokens for piece in pieces) if chat else None,
+                prompt_tokens=sum(piece.tokens for piece in pieces) if chat and not answers else None,
                 session_id=f"{stream}/{session.name}",
                 schema=step.schema,
                 reference=step.reference,
                 think_s=step.think_s,
+                after=_waits(session, number, ids, last),
+                answers=tuple(answers.values()),
             )
         )
     if not completions:
         return made
     counts = tokenizer.count(completions)
-    return [replace(request, prompt_tokens=count) for request, count in zip(made, counts, strict=True)]
+    return [
+        request if request.answers else replace(request, prompt_tokens=count)
+        for request, count in zip(made, counts, strict=True)
+    ]
+
+
+def _answers(
+    pieces: Sequence[Piece], ids: Mapping[tuple[str, int], str], texts: Mapping[Piece, str], blank: str
+) -> dict[Piece, Answer]:
+    """Which pieces of a prompt are, or bring, a real answer."""
+    return {
+        piece: Answer(of=ids[piece.answers], mark=answer_mark(ids[piece.answers]), stand_in=blank + texts[piece])
+        for piece in pieces
+        if piece.answers is not None
+    }
+
+
+def _said(piece: Piece, texts: Mapping[Piece, str], answers: Mapping[Piece, Answer]) -> str:
+    if piece not in answers:
+        return texts[piece]
+    mark = answers[piece].mark
+    return mark if piece.role == "assistant" else f"{piece.start}\n{mark}"
+
+
+def _waits(
+    session: Session, number: int, ids: Mapping[tuple[str, int], str], last: Mapping[str, str]
+) -> tuple[str, ...]:
+    """What a step waits for beside the one before it: the step that opens its session, and sessions to end first."""
+    before = []
+    if number == 0 and session.opens_after is not None:
+        name, steps = session.opens_after
+        before.append(ids[name, steps - 1])
+    return (*before, *(last[name] for name in session.waits_for.get(number, ())))
 
 
 def _texts(

@@ -42,6 +42,7 @@ class ShareGptWorkload(Workload):
 
     name = "sharegpt"
     settings_type = ShareGptSettings
+    reference_keys = ()
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)
@@ -52,7 +53,7 @@ class ShareGptWorkload(Workload):
     def check(self) -> list[str]:
         """A data set that is not there, limits that exclude each other."""
         settings = self._settings
-        faults = dataset_faults(self._source())
+        faults = dataset_faults(self._source(), self._key())
         low, high = settings.min_prompt_tokens, settings.max_prompt_tokens
         if low is not None and high is not None and low > high:
             faults.append(f"workload.min_prompt_tokens={low} is more than workload.max_prompt_tokens={high}; swap them")
@@ -89,17 +90,26 @@ class ShareGptWorkload(Workload):
     def _source(self) -> str:
         return self._settings.path or self._settings.dataset
 
+    def _key(self) -> str:
+        """Where the name of the data set came from."""
+        return "workload.path" if self._settings.path else "workload.dataset"
+
     def _fit(self, tokenizer: Tokenizer) -> tuple[list[Prompt], list[int]]:
         if self._fitting is None:
             settings = self._settings
-            everything = load(self._source(), settings.subset, settings.split)
+            everything = load(self._source(), settings.subset, settings.split, self._key())
             counts = tokenizer.count([prompt.text for prompt in everything])
-            low, high = settings.min_prompt_tokens or 0, settings.max_prompt_tokens or max(counts)
-            kept = [(prompt, count) for prompt, count in zip(everything, counts, strict=True) if low <= count <= high]
+            low, high = settings.min_prompt_tokens or 0, settings.max_prompt_tokens
+            kept = [
+                (prompt, count)
+                for prompt, count in zip(everything, counts, strict=True)
+                if low <= count and (high is None or count <= high)
+            ]
             if not kept:
+                asked = f"{low} tokens or more" if high is None else f"{low} to {high} tokens"
                 raise ConfigError(
-                    f"workload.dataset={self._source()} has no prompt of {low} to {high} tokens "
-                    f"(its prompts have {min(counts)} to {max(counts)}); change workload.min_prompt_tokens or max_prompt_tokens"
+                    f"{self._key()}={self._source()} has no prompt of {asked} (its prompts have {min(counts)} to "
+                    f"{max(counts)}); change workload.min_prompt_tokens or max_prompt_tokens"
                 )
             self._fitting = [prompt for prompt, _ in kept], [count for _, count in kept]
         return self._fitting

@@ -44,6 +44,7 @@ class StructuredJsonWorkload(Workload):
 
     name = "structured_json"
     settings_type = StructuredJsonSettings
+    reference_keys = ("schema", "expected")
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)

@@ -37,6 +37,7 @@ class SummarizationWorkload(Workload):
 
     name = "summarization"
     settings_type = SummarizationSettings
+    reference_keys = ("summary",)
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)

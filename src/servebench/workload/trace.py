@@ -46,6 +46,7 @@ class TraceWorkload(Workload):
 
     name = "trace"
     settings_type = TraceSettings
+    reference_keys = ()
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)

@@ -24,6 +24,7 @@ class UniqueWorkload(Workload):
     """
 
     name = "unique"
+    reference_keys = ()
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)

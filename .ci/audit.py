@@ -1,0 +1,108 @@
+"""What CI asks of security: known vulnerabilities in what is installed, and secrets in what is committed.
+
+    python .ci/audit.py          in the environment that has servebench and its `audit` extra
+
+A secret fails, and so does a vulnerability of a package that servebench itself asks for and that a release mends. Those of
+packages further down are told. Where no advisory can be had (no network, or a mirror without them) that is told, and the
+scan for secrets decides alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BASELINE = ".secrets.baseline"
+TIMEOUT_S = 90
+
+
+def direct_names(projects: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The packages that these pyproject files ask for, extras too, by their normalised names."""
+    asked: list[str] = []
+    for project in projects:
+        table = project["project"]
+        asked += table.get("dependencies", [])
+        for extra in table.get("optional-dependencies", {}).values():
+            asked += extra
+    return {normalised(re.split(r"[\s\[<>=!~;]", one, maxsplit=1)[0]) for one in asked}
+
+
+def normalised(name: str) -> str:
+    """A package's name as PyPI compares it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def judged(report: Mapping[str, Any] | None, direct: set[str]) -> tuple[list[str], bool]:
+    """What to say of pip-audit's report (null: there is none), and whether it fails."""
+    packages = list((report or {}).get("dependencies", []))
+    looked_up = [one for one in packages if "vulns" in one]
+    if not looked_up:
+        return ["advisories: none could be had from here, so nothing is said of vulnerabilities"], False
+    lines, failed = [], False
+    for one in looked_up:
+        own = normalised(one["name"]) in direct
+        for vulnerability in one["vulns"]:
+            mended = ", ".join(vulnerability.get("fix_versions", []))
+            failed = failed or (own and bool(mended))
+            whose = "asked for by servebench" if own else "further down"
+            lines.append(
+                f"{one['name']} {one['version']} ({whose}): {vulnerability['id']}, mended in {mended or 'nothing yet'}"
+            )
+    lines.append(
+        f"advisories: {len(looked_up)} of {len(packages)} packages looked up, {len(lines)} known vulnerabilities"
+    )
+    return lines, failed
+
+
+def advisories() -> dict[str, Any] | None:
+    """pip-audit's report on this environment; null when it has none."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--skip-editable",
+        "--progress-spinner=off",
+        "--format=json",
+        "--timeout=5",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        report = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def secrets(root: Path) -> tuple[list[str], bool]:
+    """Secrets in committed files that the baseline does not know, and whether there are any."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
+    names = [name for name in listed.split("\0") if name and name != BASELINE and (root / name).is_file()]
+    command = [sys.executable, "-m", "detect_secrets.pre_commit_hook", "--baseline", BASELINE, *names]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    found = re.findall(r"Secret Type: (.*)\nLocation: +(.*)", done.stdout)
+    lines = [f"{where}: {kind}" for kind, where in found]
+    if done.returncode and not lines:
+        lines = [f"the scan failed: {(done.stderr or done.stdout).strip()[-300:]}"]
+    lines.append(f"secrets: {len(names)} files scanned, {len(found)} found that {BASELINE} does not know")
+    return lines, bool(done.returncode)
+
+
+def main() -> int:
+    """Look for both; 1 when one fails."""
+    paths = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    direct = direct_names([tomllib.loads(path.read_text(encoding="utf-8")) for path in paths])
+    leaked, has_secrets = secrets(ROOT)
+    told, vulnerable = judged(advisories(), direct)
+    sys.stdout.write("\n".join([*leaked, *told]) + "\n")
+    return int(has_secrets or vulnerable)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

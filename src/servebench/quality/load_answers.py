@@ -1,0 +1,46 @@
+"""The answers of the measured load, in the form in which scorers see answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from servebench.contracts.quality import Answer, Item
+from servebench.contracts.request import Request
+from servebench.contracts.results import Record
+from servebench.units import NS_PER_MS
+
+
+def answered(requests: Sequence[Request], records: Sequence[Record]) -> Iterator[tuple[Request, Record]]:
+    """Each request with its record, in the order of the records; warm-up ones and those that were called off are left out."""
+    asked = {request.request_id: request for request in requests}
+    for record in records:
+        if not record.warmup and record.outcome != "abandoned" and record.request_id in asked:
+            yield asked[record.request_id], record
+
+
+def item_of(request: Request, expected: str, task: str | None = None) -> Item:
+    """The request as an item."""
+    prompt = request.prompt if request.prompt is not None else "\n".join(m.content for m in request.messages or ())
+    return Item(
+        item_id=request.request_id, prompt=prompt, expected=expected, max_tokens=request.output_tokens, task=task
+    )
+
+
+def answer_of(record: Record) -> Answer:
+    """The record as an answer: whatever was not answered whole has no text and an error."""
+    told: dict[str, Any] = {"text": record.text}
+    if record.outcome != "ok":
+        told = {"text": "", "error": record.error or record.outcome.replace("_", " ")}
+    return Answer(
+        item_id=record.request_id,
+        outcome=record.outcome,
+        http_status=record.http_status,
+        finish_reason=record.finish_reason,
+        prompt_tokens=record.prompt_tokens,
+        output_tokens=record.output_tokens,
+        sent_ns=record.sent_ns,
+        ended_ns=record.ended_ns,
+        latency_ms=None if record.sent_ns is None else (record.ended_ns - record.sent_ns) / NS_PER_MS,
+        **told,
+    )

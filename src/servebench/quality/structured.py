@@ -1,0 +1,120 @@
+"""The answers of the workload `structured_json`: whether they fit their schema, and how many fields are right."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from servebench.contracts.quality import Answer, Grade, Item, Judged, Scorer
+from servebench.contracts.request import Request
+from servebench.contracts.results import Record
+from servebench.quality.load_answers import answer_of, answered, item_of
+from servebench.schemafit import compliance
+
+CONSTRAINED, UNCONSTRAINED = "constrained", "unconstrained"
+_FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_MISSING = object()
+
+
+def leaves(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every field with its place: the ends of objects and lists. An empty object or list is one field."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, (*place, str(key)))
+    elif isinstance(value, list) and value:
+        for index, inner in enumerate(value):
+            yield from leaves(inner, (*place, index))
+    else:
+        yield place, value
+
+
+def field_accuracy(expected: Any, found: Any) -> tuple[int, int]:
+    """Fields that are right, and fields in all: of both documents, so that an invented field costs as a missing one does.
+
+    Numbers are equal by value; true is not 1; text is equal when it is but for blanks around it.
+    """
+    right, said = dict(leaves(expected)), dict(leaves(found))
+    places = right.keys() | said.keys()
+    return sum(_equal(right.get(place, _MISSING), said.get(place, _MISSING)) for place in places), len(places)
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, str) and isinstance(second, str):
+        return first.strip() == second.strip()
+    if isinstance(first, bool) != isinstance(second, bool):
+        return False
+    return bool(first == second)
+
+
+def document_of(text: str) -> tuple[Any, bool] | None:
+    """The JSON of an answer, and whether it stands there alone. A code fence, or words before and after, are passed over;
+    None where there is no JSON object or list."""
+    try:
+        return json.loads(text), True
+    except (ValueError, RecursionError):
+        pass
+    fenced = [match.group(1) for match in _FENCED.finditer(text)]
+    decoder = json.JSONDecoder()
+    for piece in (*fenced, text):
+        start = re.search(r"[{\[]", piece)
+        if start is None:
+            continue
+        try:
+            return decoder.raw_decode(piece[start.start() :])[0], False
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+class JsonScorer(Scorer):
+    """Grades what the load asked, so it asks nothing. Right: the whole answer is JSON that fits its schema. The score is
+    the share of fields that are as the notes say, and counts JSON between words too.
+
+    The task is `constrained`, where the engine enforced the schema, or `unconstrained`, where it was only told.
+    """
+
+    name = "json"
+    method = "schema validity (draft 2020-12) of the load's answers; score: share of equal fields"
+    grades_load = True
+    load_reference = "schema"
+
+    def grade_load(self, requests: Sequence[Request], records: Sequence[Record]) -> Sequence[Judged]:
+        """See Scorer.grade_load. Requests without a schema in their reference are passed over."""
+        found = []
+        for request, record in answered(requests, records):
+            reference = request.reference
+            if not isinstance(reference, Mapping) or not isinstance(reference.get("schema"), Mapping):
+                continue
+            task = CONSTRAINED if request.schema is not None else UNCONSTRAINED
+            expected = reference.get("expected")
+            item = item_of(request, "" if expected is None else json.dumps(expected), task)
+            answer = answer_of(record)
+            found.append(Judged(item=item, answer=answer, grade=_grade(reference, answer)))
+        return found
+
+    def grade(self, item: Item, answer: Answer) -> Grade:
+        """See Scorer.grade: fields alone, since an item has no schema."""
+        expected = json.loads(item.expected) if item.expected else None
+        return _grade({"schema": {}, "expected": expected}, answer)
+
+
+def _grade(reference: Mapping[str, Any], answer: Answer) -> Grade:
+    detail = {"schema": reference.get("name"), "tier": reference.get("tier"), "twin_of": reference.get("twin_of")}
+    if answer.error is not None:
+        return Grade(correct=None, extracted=None, detail=detail)
+    fit = compliance(answer.text, reference["schema"])
+    read = document_of(answer.text)
+    detail |= {"parsed": fit.parsed, "in_words": read is not None and not read[1]}
+    expected = reference.get("expected")
+    score: float | None = None
+    if expected is not None:
+        right, count = field_accuracy(expected, read[0]) if read is not None else (0, len(dict(leaves(expected))))
+        score = right / count
+        detail |= {"fields_right": right, "fields": count}
+    note = None if fit.valid else (fit.reason or "does not fit its schema")[:200]
+    if note is not None and answer.finish_reason == "length":
+        note = f"cut at its length; {note}"[:200]
+    extracted = None if read is None else json.dumps(read[0])
+    return Grade(correct=fit.valid, extracted=extracted, score=score, note=note, detail=detail)

@@ -1,0 +1,45 @@
+"""Whether a text is JSON that fits a schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+
+@dataclass(frozen=True)
+class Compliance:
+    """`parsed`: the text is one JSON value and nothing else. `valid`: it fits the schema too. `reason`: why not."""
+
+    parsed: bool
+    valid: bool
+    reason: str | None = None
+
+
+def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:
+    """Judge one answer. Blanks around the JSON are allowed, a code fence or a word is not; NaN and Infinity are no JSON.
+
+    The schema is read as draft 2020-12; `format` is an annotation there and not tested. Raises
+    `jsonschema.SchemaError` for a schema that is none.
+    """
+    validator = _validator(schema)
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return Compliance(parsed=False, valid=False, reason=f"no JSON: {error}")
+    worst = next(iter(validator.iter_errors(value)), None)
+    if worst is None:
+        return Compliance(parsed=True, valid=True)
+    return Compliance(parsed=True, valid=False, reason=f"{worst.json_path}: {worst.message}")
+
+
+def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:
+    Draft202012Validator.check_schema(dict(schema))
+    return Draft202012Validator(dict(schema))
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")

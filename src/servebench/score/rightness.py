@@ -1,0 +1,278 @@
+"""From judged answers to figures: the share right with its interval, how fast right answers came, and what to doubt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from servebench.contracts.results import Doubt, QualitySummary
+from servebench.score.agreement import ALPHA, MARGIN, Comparison, compare, compare_scores, turned
+from servebench.score.parity import BENCHMARK as PARITY
+from servebench.shares import wilson
+from servebench.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNANSWERED_SHARE = 0.01
+"""More failed requests than this share, and the rest is no sample of the questions any more."""
+UNREAD_SHARE = 0.1
+Z = NormalDist().inv_cdf(0.975)
+
+
+def summaries(frame: pd.DataFrame) -> list[QualitySummary]:
+    """A summary for each benchmark and concurrency of quality.parquet, in the order in which they were asked."""
+    if frame.empty:
+        return []
+    return [_summary(own) for _, own in frame.groupby(["benchmark", "concurrency", "point"], sort=False, dropna=False)]
+
+
+def _summary(own: pd.DataFrame) -> QualitySummary:
+    benchmark = str(own["benchmark"].iloc[0])
+    judged = own[own["correct"].notna()]
+    n, right = len(judged), int(judged["correct"].astype(bool).sum())
+    scores = own["score"].dropna().to_numpy(dtype=np.float64)
+    accuracy = right / n if n else None
+    score = float(scores.mean()) if scores.size else None
+    low, high = wilson(right, n) if n else _mean_interval(scores)
+    answered = own[own["outcome"] == "ok"]
+    latency = answered["latency_ms"].dropna().to_numpy(dtype=np.float64)
+    tokens = answered["output_tokens"].dropna().to_numpy(dtype=np.float64)
+    seconds = busy_s(own)
+    unread = int(judged["extracted"].isna().sum())
+    unanswered = len(own) - len(answered)
+    emulated = bool(own["emulated"].any())
+    count = n or int(scores.size)
+    return QualitySummary(
+        benchmark=benchmark,
+        method=str(own["method"].iloc[0]),
+        point=_known(own["point"].iloc[0]),
+        concurrency=_whole(own["concurrency"].iloc[0]),
+        rate=_known(own["rate"].iloc[0]),
+        n=count,
+        right=right,
+        unanswered=unanswered,
+        unread=unread,
+        accuracy=accuracy,
+        score=score,
+        low=low,
+        high=high,
+        latency_ms_p50=float(np.percentile(latency, 50)) if latency.size else None,
+        latency_ms_p99=float(np.percentile(latency, 99)) if latency.size else None,
+        output_tokens_mean=float(tokens.mean()) if tokens.size else None,
+        seconds=seconds,
+        answers_per_s=len(answered) / seconds if seconds else None,
+        right_per_s=right / seconds if seconds and n else None,
+        emulated=emulated,
+        details=details_of(own["detail"].dropna()),
+        doubts=tuple(_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Two runs on one benchmark at one load. `comparison` is None where they cannot be compared, and `why` says it."""
+
+    benchmark: str
+    at: str
+    comparison: Comparison | None
+    why: str = ""
+
+    @property
+    def finding(self) -> str:
+        """In three words, or why not."""
+        return self.comparison.finding if self.comparison is not None else "not comparable"
+
+    @property
+    def sentence(self) -> str:
+        """All in one plain line."""
+        told = self.comparison.sentence if self.comparison is not None else f"not comparable: {self.why}"
+        return f"{self.benchmark} at {self.at}: {told}"
+
+    @property
+    def second_is_worse(self) -> bool:
+        """Whether the second is less right, and that is no chance."""
+        one = self.comparison
+        if one is None or one.finding != "different":
+            return False
+        return (one.second_share or 0.0) < (one.first_share or 0.0)
+
+    @property
+    def lost(self) -> float:
+        """How much less right the second is, as a share of the first; 0 where that may be chance."""
+        one = self.comparison
+        if one is None or not self.second_is_worse or not one.first_share:
+            return 0.0
+        return 1 - (one.second_share or 0.0) / one.first_share
+
+    def turned(self) -> Agreement:
+        """The same with the sides changed."""
+        one = self.comparison
+        if one is None:
+            return self
+        return replace(self, comparison=turned(one))
+
+
+def agreements(first: pd.DataFrame, second: pd.DataFrame) -> list[Agreement]:
+    """Two runs' quality tables, compared question by question: each benchmark at each load that both have.
+
+    Where they share a benchmark at no load, each side's lowest load counts and that is said. With several comparisons
+    alpha is divided by their number (Bonferroni), so that one of them being wrong stays as unlikely as it says.
+    """
+    if first.empty or second.empty:
+        return []
+    mine, theirs = _blocks(_right_or_wrong(first)), _blocks(_right_or_wrong(second))
+    pairs: list[tuple[str, str, pd.DataFrame, pd.DataFrame]] = []
+    for benchmark in dict.fromkeys(name for name, _ in mine):
+        own = {at: block for (name, at), block in mine.items() if name == benchmark}
+        other = {at: block for (name, at), block in theirs.items() if name == benchmark}
+        shared = [at for at in own if at in other]
+        pairs += [(benchmark, at, own[at], other[at]) for at in shared]
+        if other and not shared:
+            here, there = next(iter(own)), next(iter(other))
+            pairs.append((benchmark, f"{here} against {there}", own[here], other[there]))
+    return [_agreement(*pair, alpha=ALPHA / len(pairs)) for pair in pairs]
+
+
+def _right_or_wrong(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without parity: that a run agrees with itself is no answer that another could have got right."""
+    return frame[frame["benchmark"] != PARITY]
+
+
+def _blocks(frame: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """Rows by benchmark and load; points of one load together."""
+    found = {}
+    for _, own in frame.groupby(["benchmark", "concurrency", "rate"], sort=False, dropna=False):
+        row = own.iloc[0]
+        rate = _known(row["rate"])
+        at = f"rate {rate:g}/s" if rate is not None else f"concurrency {_whole(row['concurrency'])}"
+        found[(str(row["benchmark"]), at)] = own
+    return found
+
+
+def _agreement(benchmark: str, at: str, first: pd.DataFrame, second: pd.DataFrame, *, alpha: float) -> Agreement:
+    methods = [str(side["method"].iloc[0]) for side in (first, second)]
+    if methods[0] != methods[1]:
+        return Agreement(benchmark=benchmark, at=at, comparison=None, why=f"judged by {methods[0]} and by {methods[1]}")
+    keys = [set(side["item_id"] + " " + side["item_digest"]) for side in (first, second)]
+    if not keys[0] & keys[1]:
+        why = "they were asked other questions: quality.seed, quality.shots, quality.max_tokens or the data differ"
+        return Agreement(benchmark=benchmark, at=at, comparison=None, why=why)
+    if first["correct"].notna().any() and second["correct"].notna().any():
+        right = [{key: value > 0 for key, value in _by_question(side, "correct").items()} for side in (first, second)]
+        found = compare(right[0], right[1], alpha=alpha)
+    else:
+        scores = [_by_question(side, "score") for side in (first, second)]
+        found = compare_scores(scores[0], scores[1], alpha=alpha)
+    return Agreement(benchmark=benchmark, at=at, comparison=found)
+
+
+def _by_question(frame: pd.DataFrame, column: str) -> dict[str, float]:
+    """What was judged, by question; one that was asked in several points counts once."""
+    judged = frame[frame[column].notna()]
+    keys = judged["item_id"] + " " + judged["item_digest"]
+    return dict(zip(keys, judged[column].astype(float), strict=True))
+
+
+def _known(value: Any) -> Any:
+    """The value; None for a cell that is missing."""
+    return None if value is None or value != value else value
+
+
+def _whole(value: Any) -> int | None:
+    return None if _known(value) is None else int(value)
+
+
+def details_of(texts: Iterable[str]) -> dict[str, float]:
+    """The numbers in the JSON objects that a scorer kept, by their key: the mean over those that have it; of counts of
+    tokens and of costs (`_tokens`, `_usd`) the sum. True counts as 1. The keys are in the order in which they come."""
+    found: dict[str, list[float]] = {}
+    for text in texts:
+        for key, value in json.loads(text).items():
+            if isinstance(value, int | float):
+                found.setdefault(key, []).append(float(value))
+    return {
+        key: sum(values) if key.endswith(("_tokens", "_usd")) else sum(values) / len(values)
+        for key, values in found.items()
+    }
+
+
+def busy_s(own: pd.DataFrame) -> float:
+    """Seconds in which at least one question was in flight: a pause between two parts of a study does not count."""
+    spans = own[["sent_ns", "ended_ns"]].dropna().to_numpy(dtype=np.int64)
+    total, reached = 0, None
+    for sent, ended in spans[np.argsort(spans[:, 0])].tolist() if len(spans) else []:
+        begin = sent if reached is None else max(sent, reached)
+        total += max(0, ended - begin)
+        reached = ended if reached is None else max(reached, ended)
+    return total / NS_PER_S
+
+
+def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
+    """The 95 % interval of a mean of scores from 0 to 1, by the normal approximation."""
+    if scores.size < 2:
+        return None, None
+    reach = Z * float(scores.std(ddof=1)) / sqrt(scores.size)
+    return max(0.0, float(scores.mean()) - reach), min(1.0, float(scores.mean()) + reach)
+
+
+def _doubts(
+    benchmark: str,
+    own: pd.DataFrame,
+    count: int,
+    interval: tuple[float | None, float | None],
+    *,
+    unread: int,
+    unanswered: int,
+) -> Sequence[Doubt]:
+    found = []
+    low, high = interval
+    if count and (low is None or high is None or (high - low) / 2 > MARGIN):
+        reach = "" if low is None or high is None else f" (± {50 * (high - low):.1f} points)"
+        found.append(
+            Doubt(
+                code="sample_too_small",
+                message=f"{benchmark} rests on {count} questions{reach}: differences of {100 * MARGIN:g} points do not show",
+                remedy="raise quality.items, or name a larger file with quality.path",
+            )
+        )
+    if unanswered > UNANSWERED_SHARE * len(own):
+        errors = own.loc[own["outcome"] != "ok", "error"].dropna()
+        why = f": {errors.iloc[0]}" if len(errors) else ""
+        found.append(
+            Doubt(
+                code="unanswered",
+                message=f"{benchmark}: {unanswered} of {len(own)} questions got no answer{why}",
+                remedy="they count neither as right nor as wrong; lower quality.concurrency or raise quality.timeout_s",
+                void=unanswered == len(own),
+            )
+        )
+    unjudged = own[(own["outcome"] == "ok") & own["correct"].isna() & own["score"].isna()]
+    if len(unjudged) > UNANSWERED_SHARE * len(own):
+        notes = unjudged["note"].dropna()
+        found.append(
+            Doubt(
+                code="not_judged",
+                message=f"{benchmark}: {len(unjudged)} of {len(own)} answers could not be judged"
+                + (f": {notes.iloc[0]}" if len(notes) else ""),
+                remedy="they count neither as right nor as wrong; see note in quality.parquet",
+                void=len(unjudged) == len(own),
+            )
+        )
+    if count and unread > UNREAD_SHARE * count:
+        cut = int((own["finish_reason"] == "length").sum())
+        found.append(
+            Doubt(
+                code="unread_answers",
+                message=f"{benchmark}: {unread} of {count} answers hold nothing that could be graded and count as wrong; "
+                f"{cut} were cut off",
+                remedy="read them in quality.parquet; a model that explains needs a higher quality.max_tokens",
+            )
+        )
+    return found

@@ -1,0 +1,113 @@
+"""Graded answers: quality.parquet, and the log of answers that are not graded yet, so that a kill -9 loses none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from servebench.contracts.quality import Answer
+from servebench.contracts.results import SCHEMA_VERSION, QualityRecord
+from servebench.redact import redact_text
+from servebench.store.files import replacing, writing
+from servebench.store.layout import RunFolder
+from servebench.store.tables import reading
+from servebench.store.versions import check_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+_TYPES = {"str": "string", "Outcome": "string", "int": "int64", "float": "float64", "bool": "bool_"}
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    # the annotations are text, for they are not evaluated
+    kinds = {one.name: _TYPES[str(one.type).removesuffix(" | None")] for one in fields(QualityRecord)}
+    return pa.schema(
+        [(name, getattr(pa, kind)()) for name, kind in kinds.items()], {"schema_version": str(SCHEMA_VERSION)}
+    )
+
+
+def add_quality(folder: RunFolder, records: Sequence[QualityRecord]) -> None:
+    """Write graded answers behind those that are stored already. Raises StoreError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not records:
+        return
+    schema = _schema()
+    rows = [{**asdict(one), "error": None if one.error is None else redact_text(one.error)} for one in records]
+    tables = [pa.Table.from_pylist(rows, schema=schema)]
+    if folder.quality.exists():
+        with reading(folder.quality):
+            check_table(pq.read_schema(folder.quality).metadata, folder.quality)
+            tables.insert(0, pq.read_table(folder.quality, schema=schema).replace_schema_metadata(schema.metadata))
+    with replacing(folder.quality) as beside:
+        pq.write_table(pa.concat_tables(tables), beside, compression="zstd")
+
+
+def read_quality(folder: RunFolder) -> pd.DataFrame:
+    """The graded answers of a run; empty, with all columns, when there are none. Raises StoreError."""
+    import pyarrow.parquet as pq
+
+    if not folder.quality.exists():
+        empty: pd.DataFrame = _schema().empty_table().to_pandas()
+        return empty
+    with reading(folder.quality):
+        check_table(pq.read_schema(folder.quality).metadata, folder.quality)
+        frame: pd.DataFrame = pq.read_table(folder.quality).to_pandas()
+    return frame
+
+
+class AnswerLog:
+    """Answers of one benchmark at one concurrency, each on disk as soon as it is there. Use as a context manager."""
+
+    def __init__(self, folder: RunFolder, benchmark: str, concurrency: int) -> None:
+        self._path = _log(folder, benchmark, concurrency)
+        self.known = dict(self._read())
+        """Answers of an earlier attempt, by the digest of their item; those that failed are not among them."""
+        with writing(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab")
+            # what follows must not join the line that a kill cut off
+            self._file.write(b"\n")
+
+    def __enter__(self) -> AnswerLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _read(self) -> Iterator[tuple[str, Answer]]:
+        if not self._path.exists():
+            return
+        for line in self._path.read_bytes().splitlines():
+            try:
+                found: dict[str, Any] = orjson.loads(line)
+                answer = Answer(**found["answer"])
+            except (ValueError, TypeError, KeyError):
+                # empty, or the line that a kill cut off
+                continue
+            if answer.error is None:
+                yield str(found["digest"]), answer
+
+    def add(self, digest: str, answer: Answer) -> None:
+        """Append one. Raises StoreError."""
+        with writing(self._path):
+            self._file.write(orjson.dumps({"digest": digest, "answer": answer}) + b"\n")
+            self._file.flush()
+
+
+def discard_answers(folder: RunFolder, benchmark: str, concurrency: int) -> None:
+    """Remove the log of answers that are graded and stored."""
+    _log(folder, benchmark, concurrency).unlink(missing_ok=True)
+
+
+def _log(folder: RunFolder, benchmark: str, concurrency: int) -> Path:
+    return folder.raw / f"answers-{benchmark}-c{concurrency}.jsonl"

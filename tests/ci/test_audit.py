@@ -1,0 +1,65 @@
+"""What the audit makes of reports, and that its scan finds a secret."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SPEC = importlib.util.spec_from_file_location("audit", ROOT / ".ci" / "audit.py")
+audit = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(audit)
+
+FIXED = {"id": "PYSEC-1", "fix_versions": ["2.0"]}
+OPEN = {"id": "PYSEC-2", "fix_versions": []}
+SKIPPED = {"name": "a", "skip_reason": "Dependency not found on PyPI and could not be audited: a (1)"}
+
+
+def package(name, *vulnerabilities):
+    return {"name": name, "version": "1.0", "vulns": list(vulnerabilities)}
+
+
+@pytest.mark.parametrize(
+    ("report", "failed", "told"),
+    [
+        (None, False, "advisories: none could be had from here"),
+        ({"dependencies": [SKIPPED]}, False, "advisories: none could be had from here"),
+        ({"dependencies": [SKIPPED, package("a")]}, False, "1 of 2 packages looked up, 0 known"),
+        ({"dependencies": [package("A_b", FIXED)]}, True, "A_b 1.0 (asked for by servebench): PYSEC-1, mended in 2.0"),
+        ({"dependencies": [package("A_b", OPEN)]}, False, "PYSEC-2, mended in nothing yet"),
+        ({"dependencies": [package("deep", FIXED)]}, False, "deep 1.0 (further down): PYSEC-1, mended in 2.0"),
+    ],
+)
+def test_a_vulnerability_fails_where_servebench_can_mend_it(report, failed, told):
+    lines, fails = audit.judged(report, {"a-b"})
+    assert fails == failed
+    assert told in "\n".join(lines)
+
+
+def test_direct_packages_are_those_that_pyproject_names():
+    project = {
+        "project": {"dependencies": ["Foo_Bar>=1,<2"], "optional-dependencies": {"x": ["baz[all]~=1", "qux; os=='a'"]}}
+    }
+    assert audit.direct_names([project]) == {"foo-bar", "baz", "qux"}
+
+
+def test_a_secret_is_found_and_one_that_the_baseline_knows_is_not(tmp_path):
+    pytest.importorskip("detect_secrets", reason="the audit's extra is not installed")
+    shutil.copy(ROOT / audit.BASELINE, tmp_path)
+    (tmp_path / "fine.py").write_text("x = 1\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "fine.py"], cwd=tmp_path, check=True)
+    assert audit.secrets(tmp_path) == (
+        ["secrets: 1 files scanned, 0 found that .secrets.baseline does not know"],
+        False,
+    )
+    # made here, so that the scan of this repository does not find it
+    (tmp_path / "leak.py").write_text("key = '" + "AKIA" + "IOSFODNN7" + "QXSMPLA'\n")
+    subprocess.run(["git", "add", "leak.py"], cwd=tmp_path, check=True)
+    lines, failed = audit.secrets(tmp_path)
+    assert failed
+    assert lines[0] == "leak.py:1: AWS Access Key"

@@ -1,0 +1,81 @@
+"""Leases between processes of one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from servebench.cluster.leases import PORTS, Leases, lease_folder
+from servebench.errors import PreflightError
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from servebench.cluster.leases import Leases
+leases = Leases(Path(sys.argv[1]))
+print(leases.take("gpu-0"), flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_one_has_no_other_gets(tmp_path):
+    one, other = Leases(tmp_path), Leases(tmp_path)
+    assert one.take("gpu-0")
+    assert not other.take("gpu-0")
+    assert not one.take("gpu-0")
+    assert one.names == ("gpu-0",)
+    one.release()
+    assert other.take("gpu-0")
+
+
+def test_some_are_taken_together_or_not_at_all(tmp_path):
+    one, other = Leases(tmp_path), Leases(tmp_path)
+    gpus = ["gpu-0", "gpu-1", "gpu-2"]
+    assert one.take_some(gpus, 2) == ["gpu-0", "gpu-1"]
+    assert other.take_some(gpus, 2) == []
+    assert other.names == ()
+    assert one.take("gpu-2")
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "True\n"
+    mine = Leases(tmp_path)
+    assert not mine.take("gpu-0")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    began = time.monotonic()
+    waited = []
+    assert mine.wait_for(["gpu-0"], 1, lambda: waited.append(1)) == ["gpu-0"]
+    assert time.monotonic() - began < 5
+
+
+def test_ports_are_promised_once(tmp_path):
+    one, other = Leases(tmp_path), Leases(tmp_path)
+    ports = [lease.free_port(lambda port: port in (PORTS[7], PORTS[8])) for lease in (one, other)]
+    assert sorted(ports) == [PORTS[7], PORTS[8]]
+    with pytest.raises(PreflightError, match="no port from 20000 to 29999 is free"):
+        Leases(tmp_path).free_port(lambda port: port in (PORTS[7], PORTS[8]))
+
+
+def test_more_than_there_are_is_told(tmp_path):
+    with pytest.raises(PreflightError, match="2 of gpu-0 are asked for: there are 1"):
+        Leases(tmp_path).wait_for(["gpu-0"], 2, lambda: None)
+
+
+def test_the_folder_is_named_by_a_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERVEBENCH_LEASES", str(tmp_path / "here"))
+    assert lease_folder() == tmp_path / "here"
+    assert lease_folder().is_dir()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SERVEBENCH_LEASES", str(tmp_path / "file" / "in"))
+    with pytest.raises(
+        PreflightError, match=r"leases cannot be kept in .*; name another folder with SERVEBENCH_LEASES"
+    ):
+        lease_folder()

@@ -1,0 +1,71 @@
+"""What submitit and Slurm are told, and what they say."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from servebench.cluster.submit import JobState, SubmititCluster, parameters, parse_squeue
+from servebench.contracts.cluster import Order, SubmititSettings
+
+SLURM = SubmititSettings(
+    name="submitit_slurm",
+    partition="gpu",
+    gpus_per_node=2,
+    gres=None,
+    additional_parameters={"exclusive": True},
+    setup=["module load cuda"],
+)
+
+
+def test_slurms_own_words_have_its_prefix():
+    told = parameters(SLURM)
+    assert told["slurm_partition"] == "gpu"
+    assert told["gpus_per_node"] == 2
+    assert told["slurm_additional_parameters"] == {"exclusive": True}
+    assert told["slurm_setup"] == ["module load cuda"]
+    assert "slurm_gres" not in told
+    assert not any(name.startswith("slurm_") for name in parameters(SubmititSettings(name="submitit_local")))
+
+
+def test_the_job_file_says_what_was_asked(tmp_path):
+    slurm = pytest.importorskip("submitit.slurm.slurm")
+    told = parameters(SLURM)
+    names = ("slurm_partition", "gpus_per_node", "nodes", "slurm_additional_parameters", "slurm_setup")
+    own = {name.removeprefix("slurm_"): told[name] for name in names}
+    lines = slurm._make_sbatch_string("true", folder=tmp_path, time=told["timeout_min"], **own).splitlines()
+    asked = {"--partition=gpu", "--gpus-per-node=2", "--nodes=1", "--exclusive", "--time=240"}
+    assert asked <= {line.removeprefix("#SBATCH ") for line in lines}
+    assert "module load cuda" in lines
+
+
+def test_squeue_is_read():
+    text = "12_0|RUNNING|node1\n12_1|PENDING|\n\n13|NODE_FAIL|node2\nslurm_load_jobs error\n"
+    assert parse_squeue(text) == {
+        "12_0": JobState("RUNNING", "node1"),
+        "12_1": JobState("PENDING", ""),
+        "13": JobState("NODE_FAIL", "node2"),
+    }
+
+
+def test_a_job_that_dies_is_lost_in_one_line(tmp_path):
+    pytest.importorskip("submitit")
+    cluster = SubmititCluster(SubmititSettings(name="submitit_local"), tmp_path, _dies)
+    order = Order(study="s", run="r", title="t", ticket="x", gpus=0, runs_per_machine=1, cluster_gives_gpus=False)
+    (job,) = cluster.submit([order])
+    assert cluster.room() == 0
+    ended = None
+    deadline = time.monotonic() + 30
+    while ended is None and time.monotonic() < deadline:
+        ended = cluster.poll(job)
+        time.sleep(0.05)
+    assert ended.answer is None
+    assert "\n" not in ended.lost
+    assert f"job {job} " in ended.lost
+    assert cluster.room() == 1
+
+
+def _dies(order):
+    os._exit(3)

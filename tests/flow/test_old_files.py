@@ -1,0 +1,40 @@
+"""Studies of older versions are shown, compared and resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from servebench.contracts.results import SCHEMA_VERSION
+
+OLD = Path(__file__).parents[1] / "store" / "old"
+STUDIES = sorted(path.parent for path in OLD.glob("*/*/study.json"))
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.parent.name)
+def test_an_old_study_is_shown_and_resumed(study, servebench, endpoint, tmp_path):
+    mine = tmp_path / "outputs" / study.name
+    shutil.copytree(study, mine)
+    url, _ = endpoint(model="stub")
+    for manifest in mine.glob("*/manifest.json"):
+        manifest.write_text(manifest.read_text().replace("http://127.0.0.1:28777/v1", url))
+    runs = sorted(path.name for path in mine.iterdir() if path.is_dir())
+    for words in (("ls",), ("show", study.name), ("show", f"{study.name}/{runs[0]}")):
+        shown = servebench(*words)
+        assert shown.returncode == 0, shown.stderr
+        assert runs[0] in shown.stdout
+    resumed = servebench("resume", study.name)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "1 of 2 runs are done, 1 to do; 1 of their points stand" in resumed.stderr
+    points = pd.read_parquet(mine / runs[1] / "points.parquet")
+    assert [name.removesuffix("-a1") for name in points.point] == ["c1-r0", "c2-r0"]
+    assert points.requests_ok.tolist() == [6, 6]
+    compared = servebench("compare", study.name)
+    assert compared.returncode == 0, compared.stderr
+    assert "c1" in compared.stdout or "1" in compared.stdout
+    for file in ("study.json", f"{runs[1]}/run.json", f"{runs[1]}/manifest.json"):
+        assert json.loads((mine / file).read_text())["schema_version"] == SCHEMA_VERSION

@@ -1,0 +1,154 @@
+"""The single pass and the three rooms' passes read the same out of the same bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servebench.measure import answer, http, stream
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def sized(payload: bytes, form: str = "x") -> bytes:
+    return format(len(payload), form).encode() + b"\r\n" + payload + b"\r\n"
+
+
+def event(text: str, **more: Any) -> dict[str, Any]:
+    return {"id": "a", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}
+
+
+def shown(scan: answer.Scan) -> dict[str, Any]:
+    return {
+        "event_ns": scan.event_ns,
+        "text": scan.text,
+        "reasoning": scan.reasoning,
+        "first_output_ns": scan.first_output_ns,
+        "reads_merged": scan.reads_merged,
+        "finish_reason": scan.finish_reason,
+        "done": scan.done,
+        "ended_by_usage": scan.ended_by_usage,
+        "unknown_lines": scan.unknown_lines,
+        "error": scan.error,
+        "count": scan.count(),
+        "event_tokens": scan.event_tokens(),
+        "prompt_tokens": scan.prompt_tokens,
+        "cached_tokens": scan.cached_tokens,
+    }
+
+
+def same(reads: list[tuple[int, bytes]]) -> dict[str, Any]:
+    """What was found, after both ways found the same."""
+    whole = http.decode(reads)
+    message, scan = stream.read(reads)
+    assert (message.status, message.headers, message.complete, message.error) == (
+        whole.status,
+        whole.headers,
+        whole.complete,
+        whole.error,
+    )
+    found = shown(scan)
+    assert found == shown(answer.read(whole))
+    return found
+
+
+TEXTS = st.one_of(
+    st.sampled_from([" a", "b", '"', "\\", "\n", "é", "", " ", "\u2028", "�", "text?"]), st.text(max_size=4)
+)
+CHUNKS = st.one_of(
+    st.builds(event, TEXTS),
+    st.builds(event, TEXTS, created=st.integers(0, 3)),
+    st.builds(event, TEXTS, usage=st.sampled_from([None, {"completion_tokens": 3, "prompt_tokens": 2}])),
+    st.builds(lambda t: {"choices": [{"delta": {"reasoning_content": t}}]}, TEXTS),
+    st.builds(lambda t: {"choices": [{"text": t, "finish_reason": None}]}, TEXTS),
+    st.builds(lambda t: {"choices": [{"delta": {"content": t, "role": "assistant"}, "token_ids": [1, 2]}]}, TEXTS),
+    st.builds(lambda t: {"content": "x", "choices": [{"delta": {"content": t}}]}, TEXTS),
+    st.sampled_from([{"error": {"message": "no"}}, {"choices": []}, {"object": "error", "message": "no"}]),
+)
+PAYLOADS = st.one_of(
+    st.builds(
+        lambda chunk, ascii, space, lead, end: (
+            lead + json.dumps(chunk, ensure_ascii=ascii, separators=(",", space)).encode("utf-8", "surrogatepass") + end
+        ),
+        CHUNKS,
+        st.booleans(),
+        st.sampled_from([":", ": "]),
+        st.sampled_from([b"data: ", b"data:", b"data:  "]),
+        st.sampled_from([b"\n\n", b"\n\n", b"\r\n\r\n", b"\n", b"\n: ping\n\n"]),
+    ),
+    st.sampled_from(
+        [b"data: [DONE]\n\n", b": ping\n\n", b"data: {\n\n", b"{}\n", b"event: error\ndata: no\n\n", b"\n"]
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    payloads=st.lists(PAYLOADS, max_size=12),
+    repeat=st.integers(1, 3),
+    form=st.sampled_from("xX"),
+    cuts=st.lists(st.integers(0, 3000), max_size=6),
+    ended=st.booleans(),
+)
+def test_the_same_as_room_after_room(
+    payloads: list[bytes], repeat: int, form: str, cuts: list[int], *, ended: bool
+) -> None:
+    pieces = [HEAD, *(sized(payload, form) for payload in payloads * repeat), b"0\r\n\r\n" if ended else b""]
+    reads: list[tuple[int, bytes]] = []
+    at = 0
+    for number, piece in enumerate(pieces):
+        inside = sorted({cut - at for cut in cuts if 0 < cut - at < len(piece)})
+        for start, stop in zip([0, *inside], [*inside, len(piece)], strict=True):
+            reads.append((number * 10 + start, piece[start:stop]))
+        at += len(piece)
+    same(reads)
+    same([(1, b"".join(pieces)), (2, b"")])
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8))
+def test_noise_in_the_middle(noise: list[bytes]) -> None:
+    usual = sized(b"data: " + json.dumps(event(" a")).encode() + b"\n\n")
+    same([(0, HEAD), *((n, data) for n, piece in enumerate(noise, 1) for data in (usual, piece, usual))])
+
+
+def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One event that differs in its text alone is parsed; the others are not."""
+    parsed = []
+    take = answer.Events.take
+
+    def counting(self: answer.Events, *event: Any) -> Any:
+        parsed.append(event)
+        return take(self, *event)
+
+    monkeypatch.setattr(answer.Events, "take", counting)
+    words = ["w", *(f" word{n}" for n in range(50))]
+    reads = [(0, HEAD), (1, sized(b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'))]
+    reads += [(n, sized(b"data: " + json.dumps(event(word)).encode() + b"\n\n")) for n, word in enumerate(words, 2)]
+    reads += [(99, sized(b"data: [DONE]\n\n") + b"0\r\n\r\n")]
+    message, scan = stream.read(reads)
+    assert scan.text == "".join(words)
+    assert scan.event_ns == list(range(2, 2 + len(words)))
+    assert message.complete
+    assert len(parsed) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b'{"choices":[{"delta":{"content":" b"},"finish_reason":"stop"}]}',
+        b'{"choices":[{"delta":{"content":" b"}}],"error":"no"}',
+        b'{"choices":[{"delta":{"content":" b"}}],"usage":{"completion_tokens":7}}',
+        b'{"choices":[{"delta":{"content":" b","x":"\\""}}]}',
+        b'{"choices":[{"delta":{"content":"\xff"}}]}',
+        b'{"choices":[{"delta":{"content":"\x01"}}]}',
+        b'{"choices":[{"delta":{"content":""}}]}',
+        b'{"choices":[{"delta":{"content":" b"}}]}}',
+    ],
+)
+def test_what_looks_almost_the_same(other: bytes) -> None:
+    usual = sized(b'data: {"choices":[{"delta":{"content":" a"}}]}\n\n')
+    same([(0, HEAD), (1, usual), (2, usual), (3, sized(b"data: " + other + b"\n\n")), (4, usual), (5, b"0\r\n\r\n")])

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from servebench.contracts.quality import Endpoint
+from servebench.quality.judge import JudgeEndpoint, JudgeScorer, JudgeSettings, better_of, score_of
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ('{"reason": "good", "score": 4}', 4),
+        ('```json\n{"score": 5}\n```', 5),
+        ('{"score": "3"}', 3),
+        ('{"score": 2.0}', 2),
+        ('{"score": 1} then {"score": 4}', 4),
+        ("Score: 4", 4),
+        ('"score": 3, because', 3),
+        ('{"score": 9}', None),
+        ('{"score": 0}', None),
+        ('{"score": true}', None),
+        ('{"score": 2.5}', None),
+        ('{"score": null}', None),
+        ('{"score": -1}', None),
+        ("Lovely weather, 4 degrees.", None),
+        ("", None),
+        ("{" * 10_000, None),
+    ],
+)
+def test_score_of(text, score):
+    assert score_of(text, 5) == score
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"better": 1}', "first"),
+        ('{"better": "2"}', "second"),
+        ('{"reason": "same", "better": 0}', "tie"),
+        ("better: 2", "second"),
+        ('{"better": 3}', None),
+        ("The first one.", None),
+    ],
+)
+def test_better_of(text, place):
+    assert better_of(text) == place
+
+
+class _Server:
+    """An endpoint that answers a chat with what a function makes of the prompt; it may return (status, bytes)."""
+
+    def __init__(self, answer: Callable[[str], object]) -> None:
+        outer = self
+        self.seen: list[str] = []
+        self.keys: list[str | None] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                text = body["messages"][0]["content"]
+                outer.seen.append(text)
+                outer.keys.append(self.headers.get("Authorization"))
+                said = answer(text)
+                if callable(said):
+                    said(self)
+                    return
+                if isinstance(said, str):
+                    usage = {"prompt_tokens": 100, "completion_tokens": 10}
+                    said = (200, json.dumps({"choices": [{"message": {"content": said}}], "usage": usage}).encode())
+                status, data = said
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _scorer(url, **changes):
+    judge = {"base_url": url, "model": "judge-1", "timeout_s": 5.0, **changes}
+    return JudgeScorer(JudgeSettings(name="judge", timeout_s=10.0, judge=JudgeEndpoint(**judge)))
+
+
+def _engine(text="An answer."):
+    return _Server(lambda prompt: text)
+
+
+def _judged(engine, scorer, count=6):
+    return scorer.evaluate(Endpoint(base_url=engine.url, model="m"), count=count, concurrency=2)
+
+
+def test_grades_by_a_rubric_twice_and_counts_tokens_and_cost():
+    with _engine() as engine, _Server(lambda prompt: '{"reason": "fine", "score": 4}') as judge:
+        scorer = _scorer(judge.url, input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)
+        assert scorer.check() == []
+        rows = _judged(engine, scorer)
+    assert len(rows) == 6
+    assert len(judge.seen) == 12
+    assert {row.grade.score for row in rows} == {0.75}
+    assert {row.grade.correct for row in rows} == {None}
+    detail = rows[0].grade.detail
+    assert detail["judge_agrees"] is True
+    assert (detail["judge_input_tokens"], detail["judge_output_tokens"]) == (200, 20)
+    assert detail["judge_cost_usd"] == pytest.approx(0.0004)
+    assert rows[0].grade.note == "fine"
+    assert "An answer." in judge.seen[0]
+
+
+def test_a_judge_that_contradicts_itself_is_told():
+    turn = iter(range(1000))
+    with _engine() as engine, _Server(lambda prompt: f'{{"score": {1 + next(turn) % 2}}}') as judge:
+        rows = _judged(engine, _scorer(judge.url, concurrency=1))
+    assert [row.grade.detail["judge_agrees"] for row in rows] == [False] * 6
+    assert {row.grade.score for row in rows} == {0.125}
+
+
+def _reference(folder, rows):
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), folder / "quality.parquet")
+    return str(folder)
+
+
+def _rows(answer):
+    items = JudgeScorer().items(JudgeScorer.source, 100, 0)
+    return [
+        {"benchmark": "judge", "item_id": one.item_id, "prompt": one.prompt, "answer": answer, "outcome": "ok"}
+        for one in items
+    ]
+
+
+def _prefers(word):
+    """A judge with a taste: the answer that has the word, wherever it stands."""
+
+    def say(prompt):
+        first = prompt.split("[answer 1]")[1].split("[end of answer 1]")[0]
+        second = prompt.split("[answer 2]")[1].split("[end of answer 2]")[0]
+        return f'{{"better": {1 if word in first else 2 if word in second else 0}}}'
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("taste", "score", "agrees"),
+    [
+        (_prefers("OURS"), 1.0, True),
+        (_prefers("THEIRS"), 0.0, True),
+        (_prefers("NOBODY"), 0.5, True),
+        (lambda prompt: '{"better": 1}', 0.5, False),  # whoever stands first
+    ],
+)
+def test_pairwise_changes_places(tmp_path, taste, score, agrees):
+    folder = _reference(tmp_path / "ref", _rows("THEIRS"))
+    with _engine("OURS") as engine, _Server(taste) as judge:
+        scorer = _scorer(judge.url, reference=folder)
+        assert scorer.check() == []
+        rows = _judged(engine, scorer)
+    assert {row.grade.score for row in rows} == {score}
+    assert {row.grade.detail["judge_agrees"] for row in rows} == {agrees}
+    if not agrees:
+        assert {row.grade.detail["first_place_wins"] for row in rows} == {1.0}
+
+
+def test_only_the_same_tasks_are_compared(tmp_path):
+    rows = _rows("THEIRS")[:40]
+    rows[0]["prompt"] += " Or not."
+    folder = _reference(tmp_path / "ref", rows)
+    with _engine("OURS") as engine, _Server(_prefers("OURS")) as judge:
+        found = _judged(engine, _scorer(judge.url, reference=folder), count=None)
+    unmatched = [row for row in found if row.grade.score is None]
+    assert len(unmatched) == len(found) - 39
+    assert all("the reference has no answer" in row.grade.note for row in unmatched)
+
+
+def _drip(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    try:
+        for _ in range(200):
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+            time.sleep(0.05)
+    except OSError:
+        pass
+
+
+def _flood(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    try:
+        while True:
+            handler.wfile.write(b"x" * 2**16)
+    except OSError:
+        pass
+
+
+def _cut(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "100")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices"')
+
+
+def _garbage(handler):
+    handler.wfile.write(b"\x00\x01 not http at all\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "note"),
+    [
+        ((500, b"out of order"), "http_error", "HTTP 500: out of order"),
+        ((401, b'{"error": "bad key SECRETKEY"}'), "http_error", "bad key ***"),
+        ((302, b""), "http_error", "HTTP 302"),
+        ((200, b"<html>"), "protocol", "not a chat completion"),
+        ((200, b'{"choices": []}'), "protocol", "not a chat completion"),
+        ((200, b'{"choices": [{"message": {"content": [1]}}]}'), "protocol", "no text"),
+        ((200, b"[" * 100_000), "protocol", "not a chat completion"),
+        (
+            (200, b'{"choices": [{"message": {"content": null}}], "usage": "many"}'),
+            "nonsense",
+            "no verdict in the judge",
+        ),
+        ("I would rather not say.", "nonsense", "I would rather not say."),
+        ('{"score": 77}', "nonsense", "no verdict in the judge's words"),
+        (lambda: _drip, "timeout", "no whole reply within 0.6 s"),
+        (lambda: _flood, "protocol", "more than"),
+        (lambda: _cut, "reset", "the connection broke"),
+        (lambda: _garbage, "reset", "the connection broke"),
+    ],
+)
+def test_whatever_the_judge_does_is_a_row(monkeypatch, said, outcome, note):
+    monkeypatch.setenv("JUDGE_KEY", "SECRETKEY")
+    answer = said() if callable(said) else said
+    with _engine() as engine, _Server(lambda prompt: answer) as judge:
+        scorer = _scorer(judge.url, api_key_env="JUDGE_KEY", timeout_s=0.6, give_up_after=2, concurrency=1)
+        rows = _judged(engine, scorer, count=3)
+    assert [row.answer.error for row in rows] == [None] * 3
+    assert [row.grade.score for row in rows] == [None] * 3
+    assert rows[0].grade.detail["judge_outcome"] == outcome
+    assert note in rows[0].grade.note
+    assert "\n" not in rows[0].grade.note
+    assert "SECRETKEY" not in str(rows)
+    assert judge.keys[0] == "Bearer SECRETKEY"
+
+
+def test_a_judge_that_is_down_is_given_up_soon():
+    with _Server(lambda prompt: "") as gone:
+        url = gone.url
+    with _engine() as engine:
+        rows = _judged(engine, _scorer(url, concurrency=1, give_up_after=3), count=20)
+    assert rows[0].grade.detail["judge_outcome"] == "refused"
+    assert "cannot be reached" in rows[0].grade.note
+    assert rows[-1].grade.detail["judge_outcome"] == "not_asked"
+    assert "3 times in a row" in rows[-1].grade.note
+
+
+def test_a_judge_that_stumbles_once_is_asked_on():
+    turn = iter(range(1000))
+    with (
+        _engine() as engine,
+        _Server(lambda prompt: (503, b"busy") if next(turn) == 2 else '{"score": 3}') as judge,
+    ):
+        rows = _judged(engine, _scorer(judge.url, concurrency=1, give_up_after=2))
+    assert [row.grade.score is None for row in rows] == [False, True, False, False, False, False]
+
+
+def test_an_engine_that_does_not_answer_is_not_judged():
+    with _Server(lambda prompt: (500, b"no")) as engine, _Server(lambda prompt: '{"score": 3}') as judge:
+        rows = _judged(engine, _scorer(judge.url))
+    assert judge.seen == []
+    assert all(row.answer.error and row.grade.score is None for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"base_url": None}, "quality.judge.base_url is not set"),
+        ({"model": None}, "quality.judge.model is not set"),
+        ({"base_url": "judge:8000"}, "is no address"),
+        ({"api_key_env": "NO_SUCH_VARIABLE_HERE"}, "NO_SUCH_VARIABLE_HERE"),
+        ({"reference": "/nowhere"}, "quality.judge.reference"),
+    ],
+)
+def test_what_is_wrong_with_the_settings_is_told_beforehand(changes, fault):
+    (told,) = (
+        _scorer("http://127.0.0.1:1/v1", **changes).check()
+        if "base_url" not in changes
+        else JudgeScorer(JudgeSettings(name="judge", judge=JudgeEndpoint(**{"model": "m", **changes}))).check()
+    )
+    assert fault in told
+    assert "\n" not in told
+
+
+def test_a_run_without_judged_answers_is_no_reference(tmp_path):
+    folder = _reference(tmp_path / "ref", [{**row, "benchmark": "mmlu"} for row in _rows("x")])
+    (told,) = _scorer("http://127.0.0.1:1/v1", reference=folder).check()
+    assert "no judged answers" in told
+
+
+def test_the_tasks_that_come_with_it_are_distinct():
+    items = JudgeScorer().items(JudgeScorer.source, 1000, 0)
+    assert len(items) == len({one.prompt for one in items}) == len({one.item_id for one in items}) == 64

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from servebench.contracts.quality import Answer, Endpoint
+from servebench.contracts.settings import QualitySettings
+from servebench.quality.ask import _logprobs
+from servebench.quality.parity import ParityScorer, parity_grade
+
+
+class _Engine:
+    """Answers with the prompt's last word; under load with another one where the prompt has `shaky`."""
+
+    def __init__(self, *, logprobs=True, refuses=False, broken=False):
+        outer = self
+        self.in_flight = 0
+        self.most = 0
+        self.bodies = []
+        lock = threading.Lock()
+        self.full = threading.Event()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with lock:
+                    outer.bodies.append(body)
+                    outer.in_flight += 1
+                    outer.most = max(outer.most, outer.in_flight)
+                    if outer.in_flight >= 3:
+                        outer.full.set()
+                outer.full.wait(0.15)
+                with lock:
+                    crowded = outer.full.is_set()
+                    outer.in_flight -= 1
+                self._say(*outer.reply(body, crowded, logprobs=logprobs, refuses=refuses, broken=broken))
+
+            def _say(self, status, document):
+                data = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self.endpoint = Endpoint(base_url=f"http://127.0.0.1:{self._server.server_port}/v1", model="m")
+
+    @staticmethod
+    def reply(body, crowded, *, logprobs, refuses, broken):
+        if refuses and "logprobs" in body:
+            return 422, {"error": "unknown field logprobs"}
+        prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+        if broken and crowded and "shaky" in prompt:
+            return 503, {"error": "full"}
+        words = [f"to {prompt.split()[-1]}", " differently" if crowded and "shaky" in prompt else " same"]
+        choice = {"finish_reason": "stop"}
+        if "messages" in body:
+            choice["message"] = {"content": "".join(words)}
+            told = {"content": [{"token": word, "logprob": -0.25} for word in words]}
+        else:
+            choice["text"] = "".join(words)
+            told = {"tokens": words, "token_logprobs": [-0.25] * 2}
+        return 200, {"choices": [choice | ({"logprobs": told} if logprobs and "logprobs" in body else {})]}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "p.jsonl"
+    rows = [{"prompt": f"{'shaky' if n % 3 == 0 else 'steady'} prompt {n}"} for n in range(6)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_each_prompt_is_asked_alone_and_under_load(prompts, api):
+    with _Engine() as engine:
+        rows = ParityScorer(QualitySettings(name="parity", path=prompts, api=api)).evaluate(
+            engine.endpoint, count=None, concurrency=3
+        )
+        assert engine.most == 3
+        assert len(engine.bodies) == 1 + 6 + 6
+        assert {body["temperature"] for body in engine.bodies} == {0}
+    assert [row.grade.correct for row in rows] == [False, True, True, False, True, True]
+    shaky, steady = rows[0], rows[1]
+    assert shaky.answer.text == "to 0 same"
+    assert shaky.grade.extracted == "to 0 differently"
+    assert shaky.grade.note == "the same up to character 5"
+    assert steady.grade.detail["alone"] == {"tokens": ["to 1", " same"], "logprobs": [-0.25, -0.25]}
+    assert steady.grade.detail["loaded"] == steady.grade.detail["alone"]
+
+
+@pytest.mark.parametrize("how", [{"refuses": True}, {"logprobs": False}])
+def test_an_engine_without_log_probabilities_is_asked_all_the_same(prompts, how):
+    with _Engine(**how) as engine:
+        rows = ParityScorer(QualitySettings(name="parity", path=prompts)).evaluate(
+            engine.endpoint, count=4, concurrency=3
+        )
+    assert all(row.answer.error is None for row in rows)
+    assert rows[0].grade.detail["alone"] == {"tokens": None, "logprobs": None}
+    assert [row.grade.correct for row in rows].count(None) == 0
+
+
+def test_what_fails_under_load_is_told_and_not_judged(prompts):
+    with _Engine(broken=True) as engine:
+        rows = ParityScorer(QualitySettings(name="parity", path=prompts)).evaluate(
+            engine.endpoint, count=None, concurrency=3
+        )
+    assert [row.grade.correct for row in rows] == [None, True, True, None, True, True]
+    assert rows[0].grade.note.startswith("under load: HTTP 503")
+    assert rows[0].answer.error is None
+
+
+def test_an_engine_that_is_gone_is_told_in_every_row(prompts):
+    with _Engine() as engine:
+        endpoint = engine.endpoint
+    rows = ParityScorer(QualitySettings(name="parity", path=prompts)).evaluate(endpoint, count=2, concurrency=2)
+    assert all(row.answer.error and row.grade.correct is None for row in rows)
+
+
+def test_prompts_are_its_own_or_a_file(tmp_path):
+    assert ParityScorer().check() == []
+    assert len(ParityScorer().items(ParityScorer.source, 10, 0)) == 10
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"question": "x"}')
+    (fault,) = ParityScorer(QualitySettings(name="parity", path=str(bad))).check()
+    assert "has no prompt" in fault
+    (fault,) = ParityScorer(QualitySettings(name="parity", path="/nowhere.jsonl")).check()
+    assert "/nowhere.jsonl" in fault
+
+
+def test_equal_answers_of_other_length_share_their_beginning():
+    grade = parity_grade(Answer(item_id="a", text="one two"), Answer(item_id="a", text="one"))
+    assert (grade.correct, grade.note) == (False, "the same up to character 3")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        {},
+        "x",
+        {"content": []},
+        {"tokens": ["a"], "token_logprobs": []},
+        {"tokens": ["a"], "token_logprobs": [None]},
+    ],
+)
+def test_log_probabilities_that_are_none_are_left_out(told):
+    assert _logprobs(told) == {}

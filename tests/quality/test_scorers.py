@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from servebench.contracts.quality import Answer
+from servebench.errors import ConfigError
+from servebench.quality.ask import ask
+from servebench.quality.gsm8k import Gsm8kScorer, number_of
+from servebench.quality.mmlu import MmluScorer, letter_of
+
+MMLU = [
+    {
+        "question": f"q{i}",
+        "answer_a": "1",
+        "answer_b": "2",
+        "answer_c": "3",
+        "answer_d": "4",
+        "correct_answer": "ABCD"[i % 4],
+    }
+    for i in range(20)
+] + [{"question": "question", "correct_answer": "answer"}]
+
+
+def _lines(path: Path, rows: list[dict]) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("2 + 2\n#### 1,234", "1234"), ("so 5, then 7.", "7"), ("-3.50", "-3.50"), ("none", None), ("#### $9\nor 4", "9")],
+)
+def test_number_of(text, number):
+    assert number_of(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [("B", "B"), (" (C) because", "C"), ("The answer is D.", "D"), ("A good one", "A"), ("Apples", None), ("", None)],
+)
+def test_letter_of(text, letter):
+    assert letter_of(text) == letter
+
+
+def test_gsm8k_reads_both_shapes_and_grades_by_value(tmp_path):
+    rows = [{"question": "a", "answer": "x\n#### 18"}, {"prompt": "b", "expected": "4"}]
+    scorer = Gsm8kScorer()
+    items = scorer.items(_lines(tmp_path / "g.jsonl", rows), 10, 0)
+    assert [item.expected for item in items] == ["18", "4"]
+    grade = lambda text, error=None: scorer.grade(items[0], Answer(item_id="i", text=text, error=error)).correct  # noqa: E731
+    assert (grade("#### 18.0"), grade("17"), grade("dunno"), grade("", "down")) == (True, False, False, None)
+
+
+def test_mmlu_samples_the_same_items_from_file_and_wheel_and_drops_stray_rows(tmp_path):
+    path = _lines(tmp_path / "m.jsonl", MMLU)
+    with zipfile.ZipFile(tmp_path / "m.whl", "w") as wheel:
+        wheel.write(path, "data/m.jsonl")
+    scorer = MmluScorer()
+    first = scorer.items(path, 5, 7)
+    assert first == scorer.items(Path(f"{tmp_path}/m.whl!data/m.jsonl"), 5, 7)
+    assert first != scorer.items(path, 5, 8)
+    assert len(scorer.items(path, 100, 0)) == 20
+
+
+@pytest.mark.parametrize("content", ["{not json", "[1]", '{"question": "x"}'])
+def test_broken_files_are_one_line(tmp_path, content):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(content)
+    for scorer in (MmluScorer(), Gsm8kScorer()):
+        with pytest.raises(ConfigError) as told:
+            scorer.items(path, 3, 0)
+        assert "bad.jsonl" in str(told.value)
+
+
+class _Server(BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
+        status, body = (500, b"no") if asked.startswith("q3\n") else (200, b'{"choices":[{"message":{"content":"B"}}]}')
+        body = b"<html>" if asked.startswith("q5\n") else body
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_answers_keep_their_order_and_failures_are_answers(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        scorer = MmluScorer()
+        items = scorer.items(_lines(tmp_path / "m.jsonl", MMLU), 20, 0)
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        answers = ask(items, base_url=url, model="m", concurrency=4, headers={})
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [answer.item_id for answer in answers] == [item.item_id for item in items]
+    grades = [scorer.grade(item, answer).correct for item, answer in zip(items, answers, strict=True)]
+    assert (grades.count(True), grades.count(False), grades.count(None)) == (4, 14, 2)
+    assert answers[3].error is not None
+    assert "500" in answers[3].error
+    assert "not a chat completion" in (answers[5].error or "")

@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+
+from servebench.score.repeats import grubbs, kendall_null, over_repeats, seasonal_kendall
+
+
+def points(table: dict[str, list[float]], **more: object) -> list[tuple[str, dict[str, object]]]:
+    return [
+        (level, {"repeat": at, "window_start_ns": at, "output_throughput_tok_s": value, "verdict": "valid", **more})
+        for level, values in table.items()
+        for at, value in enumerate(values)
+    ]
+
+
+def test_a_level_has_the_interval_of_its_repeats() -> None:
+    """Student's, on logarithms: with two repeats there is none."""
+    found = over_repeats(points({"4": [100.0, 110.0, 121.0], "8": [200.0, 202.0]}))
+    four, eight = found.rows
+    assert four.mean == pytest.approx(110.0)
+    # log sd = log 1.1, t(2) = 4.3027
+    assert (four.low, four.high) == pytest.approx(
+        (110 * 1.1 ** (-4.3027 / 3**0.5), 110 * 1.1 ** (4.3027 / 3**0.5)), 1e-4
+    )
+    assert four.spread == pytest.approx(0.1)
+    assert (eight.count, eight.low, eight.high) == (2, None, None)
+    assert found.notes == ()
+
+
+def test_intervals_over_repeats_cover_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        row = over_repeats(points({"8": list(500 * rng.lognormal(0, 0.03, 4))})).rows[0]
+        assert row.low is not None
+        assert row.high is not None
+        hits += row.low <= 500 <= row.high
+    assert 0.92 <= hits / 400 <= 0.98
+
+
+def test_single_and_void_points_have_no_repeats() -> None:
+    assert over_repeats(points({"4": [100.0], "8": [200.0]})).rows == ()
+    assert over_repeats(points({"4": [100.0, 90.0, 80.0]}, verdict="void")).rows == ()
+    assert over_repeats(points({"4": [100.0, 0.0]})).rows == ()
+    assert over_repeats([]).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "index", "p"),
+    # the critical values of Grubbs' table: G = 1.715 for n = 5 and 2.290 for n = 10 at the two-sided 5 %
+    [([1.0, 1.0, 1.0], 0, 1.0), ([0.0, 1.0], 0, 1.0)],
+)
+def test_nothing_lies_apart_where_nothing_varies(values: list[float], index: int, p: float) -> None:
+    assert grubbs(np.array(values)) == (index, p)
+
+
+@pytest.mark.parametrize(("n", "critical"), [(4, 1.481), (5, 1.715), (10, 2.290), (20, 2.709)])
+def test_grubbs_p_is_five_percent_at_the_tables_critical_value(n: int, critical: float) -> None:
+    """One value moved until it lies exactly that many standard deviations away."""
+    others = np.linspace(-1, 1, n - 1)
+    low, high = 1.0, 1000.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        values = np.append(others, middle)
+        if (middle - values.mean()) / values.std(ddof=1) < critical:
+            low = middle
+        else:
+            high = middle
+    index, p = grubbs(np.append(others, low))
+    assert index == n - 1
+    assert p == pytest.approx(0.05, abs=0.001)
+
+
+def test_a_repeat_apart_is_told_and_a_small_one_is_not() -> None:
+    steady = [100.0, 100.5, 99.8, 100.2, 99.9]
+    (note,) = over_repeats(points({"4": [*steady, 80.0]})).notes
+    assert "repeat 5 at 4 lies apart: its output throughput is -20.0 %" in note
+    assert "Grubbs" in note
+    assert over_repeats(points({"4": [*(1 + (v - 100) / 1e4 for v in steady), 0.99]})).notes == ()
+
+
+def test_drift_over_levels_is_told() -> None:
+    """Three repeats of one level cannot tell it; of four levels they can."""
+    falling = {str(level): [level * 100.0, level * 97.0, level * 94.0] for level in (1, 2, 4, 8)}
+    (note,) = over_repeats(points(falling)).notes
+    assert "output throughput fell by 6.0 % from the first repeat to the last" in note
+    assert over_repeats(points({"1": falling["1"]})).notes == ()
+
+
+def test_the_order_is_that_of_time_and_not_of_the_repeats_number() -> None:
+    made = points({str(level): [100.0, 97.0, 94.0, 91.0] for level in (1, 2)})
+    again = [(level, {**row, "window_start_ns": 10 - int(str(row["window_start_ns"]))}) for level, row in made]
+    assert "fell" in over_repeats(made).notes[0]
+    assert "rose" in over_repeats(again).notes[0]
+
+
+def test_false_alarms_are_as_rare_as_they_say() -> None:
+    rng = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(300):
+        table = {str(level): list(100 * level * rng.lognormal(0, 0.05, 4)) for level in (1, 4, 16)}
+        alarms += bool(over_repeats(points(table)).notes)
+    # two kinds of tests at 5 %
+    assert alarms / 300 <= 0.13
+
+
+def test_kendall_is_exact() -> None:
+    """Of the six orders of three values one has no falling pair, and one has three."""
+    assert kendall_null(3) == pytest.approx(np.array([1, 2, 2, 1]) / 6)
+    assert seasonal_kendall([np.array([1.0, 2.0, 3.0])]) == pytest.approx(2 / 6)
+    assert seasonal_kendall([np.arange(5.0)]) == pytest.approx(2 / 120)
+    assert seasonal_kendall([np.arange(3.0), np.arange(3.0)]) == pytest.approx(2 / 36)
+    assert seasonal_kendall([np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])]) == 1.0
+    assert seasonal_kendall([np.zeros(6)]) == 1.0

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from servebench.score.rightness import agreements, busy_s, summaries
+from servebench.shares import wilson
+
+
+def test_a_summary_counts_right_wrong_and_unanswered(graded):
+    """Failed requests count neither as right nor as wrong, and are told."""
+    (one,) = summaries(pd.DataFrame(graded("mmlu", [True] * 6 + [False] * 2 + [None] * 2)))
+    assert (one.n, one.right, one.unanswered, one.accuracy) == (8, 6, 2, 0.75)
+    assert (one.low, one.high) == wilson(6, 8)
+    assert {doubt.code for doubt in one.doubts} == {"sample_too_small", "unanswered"}
+    # ten spans of half a second with pauses between them
+    assert one.seconds == pytest.approx(5.0)
+    assert one.right_per_s == pytest.approx(6 / 5.0)
+
+
+def test_four_hundred_questions_are_enough_and_unread_answers_are_doubted(graded):
+    (one,) = summaries(pd.DataFrame(graded("mmlu", [True, False] * 200)))
+    assert one.doubts == ()
+    unread = [replace(row, extracted=None, finish_reason="length") for row in graded("mmlu", [False] * 400)]
+    (one,) = summaries(pd.DataFrame(unread))
+    assert [doubt.code for doubt in one.doubts] == ["unread_answers"]
+    assert "400 were cut off" in one.doubts[0].message
+
+
+def test_scores_without_right_and_wrong_have_a_mean(graded):
+    rows = [replace(row, correct=None, score=place / 100) for place, row in enumerate(graded("rouge", [True] * 100))]
+    (one,) = summaries(pd.DataFrame(rows))
+    assert (one.accuracy, one.right_per_s, one.unanswered, one.n) == (None, None, 0, 100)
+    assert one.value == pytest.approx(0.495)
+    assert one.low < 0.495 < one.high
+
+
+def test_levels_and_points_are_apart(graded):
+    rows = [row for level in (1, 8) for row in graded("mmlu", [True] * 4, concurrency=level)]
+    rows += graded("json", [True] * 3, concurrency=None, rate=2.5, point="r2.5-r0")
+    found = summaries(pd.DataFrame(rows))
+    assert [(one.benchmark, one.at, one.point) for one in found] == [
+        ("mmlu", "concurrency 1", None),
+        ("mmlu", "concurrency 8", None),
+        ("json", "rate 2.5/s", "r2.5-r0"),
+    ]
+    assert summaries(pd.DataFrame()) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "seconds"), [([], 0), ([(0, 2), (1, 3)], 3), ([(0, 1), (5, 6)], 2), ([(0, 9), (1, 2)], 9)]
+)
+def test_busy_time_leaves_pauses_out(spans, seconds):
+    frame = pd.DataFrame([(a * 10**9, b * 10**9) for a, b in spans], columns=["sent_ns", "ended_ns"])
+    assert busy_s(frame) == seconds
+
+
+def pair(graded, first, second, **changes):
+    (one,) = agreements(pd.DataFrame(graded("mmlu", first)), pd.DataFrame(graded("mmlu", second, **changes)))
+    return one
+
+
+def test_runs_are_compared_question_by_question(graded):
+    one = pair(graded, [True] * 40, [True] * 10 + [False] * 30)
+    assert (one.finding, one.second_is_worse, one.lost) == ("different", True, 0.75)
+    assert "100.0% against 25.0% on 40 questions" in one.sentence
+    assert "25.0% against 100.0%" in one.turned().sentence
+    assert not one.turned().second_is_worse
+    few = pair(graded, [True] * 4 + [False] * 4, [True] * 7 + [False])
+    assert (few.finding, few.lost) == ("too small to tell", 0.0)
+    assert few.comparison.n_needed > 8
+    same = pair(graded, [True, False] * 300, [True, False] * 300)
+    assert same.finding == "not different"
+
+
+def test_what_cannot_be_compared_says_why(graded):
+    assert "judged by m and by other" in pair(graded, [True], [True], method="other").sentence
+    assert "other questions" in pair(graded, [True], [True], item_digest="e").sentence
+    assert pair(graded, [True] * 3, [True] * 3, concurrency=4).at == "concurrency 8 against concurrency 4"
+    assert agreements(pd.DataFrame(), pd.DataFrame(graded("mmlu", [True]))) == []
+
+
+def test_several_comparisons_share_the_risk(graded):
+    """p = 0.031 is a difference alone, and none beside another comparison."""
+    first, second = [True] * 6 + [False] * 4, [False] * 10
+    assert pair(graded, first, second).finding == "different"
+    both = [pd.DataFrame(graded("mmlu", kind) + graded("gsm8k", [True] * 10)) for kind in (first, second)]
+    assert agreements(*both)[0].finding == "too small to tell"
+
+
+def test_scores_are_compared_by_pairs(graded):
+    def scored(values):
+        rows = graded("rouge", [True] * len(values))
+        return pd.DataFrame([replace(r, correct=None, score=v) for r, v in zip(rows, values, strict=True)])
+
+    low, high = [0.3 + 0.01 * (i % 10) for i in range(60)], [0.5 + 0.01 * (i % 9) for i in range(60)]
+    (one,) = agreements(scored(high), scored(low))
+    assert (one.finding, one.second_is_worse) == ("different", True)
+    (few,) = agreements(scored(high[:5]), scored(low[:5]))
+    assert few.finding == "too small to tell"

@@ -1,0 +1,140 @@
+"""Files of older versions are read, files of newer ones refused in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from servebench import read
+from servebench.contracts.results import SCHEMA_VERSION
+from servebench.errors import StoreError
+from servebench.store import (
+    StudyFolder,
+    read_manifest,
+    read_plan,
+    read_points,
+    read_records,
+    read_run,
+    read_study,
+    read_telemetry,
+)
+from servebench.store.versions import MIGRATIONS, check_table, upgraded
+
+OLD = Path(__file__).parent / "old"
+STUDIES = sorted(path.parent for path in OLD.glob("*/*/study.json"))
+NEWER = "was written by a newer servebench (schema version 99, this one reads up to"
+
+
+def test_every_version_has_a_study_and_every_step_a_function():
+    kept = {int(study.parent.name.partition("-")[0]) for study in STUDIES}
+    assert kept == set(range(1, SCHEMA_VERSION + 1))
+    for kind, steps in MIGRATIONS.items():
+        assert set(steps) == set(range(1, SCHEMA_VERSION)), kind
+
+
+@pytest.mark.parametrize("kind", sorted(MIGRATIONS))
+def test_a_document_is_brought_up_to_date_and_left_as_it_was(kind):
+    first = {"kept": 1, "schema_version": 1}
+    now = upgraded(kind, first, Path("x.json"))
+    assert first == {"kept": 1, "schema_version": 1}
+    assert (now["kept"], now["schema_version"]) == (1, SCHEMA_VERSION)
+    assert upgraded(kind, now, Path("x.json")) == now
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (99, "x.json was written by a newer servebench (schema version 99"),
+        (0, "x.json has schema version 0, and there never was such a one"),
+        ("1", "x.json has schema version 1, and there"),
+        (None, "x.json has schema version None"),
+        (True, "x.json has schema version True"),
+    ],
+)
+def test_what_this_version_cannot_know_is_refused(version, told):
+    with pytest.raises(StoreError, match=re.escape(told)) as caught:
+        upgraded("run", {"schema_version": version}, Path("x.json"))
+    assert "\n" not in str(caught.value)
+
+
+def test_only_what_never_carried_a_version_may_lack_one():
+    assert upgraded("study", {}, Path("s.json"))["launcher"] == {}
+    with pytest.raises(StoreError, match=r"p\.json has schema version None"):
+        upgraded("plan", {}, Path("p.json"))
+
+
+def test_a_table_says_its_version_too():
+    check_table({b"schema_version": b"1"}, Path("t"))
+    check_table(None, Path("t"))
+    with pytest.raises(StoreError, match=re.escape(NEWER)):
+        check_table({b"schema_version": b"99"}, Path("t"))
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.parent.name)
+def test_every_kept_file_is_read(study):
+    folder = StudyFolder(study)
+    state = read_study(folder)
+    assert [run.name for run in read_plan(folder)] == list(state.runs)
+    assert all(run.config["load"]["concurrency"] == [1, 2] for run in read_plan(folder))
+    whole, cut = (folder.run(name) for name in state.runs)
+    assert (read_run(whole).status, read_run(cut).status) == ("finished", "running")
+    assert read_manifest(whole.manifest)["config"]["workload"]["name"] == "unique"
+    assert list(read_points(whole)["point"]) == ["c1-r0", "c2-r0"]
+    # a warm-up request and six of each level
+    assert len(read_records(whole)) == 14
+    assert len(read_records(cut)) == 8
+    assert read_telemetry(whole).empty == (study.parent.name == "1-first")
+    loaded = read.load_study(study)
+    assert (loaded.faults, [run.faults for run in loaded.runs]) == ((), [(), ()])
+    points, runs = read.all_points(study.parent)
+    assert (len(points), len(runs)) == (3, 2)
+
+
+def newer(study: Path, name: str) -> None:
+    """Make a file of a study one of a version to come."""
+    path = study / name
+    if path.suffix == ".json":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 99}))
+    else:
+        table = pq.read_table(path)
+        pq.write_table(table.replace_schema_metadata({"schema_version": "99"}), path)
+
+
+@pytest.mark.parametrize(
+    ("file", "reads"),
+    [
+        ("study.json", lambda folder, run: read_study(folder)),
+        ("plan.json", lambda folder, run: read_plan(folder)),
+        ("00_vllm_unique/manifest.json", lambda folder, run: read_manifest(run.manifest)),
+        ("00_vllm_unique/run.json", lambda folder, run: read_run(run)),
+        ("00_vllm_unique/points.parquet", lambda folder, run: read_points(run)),
+        ("00_vllm_unique/requests.parquet", lambda folder, run: read_records(run)),
+        ("00_vllm_unique/telemetry.parquet", lambda folder, run: read_telemetry(run)),
+        ("00_vllm_unique/answers.parquet", lambda folder, run: read.table(run.answers)),
+    ],
+)
+def test_a_newer_file_is_refused_in_one_line_and_hides_no_other(tmp_path, file, reads):
+    study = tmp_path / "now"
+    shutil.copytree(OLD / "2" / "now", study)
+    newer(study, file)
+    folder = StudyFolder(study)
+    with pytest.raises(StoreError, match=re.escape(f"{study / file} {NEWER}")) as caught:
+        reads(folder, folder.run("00_vllm_unique"))
+    assert "\n" not in str(caught.value)
+    assert read.load_study(study).runs[1].faults == ()
+
+
+def test_points_csv_of_a_newer_version_is_left_out(tmp_path):
+    study = tmp_path / "now"
+    shutil.copytree(OLD / "2" / "now", study)
+    path = study / "00_vllm_unique" / "points.csv"
+    head, *rows = path.read_text().splitlines()
+    assert head.endswith(",schema_version")
+    path.write_text("\n".join([head, *(row.rpartition(",")[0] + ",99" for row in rows)]) + "\n")
+    points, _ = read.all_points(tmp_path)
+    assert set(points["run"]) == {"01_sglang_unique"}
