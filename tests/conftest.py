@@ -205,26 +205,27 @@ def simulated() -> Any:
     return Parts
 
 
+def graded_rows(benchmark: str, correct: Sequence[bool | None], **changes: Any) -> list[QualityRecord]:
+    """Graded answers to questions 0, 1, ...: right, wrong, or (None) never answered."""
+    return [
+        QualityRecord(
+            **{
+                **{"run_id": "s/r", "benchmark": benchmark, "task": None, "item_id": f"{benchmark}-{place}"},
+                **{"item_digest": "d", "point": None, "concurrency": 8, "rate": None, "correct": right},
+                **{"score": None, "extracted": "A", "reference": "A", "answer": "A", "prompt": "?", "note": None},
+                **{"detail": None, "outcome": "ok" if right is not None else "timeout", "http_status": 200},
+                **{"error": None if right is not None else "timed out", "finish_reason": "stop"},
+                **{"prompt_tokens": 5, "output_tokens": 1, "sent_ns": place * 10**9, "method": "m"},
+                **{"ended_ns": place * 10**9 + 5 * 10**8, "latency_ms": 500.0, "api": "chat", "shots": 0},
+                **{"seed": 0, "max_tokens": 8, "emulated": False},
+                **changes,
+            }
+        )
+        for place, right in enumerate(correct)
+    ]
+
+
 @pytest.fixture
 def graded() -> Callable[..., list[QualityRecord]]:
-    """Graded answers to questions 0, 1, ...: right, wrong, or (None) never answered."""
-
-    def make(benchmark: str, correct: Sequence[bool | None], **changes: Any) -> list[QualityRecord]:
-        return [
-            QualityRecord(
-                **{
-                    **{"run_id": "s/r", "benchmark": benchmark, "task": None, "item_id": f"{benchmark}-{place}"},
-                    **{"item_digest": "d", "point": None, "concurrency": 8, "rate": None, "correct": right},
-                    **{"score": None, "extracted": "A", "reference": "A", "answer": "A", "prompt": "?", "note": None},
-                    **{"detail": None, "outcome": "ok" if right is not None else "timeout", "http_status": 200},
-                    **{"error": None if right is not None else "timed out", "finish_reason": "stop"},
-                    **{"prompt_tokens": 5, "output_tokens": 1, "sent_ns": place * 10**9, "method": "m"},
-                    **{"ended_ns": place * 10**9 + 5 * 10**8, "latency_ms": 500.0, "api": "chat", "shots": 0},
-                    **{"seed": 0, "max_tokens": 8, "emulated": False},
-                    **changes,
-                }
-            )
-            for place, right in enumerate(correct)
-        ]
-
-    return make
+    """`graded_rows`."""
+    return graded_rows

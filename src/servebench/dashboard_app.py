@@ -166,7 +166,9 @@ def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     if not rows:
         st.info("None of these runs measured quality. Ask for it with quality=.")
         return
-    frame = pd.DataFrame([vars(row) for row in rows])
+    # a bar each: those of one name would be stacked
+    named = [{**vars(row), "run": f"{row.run}, {row.at}", "doubts": ", ".join(row.doubts)} for row in rows]
+    frame = pd.DataFrame(named)
     st.altair_chart(drawn.quality_bars(frame), width="stretch")
     st.dataframe(frame, hide_index=True, width="stretch")
 

@@ -10,6 +10,7 @@ import pluggy
 import pytest
 
 from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
 from servebench.contracts.settings import EngineSettings, LaunchSettings, WorkloadSettings
 from servebench.registry import PluginInfo, Registry
@@ -65,6 +66,11 @@ class Unique(Workload):
     name = "unique"
 
 
+class Mmlu(Scorer):
+    name = "mmlu"
+    method = "letter"
+
+
 LLAMA_YAML = "# llama.cpp\ndefaults:\n  - base\n  - _self_\n\nname: llamacpp\nthreads: null\n"
 
 MakeRegistry = Callable[..., Registry]
@@ -91,6 +97,7 @@ def make_registry(plugin_folder: Path) -> MakeRegistry:
                 "engine": engines,
                 "launch": {"process": Process, "attach": Attach},
                 "workload": {"sharegpt": ShareGpt, "unique": Unique},
+                "quality": {"mmlu": Mmlu},
             },
             (str(plugin_folder),) if plugin else (),
         )

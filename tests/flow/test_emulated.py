@@ -78,3 +78,20 @@ def test_a_lying_usage_is_caught(servebench, tmp_path):
     point = pd.read_csv(folder(tmp_path) / "points.csv").iloc[0]
     assert point.output_tokens_mean == 32
     assert "short_answers" in point.doubts
+
+
+def test_conversations_go_on_with_what_was_answered(told, tmp_path):
+    """Two workers, real history: the engine finds the answers in its cache, so hits come near to the ideal's."""
+    words = ("workload=multi_turn", "workload.output_tokens=32", "load.workers=2", "load.self_check=never")
+    done = told("engine=vllm", *CARD, *SMALL, *words)
+    assert done.returncode == 0, done.stderr
+    point = pd.read_csv(folder(tmp_path) / "points.csv").iloc[0]
+    requests = pd.read_parquet(folder(tmp_path) / "requests.parquet")
+    assert (point.requests_ok, point.requests_failed) == (40, 0)
+    assert point.prefix_cache_hit_rate_ideal > 0.7
+    assert abs(point.prefix_cache_hit_rate - point.prefix_cache_hit_rate_ideal) < 0.1
+    for _, session in requests[~requests.warmup].groupby("session_id"):
+        growth = session.sort_values("request_id").prompt_tokens.diff().dropna()
+        # 48 new tokens, 32 of the answer, and the words for two roles
+        assert growth.between(80, 90).all()
+        assert session.planned_prompt_tokens.isna().sum() == len(session) - 1

@@ -210,6 +210,16 @@ def test_a_reader_that_is_none(serve, run):
         run(serve(echo({})), 2, reader="servebench.nothing:here")
 
 
+def test_a_reader_that_dies_at_work(serve, run):
+    """What waits for its texts is never sent, and the phase ends; what needs none goes on."""
+    facts = [{"session_id": "a"}, {"session_id": "a", "holes": hole(1, 0)}, {"session_id": "a"}, {}, {}]
+    # takes no arguments, so it breaks at the first answer
+    _, exchanges = run(serve(echo({})), 5, concurrency=1, reader="os:abort", facts=lambda i: facts[i])
+    found = [exchanges[f"r{i}"].outcome for i in range(5)]
+    assert found == ["complete", "session_ended", "complete", "complete", "complete"]
+    assert exchanges["r1"].error.startswith("the answer to r0 failed: the reader of answers died")
+
+
 def test_what_belongs_together_goes_to_one_worker():
     """Sessions that are tied by an answer or an order, also over others, share a worker; the rest is spread."""
     ties = {3: ("r0",), 5: ("r3",)}

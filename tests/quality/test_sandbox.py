@@ -44,6 +44,8 @@ def working():
         ("import os; os.kill(os.getpid(), 9)", "killed", ""),
         ("import ctypes; ctypes.string_at(0)", "killed", ""),
         ("def f(): return f()\nf()", "failed", "RecursionError"),
+        ("print('bwrap: no'); raise SystemExit(1)", "failed", "bwrap: no"),
+        ("import os\nfor fd in range(3, 20):\n try: os.write(fd, b'x' * 99)\n except OSError: pass", "left_early", ""),
         ("if __name__ == '__main__': raise SystemExit(3)", "passed", ""),
     ],
 )
@@ -203,7 +205,7 @@ def test_without_bubblewrap_code_is_refused_with_the_way_to_install_it(monkeypat
         ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "allow user namespaces"),
         # a bwrap that starts the program with no walls: the probe must find out
         ('while [ "$1" != -I ]; do shift; done; exec ' + sys.executable + ' "$@"', "does not hold"),
-        ("exit 0", "does not hold"),
+        ("exit 0", "cannot work here: it ended with status 0"),
     ],
 )
 def test_a_sandbox_that_does_not_work_is_refused(monkeypatch, tmp_path, script, said):

@@ -7,6 +7,7 @@ import pytest
 from servebench import decide
 from servebench.errors import ConfigError, PreflightError
 from servebench.report.dashboard import dashboard_command
+from servebench.store import add_quality
 
 pytest.importorskip("streamlit")
 APP = Path(decide.__file__).with_name("dashboard_app.py")
@@ -31,6 +32,8 @@ def outputs(tmp_path_factory):
     for index, name in enumerate(("vllm", "sglang")):
         run = parts.RunFolder(folder / f"0{index}_{name}")
         parts.write_one(run, parts.Engine(name=name, slow=1 + index), parts.Shape(levels=(1, 4), requests=40))
+        for level in (1, 8):
+            add_quality(run, parts.graded_rows("mmlu", [True, False, None], concurrency=level))
     failed = folder / "02_trtllm"
     failed.mkdir()
     (failed / "run.json").write_text(json.dumps({"title": "t", "status": "failed", "error": "![x](http://evil/x.png)"}))
@@ -54,6 +57,8 @@ def test_every_view_is_drawn_without_an_exception(outputs, view, monkeypatch):
     page.run()
     assert not page.exception
     assert page.title[0].value == "servebench"
+    if view == "Quality":
+        assert list(page.dataframe[0].value["at"]) == ["concurrency 1", "concurrency 8"] * 2
 
 
 def test_filters_narrow_what_is_shown(outputs, monkeypatch):

@@ -36,6 +36,14 @@ def test_hits_are_those_of_the_whole_phase():
     assert found["server_prefix_cache_hit_rate"] == pytest.approx(300 / 400)
 
 
+def test_a_counter_that_shows_when_it_first_counts_began_at_nothing():
+    """SGLang shows no cached tokens before there are some."""
+    queries = series("prefix_cache_queries_tokens", [100, 200, 300, 400, 500])
+    for hits, rate in (([None, None, 60, 150, 300], 300 / 400), ([None, None, None, None, 80], 80 / 400)):
+        found = columns(queries, series("prefix_cache_hits_tokens", hits))
+        assert found["server_prefix_cache_hit_rate"] == pytest.approx(rate)
+
+
 @pytest.mark.parametrize(
     ("name", "values", "column", "expected"),
     [

@@ -60,7 +60,14 @@ def main(words: list[str]) -> int:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     read: ReadText = pkgutil.resolve_name(words[0])
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    _send(sink, STARTED.pack(time.process_time()))
+    with contextlib.suppress(BrokenPipeError):
+        # broken when the worker is gone, and nobody wants a text any more
+        _send(sink, STARTED.pack(time.process_time()))
+        _serve(read, source, sink)
+    return 0
+
+
+def _serve(read: ReadText, source: BinaryIO, sink: BinaryIO) -> None:
     while len(head := source.read(FRAME.size)) == FRAME.size:
         index, whole, count = FRAME.unpack(head)
         lengths = source.read(4 * count)
@@ -73,7 +80,6 @@ def main(words: list[str]) -> int:
             break
         reads = [response[end - size : end] for size, end in zip(sizes, ends, strict=True)]
         _send(sink, answered(read, index, bool(whole), reads))
-    return 0
 
 
 def _send(sink: BinaryIO, frame: bytes) -> None:

@@ -41,7 +41,7 @@ CPU time or time by the wall. memory: it asked for more than it may have. killed
 class Limits:
     """What a program may use. `folder_bytes` is the size of the folder that it may write to, and of any one file."""
 
-    wall_s: float = 10.0
+    wall_s: float = 20.0
     cpu_s: int = 5
     memory_bytes: int = 256 * 2**20
     folder_bytes: int = 16 * 2**20
@@ -58,14 +58,16 @@ class SandboxResult:
     elapsed_s: float
 
 
-# The limits are set inside, after bubblewrap has made its processes: they bind nothing but the program. The mark that the
-# end was reached goes through a pipe, because a status of 0 is also that of a program that leaves in its middle.
+# The limits are set inside, after bubblewrap has made its processes: they bind nothing but the program. That it began, and
+# that its end was reached, goes through a pipe, because a status of 0 is also that of a program that leaves in its middle,
+# and anything may be printed. A program made to cheat its own test may find the mark; to get out, it is of no use.
 _INSIDE = """\
 import os, resource, sys
 limits, mark = {limits!r}, os.read({mark_fd}, 64)
 for name, soft, hard in limits:
     resource.setrlimit(getattr(resource, name), (soft, hard))
 names = {{"__name__": "program"}}
+os.write({end_fd}, b"{began}")
 try:
     with open("/program.py") as file:
         text = file.read()
@@ -77,6 +79,7 @@ os.write({end_fd}, mark)
 os._exit(0)
 """
 _MEMORY_STATUS = 99
+_BEGAN = b"began "
 
 # system calls that a program needs for nothing that it may do, by machine: making processes and namespaces, memory that
 # RLIMIT_AS does not count, and the doors through which a kernel's faults have been reached most often
@@ -129,6 +132,7 @@ def run_program(text: str, limits: Limits = Limits()) -> SandboxResult:
 
     Raises PreflightError where no sandbox can be had: the program is then not run at all.
     """
+    require_sandbox()
     return _run(_bwrap(), text, limits)
 
 
@@ -220,7 +224,7 @@ def _arguments(bwrap: str, limits: Limits, *, filter_fd: int, program_fd: int, m
         ("RLIMIT_NOFILE", limits.open_files, limits.open_files),
         ("RLIMIT_CORE", 0, 0),
     ]
-    inside = _INSIDE.format(limits=rlimits, mark_fd=mark_fd, end_fd=end_fd)
+    inside = _INSIDE.format(limits=rlimits, mark_fd=mark_fd, end_fd=end_fd, began=_BEGAN.decode())
     return [*words, executable, "-I", "-S", "-B", "-c", inside]
 
 
@@ -257,14 +261,15 @@ def _run(bwrap: str, text: str, limits: Limits) -> SandboxResult:
             finally:
                 # bubblewrap's first process dies with it, and with that one every process inside
                 process.kill()
-        reached = end_out.read(len(mark) + 1) == mark
-    outcome = stopped or _outcome(process.returncode, reached, printed)
-    if outcome == "failed" and printed.startswith("bwrap:"):
+        told = end_out.read(len(_BEGAN) + len(mark) + 1)
+    if stopped is None and not told.startswith(_BEGAN):
+        why = printed.strip().splitlines()[0][:200] if printed.strip() else f"it ended with status {process.returncode}"
         raise PreflightError(
-            f"generated code is only run inside bubblewrap, which cannot work here: {printed.splitlines()[0]}; allow user "
+            f"generated code is only run inside bubblewrap, which cannot work here: {why}; allow user "
             "namespaces (in a container: its seccomp or AppArmor profile; on Ubuntu: the sysctl "
             "kernel.apparmor_restrict_unprivileged_userns), or leave quality=humaneval out"
         )
+    outcome = stopped or _outcome(process.returncode, told == _BEGAN + mark, printed)
     lines = [line for line in printed.splitlines() if line.strip()]
     return SandboxResult(
         outcome=outcome, last_line=lines[-1][:200] if lines else "", elapsed_s=time.monotonic() - started

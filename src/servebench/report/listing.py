@@ -180,8 +180,31 @@ def show_run(run: RunData, remedies: Mapping[str, str], *, as_json: bool, over_r
             out.print(
                 f"{code} (at {where}): {remedies.get(code, 'a doubt that this version does not know')}", markup=False
             )
+    for line in _quality(run.manifest.get("quality"), remedies):
+        out.print(line, markup=False)
     for fault in run.faults:
         out.print(f"not readable: {fault}", markup=False)
+
+
+def _quality(found: Any, remedies: Mapping[str, str]) -> list[str]:
+    """What the manifest tells of quality, a line for each benchmark and load, then each doubt once."""
+    rows = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    lines = []
+    for one in rows:
+        value = one.get("score") if one.get("accuracy") is None else one.get("accuracy")
+        if value is None:
+            figure = "nothing could be judged"
+        else:
+            reach = f" [{_percent(one.get('low'))}, {_percent(one.get('high'))}]"
+            figure = f"{_percent(value)} %{reach} of {one.get('n')}"
+        failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
+        lines.append(f"quality: {one.get('benchmark')} at {level(one)}: {figure}{failed}")
+    codes = dict.fromkeys(str(doubt.get("code")) for one in rows for doubt in one.get("doubts") or ())
+    return lines + [f"{code}: {remedies.get(code, 'a doubt that this version does not know')}" for code in codes]
+
+
+def _percent(share: Any) -> str:
+    return f"{100 * share:.1f}" if isinstance(share, (int, float)) else MISSING
 
 
 def _points(points: Sequence[Mapping[str, Any]]) -> Table:

@@ -103,7 +103,9 @@ def difference(pairs: Sequence[tuple[Said, Said]]) -> Difference:
     )
 
 
-def parity(first: Mapping[str, Twice], second: Mapping[str, Twice], *, at: str = "") -> Parity | None:
+def parity(
+    first: Mapping[str, Twice], second: Mapping[str, Twice], *, at: str = "", alpha: float = ALPHA
+) -> Parity | None:
     """Two runs by the keys of their prompts; only those that both answered, alone and under load, count. None without any.
 
     More than itself: McNemar's exact test (score.agreement.compare) of, for each prompt, whether the two runs agree
@@ -118,7 +120,7 @@ def parity(first: Mapping[str, Twice], second: Mapping[str, Twice], *, at: str =
     tested = compare(
         {key: first[key].alone.text == second[key].alone.text for key in keys},
         {key: len({one.text for one in _own(shaky[key])}) == 1 for key in keys},
-        alpha=ALPHA,
+        alpha=alpha,
     )
     less = (tested.first_share or 0.0) < (tested.second_share or 0.0)
     finding: ParityFinding
@@ -141,9 +143,15 @@ def parity(first: Mapping[str, Twice], second: Mapping[str, Twice], *, at: str =
 
 
 def parities(first: pd.DataFrame, second: pd.DataFrame) -> list[Parity]:
-    """Two runs' quality tables: a result for each concurrency at which both answered the same prompts."""
+    """Two runs' quality tables: a result for each concurrency at which both answered the same prompts.
+
+    With several, alpha is divided by their number (Bonferroni).
+    """
     mine, theirs = _blocks(first), _blocks(second)
-    found = [parity(own, theirs[level], at=f"concurrency {level}") for level, own in mine.items() if level in theirs]
+    shared = [level for level in mine if level in theirs]
+    found = [
+        parity(mine[level], theirs[level], at=f"concurrency {level}", alpha=ALPHA / len(shared)) for level in shared
+    ]
     return [one for one in found if one is not None]
 
 

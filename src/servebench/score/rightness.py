@@ -233,13 +233,16 @@ def _doubts(
 ) -> Sequence[Doubt]:
     found = []
     low, high = interval
+    of_load = bool(own["point"].notna().all())
     if count and (low is None or high is None or (high - low) / 2 > MARGIN):
         reach = "" if low is None or high is None else f" (± {50 * (high - low):.1f} points)"
         found.append(
             Doubt(
                 code="sample_too_small",
                 message=f"{benchmark} rests on {count} questions{reach}: differences of {100 * MARGIN:g} points do not show",
-                remedy="raise quality.items, or name a larger file with quality.path",
+                remedy="send more requests a point (load.requests)"
+                if of_load
+                else "raise quality.items, or name a larger file with quality.path",
             )
         )
     if unanswered > UNANSWERED_SHARE * len(own):
@@ -249,7 +252,8 @@ def _doubts(
             Doubt(
                 code="unanswered",
                 message=f"{benchmark}: {unanswered} of {len(own)} questions got no answer{why}",
-                remedy="they count neither as right nor as wrong; lower quality.concurrency or raise quality.timeout_s",
+                remedy="they count neither as right nor as wrong; "
+                + ("see requests.parquet" if of_load else "lower quality.concurrency or raise quality.timeout_s"),
                 void=unanswered == len(own),
             )
         )

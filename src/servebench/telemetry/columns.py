@@ -32,8 +32,9 @@ MS_PER_S = 1000
 
 @dataclass
 class _Series:
-    """One word's values over time, one line a label (a GPU)."""
+    """One word's values over time, one line a label (a GPU). `began_ns` is when its source was first read."""
 
+    began_ns: int
     lines: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
 
     def add(self, reading: Reading) -> None:
@@ -46,12 +47,17 @@ class _Series:
         ]
 
     def grown(self) -> float | None:
-        """How much a counter grew from the first sample to the last. None with fewer than two, or when it fell."""
+        """How much a counter grew from the first sample to the last. None with fewer than two, or when it fell.
+
+        One that its source did not show at first stood at 0: some engines show a counter when it has first counted.
+        """
         total = 0.0
         for times, values in self.arrays():
-            if times.size < 2 or values[-1] < values[0]:
+            late = times[0] > self.began_ns
+            first = 0.0 if late else float(values[0])
+            if (times.size < 2 and not late) or values[-1] < values[0]:
                 return None
-            total += float(values[-1] - values[0])
+            total += float(values[-1]) - first
         return total
 
     def grown_inside(self, start_ns: float, end_ns: float) -> float | None:
@@ -87,9 +93,12 @@ class _Series:
 def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns: int | None) -> dict[str, Any]:
     """TELEMETRY_COLUMNS of a point whose window lies between these moments (None: it has none). What is unknown is None."""
     words: dict[str, _Series] = {}
+    began: dict[str, int] = {}
+    for reading in readings:
+        began[reading.source] = min(reading.t_ns, began.get(reading.source, reading.t_ns))
     for reading in readings:
         if reading.name is not None:
-            words.setdefault(reading.name, _Series()).add(reading)
+            words.setdefault(reading.name, _Series(began[reading.source])).add(reading)
     found: dict[str, Any] = dict.fromkeys(TELEMETRY_COLUMNS)
     found["telemetry_samples"] = len({reading.t_ns for reading in readings})
     found.update(_of_requests(words))
