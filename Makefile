@@ -7,8 +7,9 @@ SOURCES := pyproject.toml $(wildcard plugins/*/pyproject.toml)
 ARGS ?=
 ROUNDS ?= 20
 SEED ?= 1
+SECONDS ?= 60
 
-.PHONY: run test check fix audit real bench chaos docs build clean help
+.PHONY: run test check fix audit real bench chaos fuzz docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -42,6 +43,10 @@ build: $(VENV)/.dev ## the wheels, in dist/
 
 chaos: $(VENV)/.dev ## faults at random moments: kills, full disks, wedged engines, bad networks (ROUNDS=200 for more kills)
 	$(BIN)/python -m pytest tests/chaos -m chaos -s --rounds=$(ROUNDS) --seed=$(SEED) $(ARGS)
+
+fuzz: $(VENV)/.dev ## coverage-guided fuzzing of what reads servers' bytes (SECONDS=60 for each reader)
+	@$(PIP) install --no-compile atheris
+	@for target in http framing sse record answer metrics; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
 
 docs: $(VENV)/.dev ## check that every command in the docs runs
 	$(BIN)/python -m pytest tests/docs $(ARGS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from servebench.errors import ConfigError, LoadError, PreflightError
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.grading import choose
 from servebench.keeper import EngineKeeper, launch_context
+from servebench.load.share import usable_cores, worker_count
 from servebench.load.traces import trace_faults
 from servebench.redact import remember_config, secret_name
 from servebench.registry import Registry
@@ -34,6 +36,8 @@ from servebench.score.repeats import over_repeats
 from servebench.selfcheck import client_floor
 from servebench.store import RunFolder, RunState, StudyFolder, build_manifest, redact_text, write_manifest, write_run
 
+DESCRIPTORS_SPARE = 40
+"""Of a worker, beside its streams: its spool, pipes and poller, and what Python has open."""
 CACHE_VARIABLE = "SERVEBENCH_CACHE"
 
 
@@ -95,6 +99,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += launcher.check(engine, context, settings.launch)
             if launcher.asks_engine != "nothing" and settings.launch.name != "emulated":
                 faults += in_process_list(settings)
+            faults += descriptor_faults(settings)
             faults += trace_faults(settings.load)
             if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
                 faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
@@ -107,6 +112,22 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def descriptor_faults(settings: RunSettings) -> list[str]:
+    """A line when the streams of a level are more than the files that this machine lets a process open."""
+    load = settings.load
+    most = max([*(load.concurrency or ()), load.max_concurrency or 0])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if load.workers == "ray" or not most or hard == resource.RLIM_INFINITY:
+        return []
+    workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=usable_cores())
+    if -(-most // workers) + DESCRIPTORS_SPARE <= hard:
+        return []
+    return [
+        f"load.concurrency={most}: each stream needs a file descriptor, and a process may have {hard} here (ulimit -Hn); "
+        "raise that limit, lower the level, or share it among more load.workers"
+    ]
 
 
 def in_process_list(settings: RunSettings) -> list[str]:

@@ -7,12 +7,18 @@ import pytest
 
 def pytest_addoption(parser):
     parser.addoption("--rounds", type=int, default=20, help="how many times a study is killed")
+    parser.addoption("--runs", type=int, default=30, help="how many runs a study has, a multiple of 3")
     parser.addoption("--seed", type=int, default=1, help="which moments")
 
 
 @pytest.fixture
 def rounds(request):
     return request.config.getoption("--rounds")
+
+
+@pytest.fixture
+def runs(request):
+    return request.config.getoption("--runs")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -70,7 +69,7 @@ def loading(scene):
 def ended(process, within_s=150.0):
     """Exit code and standard error of a command that must end in time."""
     try:
-        _, err = process.communicate(timeout=within_s)
+        process.said, err = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
         raise AssertionError(f"it did not end within {within_s:g} s") from None
     assert "Traceback" not in err, err
@@ -176,10 +175,10 @@ def test_a_worker_that_hangs(scene):
     code, err = ended(process)
     assert scene.gone() == {}
     assert "worker_died" in row(scene).doubts
-    assert "did nothing for 60 s" in err + json.dumps(
-        json.loads((next(scene.study.glob("*/manifest.json"))).read_text())
-    )
-    assert code in (0, 5), err
+    assert "did nothing for 60 s" in process.said, err
+    assert code == 0, err
+    assert pd.read_parquet(next(scene.study.glob("*/requests.parquet"))).request_id.is_unique
+    resumed_whole(scene)
 
 
 def limited(words, what):
@@ -205,7 +204,7 @@ def test_no_descriptors_left(scene):
     tables = list(scene.study.glob("*/requests.parquet"))
     if not tables:
         assert code in (3, 5), err
-        assert "descriptors" in err or "open files" in err, err
+        assert "file descriptor" in err or "open files" in err, err
         return
     rows = pd.read_parquet(tables[0])
     assert len(rows) == 200
@@ -386,23 +385,22 @@ def over_the_wire(scene, networks, *words):
     )  # fmt: skip
 
 
-def test_a_network_with_delay_and_loss(scene, wire):
-    """80 ms and 5 % lost: slower, and every request answered."""
-    wire.do(
-        *wire.inside(
-            wire.there, "tc", "qdisc", "add", "dev", wire.links[1], "root", "netem", "delay", "40ms", "loss", "5%"
-        )
-    )
-    wire.do(
-        *wire.inside(
-            wire.here, "tc", "qdisc", "add", "dev", wire.links[0], "root", "netem", "delay", "40ms", "loss", "5%"
-        )
-    )
+def test_a_network_with_loss(scene, wire):
+    """A packet in twenty lost both ways (and 40 ms of delay where the kernel has netem): slower, and all are answered."""
+    delayed = 0
+    for space, link in zip((wire.here, wire.there), wire.links, strict=True):
+        netem = ("tc", "qdisc", "add", "dev", link, "root", "netem", "delay", "40ms", "loss", "5%")
+        if subprocess.run(wire.inside(space, *netem), check=False, capture_output=True).returncode == 0:
+            delayed += 1
+            continue
+        lose = ("-m", "statistic", "--mode", "random", "--probability", "0.05", "-j", "DROP")
+        if subprocess.run(wire.inside(space, "iptables", "-A", "INPUT", *lose), check=False).returncode:
+            pytest.skip("this kernel has neither netem nor the statistic match")
     process = over_the_wire(scene, wire, "load.timeout_s=60")
     code, err = ended(process)
     assert code == 0, err
     assert (row(scene).requests_ok, row(scene).requests_failed) == (40, 0)
-    assert row(scene).ttft_ms_p50 > 79
+    assert row(scene).ttft_ms_p50 > 39 * delayed
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["comes back", "stays away"])

@@ -20,12 +20,17 @@ spec.loader.exec_module(harness)
 
 pytestmark = pytest.mark.chaos
 
-RUNS = 30
 LEVELS = {"c1-r0": 6, "c3-r0": 6}
-STUDY = (
-    *("-m", "engine=vllm,sglang,trtllm", f"workload.seed={','.join(map(str, range(RUNS // 3)))}"),
-    *(*harness.FAST, "load.concurrency=[1,3]", "load.requests=6", "load.warmup_requests=2", "study.name=s"),
-)
+
+
+def study_of(runs):
+    return (
+        *("-m", "engine=vllm,sglang,trtllm", f"workload.seed={','.join(map(str, range(runs // 3)))}"),
+        *(*harness.FAST, "load.concurrency=[1,3]", "load.requests=6", "load.warmup_requests=2", "study.name=s"),
+        "tracking=none",
+    )
+
+
 SILENT_S = 90.0
 """A study of this kind writes something every few seconds; one that does not for so long hangs."""
 
@@ -81,16 +86,16 @@ class Harm:
 
 
 @pytest.mark.timeout(0)
-def test_a_study_that_is_killed_and_resumed_equals_one_that_was_not(tmp_path, rounds, seed, capsys):
-    """30 runs, `--rounds` kills: the same points with the same counts, each request once, nothing running."""
+def test_a_study_that_is_killed_and_resumed_equals_one_that_was_not(tmp_path, rounds, runs, seed, capsys):
+    """`--runs` runs, `--rounds` kills: the same points with the same counts, each request once, nothing running."""
     for name in ("calm", "harmed"):
         (tmp_path / name).mkdir()
     calm = harness.Scene(tmp_path / "calm")
-    done = calm.run(*STUDY, "tracking=none", timeout_s=1800)
+    done = calm.run(*study_of(runs), timeout_s=1800)
     assert done.returncode == 0, done.stderr
     assert harness.faults_of(calm.study, points=LEVELS) == []
     wanted = harness.summary(calm.study)
-    assert len(wanted) == RUNS * len(LEVELS)
+    assert len(wanted) == runs * len(LEVELS)
 
     rng = random.Random(seed)
     left, number = rounds, 0
@@ -100,7 +105,7 @@ def test_a_study_that_is_killed_and_resumed_equals_one_that_was_not(tmp_path, ro
         harm = Harm(scene, rng, left)
         began = time.monotonic()
         sessions = kept = 0
-        words = (*STUDY, "tracking=none")
+        words = study_of(runs)
         while True:
             code = harm.session(words, 1800)
             sessions += 1
@@ -116,7 +121,7 @@ def test_a_study_that_is_killed_and_resumed_equals_one_that_was_not(tmp_path, ro
                 words = ("resume", "s", "--failed")
             if code == 0:
                 break
-            assert sessions < 3 * RUNS + rounds
+            assert sessions < 3 * runs + rounds
         assert harness.faults_of(scene.study, points=LEVELS) == []
         assert harness.summary(scene.study) == wanted
         assert scene.gone(1.0) == {}

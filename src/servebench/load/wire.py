@@ -8,6 +8,7 @@ and the frame says so. Under TLS the stamp belongs to the encrypted bytes and de
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -32,6 +33,9 @@ Address = tuple[int, Any]
 """A socket family and what `connect` takes for it."""
 
 RESET_ERRORS = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError)
+
+OUT_OF_MEANS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
+"""No descriptor, no local port, no memory: no connection was made."""
 
 
 class WireFailure(Exception):
@@ -61,7 +65,8 @@ def failure_of(error: OSError) -> WireFailure:
     elif isinstance(error, ConnectionRefusedError):
         outcome = "refused"
     elif not isinstance(error, RESET_ERRORS):
-        outcome = "refused" if isinstance(error, (socket.gaierror, TimeoutError)) else "reset"
+        local = isinstance(error, (socket.gaierror, TimeoutError)) or error.errno in OUT_OF_MEANS
+        outcome = "refused" if local else "reset"
     reason = error.strerror or str(error) or type(error).__name__
     return WireFailure(outcome, reason.lower())
 
@@ -102,7 +107,10 @@ class Connection:
         self.scheduled_ns = 0
         self.fresh = True
         self.connected_ns = 0
-        self.sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self.sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise failure_of(error) from error
         try:
             self.sock.setblocking(False)
             if family != socket.AF_UNIX:

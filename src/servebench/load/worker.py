@@ -75,7 +75,7 @@ class Phase:
         self.buffer = bytearray()
         self.next_index = 0
         self.free_since_ns: deque[int] = deque()
-        self.ended_some = False
+        self.to_flush = False
         self.stopped: str | None = None
         self.sent = self.completed = self.failed = self.reads = self.opened = self.refused = 0
         self.queue_bytes_max = 0
@@ -165,7 +165,7 @@ class Phase:
         next_chores = start + HOUSEKEEPING_S
         while True:
             self._send_due()
-            if self.ended_some or len(self.buffer) > FLUSH_BYTES:
+            if self.to_flush or len(self.buffer) > FLUSH_BYTES:
                 self._flush()
             now = time.monotonic()
             if self.cancels and self.cancels[0][0] <= now:
@@ -406,7 +406,7 @@ class Phase:
         now_ns = time.time_ns()
         self.buffer += sent_frame(index, now_ns, 0, 0, 0)
         self.buffer += end_frame(index, now_ns, "session_ended", self.never.pop(index))
-        self.ended_some = True
+        self.to_flush = True
         self.failed += 1
 
     def _take_texts(self, reader: AnswerReader) -> None:
@@ -462,6 +462,8 @@ class Phase:
         connect_started_ns = connection.connect_started_ns if connection.fresh else 0
         connected_ns = connection.connected_ns if connection.fresh else 0
         self.buffer += sent_frame(index, self.scheduled[index], connect_started_ns, connected_ns, sent_ns)
+        # a worker that is killed must not have sent what is written nowhere
+        self.to_flush = True
         self.sent += 1
         now = time.monotonic()
         self.timeouts.append((now + job.timeout_s, connection, connection.sequence))
@@ -528,7 +530,7 @@ class Phase:
         self.buffer += end_frame(index, now_ns, outcome, message)
         self.scheduled.pop(index, None)
         self.free_since_ns.append(now_ns)
-        self.ended_some = True
+        self.to_flush = True
         self.filled.pop(index, None)
         ended = (now_ns, time.monotonic())
         if kept is not None and outcome in ("complete", "abandoned"):
@@ -553,7 +555,7 @@ class Phase:
             rest = rest[self.spool.write(rest) :]
         rest.release()
         self.buffer.clear()
-        self.ended_some = False
+        self.to_flush = False
 
     def _chores(self, now: float) -> None:
         while self.timeouts and self.timeouts[0][0] <= now:
@@ -593,7 +595,12 @@ class Phase:
 
     def _tell_progress(self) -> None:
         self.progress.write(
-            sent=self.sent, completed=self.completed, failed=self.failed, in_flight=len(self.active), reads=self.reads
+            sent=self.sent,
+            completed=self.completed,
+            failed=self.failed,
+            # one that waits for its connection is under way too
+            in_flight=len(self.active) + len(self.backlog),
+            reads=self.reads,
         )
 
     def close(self) -> None:

@@ -144,7 +144,14 @@ def _read_length(rest: list[Piece], announced: str, body: list[Piece]) -> bool:
 def _read_chunks(rest: list[Piece], body: list[Piece]) -> bool:
     chunks = Chunks()
     for stamp, data in rest:
-        part = chunks.take(data)
+        try:
+            part = chunks.take(data)
+        except BadHttpError:
+            # what came whole before the fault counts, also when it came in the same read
+            part = b"".join(chunks.parts)
+            if part:
+                body.append((stamp, part))
+            raise
         if part:
             body.append((stamp, part))
     return chunks.done
@@ -153,12 +160,12 @@ def _read_chunks(rest: list[Piece], body: list[Piece]) -> bool:
 class Chunks:
     """Takes the framing off a chunked body, however it is cut."""
 
-    __slots__ = ("_line", "_parts", "_remaining", "_step", "between", "done")
+    __slots__ = ("_line", "_remaining", "_step", "between", "done", "parts")
 
     def __init__(self) -> None:
         self._step = self._size_line
         self._line = bytearray()
-        self._parts: list[bytes] = []
+        self.parts: list[bytes] = []
         self._remaining = 0
         self.between = True
         self.done = False
@@ -178,12 +185,12 @@ class Chunks:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The body bytes in `data`. Raises BadHttpError."""
-        self._parts = []
+        self.parts = []
         position = 0
         while position < len(data) and not self.done:
             position = self._step(data, position)
         self.between = self._step == self._size_line and not self._line and not self.done
-        return self._parts
+        return self.parts
 
     def _take_line(self, data: bytes, position: int) -> tuple[int, bytes | None]:
         end = data.find(b"\n", position)
@@ -208,7 +215,7 @@ class Chunks:
 
     def _payload(self, data: bytes, position: int) -> int:
         part = data[position : position + self._remaining]
-        self._parts.append(part)
+        self.parts.append(part)
         self._remaining -= len(part)
         if not self._remaining:
             self._step = self._after_payload

@@ -86,6 +86,8 @@ def _follow(rest: Sequence[http.Piece], scan: answer.Scan) -> tuple[bool, str | 
             found.clear()
     except http.BadHttpError as bad:
         error = str(bad)
+        # what came whole before the fault counts, also when it came in the same read
+        lines.take(stamp_ns, b"".join(chunks.parts), index + 1)
     lines.finish()
     for event in stream.events:
         events.take(event.stamp_ns, event.data, event.event, event.read_index)
