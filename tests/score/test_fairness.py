@@ -89,3 +89,40 @@ def test_a_sweep_of_one_study_varies_its_own_overrides_but_an_engine_does_not_ex
     assert varied(MANIFEST, changed((("overrides",), ["engine=vllm", "engine.dtype=auto", "model=big"]))) == (
         "model.*",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "matters"),
+    [
+        ("HF_HUB_OFFLINE", False),
+        ("TRANSFORMERS_OFFLINE", False),
+        ("HF_HOME", False),
+        ("HF_HUB_DISABLE_PROGRESS_BARS", False),
+        ("HF_HUB_DISABLE_TELEMETRY", False),
+        ("TRANSFORMERS_VERBOSITY", False),
+        ("VLLM_LOGGING_LEVEL", False),
+        ("SGLANG_LOG_LEVEL", False),
+        ("VLLM_CACHE_ROOT", False),
+        ("TRITON_CACHE_DIR", False),
+        ("PYTHONUNBUFFERED", False),
+        ("OMP_NUM_THREADS", True),
+        ("TOKENIZERS_PARALLELISM", True),
+        ("VLLM_ATTENTION_BACKEND", True),
+        ("CUDA_VISIBLE_DEVICES", True),
+        ("VLLM_USE_V1", True),
+        ("NCCL_P2P_DISABLE", True),
+    ],
+)
+def test_a_variable_of_the_environment_matters_where_it_can_change_speed_or_answers(name, matters):
+    path = ("config", "engine", "env")
+    ours, theirs = changed((path, {})), changed((path, {name: "1"}))
+    (found,) = unequal(ours, theirs)
+    assert (found.key, found.baseline, found.candidate) == (f"engine.env.{name}", "-", "1")
+    assert found.matters is matters
+    assert found.reason
+
+
+def test_a_harmless_variable_of_two_values_is_listed_too():
+    path = ("config", "engine", "env")
+    (found,) = unequal(changed((path, {"HF_HOME": "a"})), changed((path, {"HF_HOME": "b"})))
+    assert (found.baseline, found.candidate, found.matters) == ("a", "b", False)

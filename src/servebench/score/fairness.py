@@ -16,6 +16,24 @@ ON_PURPOSE = "this is what is compared"
 ABSENT = "-"
 OWN = "only one of the engines has such a setting"
 
+HARMLESS = "it says where files are or what is logged, not how the engine computes"
+HARMLESS_ENV = (
+    # hugging face: offline, where its files are, what it prints
+    *("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HF_XET_CACHE"),
+    *("HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_ENDPOINT", "HF_TOKEN", "HF_TOKEN_PATH", "HF_ASSETS_CACHE"),
+    *("HF_HUB_DISABLE_*", "HF_HUB_ENABLE_HF_TRANSFER", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"),
+    *("HF_XET_HIGH_PERFORMANCE", "*_VERBOSITY", "TRANSFORMERS_NO_ADVISORY_WARNINGS", "MODELSCOPE_CACHE"),
+    # caches of compiled code: they are filled before the load begins
+    *("XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME"),
+    *("CUDA_CACHE_PATH", "FLASHINFER_WORKSPACE_BASE", "VLLM_ASSETS_CACHE", "TMPDIR", "HOME"),
+    # logs, progress bars, usage statistics, colours
+    *("*_LOG_LEVEL", "*_LOGGING_LEVEL", "LOG_LEVEL", "LOGLEVEL", "TQDM_*", "PYTHONUNBUFFERED", "PYTHONWARNINGS"),
+    *("VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_*", "VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK"),
+    *("NO_COLOR", "FORCE_COLOR", "TERM", "LANG", "LC_*", "TZ"),
+)
+"""Variables of the engine's environment that change neither its speed nor its answers once it serves. Threads
+(`OMP_NUM_THREADS`, `TOKENIZERS_PARALLELISM`), kernels and devices are not among them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -45,6 +63,7 @@ RULES: tuple[tuple[str, bool, str], ...] = (
     ("config.engine.extra_args.*compil*", True, "compiled and not compiled engines differ in speed"),
     ("config.engine.extra_args.*dtype*", True, "another precision computes another amount"),
     ("config.engine.extra_args.*", True, "a flag that only one engine got, or that they got differently"),
+    *((f"config.engine.env.{name}", False, HARMLESS) for name in HARMLESS_ENV),
     ("config.engine.env.*", True, "engines read their environment"),
     ("config.engine.executable", False, "where the program lies"),
     ("config.engine.port", False, "where it listens"),
