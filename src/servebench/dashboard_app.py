@@ -26,6 +26,9 @@ VIEWS = ("Overview", "Load", "Trade-off", "Quality", "Raw table", "Compare", "Ti
 FILTERS = ("study", "engine", "model", "gpu", "workload")
 LINES_MAX = 60  # more lines tell nothing; the newest are drawn
 COMPARED_MAX = 8
+SERIES = "series"
+"""Whatever differs among engine, workload, model and GPU, as one name."""
+COLOURS_MAX = 8
 MONEY = ("energy_j_per_token", "output_tok_s_per_w", "cost_usd_per_mtok", "cost_usd_per_mgood")
 """Shown where some run has them."""
 
@@ -81,19 +84,21 @@ def newest(points: pd.DataFrame) -> pd.DataFrame:
 def colour_by(points: pd.DataFrame) -> str:
     """What the colours tell: whatever differs."""
     varying = [name for name in ("engine", "workload", "model", "gpu", "run_key") if points[name].nunique() > 1]
-    options = varying or ["engine"]
+    options = [*([SERIES] if points[SERIES].nunique() <= COLOURS_MAX else []), *varying] or ["engine"]
     chosen = st.selectbox("colour by", options, index=0, key="colour-by")
     return str(chosen or options[0])
 
 
 def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     """Key figures, then each run with its best point."""
+    import pandas as pd
+
     keys = set(points["run_key"])
     best = points.dropna(subset=["output_throughput_tok_s"]).sort_values("output_throughput_tok_s")
     believed = best[best["verdict"] == "valid"]
     best = (believed if not believed.empty else best).groupby("run_key", sort=False).tail(1)
     columns = st.columns(4)
-    columns[0].metric("runs", f"{len(keys):,}")
+    columns[0].metric("runs with points", f"{len(keys):,}")
     columns[1].metric("points", f"{len(points):,}")
     columns[2].metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f} %" if len(points) else "-")
     columns[3].metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}" if len(runs) else "-")
@@ -114,7 +119,8 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     bad = runs[runs["status"] != "finished"] if len(runs) else runs
     if len(bad):
         st.text("Runs that did not finish")
-        st.dataframe(bad, hide_index=True, width="stretch")
+        told = bad.assign(error=bad["error"].fillna("-"), started=pd.to_datetime(bad["started_s"], unit="s"))
+        st.dataframe(told.drop(columns="started_s").rename(columns={"started": "started, UTC"}), hide_index=True)
 
 
 def load_view(points: pd.DataFrame) -> None:
@@ -154,7 +160,7 @@ def tradeoff_view(points: pd.DataFrame) -> None:
         st.info("No point has both a throughput and a TTFT.")
         return
     st.altair_chart(drawn.tradeoff(rows, by=by), width="stretch")
-    st.caption("Down and to the right is better; the larger the mark, the higher the load.")
+    st.caption("Down and to the right is better; the larger the mark, the higher the load. Pale points are doubtful.")
 
 
 def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -167,10 +173,35 @@ def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         st.info("None of these runs measured quality. Ask for it with quality=.")
         return
     # a bar each: those of one name would be stacked
-    named = [{**vars(row), "run": f"{row.run}, {row.at}", "doubts": ", ".join(row.doubts)} for row in rows]
+    engines = dict(zip(points["run_key"], points["engine"], strict=True))
+    named = [
+        {
+            **vars(row),
+            "run": f"{row.run}, {row.at}",
+            "engine": engines.get(row.run, "-"),
+            "doubts": ", ".join(row.doubts),
+        }
+        for row in rows
+    ]
     frame = pd.DataFrame(named)
     st.altair_chart(drawn.quality_bars(frame), width="stretch")
-    st.dataframe(frame, hide_index=True, width="stretch")
+    st.caption(
+        "Lines in the bars are 95 % intervals; parity: answers under load that equal those of the same engine alone."
+    )
+    st.dataframe(frame, hide_index=True, width="stretch", column_config=quality_headings())
+
+
+def quality_headings() -> dict[str, str]:
+    """What the columns of the quality table are called, with their units."""
+    return {
+        "dataset": "data set",
+        "share": "share right",
+        "low": "low, 95 %",
+        "high": "high, 95 %",
+        "count": "questions",
+        "right_per_s": "right answers/s",
+        "latency_ms_p50": "latency p50, ms",
+    }
 
 
 def raw_view(points: pd.DataFrame) -> None:
@@ -179,10 +210,18 @@ def raw_view(points: pd.DataFrame) -> None:
     st.dataframe(points, hide_index=True, width="stretch", height=600)
 
 
+def alike(points: pd.DataFrame, keys: list[str]) -> list[str]:
+    """The newest run, then those of the same workload and model, which it can be held against; all if there are none."""
+    first = points.drop_duplicates("run_key")
+    setups = dict(zip(first["run_key"], zip(first["workload"], first["model"], strict=True), strict=True))
+    same = [key for key in keys if setups[key] == setups[keys[0]]]
+    return same if len(same) > 1 else keys
+
+
 def pick_runs(points: pd.DataFrame, label: str, most: int, start: int) -> list[str]:
     """Runs chosen by the user, the newest first."""
     keys = list(points["run_key"].drop_duplicates())[::-1]
-    default = list(reversed(keys[:start]))
+    default = list(reversed(alike(points, keys)[:start]))
     chosen = st.multiselect(label, keys, default=default, max_selections=most, key=f"pick-{label}")
     return [str(key) for key in chosen]
 

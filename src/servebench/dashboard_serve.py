@@ -35,6 +35,11 @@ def points_of(outputs: str, _: Signature) -> tuple[pd.DataFrame, pd.DataFrame]:
         points["load"] = points["rate"].fillna(points["concurrency"]) if "rate" in points else points["concurrency"]
         points["level"] = points["load"].map(lambda value: f"{value:g}")
         points["run_key"] = points["study"] + "/" + points["run"]
+        differ = [name for name in ("engine", "workload", "model", "gpu") if points[name].nunique() > 1] or ["engine"]
+        told = points[differ].fillna("-").astype(str)
+        points["series"] = told[differ[0]]
+        for name in differ[1:]:
+            points["series"] += ", " + told[name]
     return points, runs
 
 

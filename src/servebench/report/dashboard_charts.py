@@ -12,19 +12,26 @@ if TYPE_CHECKING:
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "stroke")
 HEIGHT = 360
+LEGEND_MAX = 12
 TIPS = ("study", "run", "engine", "engine_version", "model", "gpu", "workload", "level", "verdict", "doubts")
+
+
+def _legend() -> Any:
+    import altair as alt
+
+    return alt.Legend(orient="top", title=None, columns=3, labelLimit=260)
 
 
 def _colour(by: str) -> Any:
     import altair as alt
 
-    return alt.Color(f"{by}:N", scale=alt.Scale(range=list(COLOURS)), legend=alt.Legend(orient="top", title=None))
+    return alt.Color(f"{by}:N", scale=alt.Scale(range=list(COLOURS)), legend=_legend())
 
 
 def _shape(by: str) -> Any:
     import altair as alt
 
-    return alt.Shape(f"{by}:N", scale=alt.Scale(range=list(SHAPES)), legend=alt.Legend(orient="top", title=None))
+    return alt.Shape(f"{by}:N", scale=alt.Scale(range=list(SHAPES)), legend=_legend())
 
 
 def _tips(frame: pd.DataFrame, *columns: str) -> list[str]:
@@ -70,11 +77,17 @@ def tradeoff(frame: pd.DataFrame, *, by: str) -> alt.Chart:
 
     return (
         alt.Chart(frame)
-        .mark_point(filled=True, opacity=0.7)
+        .mark_point(filled=True)
         .encode(
+            opacity=alt.condition(alt.datum.verdict == "valid", alt.value(0.8), alt.value(0.35)),
             x=alt.X("output_throughput_tok_s:Q", title="output throughput, tok/s"),
             y=alt.Y("ttft_ms_p50:Q", title="TTFT p50, ms", scale=alt.Scale(type="log", nice=False, padding=20)),
-            size=alt.Size("load:Q", title="load", scale=alt.Scale(range=[30, 700])),
+            size=alt.Size(
+                "load:Q",
+                title="load",
+                scale=alt.Scale(range=[30, 700]),
+                legend=alt.Legend(values=sorted(frame["load"].dropna().unique().tolist())[:LEGEND_MAX]),
+            ),
             color=_colour(by),
             shape=_shape(by),
             tooltip=_tips(frame, "output_throughput_tok_s", "ttft_ms_p50"),
@@ -85,12 +98,16 @@ def tradeoff(frame: pd.DataFrame, *, by: str) -> alt.Chart:
 
 
 def quality_bars(frame: pd.DataFrame) -> alt.FacetChart:
-    """The share right by data set and run, with its interval. Columns: run, dataset, share, low, high, count."""
+    """The share right by data set and run, with its interval. Columns: run, dataset, engine, share, low, high, count."""
     import altair as alt
 
     base = alt.Chart(frame)
     x = alt.X("share:Q", title="share right", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
-    y = alt.Y("run:N", title=None)
-    bars = base.mark_bar(height=14).encode(x=x, y=y, color=_colour("run"), tooltip=list(frame.columns))
+    y = alt.Y("run:N", title=None, axis=alt.Axis(labelLimit=420))
+    bars = base.mark_bar(height=14).encode(x=x, y=y, color=_colour("engine"), tooltip=list(frame.columns))
     rules = base.mark_rule().encode(x="low:Q", x2="high:Q", y=y)
-    return alt.layer(bars, rules).facet(row=alt.Row("dataset:N", title=None))
+    parts = alt.layer(bars, rules).properties(width=520, height=alt.Step(20))
+    header = alt.Header(labelOrient="top", labelAngle=0, labelAnchor="start", labelFontWeight="bold")
+    return parts.facet(facet=alt.Facet("dataset:N", title=None, header=header), columns=1).resolve_scale(
+        y="independent"
+    )
