@@ -194,3 +194,17 @@ def test_repeats_of_a_level_are_one_mark():
     assert (first.x, first.y, first.hollow) == (2, 10.0, False)
     assert (second.x, second.y, second.low, second.high, second.hollow) == (8, 115.0, 100.0, 130.0, True)
     assert "mean of 2 repeats" in second.tip
+
+
+def test_gaps_between_tokens_of_one_event_do_not_stretch_the_axis():
+    """Of four gaps two are no time at all, but for rounding: the axis shows milliseconds, not 1e-14."""
+    import numpy as np
+
+    from servebench.report.charts import RunView, distribution
+
+    gaps = np.array([0.0, 1e-14, 8.0, 12.0])
+    view = RunView(name="a", index=0, rows=(), latencies={"8": {"itl_ms": gaps}})
+    drawn = distribution([view], "8", "itl_ms", "gap between tokens, ms", title="gaps")
+    assert drawn is not None
+    assert "1e-" not in drawn
+    assert ">10<" in drawn

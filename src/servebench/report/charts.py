@@ -15,6 +15,8 @@ from servebench.report.svg import Axis, Bar, Dot, Mark, Series, Span, bars, char
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
 CURVE_POINTS = 160
+DRAWN_FROM_MS = 0.01
+"""Tokens of one event are no time apart; on a log axis such a gap would press all others into a corner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,7 @@ def distribution(views: Sequence[RunView], at: str, name: str, words: str, *, ti
             continue
         shares = np.linspace(0, 100, min(CURVE_POINTS, values.size))
         curve = np.percentile(values, shares)
-        dots = [Dot(x=float(v), y=float(s)) for v, s in zip(curve, shares, strict=True) if v > 0]
+        dots = [Dot(x=float(v), y=float(s)) for v, s in zip(curve, shares, strict=True) if v > DRAWN_FROM_MS]
         series.append(Series(name=view.name, dots=dots, index=view.index, plain=True))
     if not series:
         return None

@@ -19,7 +19,7 @@ TIPS = ("study", "run", "engine", "engine_version", "model", "gpu", "workload", 
 def _legend() -> Any:
     import altair as alt
 
-    return alt.Legend(orient="top", title=None, columns=3, labelLimit=260)
+    return alt.Legend(orient="top", title=None, columns=2, labelLimit=200)
 
 
 def _colour(by: str) -> Any:

@@ -62,7 +62,9 @@ ul{margin:.3em 0;padding-left:1.3em}li{overflow-wrap:anywhere}
 details>summary{cursor:pointer;color:var(--blue);margin:.5em 0}
 @media(max-width:600px){body{padding:12px;font-size:14px}h1{font-size:1.25rem}.charts{grid-template-columns:1fr}figure{padding:4px}}
 @media print{body{max-width:none;padding:0;font-size:10pt}nav{display:none}h2{break-after:avoid}.wide{overflow:visible}.wide svg{min-width:0}
- .charts{grid-template-columns:1fr 1fr}tr,.box,.card{break-inside:avoid}details>*{display:block}table{font-size:8pt}th,td{padding:2px 4px}}
+ .charts{grid-template-columns:1fr 1fr}tr,.box,.card{break-inside:avoid}details>*{display:block}table{font-size:7pt}
+ th,td{padding:2px 3px}.wide th,.wide td,.wide td.n{white-space:normal;overflow-wrap:break-word}td.o{min-width:0}.tag{white-space:normal}
+ .wide .tag{font-size:1em;padding:0 3px}#points table,#quality table{font-size:6pt}#points :is(th,td),#quality :is(th,td){padding:2px 1.5px;overflow-wrap:anywhere}}
 """  # noqa: E501
 
 
