@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from servebench.contracts.engine import RunningEngine
+from servebench.emulator.server import body_of
 from servebench.registry import registry
 
 HTTP = httpx.Client(trust_env=False)
@@ -149,3 +150,63 @@ def test_phases_come_from_the_engines_own_words(launch: Any) -> None:
     report = running.stop()
     assert report.stopped
     assert (report.forced, report.leftover) == (False, ())
+
+
+BENCH = {
+    # what `vllm bench serve --backend openai` sends to whatever it measures
+    "repetition_penalty": 1.0,
+    "logprobs": None,
+    "max_tokens": 8,
+    "ignore_eos": True,
+    "stream_options": {"include_usage": True},
+}
+
+
+@pytest.mark.parametrize("name", ["vllm", "trtllm"])
+def test_completions_as_vllms_own_benchmark_asks_for_them(name: str, launch: Any) -> None:
+    """Its fields, prompts as texts and as token ids, a body in chunks; eight tokens and the usage come of each."""
+    running = launch(name)
+    for prompt in ("one two three", ["one two three"], [151_000, 7, 42], [[151_000, 7, 42]]):
+        *told, usage, done = events(running, "/completions", {**BENCH, "prompt": prompt})
+        assert done == "[DONE]"
+        assert [bool(one["choices"][0]["text"]) for one in told] == [True] * 8
+        assert usage["usage"]["completion_tokens"] == 8
+        assert usage["usage"]["prompt_tokens"] == (3 if isinstance(prompt[0], int | list) else 4)
+    whole = json.dumps({"model": running.model, "prompt": "one", "max_tokens": 3, "ignore_eos": True}).encode()
+    chunked = HTTP.post(f"{running.base_url}/completions", content=iter([whole[:7], whole[7:20], whole[20:]]))
+    assert "transfer-encoding" in chunked.request.headers
+    assert chunked.json()["usage"]["completion_tokens"] == 3
+    two = HTTP.post(f"{running.base_url}/completions", json={"model": running.model, "prompt": ["one", "two"]})
+    assert (two.status_code, "2 prompts" in two.text) == (400, True)
+
+
+def test_what_was_tokenized_comes_back(launch: Any) -> None:
+    """`vllm bench serve` cuts its prompts with the server's tokenizer: the first two tokens are the first eight letters."""
+    root = launch("vllm").base_url.removesuffix("/v1")
+    tokens = HTTP.post(f"{root}/tokenize", json={"prompt": "abcdefghij"}).json()["tokens"]
+    assert HTTP.post(f"{root}/detokenize", json={"tokens": tokens[:2]}).json()["prompt"] == "abcdefgh"
+    assert HTTP.post(f"{root}/detokenize", json={"tokens": "x"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("data", "headers", "found"),
+    [
+        (b"abcdef", {"content-length": "4"}, (b"abcd", 4)),
+        (b"abc", {"content-length": "4"}, None),
+        (b"rest", {}, (b"", 0)),
+        (b"3\r\nabc\r\n2;x=1\r\nde\r\n0\r\n\r\nGET", {"transfer-encoding": "chunked"}, (b"abcde", 24)),
+        (b"1\r\na\r\n0\r\nt: x\r\n\r\n", {"transfer-encoding": "chunked"}, (b"a", 17)),
+        (b"3\r\nab", {"transfer-encoding": "chunked"}, None),
+        (b"1\r\na\r\n0\r\n", {"transfer-encoding": "chunked"}, None),
+        (b"1\r\na\r\n", {"transfer-encoding": "chunked"}, None),
+    ],
+)
+def test_a_body_ends_where_its_headers_say(data: bytes, headers: dict[str, str], found: object) -> None:
+    """With a length, and in chunks with extensions and trailers; what is not whole is waited for."""
+    assert body_of(data, 0, headers) == found
+
+
+def test_a_length_that_is_none_is_an_error() -> None:
+    """Not a number: the connection cannot be read on."""
+    with pytest.raises(ValueError, match="invalid literal"):
+        body_of(b"zz\r\n", 0, {"transfer-encoding": "chunked"})

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from servebench import __version__
@@ -103,6 +103,8 @@ class Engine:
         self._running: Running | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._free_at = 0.0
+        self.told: dict[int, str] = {}
+        """What `/tokenize` made ids of, for `/detokenize`: as many as the vocabulary has."""
         self._served = 0
         self._answers = 0
 
@@ -313,6 +315,31 @@ class RefusedInStream(Exception):
     """The refusal has been said already."""
 
 
+def body_of(buffer: bytes | bytearray, start: int, headers: Mapping[str, str]) -> tuple[bytes, int] | None:
+    """A request's body and where the next request begins; None while some of it is still to come. Pure.
+
+    With a length, or in chunks (RFC 9112, 7.1), as clients send that stream their body. Raises ValueError.
+    """
+    if "chunked" not in headers.get("transfer-encoding", "").lower():
+        end = start + int(headers.get("content-length") or 0)
+        return (bytes(buffer[start:end]), end) if len(buffer) >= end else None
+    parts: list[bytes] = []
+    place = start
+    while (line_end := buffer.find(b"\r\n", place)) >= 0:
+        size = int(bytes(buffer[place:line_end]).partition(b";")[0], 16)
+        begin = line_end + 2
+        if size == 0:
+            # trailers, each a line, up to an empty one
+            while (line_end := buffer.find(b"\r\n", begin)) > begin:
+                begin = line_end + 2
+            return (b"".join(parts), begin + 2) if line_end == begin else None
+        parts.append(bytes(buffer[begin : begin + size]))
+        place = begin + size + 2
+        if len(buffer) < place:
+            return None
+    return None
+
+
 class Connection(asyncio.Protocol):
     """One HTTP/1.1 connection, kept alive; one request at a time."""
 
@@ -360,6 +387,11 @@ class Connection(asyncio.Protocol):
         if self._buffer:
             self._engine.loop.call_soon(self._next)
 
+    def close(self) -> None:
+        """End the connection once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
     def answer(self, status: int, body: Any, kind: str = "application/json") -> None:
         """A whole response."""
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
@@ -381,13 +413,18 @@ class Connection(asyncio.Protocol):
             headers = {
                 name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
             }
-            length = int(headers.get("content-length") or 0)
-            if len(self._buffer) < end + 4 + length:
+            try:
+                found = body_of(self._buffer, end + 4, headers)
+            except ValueError:
+                self.answer(400, speech.error_body(self._engine.spec, 400, "the length of the body cannot be read"))
+                self.close()
+                return
+            if found is None:
                 if headers.get("expect") == "100-continue":
                     self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 return
-            raw = bytes(self._buffer[end + 4 : end + 4 + length])
-            del self._buffer[: end + 4 + length]
+            raw, after = found
+            del self._buffer[:after]
             method, _, rest = first.partition(" ")
             self._dispatch(method, rest.split(" ", 1)[0].partition("?")[0], raw)
 
@@ -424,6 +461,8 @@ class Connection(asyncio.Protocol):
             self.answer(200, {"success": engine.core.reset_cache()})
         elif method == "POST" and path in ("/tokenize", spec.tokenize_path):
             self._tokenize(raw)
+        elif method == "POST" and path == "/detokenize":
+            self._detokenize(raw)
         else:
             raise Refused(404, "Not Found")
 
@@ -433,8 +472,19 @@ class Connection(asyncio.Protocol):
             given = str(body.get("content", body.get("prompt", "")))
         except (ValueError, AttributeError) as error:
             raise Refused(400, "the body is no JSON object") from error
-        tokens = [text.key_of(0, piece) % 50_000 for piece in text.pieces_of(given)]
+        pieces = text.pieces_of(given)
+        tokens = [text.key_of(0, piece) % 50_000 for piece in pieces]
+        self._engine.told.update(zip(tokens, pieces, strict=True))
         self.answer(200, {"tokens": tokens, "count": len(tokens), "max_model_len": self._engine.spec.max_model_len})
+
+    def _detokenize(self, raw: bytes) -> None:
+        """The text of ids: what `/tokenize` made them of, else a text as long. vLLM says `prompt`, llama.cpp `content`."""
+        try:
+            ids = [int(one) for one in json.loads(raw)["tokens"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refused(400, "the body is no JSON object with tokens") from error
+        said = "".join(self._engine.told.get(one) or text.of_ids([one]) for one in ids)
+        self.answer(200, {"prompt": said, "content": said})
 
 
 def _leave_child() -> None:

@@ -52,8 +52,21 @@ KNOWN_FIELDS = frozenset(
         "cache_salt",
         "stop_token_ids",
         "store",
+        "repetition_penalty",
+        "length_penalty",
+        "early_stopping",
+        "use_beam_search",
+        "include_stop_str_in_output",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "truncate_prompt_tokens",
+        "add_special_tokens",
+        "detokenize",
+        "priority",
     }
 )
+"""What a strict server allows: OpenAI's fields and the sampling fields of TensorRT-LLM (`tensorrt_llm/serve/openai_protocol.py`),
+which `vllm bench serve` and other clients send to every engine."""
 
 
 class Refused(Exception):
@@ -126,10 +139,12 @@ def _prompt(body: Mapping[str, Any], *, chat: bool) -> tuple[str, int]:
         prompt = text.render([turn for turn in messages if isinstance(turn, Mapping)])
     else:
         given = body.get("prompt")
-        given = given[0] if isinstance(given, list) and given and not isinstance(given[0], int) else given
-        if isinstance(given, list):
-            # token ids: each is as wide as a token
-            prompt = "".join(f"{int(one) % 10**text.CHARACTERS:0{text.CHARACTERS}d}" for one in given)
+        if isinstance(given, list) and given and isinstance(given[0], str | list):
+            if len(given) > 1:
+                raise Refused(400, f"prompt: {len(given)} prompts in a body; the emulator answers one a request")
+            given = given[0]
+        if isinstance(given, list) and given and all(isinstance(one, int) for one in given):
+            prompt = text.of_ids(given)
         elif isinstance(given, str):
             prompt = given
         else:

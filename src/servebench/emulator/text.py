@@ -16,6 +16,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 CHARACTERS = 4
+DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+-"
 
 WORDS = (
     "the model reads a prompt and writes one token after another until it has said enough about what was asked of it "
@@ -65,6 +66,12 @@ def natural_length(key: int) -> int:
 def pieces_of(text: str) -> list[str]:
     """A text in tokens."""
     return [text[place : place + CHARACTERS] for place in range(0, len(text), CHARACTERS)]
+
+
+def of_ids(ids: Sequence[int]) -> str:
+    """A text for token ids: each as wide as a token, and no two ids below sixteen million alike, so prefixes stay."""
+    shifts = range(6 * (CHARACTERS - 1), -1, -6)
+    return "".join(DIGITS[(one >> shift) % len(DIGITS)] for one in ids for shift in shifts)
 
 
 def fitting(schema: Mapping[str, Any], key: int, depth: int = 0) -> Any:
