@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml $(wildcard plugins/*/pyproject.toml)
 ARGS ?=
+# whole runs mostly wait: more processes than cores
+JOBS ?= 4
 ROUNDS ?= 20
 SEED ?= 1
 SECONDS ?= 60
@@ -18,7 +20,7 @@ run: $(VENV)/.run ## set up and run the main job on the embedded engine (ARGS=".
 	@$(BIN)/servebench $(ARGS)
 
 test: $(VENV)/.dev ## set up what tests need and pass them
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## lint, format and types
 	$(BIN)/ruff check .

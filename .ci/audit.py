@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE = ".secrets.baseline"
-TIMEOUT_S = 90
+TIMEOUT_S = 300
 
 
 def direct_names(projects: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -89,7 +89,9 @@ def choose(settings: RunSettings, registry: Registry, cache_dir: Path) -> Chosen
     if (reasons and not everything) or not scorers:
         told = [*reasons, *unfit]
         if told:
-            raise ConfigError([f"quality={quality.name}: {reason.removeprefix(f'{quality.name}: ')}" for reason in told])
+            raise ConfigError(
+                [f"quality={quality.name}: {reason.removeprefix(f'{quality.name}: ')}" for reason in told]
+            )
     return Chosen(scorers=tuple(scorers), left_out=(*reasons, *unfit))
 
 

@@ -5,6 +5,7 @@ Knows the order in which workload, engine, load, measure and store are used for 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -229,7 +230,14 @@ def drive_phase(
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
     """The records of what the spools of a phase hold. Raises StoreError when one is none."""
     secrets = known_secrets()
-    return [_clean(facts.record(exchange), secrets) for spool in spools for exchange in read_spool(spool)]
+    collecting = gc.isenabled()
+    # all that is made here is kept: looking through it for garbage again and again finds none
+    gc.disable()
+    try:
+        return [_clean(facts.record(exchange), secrets) for spool in spools for exchange in read_spool(spool)]
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _clean(record: Record, secrets: Sequence[str]) -> Record:

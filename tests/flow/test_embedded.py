@@ -11,6 +11,8 @@ import pandas as pd
 import psutil
 import pytest
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def servebench(*words, cwd, check=True):
     done = subprocess.run(
@@ -26,7 +28,13 @@ def study(tmp_path_factory):
     """Two runs on one start of the engine."""
     folder = tmp_path_factory.mktemp("main")
     words = ["-m", "workload=unique,sharegpt", "load.concurrency=[1,2]", "load.requests=4", "load.warmup_requests=1"]
-    words += ["workload.output_tokens=8", "engine.max_num_seqs=2", "study.name=s", "load.self_check=never"]
+    words += [
+        "workload.output_tokens=8",
+        "engine.max_num_seqs=2",
+        "engine.threads=1",
+        "study.name=s",
+        "load.self_check=never",
+    ]
     done = servebench(*words, cwd=folder)
     return done, folder / "outputs" / "s"
 

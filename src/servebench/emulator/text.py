@@ -16,7 +16,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 CHARACTERS = 4
-DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+-"
+DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+-"  # pragma: allowlist secret
 
 WORDS = (
     "the model reads a prompt and writes one token after another until it has said enough about what was asked of it "

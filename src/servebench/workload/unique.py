@@ -123,7 +123,7 @@ def _resize(body: list[str], gap_tokens: int, per_word: float, words: Sequence[s
     """Add or take words worth the gap, at least one."""
     change = max(1, round(abs(gap_tokens) / per_word))
     if gap_tokens > 0:
-        body += [rng.choice(words) for _ in range(change)]
+        body += rng.choices(words, k=change)
     else:
         del body[-min(change, len(body)) :]
 
