@@ -86,7 +86,7 @@ def choose(settings: RunSettings, registry: Registry, cache_dir: Path) -> Chosen
         else:
             scorers.append((scorer, path))
     everything = quality.name == ALL and not quality.tasks
-    if (reasons and not everything) or not scorers:
+    if reasons and not (everything and scorers):
         told = [*reasons, *unfit]
         if told:
             raise ConfigError(
