@@ -230,12 +230,9 @@ def _asked(asked: Grading, scorer: Scorer, path: Path, level: int) -> list[Judge
         dialect = asked.engine.dialect
         fresh = ask(
             left,
-            base_url=asked.running.base_url,
-            model=asked.running.model,
+            _endpoint(asked),
             concurrency=level,
-            headers=dict(asked.running.headers),
             timeout_s=quality.timeout_s,
-            verify_tls=asked.running.verify_tls,
             api=quality.api,
             path=dialect.chat_path if quality.api == "chat" else dialect.completions_path,
             on_answer=lambda item, answer: log.add(digests[item.item_id], answer),
@@ -258,17 +255,20 @@ def _bounded(item: Item, quality: QualitySettings) -> Item:
 
 
 def _evaluated(asked: Grading, scorer: Scorer, level: int) -> Sequence[Judged]:
-    quality, model = scorer.settings, asked.settings.model
+    items = scorer.settings.items
     asked.display.status(f"quality {scorer.name} at concurrency {level}")
-    endpoint = Endpoint(
+    return scorer.evaluate(_endpoint(asked), count=None if items == "all" else items, concurrency=level)
+
+
+def _endpoint(asked: Grading) -> Endpoint:
+    model = asked.settings.model
+    return Endpoint(
         base_url=asked.running.base_url,
         model=asked.running.model,
         headers=dict(asked.running.headers),
         verify_tls=asked.running.verify_tls,
         tokenizer=model.tokenizer or model.path or model.name,
     )
-    count = None if quality.items == "all" else quality.items
-    return scorer.evaluate(endpoint, count=count, concurrency=level)
 
 
 def digest_of(item: Item) -> str:

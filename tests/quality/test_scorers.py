@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.contracts.quality import Answer
+from servebench.contracts.quality import Answer, Endpoint
 from servebench.errors import ConfigError
 from servebench.quality.ask import ask
 from servebench.quality.gsm8k import Gsm8kScorer, number_of
@@ -99,7 +99,7 @@ def test_answers_keep_their_order_and_failures_are_answers(tmp_path):
         scorer = MmluScorer()
         items = scorer.items(_lines(tmp_path / "m.jsonl", MMLU), 20, 0)
         url = f"http://127.0.0.1:{server.server_port}/v1"
-        answers = ask(items, base_url=url, model="m", concurrency=4, headers={})
+        answers = ask(items, Endpoint(base_url=url, model="m"), concurrency=4)
     finally:
         server.shutdown()
         server.server_close()

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import httpx
 
-from servebench.contracts.quality import Answer, Item
+from servebench.contracts.quality import Answer, Endpoint, Item
 from servebench.contracts.results import Outcome
+from servebench.quality.exchange import clean, client, completion, count, post
 from servebench.units import NS_PER_MS
 
 WATCH_S = 0.25
 LINE_MAX = 200
+ANSWER_BYTES_BASE, ANSWER_BYTES_PER_TOKEN = 4 << 20, 4096
+"""An answer that is longer than any of so many tokens can be is cut off; log-probabilities are the most of it."""
+
+LOGPROB_MAX = 1e9
+"""Engines write -9999 or so for a token that cannot be; a number beyond this is none."""
 
 Watch = Callable[[int], None]
 """Told a few times a second how many items are done; what it raises ends the asking."""
@@ -22,13 +28,10 @@ Watch = Callable[[int], None]
 
 def ask(
     items: Sequence[Item],
+    endpoint: Endpoint,
     *,
-    base_url: str,
-    model: str,
     concurrency: int,
-    headers: Mapping[str, str],
     timeout_s: float = 120.0,
-    verify_tls: bool = True,
     api: Literal["chat", "completions"] = "chat",
     path: str | None = None,
     on_answer: Callable[[Item, Answer], None] | None = None,
@@ -36,32 +39,27 @@ def ask(
 ) -> list[Answer]:
     """One answer an item, in order, at temperature 0. A failed request is an answer with `error`, never an exception.
 
-    `path` below the base URL is the API's usual one when null. `on_answer` is told each answer as it comes.
+    `timeout_s` is for a whole answer. `path` below the base URL is the API's usual one when null. `on_answer` is told each
+    answer as it comes.
     """
     usual = "/chat/completions" if api == "chat" else "/completions"
-    client = httpx.AsyncClient(
-        headers=dict(headers),
-        timeout=timeout_s,
-        verify=verify_tls,
-        trust_env=False,
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-    )
-    asking = _Asking(client, f"{base_url}{path or usual}", model, api, on_answer)
+    asking = _Asking(endpoint, f"{endpoint.base_url}{path or usual}", timeout_s, api, on_answer)
     return asyncio.run(asking.all(items, concurrency, watch))
 
 
 class _Asking:
     def __init__(
         self,
-        client: httpx.AsyncClient,
+        endpoint: Endpoint,
         url: str,
-        model: str,
+        timeout_s: float,
         api: Literal["chat", "completions"],
         on_answer: Callable[[Item, Answer], None] | None,
     ) -> None:
-        self._client = client
+        self._client = client(endpoint.headers, timeout_s=timeout_s, verify_tls=endpoint.verify_tls)
         self._url = url
-        self._model = model
+        self._model = endpoint.model
+        self._timeout_s = timeout_s
         self._api = api
         self._on_answer = on_answer
         self._answers: dict[int, Answer] = {}
@@ -95,11 +93,16 @@ class _Asking:
         sent_ns, began_ns = time.time_ns(), time.monotonic_ns()
         told: dict[str, Any]
         try:
-            reply = await self._client.post(self._url, json=self._body(item))
+            bytes_max = ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * item.max_tokens
+            status, data = await post(
+                self._client, self._url, self._body(item), timeout_s=self._timeout_s, bytes_max=bytes_max
+            )
+        except TimeoutError:
+            told = {"text": "", "error": f"no whole answer within {self._timeout_s:g} s", "outcome": "timeout"}
         except httpx.HTTPError as problem:
             told = {"text": "", "error": _line(problem), "outcome": _outcome(problem)}
         else:
-            told = self._read(reply)
+            told = self._read(status, data, bytes_max)
         took_ns = time.monotonic_ns() - began_ns
         return Answer(
             item_id=item.item_id,
@@ -117,34 +120,28 @@ class _Asking:
             body["prompt"] = item.prompt
         return body
 
-    def _read(self, reply: httpx.Response) -> dict[str, Any]:
-        if not reply.is_success:
-            said = " ".join(reply.text.split())[:LINE_MAX]
-            error = f"HTTP {reply.status_code}: {said or 'no words'}"
-            return {"text": "", "error": error, "outcome": "http_error", "http_status": reply.status_code}
+    def _read(self, status: int, data: bytes, bytes_max: int) -> dict[str, Any]:
+        if not 200 <= status < 300:
+            said = " ".join(data[: 4 * LINE_MAX].decode(errors="replace").split())[:LINE_MAX]
+            error = f"HTTP {status}: {said or 'no words'}"
+            return {"text": "", "error": error, "outcome": "http_error", "http_status": status}
         try:
-            document = reply.json()
-            choice = document["choices"][0]
-            text = choice["message"]["content"] if self._api == "chat" else choice["text"]
-            usage = document.get("usage") or {}
-            if text is not None and not isinstance(text, str):
-                raise TypeError("its content is no text")
-            return {
-                "text": text or "",
-                "http_status": reply.status_code,
-                "finish_reason": choice.get("finish_reason"),
-                "prompt_tokens": usage.get("prompt_tokens"),
-                "output_tokens": usage.get("completion_tokens"),
-                **_logprobs(choice.get("logprobs")),
-            }
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as problem:
+            if len(data) > bytes_max:
+                raise ValueError(f"longer than {bytes_max} bytes")
+            choice, text, usage = completion(data, chat=self._api == "chat")
+        except ValueError as problem:
             kind = "chat completion" if self._api == "chat" else "completion"
-            return {
-                "text": "",
-                "error": f"not a {kind}: {problem!r}"[:LINE_MAX],
-                "outcome": "protocol",
-                "http_status": reply.status_code,
-            }
+            error = f"not a {kind}: {problem}"[:LINE_MAX]
+            return {"text": "", "error": error, "outcome": "protocol", "http_status": status}
+        finish_reason = choice.get("finish_reason")
+        return {
+            "text": text,
+            "http_status": status,
+            "finish_reason": clean(finish_reason) if isinstance(finish_reason, str) else None,
+            "prompt_tokens": count(usage.get("prompt_tokens")),
+            "output_tokens": count(usage.get("completion_tokens")),
+            **_logprobs(choice.get("logprobs")),
+        }
 
 
 def _logprobs(told: Any) -> dict[str, Any]:
@@ -152,15 +149,20 @@ def _logprobs(told: Any) -> dict[str, Any]:
     if not isinstance(told, dict):
         return {}
     if isinstance(content := told.get("content"), list):
-        pairs = [(one.get("token"), one.get("logprob")) for one in content]
+        pairs = [(one.get("token"), one.get("logprob")) for one in content if isinstance(one, dict)]
     else:
         tokens, logprobs = told.get("tokens"), told.get("token_logprobs")
         if not isinstance(tokens, list) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
             return {}
         pairs = list(zip(tokens, logprobs, strict=True))
-    if not pairs or not all(isinstance(a, str) and isinstance(b, int | float) for a, b in pairs):
+    known = [
+        (clean(a), float(b))
+        for a, b in pairs
+        if isinstance(a, str) and isinstance(b, int | float) and abs(b) < LOGPROB_MAX
+    ]
+    if not known or len(known) < len(pairs):
         return {}
-    return {"tokens": [a for a, _ in pairs], "logprobs": [float(b) for _, b in pairs]}
+    return {"tokens": [token for token, _ in known], "logprobs": [logprob for _, logprob in known]}
 
 
 def _line(problem: httpx.HTTPError) -> str:

@@ -262,14 +262,7 @@ class JudgeScorer(Scorer):
         """See Scorer.evaluate. What the judge does wrong is told in rows; only faults of the data are raised."""
         items, judge = self._items(count), self._judge
         answers = ask(
-            items,
-            base_url=endpoint.base_url,
-            model=endpoint.model,
-            concurrency=concurrency,
-            headers=endpoint.headers,
-            timeout_s=self.settings.timeout_s,
-            verify_tls=endpoint.verify_tls,
-            api=self.settings.api,
+            items, endpoint, concurrency=concurrency, timeout_s=self.settings.timeout_s, api=self.settings.api
         )
         others = self._reference(judge.reference) if judge.reference is not None else {}
         calls = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
+
+from servebench.quality.exchange import client, completion, count, post
 
 REPLY_BYTES_MAX = 1 << 20
 LINE_MAX = 160
@@ -50,18 +50,9 @@ async def _all(prompts: Sequence[str], call: Call) -> list[Reply]:
     left = iter(enumerate(prompts))
     failures = 0
     last = ""
-    # a small compressed reply may be an endless one
-    headers = {"Accept-Encoding": "identity"}
-    if call.key is not None:
-        headers["Authorization"] = f"Bearer {call.key}"
+    headers = {} if call.key is None else {"Authorization": f"Bearer {call.key}"}
     try:
-        client = httpx.AsyncClient(
-            headers=headers,
-            timeout=call.timeout_s,
-            verify=call.verify_tls,
-            trust_env=False,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-        )
+        http = client(headers, timeout_s=call.timeout_s, verify_tls=call.verify_tls)
     except (ValueError, UnicodeError) as problem:
         # a key that cannot be sent in a header
         return [Reply(error=_line(problem, call), outcome="protocol")] * len(prompts)
@@ -73,16 +64,16 @@ async def _all(prompts: Sequence[str], call: Call) -> list[Reply]:
                 words = f"the judge failed {failures} times in a row and was asked no more; the last time: {last}"
                 replies[place] = Reply(error=words, outcome="not_asked")
                 continue
-            reply = await _one(client, prompt, call)
+            reply = await _one(http, prompt, call)
             replies[place] = reply
             failures, last = (failures + 1, reply.error) if reply.error else (0, "")
 
-    async with client:
+    async with http:
         await asyncio.gather(*(stream() for _ in range(min(call.concurrency, len(prompts)))))
     return [replies[place] for place in range(len(prompts))]
 
 
-async def _one(client: httpx.AsyncClient, prompt: str, call: Call) -> Reply:
+async def _one(http: httpx.AsyncClient, prompt: str, call: Call) -> Reply:
     body = {
         "model": call.model,
         "messages": [{"role": "user", "content": prompt}],
@@ -90,8 +81,8 @@ async def _one(client: httpx.AsyncClient, prompt: str, call: Call) -> Reply:
         "max_tokens": call.max_tokens,
     }
     try:
-        async with asyncio.timeout(call.timeout_s):
-            status, data = await _exchange(client, f"{call.base_url}/chat/completions", body)
+        url = f"{call.base_url}/chat/completions"
+        status, data = await post(http, url, body, timeout_s=call.timeout_s, bytes_max=REPLY_BYTES_MAX)
     except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError, OSError) as problem:
         return _failed(problem, call)
     if status != httpx.codes.OK:
@@ -111,38 +102,16 @@ def _failed(problem: Exception, call: Call) -> Reply:
     return Reply(error=f"no HTTP: {_line(problem, call)}", outcome="protocol")
 
 
-async def _exchange(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    """Status and body; of a body that does not end, as much as is looked at."""
-    found = bytearray()
-    async with client.stream("POST", url, json=body) as response:
-        async for piece in response.aiter_raw():
-            found += piece
-            if len(found) > REPLY_BYTES_MAX:
-                break
-        return response.status_code, bytes(found)
-
-
 def _read(data: bytes, call: Call) -> Reply:
     if len(data) > REPLY_BYTES_MAX:
         return Reply(error=f"a reply of more than {REPLY_BYTES_MAX} bytes", outcome="protocol")
     try:
-        document = json.loads(data)
-        text = document["choices"][0]["message"]["content"]
-        usage = document.get("usage")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as problem:
-        return Reply(error=f"not a chat completion: {_line(repr(problem), call)}", outcome="protocol")
-    if text is not None and not isinstance(text, str):
-        return Reply(error="not a chat completion: its content is no text", outcome="protocol")
-    counts = usage if isinstance(usage, dict) else {}
+        _, text, usage = completion(data)
+    except ValueError as problem:
+        return Reply(error=f"not a chat completion: {_line(problem, call)}", outcome="protocol")
     return Reply(
-        text=text or "",
-        input_tokens=_count(counts.get("prompt_tokens")),
-        output_tokens=_count(counts.get("completion_tokens")),
+        text=text, input_tokens=count(usage.get("prompt_tokens")), output_tokens=count(usage.get("completion_tokens"))
     )
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _line(problem: object, call: Call) -> str:

@@ -77,16 +77,7 @@ class ParityScorer(Scorer):
         return items if first.outcome == "http_error" else told
 
     def _ask(self, items: Sequence[Item], endpoint: Endpoint, concurrency: int) -> list[Answer]:
-        return ask(
-            items,
-            base_url=endpoint.base_url,
-            model=endpoint.model,
-            concurrency=concurrency,
-            headers=endpoint.headers,
-            timeout_s=self.settings.timeout_s,
-            verify_tls=endpoint.verify_tls,
-            api=self.settings.api,
-        )
+        return ask(items, endpoint, concurrency=concurrency, timeout_s=self.settings.timeout_s, api=self.settings.api)
 
 
 def parity_grade(alone: Answer, loaded: Answer) -> Grade:
