@@ -27,6 +27,7 @@ from servebench.store import (
     StudyState,
     add_points,
     find_studies,
+    holding,
     merged_count,
     outputs_folder,
     read_manifest,
@@ -62,7 +63,9 @@ def chosen(words: Sequence[str]) -> list[StudyFolder]:
         places = [Path(word), outputs_folder(OUTPUTS) / word]
         found = next((place for place in places if (place / "study.json").is_file()), None)
         if found is None:
-            raise ConfigError(f"'{word}' is no study: neither {places[0]} nor {places[1]} has a study.json")
+            begun = any((place / "plan.json").is_file() for place in places)
+            why = "; it was cut off before anything was done: give its command again" if begun else ""
+            raise ConfigError(f"'{word}' is no study: neither {places[0]} nor {places[1]} has a study.json{why}")
         studies.append(StudyFolder(found.absolute()))
     return studies
 
@@ -89,7 +92,12 @@ def recover(words: Sequence[str]) -> int:
             if words:
                 sys.stdout.write(f"{study.name}: is still running ({busy})\n")
             continue
-        found, failed = _recover_runs(study, state)
+        with holding(study) as ours:
+            if not ours:
+                if words:
+                    sys.stdout.write(f"{study.name}: another servebench is at work on it\n")
+                continue
+            found, failed = _recover_runs(study, read_study(study))
         total, code = total + found, failed or code
     if not total and not code:
         sys.stdout.write("nothing to recover\n")

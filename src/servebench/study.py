@@ -6,11 +6,13 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from servebench import __version__
+from servebench.aftermath import who_works
 from servebench.config import Job, compose_jobs, launcher_from_dict, settings_from_dict
 from servebench.contracts.cluster import SpreadSettings
 from servebench.contracts.results import RunOutcome
@@ -39,6 +41,7 @@ from servebench.store import (
     capture_machine,
     check_writable,
     create_study,
+    holding,
     outputs_folder,
     read_manifest,
     read_study,
@@ -149,8 +152,27 @@ def run_study(words: Sequence[str], registry: Registry) -> int:
     check_writable(outputs)
     launcher = jobs[0].launcher
     _check_spread(jobs, launcher, registry)
-    names = [run_name(index, job) for index, job in enumerate(jobs)]
     folder = create_study(outputs, jobs[0].settings.study.name, _what(jobs))
+    with _held(folder, "choose another study.name"):
+        if folder.state.exists():
+            raise StoreError(f"{folder.path} was taken by another servebench meanwhile; choose another study.name")
+        return _begin(folder, words, jobs, registry)
+
+
+@contextmanager
+def _held(folder: StudyFolder, remedy: str) -> Iterator[None]:
+    """While open, nobody else works on the study. Raises ConfigError when somebody does."""
+    with holding(folder) as ours:
+        if not ours:
+            busy = who_works(folder, read_study(folder)) if folder.state.exists() else None
+            raise ConfigError(f"{folder.name} is still running ({busy or 'another servebench'}); {remedy}")
+        yield
+
+
+def _begin(folder: StudyFolder, words: Sequence[str], jobs: Sequence[Job], registry: Registry) -> int:
+    """Write down what is planned, and do it. Returns the exit code. Raises StoreError."""
+    launcher = jobs[0].launcher
+    names = [run_name(index, job) for index, job in enumerate(jobs)]
     state = StudyState(
         study_id=folder.name,
         words=tuple(words),
@@ -179,6 +201,11 @@ def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: boo
 
     Raises ConfigError, PreflightError or StoreError when nothing was started.
     """
+    with _held(folder, "it cannot be resumed before that ends"):
+        return _continue(folder, registry, retry_failed=retry_failed, here=here)
+
+
+def _continue(folder: StudyFolder, registry: Registry, *, retry_failed: bool, here: bool) -> int:
     left = remaining(folder, registry, retry_failed=retry_failed)
     tasks = [
         Task(run.name, job, earlier)
