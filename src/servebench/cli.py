@@ -196,7 +196,9 @@ def _tell_defect(kind: type[BaseException], error: BaseException, trace: Traceba
 def main() -> int:
     """The entry point of `servebench`."""
     from servebench.process_list import hide_secrets
+    from servebench.streams import prepare_streams
 
+    prepare_streams()
     sys.excepthook = _tell_defect
     hide_secrets()
     try:

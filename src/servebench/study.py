@@ -44,6 +44,7 @@ from servebench.store import (
     holding,
     outputs_folder,
     read_manifest,
+    read_run,
     read_study,
     sync_study,
     tracking_uri,
@@ -213,10 +214,10 @@ def _continue(folder: StudyFolder, registry: Registry, *, retry_failed: bool, he
         if earlier is not None
     ]
     tell(folder, left)
-    if not tasks:
-        return 0
-    check_writable(folder.path.parent)
     before = read_study(folder)
+    if not tasks:
+        return _settle(folder, before, left.jobs[0].settings)
+    check_writable(folder.path.parent)
     launcher = None if here else launcher_from_dict(before.launcher)
     _check_spread([task.job for task in tasks], launcher, registry)
     state = StudyState(
@@ -231,6 +232,18 @@ def _continue(folder: StudyFolder, registry: Registry, *, retry_failed: bool, he
     )
     write_study(folder, state)
     return _work(folder, state, tasks, registry, launcher)
+
+
+def _settle(folder: StudyFolder, state: StudyState, settings: RunSettings) -> int:
+    """A study that was killed between its last run and its end is over: say so on disk, and to MLflow. Returns 0."""
+    if state.status in ("finished", "failed"):
+        return 0
+    runs = [read_run(folder.run(name)) for name in state.runs]
+    with Display() as display:
+        study = _Study(folder, state, display)
+        study.finish("finished" if all(run.status == "finished" for run in runs) else "failed")
+        _conclude(study, settings, folder.path.parent)
+    return 0
 
 
 def _check_spread(jobs: Sequence[Job], launcher: SpreadSettings | None, registry: Registry) -> None:
@@ -337,7 +350,7 @@ def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
 def _conclude(study: _Study, settings: RunSettings, outputs: Path) -> None:
     # it may be back by now
     study.tracker_down = False
-    if settings.tracking.name != "none" and any(outcome.points for _, outcome in study.outcomes):
+    if settings.tracking.name != "none" and any(study.folder.run(name).points.exists() for name in study.state.runs):
         study.display.status("summing up")
         try:
             write_summary(study.folder.path)
