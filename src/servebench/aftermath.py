@@ -15,6 +15,7 @@ from servebench.contracts.results import Doubt, Point, Record
 from servebench.errors import ConfigError, ServebenchError, StoreError
 from servebench.keeper import clean_log
 from servebench.load.plan import Level, level_name, level_named, levels
+from servebench.load.spool import read_spool
 from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.redact import MARK
 from servebench.registry import registry
@@ -41,6 +42,7 @@ from servebench.store import (
     write_run,
     write_study,
 )
+from servebench.store.files import writing
 from servebench.summary import write_summary
 from servebench.units import NS_PER_S
 
@@ -171,14 +173,21 @@ def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
 def recover_run(folder: RunFolder) -> int:
     """Bring what the spools and the batches of a run hold into its tables. Returns how many requests that were.
 
-    Raises StoreError; what could not be stored stays where it is.
+    Raises StoreError; what could not be stored stays where it is. A spool that is none any more, for the disk spoiled it,
+    is set aside and told.
     """
     before = merged_count(folder)
     stored = {(record.point, record.warmup) for record in read_records(folder)}
     writer = RecordWriter(folder)
     phases: dict[tuple[str, bool], list[Path]] = {}
     for spool in folder.spools():
-        facts = PhaseFacts.load(spool.with_suffix(".json"))
+        try:
+            facts = PhaseFacts.load(spool.with_suffix(".json"))
+            for _ in read_spool(spool):
+                pass
+        except StoreError as error:
+            _set_aside(spool, str(error))
+            continue
         phases.setdefault((facts.point, facts.warmup), []).append(spool)
     for phase, spools in phases.items():
         # killed after it was stored and before it was removed: it would be there twice
@@ -188,6 +197,14 @@ def recover_run(folder: RunFolder) -> int:
         discard_spools(spools)
     writer.close()
     return merged_count(folder) - before
+
+
+def _set_aside(spool: Path, why: str) -> None:
+    """Put what cannot be read out of the way of what is measured next, and keep it. Raises StoreError."""
+    for path in (spool, spool.with_suffix(".json")):
+        with writing(path), contextlib.suppress(FileNotFoundError):
+            path.replace(path.with_name(f"{path.name}.damaged"))
+    sys.stderr.write(f"servebench: {why}; its requests cannot be told, and it is kept as {spool.name}.damaged\n")
 
 
 def recover_points(folder: RunFolder, job: Job) -> int:

@@ -89,7 +89,8 @@ def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Re
     code = recover_study(folder)
     if code:
         raise StoreError(
-            f"{folder.name}: what was cut off cannot be recovered, so that nothing is measured on top of it"
+            f"{folder.name}: what was cut off cannot be recovered, so that nothing is measured on top of it; "
+            "mend that, or move the folder of that run away to have the run done anew"
         )
     jobs, earlier = [], []
     for run in planned:
