@@ -260,7 +260,8 @@ def test_what_cannot_be_read_keeps_nothing_else_back(outputs, capsys):
     assert recover([]) == 6
     told = capsys.readouterr()
     assert [line.split(":")[1].strip() for line in told.err.splitlines()] == ["a-broken", "b-facts"]
-    assert spool.exists()
+    assert spool.with_name("c1-r0.spool.damaged").exists()
+    assert not second.spools()
     assert len(rows(third)) == 1
 
 

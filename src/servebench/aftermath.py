@@ -12,7 +12,7 @@ from servebench.cluster.heartbeat import at_work
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
-from servebench.errors import ConfigError, ServebenchError, StoreError
+from servebench.errors import ConfigError, DamagedError, ServebenchError, StoreError
 from servebench.keeper import clean_log
 from servebench.load.plan import Level, level_name, level_named, levels
 from servebench.load.spool import read_spool
@@ -65,14 +65,15 @@ def chosen(words: Sequence[str]) -> list[StudyFolder]:
         places = [Path(word), outputs_folder(OUTPUTS) / word]
         found = next((place for place in places if (place / "study.json").is_file()), None)
         if found is None:
-            begun = any((place / "plan.json").is_file() for place in places)
+            begun = any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places)
             why = "; it was cut off before anything was done: give its command again" if begun else ""
             raise ConfigError(f"'{word}' is no study: neither {places[0]} nor {places[1]} has a study.json{why}")
         studies.append(StudyFolder(found.absolute()))
     return studies
 
 
-def _complain(study: StudyFolder, words: str) -> None:
+def complain(study: StudyFolder, words: str) -> None:
+    """Say what is wrong with a study, on standard error."""
     for line in words.splitlines():
         sys.stderr.write(f"servebench: {study.name}: {line}\n")
 
@@ -87,7 +88,7 @@ def recover(words: Sequence[str]) -> int:
         try:
             state = read_study(study)
         except StoreError as error:
-            _complain(study, str(error))
+            complain(study, str(error))
             code = StoreError.exit_code
             continue
         if (busy := who_works(study, state)) is not None:
@@ -99,8 +100,8 @@ def recover(words: Sequence[str]) -> int:
                 if words:
                     sys.stdout.write(f"{study.name}: another servebench is at work on it\n")
                 continue
-            found, failed = _recover_runs(study, read_study(study))
-        total, code = total + found, failed or code
+            found, damaged, refused = _recover_runs(study, read_study(study))
+        total, code = total + found, StoreError.exit_code if damaged or refused else code
     if not total and not code:
         sys.stdout.write("nothing to recover\n")
     return code
@@ -122,24 +123,34 @@ def recover_one(study: StudyFolder, state: StudyState, name: str) -> None:
     _mark_run(study.run(name))
 
 
-def recover_study(study: StudyFolder) -> int:
-    """Recover one study that is not at work. Returns 0, or the exit code when something could not be. Raises StoreError."""
-    return _recover_runs(study, read_study(study))[1]
+def recover_study(study: StudyFolder) -> list[str]:
+    """Recover one study that is not at work. Returns the runs of which a file is damaged, which is told.
+
+    Raises StoreError when something could not be done for another reason.
+    """
+    _, damaged, refused = _recover_runs(study, read_study(study))
+    if refused:
+        raise StoreError(
+            f"{study.name}: what was cut off cannot be recovered, so that nothing is measured on top of it"
+        )
+    return damaged
 
 
-def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, int]:
-    """How many things were recovered, and the exit code."""
-    total, code = 0, 0
+def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str], list[str]]:
+    """How many things were recovered, the runs of which a file is damaged, and those with which the system refused."""
+    total = 0
+    damaged: list[str] = []
+    refused: list[str] = []
     for index, name in enumerate(state.runs):
         try:
             total += _recover_named(study, state, index)
             _mark_run(study.run(name))
         except StoreError as error:
-            _complain(study, str(error))
-            code = StoreError.exit_code
+            complain(study, str(error))
+            (damaged if isinstance(error, DamagedError) else refused).append(name)
     if state.status == "running":
         write_study(study, replace(state, status="interrupted"))
-    return total, code
+    return total, damaged, refused
 
 
 def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
@@ -162,7 +173,7 @@ def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
     try:
         job = _job(study, state, index)
     except (ServebenchError, IndexError) as error:
-        _complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
+        complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
     else:
         points = recover_points(folder, job)
     if found or points:
@@ -186,7 +197,7 @@ def recover_run(folder: RunFolder) -> int:
             for _ in read_spool(spool):
                 pass
         except StoreError as error:
-            _set_aside(spool, str(error))
+            _set_aside(folder, spool, str(error))
             continue
         phases.setdefault((facts.point, facts.warmup), []).append(spool)
     for phase, spools in phases.items():
@@ -199,12 +210,13 @@ def recover_run(folder: RunFolder) -> int:
     return merged_count(folder) - before
 
 
-def _set_aside(spool: Path, why: str) -> None:
+def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
     """Put what cannot be read out of the way of what is measured next, and keep it. Raises StoreError."""
     for path in (spool, spool.with_suffix(".json")):
         with writing(path), contextlib.suppress(FileNotFoundError):
             path.replace(path.with_name(f"{path.name}.damaged"))
-    sys.stderr.write(f"servebench: {why}; its requests cannot be told, and it is kept as {spool.name}.damaged\n")
+    words = f"{why}; its requests cannot be told, and it is kept as {spool.name}.damaged"
+    complain(StudyFolder(folder.path.parent), words)
 
 
 def recover_points(folder: RunFolder, job: Job) -> int:
@@ -295,7 +307,7 @@ def sync(words: Sequence[str]) -> int:
     for study in studies:
         error = _sync_study(study, asked, down)
         if error is not None:
-            _complain(study, error)
+            complain(study, error)
             code = 1
     if not studies:
         sys.stdout.write("there are no studies to send\n")

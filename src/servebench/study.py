@@ -60,6 +60,7 @@ EXIT_CODES = {
     "preflight": PreflightError.exit_code,
     "load": LoadError.exit_code,
     "store": StoreError.exit_code,
+    "damaged": StoreError.exit_code,
     "quality": QualityError.exit_code,
 }
 """By a run's `failure`; every other failure is the engine's."""
@@ -215,8 +216,9 @@ def _continue(folder: StudyFolder, registry: Registry, *, retry_failed: bool, he
     ]
     tell(folder, left)
     before = read_study(folder)
+    worst = StoreError.exit_code if left.damaged else 0
     if not tasks:
-        return _settle(folder, before, left.jobs[0].settings)
+        return worst or _settle(folder, before, left.jobs[0].settings)
     check_writable(folder.path.parent)
     launcher = None if here else launcher_from_dict(before.launcher)
     _check_spread([task.job for task in tasks], launcher, registry)
@@ -231,7 +233,7 @@ def _continue(folder: StudyFolder, registry: Registry, *, retry_failed: bool, he
         ticket=uuid.uuid4().hex,
     )
     write_study(folder, state)
-    return _work(folder, state, tasks, registry, launcher)
+    return _work(folder, state, tasks, registry, launcher) or worst
 
 
 def _settle(folder: StudyFolder, state: StudyState, settings: RunSettings) -> int:
