@@ -19,7 +19,7 @@ from servebench.load.spool import read_spool
 from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.redact import MARK
 from servebench.registry import registry
-from servebench.run import summarize_point
+from servebench.run import BROKEN, summarize_point
 from servebench.score.validity import Code, doubts
 from servebench.store import (
     RecordWriter,
@@ -145,12 +145,21 @@ def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str]
         try:
             total += _recover_named(study, state, index)
             _mark_run(study.run(name))
+            _sweep(study.run(name).path, "**/")
         except StoreError as error:
             complain(study, str(error))
             (damaged if isinstance(error, DamagedError) else refused).append(name)
+    _sweep(study.path)
     if state.status == "running":
         write_study(study, replace(state, status="interrupted"))
     return total, damaged, refused
+
+
+def _sweep(folder: Path, below: str = "") -> None:
+    """Remove the files that were being written, beside those that they were to become, when servebench was killed."""
+    for path in folder.glob(f"{below}.*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
@@ -279,7 +288,13 @@ def _point(job: Job, level: Level, records: Sequence[Record], engine_version: st
     ) | dict.fromkeys(UNKNOWN_COLUMNS)
     done = sum(record.outcome != "cancelled" for record in records)
     extra = []
-    if level.requests is None or done < level.requests:
+    last = max(records, key=lambda record: record.ended_ns)
+    if last.outcome in BROKEN:
+        message = (
+            f"servebench was killed, and the last request of the point ended as {last.outcome}: its engine went too"
+        )
+        extra = [Doubt(code=Code.ENGINE_DIED, message=message, remedy="run the point again", void=True)]
+    elif level.requests is None or done < level.requests:
         message = f"servebench was killed in the middle of the point, after {done} requests had ended"
         extra = [Doubt(code=Code.INTERRUPTED, message=message, remedy="run the point again", void=True)]
     return Point(row=row, doubts=doubts(row, records, report, job.settings, extra=extra))
