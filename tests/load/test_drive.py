@@ -551,3 +551,13 @@ def test_no_thread_and_no_process_is_left(serve, run):
     run(serve(answer), 4)
     assert psutil.Process().children() == []
     assert threading.current_thread() is threading.main_thread()
+
+
+def test_no_room_for_temporary_files(serve, run, monkeypatch):
+    """None is needed where memory can have a name; elsewhere it is one line."""
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    if hasattr(os, "memfd_create"):
+        assert outcomes(run(serve(answer), 3, concurrency=1)[1]) == {"complete": 3}
+        monkeypatch.delattr("os.memfd_create")
+    with pytest.raises(LoadError, match="no temporary file can be made: no such file or directory; free some room in"):
+        run(serve(answer), 3, concurrency=1)

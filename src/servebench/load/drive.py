@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -199,29 +199,25 @@ def ray_nodes() -> list[str]:
     return nodes
 
 
-@contextlib.contextmanager
-def _pages() -> Iterator[Path]:
-    """A folder for the pages in which workers count. Raises LoadError."""
+def _page(held: ExitStack) -> Path:
+    """Where a worker counts: memory with a name that is gone with us, even by kill -9; a temporary file where the system
+    has none such. Raises LoadError."""
+    with contextlib.suppress(AttributeError, OSError):
+        memory = os.memfd_create("servebench-progress")
+        held.callback(os.close, memory)
+        page = Path(f"/proc/{os.getpid()}/fd/{memory}")
+        Progress.create(page)
+        return page
     try:
         folder = tempfile.TemporaryDirectory(prefix="servebench-", ignore_cleanup_errors=True)
+        page = Path(held.enter_context(folder)) / "progress"
+        Progress.create(page)
     except OSError as error:
-        raise _no_page(error) from error
-    with folder as place:
-        yield Path(place)
-
-
-def _progress(page: Path) -> Progress:
-    try:
-        return Progress.create(page)
-    except OSError as error:
-        raise _no_page(error) from error
-
-
-def _no_page(error: OSError) -> LoadError:
-    return LoadError(
-        f"no temporary file can be made: {(error.strerror or str(error)).lower()}; "
-        "free some room in TMPDIR, or set TMPDIR to another folder"
-    )
+        raise LoadError(
+            f"no temporary file can be made: {(error.strerror or str(error)).lower()}; "
+            "free some room in TMPDIR, or set TMPDIR to another folder"
+        ) from error
+    return page
 
 
 def drive(
@@ -236,13 +232,13 @@ def drive(
     what was finished. KeyboardInterrupt ends it with a report that says `interrupt`.
     """
     plans = shares(plan, workers)
-    with _pages() as folder, ExitStack() as held:
+    with ExitStack() as held:
         crew: list[_Worker] = []
         try:
             for number, (share, path) in enumerate(zip(plans, worker_spools(spool, len(plans)), strict=True)):
-                page = folder / f"progress-{number}"
+                page = _page(held)
                 command = [*RAY_WORKER, nodes[number]] if nodes else LOCAL_WORKER
-                worker = _Worker(share, held.enter_context(_progress(page)), command)
+                worker = _Worker(share, held.enter_context(Progress.attach(str(page))), command)
                 held.callback(worker.close)
                 crew.append(worker)
                 with contextlib.suppress(OSError):
