@@ -146,14 +146,25 @@ def tracked(uri, name):
     )
 
 
+@pytest.fixture
+def tracker(tmp_path):
+    place = harness.Scene(tmp_path / "tracker")
+    place.folder.mkdir()
+    made = Tracker(place.folder, place.environment)
+    made.start()
+    yield made
+    # it starts processes in sessions of their own
+    for pid in place.living():
+        harness.kill(pid)
+    made.process.wait()
+
+
 @pytest.mark.timeout(0)
-def test_a_tracker_that_fails_and_dies_under_a_study_that_is_killed(tmp_path, rounds, seed, capsys):
+def test_a_tracker_that_fails_and_dies_under_a_study_that_is_killed(tmp_path, tracker, rounds, seed, capsys):
     """`--rounds` kills of the tracker and of servebench, and a line that changes its manner all the while."""
     runs = 9
-    for name in ("tracker", "harmed", "calm"):
+    for name in ("harmed", "calm"):
         (tmp_path / name).mkdir()
-    tracker = Tracker(tmp_path / "tracker", harness.Scene(tmp_path / "tracker").environment)
-    tracker.start()
     tracker.wait()
     rng = random.Random(seed)
     scene = harness.Scene(tmp_path / "harmed")
@@ -203,7 +214,6 @@ def test_a_tracker_that_fails_and_dies_under_a_study_that_is_killed(tmp_path, ro
     assert calm.run(*study_of(tracker.uri, runs, "calm"), timeout_s=1800).returncode == 0
     assert calm.run("sync", "s", timeout_s=600).returncode == 0
     found, wanted = (tracked(tracker.uri, name) for name in ("harmed", "calm"))
-    tracker.kill()
     with capsys.disabled():
         sys.stderr.write(f"\n{dict(killed)} killed in {sessions} sessions; requests to the tracker by manner: {seen}\n")
     assert [one[:3] for one in found] == [one[:3] for one in wanted]
