@@ -224,7 +224,7 @@ def _clustered_limit(values: Floats, counts: Floats, percent: float | None, conf
     def error(sums: Floats) -> float:
         """Of the ratio of these sums to the counts."""
         residuals = sums - sums.sum() / counts.sum() * counts
-        return float(residuals.std(ddof=1)) * counts.size**0.5 / float(counts.sum())
+        return float(residuals.std(ddof=1)) * float(counts.size) ** 0.5 / float(counts.sum())
 
     if percent is None:
         sums = np.add.reduceat(values, starts)
