@@ -15,6 +15,7 @@ Assoc. 47).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -224,7 +225,7 @@ def _clustered_limit(values: Floats, counts: Floats, percent: float | None, conf
     def error(sums: Floats) -> float:
         """Of the ratio of these sums to the counts."""
         residuals = sums - sums.sum() / counts.sum() * counts
-        return float(residuals.std(ddof=1)) * float(counts.size) ** 0.5 / float(counts.sum())
+        return float(residuals.std(ddof=1)) * math.sqrt(counts.size) / float(counts.sum())
 
     if percent is None:
         sums = np.add.reduceat(values, starts)
