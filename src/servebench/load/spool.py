@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -80,10 +80,12 @@ class _Open:
         data: mmap.mmap,
     ) -> Exchange:
         scheduled, connect_started, connected, sent = self.stamps
-        reads: list[tuple[int, bytes]] = []
-        for at in self.frames:
-            _, _, length, seconds, nanoseconds = HEAD_AND_STAMP.unpack_from(data, at)
-            reads.append((seconds * NS_PER_S + nanoseconds, data[at + HEAD_AND_STAMP.size : at + HEAD.size + length]))
+        unpack, bytes_at, end_at = HEAD_AND_STAMP.unpack_from, HEAD_AND_STAMP.size, HEAD.size
+        reads = [
+            (seconds * NS_PER_S + nanoseconds, data[at + bytes_at : at + end_at + length])
+            for at in self.frames
+            for _, _, length, seconds, nanoseconds in (unpack(data, at),)
+        ]
         if ended_ns is None:
             ended_ns = reads[-1][0] if reads else sent
         return Exchange(
@@ -158,24 +160,27 @@ def _exchanges(data: mmap.mmap, path: Path) -> Iterator[Exchange]:
     who: list[tuple[str, str | None]] = [tuple(pair) for pair in orjson.loads(names)["requests"]]
     position += length
     live: dict[int, _Open] = {}
+    frame_of: dict[int, Callable[[int], None]] = {}
     unpack, head_size, release_at = HEAD.unpack_from, HEAD.size, RELEASE_BYTES
     while position + head_size <= size:
         kind, index, length = unpack(data, position)
         start, position = position, position + head_size + length
         if position > size:
             break
-        if kind in (DATA, USER):
-            request = live[index]
-            request.frames.append(start)
-            if kind == USER:
-                request.user = True
+        if kind == DATA:
+            frame_of[index](start)
             continue
         start += head_size
         if kind == SENT:
-            live[index] = _Open(STAMPS.unpack_from(data, start))
+            live[index] = request = _Open(STAMPS.unpack_from(data, start))
+            frame_of[index] = request.frames.append
+        elif kind == USER:
+            frame_of[index](start - head_size)
+            live[index].user = True
         elif kind == END:
             ended_ns, code = CLOSE.unpack_from(data, start)
             error = data[start + CLOSE.size : position].decode(errors="replace") or None
+            del frame_of[index]
             yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error, data)
         if position > release_at and hasattr(data, "madvise"):
             data.madvise(mmap.MADV_DONTNEED)
