@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -551,3 +552,30 @@ def test_no_thread_and_no_process_is_left(serve, run):
     run(serve(answer), 4)
     assert psutil.Process().children() == []
     assert threading.current_thread() is threading.main_thread()
+
+
+def test_connections_that_are_refused_are_counted(serve, run):
+    """The server goes while requests are left: each finds nobody, and the report says how often."""
+
+    def last(connection, number, request):
+        connection.sendall(stream())
+        if number == 1:
+            server.listener.shutdown(socket.SHUT_RDWR)
+        return number < 1
+
+    server = serve(last)
+    report, exchanges = run(server, 6, concurrency=1)
+    assert outcomes(exchanges) == {"complete": 2, "refused": 4}
+    assert report.connections_failed >= 4
+    assert "cannot connect" in exchanges["r5"].error
+
+
+def test_bytes_that_wait_in_the_kernel_are_seen(serve, run):
+    """A server that gives more than one turn of the loop takes."""
+
+    def flood(connection, number, request):
+        connection.sendall(HEADER + event("x" * 8_000_000) + LAST)
+
+    report, exchanges = run(serve(flood), 1, concurrency=1)
+    assert outcomes(exchanges) == {"complete": 1}
+    assert report.receive_queue_bytes_max > 0
