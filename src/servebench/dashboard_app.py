@@ -258,6 +258,8 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         show(one["verdict"].replace("_", " "))
         st.text(one["summary"])
         st.dataframe(one["rows"], hide_index=True, width="stretch")
+        if one["told"]:
+            st.caption(one["told"])
 
 
 @st.cache_data(show_spinner="comparing", max_entries=32)
@@ -276,6 +278,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
             "candidate": one.candidate,
             "verdict": str(one.result),
             "summary": one.summary,
+            "told": verdicts.paired_told(one),
             "rows": [
                 {
                     "load": row.level,

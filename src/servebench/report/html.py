@@ -478,10 +478,8 @@ def _comparison(data: Page) -> str:
         )
     if parts and data.comparisons:
         parts.append(
-            "<p class='dim'>Change from baseline to candidate; where both sent the same requests, the median change of one and "
-            "the same request. Tests permute stretches of requests and are corrected for their number (Holm); points that "
-            "are not valid do not compete and stand in "
-            "brackets.</p>"
+            f"<p class='dim'>Change from baseline to candidate. {e(verdicts.PAIRED_TOLD)} Tests permute stretches of requests "
+            "and are corrected for their number (Holm); points that are not valid do not compete and stand in brackets.</p>"
         )
     return "".join(parts)
 
