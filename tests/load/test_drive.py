@@ -410,7 +410,7 @@ def test_the_turns_of_a_session_wait_for_each_other(serve, run, at_s, workers):
         facts=lambda i: {"session_id": f"s{i % 3}", "think_s": 0.02},
     )
     assert outcomes(exchanges) == {"complete": 12}
-    assert server.most_open == 3
+    assert 2 <= server.most_open <= 3
     for session in range(3):
         turns = [exchanges[f"r{i}"] for i in range(session, 12, 3)]
         for before, after in pairwise(turns):
@@ -453,7 +453,7 @@ def test_a_client_that_goes_away(serve, run):
 
     _, exchanges = run(serve(endless), 8, concurrency=2, facts=lambda i: {"cancel_after_s": 0.2 if i < 2 else 5.0})
     assert outcomes(exchanges) == {"abandoned": 2, "complete": 6}
-    assert all(0.15 < waited < 1.0 for waited in closed)
+    assert all(0.15 < waited < 3.0 for waited in closed)
     assert "0.2 s after sending, as planned" in exchanges["r0"].error
     assert len(exchanges["r0"].reads) == 1
 
