@@ -38,6 +38,7 @@ VERBS = {
 
 
 PREVIEW_WORD = "--preview"
+HELP_WORDS = ("--help", "-h")
 
 
 def _run(words: Sequence[str]) -> int:
@@ -177,10 +178,14 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 def dispatch(words: Sequence[str]) -> int:
     """Do what the words ask for; returns the exit code. Raises ServebenchError."""
+    asked = any(word in HELP_WORDS for word in words)
+    if asked and words[0] in VERBS and words[0] not in ("run", "help"):
+        sys.stdout.write(f"servebench {words[0]}: {VERBS[words[0]]}\n")
+        return 0
+    if asked:
+        return _help(words)
     if words and words[0] in COMMANDS:
         return COMMANDS[words[0]](words[1:])
-    if any(word in ("--help", "-h") for word in words):
-        return _help(words)
     return _run(words)
 
 

@@ -326,7 +326,10 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _readable(version: str | None) -> bool:
     """Whether a row of points.csv is of a version that is known; the first had no column for it."""
-    return int(version or FIRST) <= SCHEMA_VERSION
+    try:
+        return FIRST <= int(version or FIRST) <= SCHEMA_VERSION
+    except ValueError:
+        return False
 
 
 TEXT_COLUMNS = (
