@@ -1,6 +1,7 @@
 import pytest
 
 from servebench.cli import COMMANDS, VERBS, dispatch
+from servebench.errors import ConfigError
 
 
 @pytest.mark.parametrize("word", ["--help", "-h"])
@@ -19,3 +20,14 @@ def test_help_tells_all_verbs(words, capsys):
 
 def test_every_verb_that_is_told_of_can_be_done():
     assert VERBS.keys() <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [("runn", "did you mean 'run'?"), ("Show", "did you mean 'show'?"), ("bench", "'servebench help' lists")],
+)
+def test_a_word_that_is_no_verb_is_told(word, told):
+    with pytest.raises(ConfigError) as error:
+        dispatch([word, "engine=openai"])
+    assert str(error.value).startswith(f"'{word}' is no verb")
+    assert told in str(error.value)

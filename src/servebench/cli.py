@@ -186,7 +186,17 @@ def dispatch(words: Sequence[str]) -> int:
         return _help(words)
     if words and words[0] in COMMANDS:
         return COMMANDS[words[0]](words[1:])
+    if words and words[0].isalpha():
+        raise ConfigError(_no_verb(words[0]))
     return _run(words)
+
+
+def _no_verb(word: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(word.lower(), VERBS, n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return f"'{word}' is no verb and no override (group=option, group.key=value); {hint}'servebench help' lists what there is"
 
 
 def _tell_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

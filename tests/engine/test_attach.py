@@ -139,6 +139,9 @@ def test_a_key_is_sent_and_never_told(
         ("http://", "launch.base_url=http://: give"),
         ("http://host:port/v1", "launch.base_url=http://host:port/v1: invalid port"),
         ("http://host:8000/v1?key=1", "ends in a query"),
+        ("http://host:8000/v1/chat/completions", "it ends in /chat/completions, which is added to it; give"),
+        ("https://host/v1/completions/", "it ends in /completions, which is added to it; give"),
+        ("http://host:8000/v1/models", "it ends in /models, which is added to it; give"),
     ],
 )
 def test_an_address_that_is_none(context_of: ContextOf, url: str | None, words: str) -> None:

@@ -18,6 +18,7 @@ from servebench.errors import EngineError
 
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
+ROUTES = ("/chat/completions", "/completions", "/models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,9 @@ def _url_fault(base_url: str | None) -> str | None:
         return f"launch.base_url: it holds a user name or password; {advice}, and name a key's variable with launch.api_key_env="
     if url.query or url.fragment:
         return f"launch.base_url={base_url}: it ends in a query or fragment, which no path can follow; {advice}"
+    route = next((route for route in ROUTES if url.path.rstrip("/").endswith(route)), None)
+    if route is not None:
+        return f"launch.base_url={base_url}: it ends in {route}, which is added to it; {advice}"
     return None
 
 
