@@ -29,6 +29,7 @@ REMEDIES: dict[str, str] = {
     "prompt_size_approximate": "prompts were sized by another tokenizer than the served model's; name it with "
     "model.tokenizer=, and read input_tokens_mean",
     "merged_events": "several tokens came in one read; compare TPOT instead of ITL",
+    "not_streamed": "answers came all at once, so TTFT is E2E; see whether the server, or a proxy before it, buffers them",
     "emulated": "the engine was emulated; its numbers say nothing of a real one: set launch=process, docker or attach",
     "supply_exhausted": "the prompts that were made ready were used up; use more load.warmup_requests",
     "wrong_gpu": "the config says one GPU and the driver another; set gpu= to the one that is there",
