@@ -214,9 +214,11 @@ def _tell_defect(kind: type[BaseException], error: BaseException, trace: Traceba
 def main() -> int:
     """The entry point of `servebench`."""
     from servebench.process_list import hide_secrets
+    from servebench.streams import prepare_streams
 
     # modules, configs and records all stay: looking through them for garbage every 700 objects finds none
     gc.set_threshold(YOUNG_OBJECTS, 20, 100)
+    prepare_streams()
     sys.excepthook = _tell_defect
     hide_secrets()
     try:

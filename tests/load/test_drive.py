@@ -579,3 +579,13 @@ def test_bytes_that_wait_in_the_kernel_are_seen(serve, run):
     report, exchanges = run(serve(flood), 1, concurrency=1)
     assert outcomes(exchanges) == {"complete": 1}
     assert report.receive_queue_bytes_max > 0
+
+
+def test_no_room_for_temporary_files(serve, run, monkeypatch):
+    """None is needed where memory can have a name; elsewhere it is one line."""
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    if hasattr(os, "memfd_create"):
+        assert outcomes(run(serve(answer), 3, concurrency=1)[1]) == {"complete": 3}
+        monkeypatch.delattr("os.memfd_create")
+    with pytest.raises(LoadError, match="no temporary file can be made: no such file or directory; free some room in"):
+        run(serve(answer), 3, concurrency=1)

@@ -25,6 +25,7 @@ from servebench.contracts.results import Doubt, Point, QualitySummary, RunOutcom
 from servebench.redact import redact_text
 from servebench.report.content import content_lines
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
+from servebench.streams import best_effort
 
 VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
 
@@ -45,8 +46,9 @@ class Display:
     """Everything that is told while a study runs. Use as a context manager; safe when nothing is a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.out = _console(sys.stdout)
-        self.err = _console(sys.stderr)
+        # a reader that has enough, a full disk or a terminal that is gone ends no study
+        self.out = _console(best_effort(sys.stdout))
+        self.err = _console(best_effort(sys.stderr))
         self.quiet = quiet
         self.lively = self.err.is_terminal and not quiet
         self._live: Live | None = None
