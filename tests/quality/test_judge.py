@@ -284,6 +284,22 @@ def test_a_judge_that_stumbles_once_is_asked_on():
     assert [row.grade.score is None for row in rows] == [False, True, False, False, False, False]
 
 
+def test_what_was_judged_before_a_stop_is_not_judged_again(memory):
+    """Verdicts count for the judge that gave them; one that failed is asked for again."""
+    turn = iter(range(1000))
+    with _engine() as engine, _Server(lambda prompt: (503, b"") if next(turn) == 2 else '{"score": 3}') as judge:
+        endpoint = Endpoint(base_url=engine.url, model="m", memory=memory)
+        first = _scorer(judge.url, concurrency=1).evaluate(endpoint, count=4, concurrency=2)
+        again = _scorer(judge.url, concurrency=1).evaluate(endpoint, count=4, concurrency=2)
+        assert (len(engine.seen), len(judge.seen)) == (4, 8 + 1)
+        _scorer(judge.url, model="judge-2").evaluate(endpoint, count=4, concurrency=2)
+        assert (len(engine.seen), len(judge.seen)) == (4, 9 + 8)
+    assert [row.grade.score is None for row in first] == [False, True, False, False]
+    assert {row.grade.score for row in again} == {0.5}
+    assert again[0] == first[0]
+    assert {row.grade.detail["judge_input_tokens"] for row in again} == {200}
+
+
 def test_an_engine_that_does_not_answer_is_not_judged():
     with _Server(lambda prompt: (500, b"no")) as engine, _Server(lambda prompt: '{"score": 3}') as judge:
         rows = _judged(engine, _scorer(judge.url))

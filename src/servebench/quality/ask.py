@@ -47,6 +47,34 @@ def ask(
     return asyncio.run(asking.all(items, concurrency, watch))
 
 
+def ask_once(
+    items: Sequence[Item],
+    endpoint: Endpoint,
+    part: str,
+    *,
+    concurrency: int,
+    timeout_s: float,
+    api: Literal["chat", "completions"],
+) -> list[Answer]:
+    """As `ask`, but what the endpoint's memory has is not asked again, and what comes is kept there at once. `part` parts
+    the askings of one scorer from each other. Raises what the endpoint's `watch` raises."""
+    memory, watch = endpoint.memory, endpoint.watch
+    known = {} if memory is None else memory.known
+    keys = [f"{part} {item.item_id} {item.digest}" for item in items]
+    left = [item for item, key in zip(items, keys, strict=True) if key not in known]
+
+    def keep(item: Item, answer: Answer) -> None:
+        if memory is not None:
+            memory.add(f"{part} {item.item_id} {item.digest}", answer)
+
+    def told(done: int) -> None:
+        if watch is not None:
+            watch(f"{part}, {done}/{len(left)} answers")
+
+    fresh = iter(ask(left, endpoint, concurrency=concurrency, timeout_s=timeout_s, api=api, on_answer=keep, watch=told))
+    return [known[key] if key in known else next(fresh) for key in keys]
+
+
 class _Asking:
     def __init__(
         self,

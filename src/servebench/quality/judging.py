@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -40,12 +40,24 @@ class Reply:
     output_tokens: int | None = None
 
 
-def call_all(prompts: Sequence[str], call: Call) -> list[Reply]:
-    """A reply to each prompt, in order. Never raises for what the judge does."""
-    return asyncio.run(_all(prompts, call)) if prompts else []
+def call_all(
+    prompts: Sequence[str],
+    call: Call,
+    *,
+    on_reply: Callable[[int, Reply], None] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> list[Reply]:
+    """A reply to each prompt, in order. Never raises for what the judge does. `on_reply` is told each with its place, as it
+    comes; `watch` how many there are, and what it raises ends the asking."""
+    return asyncio.run(_all(prompts, call, on_reply, watch)) if prompts else []
 
 
-async def _all(prompts: Sequence[str], call: Call) -> list[Reply]:
+async def _all(
+    prompts: Sequence[str],
+    call: Call,
+    on_reply: Callable[[int, Reply], None] | None,
+    watch: Callable[[int], None] | None,
+) -> list[Reply]:
     replies: dict[int, Reply] = {}
     left = iter(enumerate(prompts))
     failures = 0
@@ -67,6 +79,10 @@ async def _all(prompts: Sequence[str], call: Call) -> list[Reply]:
             reply = await _one(http, prompt, call)
             replies[place] = reply
             failures, last = (failures + 1, reply.error) if reply.error else (0, "")
+            if on_reply is not None:
+                on_reply(place, reply)
+            if watch is not None:
+                watch(len(replies))
 
     async with http:
         await asyncio.gather(*(stream() for _ in range(min(call.concurrency, len(prompts)))))
