@@ -296,7 +296,7 @@ def quality_line(summary: QualitySummary) -> str:
     """What a benchmark said, in one plain line."""
     if summary.value is None:
         return f"quality: {summary.benchmark} at {summary.at}: none of its answers could be judged"
-    of = f"right of {summary.n}" if summary.accuracy is not None else f"mean score of {summary.n}"
+    of = f"{summary.measure}, of {summary.n}" if summary.means != "right" else f"{summary.measure} of {summary.n}"
     reach = (
         f" [{100 * summary.low:.1f}, {100 * summary.high:.1f}]"
         if summary.low is not None and summary.high is not None

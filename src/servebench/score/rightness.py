@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
@@ -24,6 +24,10 @@ UNANSWERED_SHARE = 0.01
 """More failed requests than this share, and the rest is no sample of the questions any more."""
 UNREAD_SHARE = 0.1
 Z = NormalDist().inv_cdf(0.975)
+MEANS = {PARITY: "the same alone and under load", "json": "that fit their schema"}
+"""What `correct` says, by scorer; of all others, that the answer is right."""
+CHANCE = "chance"
+"""The key in a grade's detail of the share that guessing gets right."""
 
 
 def summaries(frame: pd.DataFrame) -> list[QualitySummary]:
@@ -49,6 +53,9 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
     unanswered = len(own) - len(answered)
     emulated = bool(own["emulated"].any())
     count = n or int(scores.size)
+    # what is the same twice is no answer that somebody waits for
+    fast = benchmark != PARITY
+    details = details_of(own["detail"].dropna())
     return QualitySummary(
         benchmark=benchmark,
         method=str(own["method"].iloc[0]),
@@ -68,10 +75,14 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
         output_tokens_mean=float(tokens.mean()) if tokens.size else None,
         seconds=seconds,
         answers_per_s=len(answered) / seconds if seconds else None,
-        right_per_s=right / seconds if seconds and n else None,
+        right_per_s=right / seconds if seconds and n and fast else None,
         emulated=emulated,
-        details=details_of(own["detail"].dropna()),
-        doubts=tuple(_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered)),
+        details={key: value for key, value in details.items() if key != CHANCE},
+        means=MEANS.get(benchmark.partition(".")[0], "right"),
+        doubts=(
+            *_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered),
+            *_by_chance(benchmark, accuracy, (low, high), details.get(CHANCE)),
+        ),
     )
 
 
@@ -222,6 +233,20 @@ def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
     return max(0.0, float(scores.mean()) - reach), min(1.0, float(scores.mean()) + reach)
 
 
+def _by_chance(
+    benchmark: str, accuracy: float | None, interval: tuple[float | None, float | None], chance: float | None
+) -> Iterator[Doubt]:
+    low, high = interval
+    if None not in (accuracy, low, high, chance) and low <= chance <= high:  # type: ignore[operator]
+        yield Doubt(
+            code="as_by_chance",
+            message=f"{benchmark}: guessing gets {100 * (chance or 0):.0f} % right, which the interval holds: this model may "
+            "know none of it",
+            remedy="whether an engine spoils its answers cannot be seen in it; ask a larger model, or quality=parity",
+            mark=True,
+        )
+
+
 def _doubts(
     benchmark: str,
     own: pd.DataFrame,
@@ -242,7 +267,7 @@ def _doubts(
                 message=f"{benchmark} rests on {count} questions{reach}: differences of {100 * MARGIN:g} points do not show",
                 remedy="send more requests a point (load.requests)"
                 if of_load
-                else "raise quality.items, or name a larger file with quality.path",
+                else "raise quality.items (all asks every question that there is), or name a larger file with quality.path",
             )
         )
     if unanswered > UNANSWERED_SHARE * len(own):
