@@ -33,7 +33,7 @@ from servebench.registry import registry
 from servebench.testing.server import FakeServer, Manners
 from servebench.testing.words import overrides
 
-NAME = r"[a-z0-9_]+"
+NAME = r"[a-z0-9_-]+"
 MODEL = "model"
 SHOWN = 12
 NONSENSE = (
@@ -117,7 +117,7 @@ class ScorerConformance:
     def test_it_is_described(self) -> None:
         """A name for configs, settings that only add to the shared ones, and in words how it judges."""
         assert re.fullmatch(NAME, self.scorer.name), (
-            "lower-case letters, digits and underscores: it is a key of the config"
+            "lower-case letters, digits, _ and -: it is an option of the config"
         )
         assert issubclass(self.scorer.settings_type, QualitySettings)
         assert is_dataclass(self.scorer.settings_type)

@@ -27,7 +27,7 @@ from servebench.registry import registry
 from servebench.testing.server import FakeServer, Manners
 from servebench.testing.words import overrides
 
-NAME = r"[a-z0-9_]+"
+NAME = r"[a-z0-9_-]+"
 MODEL = "model"
 COUNT = 8
 STREAM, OTHER_STREAM = "point-1-0", "point-2-0"
@@ -94,7 +94,7 @@ class WorkloadConformance:
     def test_it_is_described(self) -> None:
         """A name for configs, settings that only add to the shared ones."""
         assert re.fullmatch(NAME, self.workload.name), (
-            "lower-case letters, digits, underscores: it is a key of the config"
+            "lower-case letters, digits, _ and -: it is an option of the config"
         )
         assert issubclass(self.workload.settings_type, WorkloadSettings)
         assert is_dataclass(self.workload.settings_type)
