@@ -63,12 +63,30 @@ def test_what_guessing_gets_is_marked(graded, right, told):
     assert one.details == {}
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "correct", "max_tokens", "told"),
+    [
+        ("gsm8k", False, 256, ["cut_off"]),
+        ("gsm8k", True, 256, []),
+        ("mmlu", False, 8, []),
+        ("parity", False, 256, []),
+    ],
+)
+def test_wrong_answers_that_were_cut_off_are_doubted(graded, benchmark, correct, max_tokens, told):
+    """A letter stands at the beginning of its answer; parity bounds both alike."""
+    rows = graded(benchmark, [correct] * 50 + [False] * 350)
+    cut = [replace(row, finish_reason="length", max_tokens=max_tokens) for row in rows[:50]]
+    (one,) = summaries(pd.DataFrame(cut + rows[50:]))
+    assert [doubt.code for doubt in one.doubts] == told
+    assert all(f"50 of 400 answers were cut off at their length ({max_tokens} tokens" in d.message for d in one.doubts)
+
+
 def test_every_doubt_can_be_looked_up_by_its_code(graded):
     rows = [replace(row, correct=None, score=None, note="x") for row in graded("judge", [True])]
     rows += [replace(row, extracted=None) for row in graded("mmlu", [False, None])]
     told = {doubt.code for one in summaries(pd.DataFrame(rows)) for doubt in one.doubts}
     assert told == {"not_judged", "unread_answers", "unanswered", "sample_too_small"}
-    assert told | {"as_by_chance"} | set(Code) <= set(REMEDIES)
+    assert told | {"as_by_chance", "cut_off"} | set(Code) <= set(REMEDIES)
 
 
 def test_levels_and_points_are_apart(graded):

@@ -43,6 +43,8 @@ REMEDIES: dict[str, str] = {
     "raise quality.max_tokens for a model that explains",
     "not_judged": "answers came and could not be judged; read note in quality.parquet: a judge that is down, slow or talks "
     "nonsense is the usual cause",
+    "cut_off": "many answers ended at their length and count as wrong; raise quality.max_tokens (workload.output_tokens for the "
+    "load's own), and read some in quality.parquet",
     "as_by_chance": "as many are right as guessing gets, so that an engine which spoils answers would not be seen; ask a "
     "larger model, or quality=parity",
     "schema_not_enforced": "the engine enforces no schema; compare it with the twins of others "

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 UNANSWERED_SHARE = 0.01
 """More failed requests than this share, and the rest is no sample of the questions any more."""
 UNREAD_SHARE = 0.1
+CUT_TOKENS_MIN = 32
+"""Answers that are bounded to less are meant to be cut: a letter stands at their beginning."""
 Z = NormalDist().inv_cdf(0.975)
 MEANS = {PARITY: "the same alone and under load", "json": "that fit their schema"}
 """What `correct` says, by scorer; of all others, that the answer is right."""
@@ -294,8 +296,19 @@ def _doubts(
                 void=len(unjudged) == len(own),
             )
         )
+    cut = int((own["finish_reason"] == "length").sum())
+    lost = own[(own["finish_reason"] == "length") & (own["correct"] == False) & (own["max_tokens"] >= CUT_TOKENS_MIN)]  # noqa: E712
+    if benchmark != PARITY and len(lost) > UNREAD_SHARE * max(count, 1):
+        found.append(
+            Doubt(
+                code="cut_off",
+                message=f"{benchmark}: {len(lost)} of {count} answers were cut off at their length "
+                f"({int(lost['max_tokens'].max())} tokens at most) and count as wrong",
+                remedy=("raise workload.output_tokens" if of_load else "raise quality.max_tokens")
+                + "; a model that never ends is wrong all the same, so read some in quality.parquet",
+            )
+        )
     if count and unread > UNREAD_SHARE * count:
-        cut = int((own["finish_reason"] == "length").sum())
         found.append(
             Doubt(
                 code="unread_answers",
