@@ -54,7 +54,7 @@ def test_a_judge_and_two_engines_side_by_side(servebench, tmp_path, endpoint):
     done = servebench(*attached(first, "j", *judge, f"quality.judge.base_url={first}"))
     assert done.returncode == 0, done.stderr
     assert "quality: judge 75.0 % mean score of 6" in done.stdout
-    assert "judge agrees 1," in done.stdout
+    assert "judge on average: judge agrees 1.00" in done.stdout
     assert set(table(tmp_path, "j").score) == {0.75}
     done = servebench(*attached(first, "d", *judge, "quality.judge.base_url=http://127.0.0.1:9/v1"))
     assert done.returncode == 0, done.stderr

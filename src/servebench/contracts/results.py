@@ -9,6 +9,9 @@ from typing import Any, Literal
 SCHEMA_VERSION = 2
 """Version of every stored file. Raised when a key or a column changes its meaning; `store.versions` reads older ones."""
 
+SUMMED = ("_tokens", "_usd")
+"""A number that a scorer keeps beside each answer under such a name is told as the sum of all; of others, the mean."""
+
 Outcome = Literal[
     "ok",
     "http_error",

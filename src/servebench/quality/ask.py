@@ -11,7 +11,7 @@ import httpx
 
 from servebench.contracts.quality import Answer, Endpoint, Item
 from servebench.contracts.results import Outcome
-from servebench.quality.exchange import clean, client, completion, count, post
+from servebench.quality.exchange import clean, client, completion, count, line, post, said
 from servebench.units import NS_PER_MS
 
 WATCH_S = 0.25
@@ -150,8 +150,7 @@ class _Asking:
 
     def _read(self, status: int, data: bytes, bytes_max: int) -> dict[str, Any]:
         if not 200 <= status < 300:
-            said = " ".join(data[: 4 * LINE_MAX].decode(errors="replace").split())[:LINE_MAX]
-            error = f"HTTP {status}: {said or 'no words'}"
+            error = f"HTTP {status}: {said(data, LINE_MAX) or 'no words'}"
             return {"text": "", "error": error, "outcome": "http_error", "http_status": status}
         try:
             if len(data) > bytes_max:
@@ -194,7 +193,7 @@ def _logprobs(told: Any) -> dict[str, Any]:
 
 
 def _line(problem: httpx.HTTPError) -> str:
-    return str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+    return line(str(problem), LINE_MAX) or type(problem).__name__
 
 
 def _outcome(problem: httpx.HTTPError) -> Outcome:

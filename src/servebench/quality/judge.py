@@ -18,6 +18,7 @@ from servebench.contracts.quality import DIGEST_LENGTH, Answer, Endpoint, Grade,
 from servebench.contracts.settings import STRICT, PositiveFloat, PositiveInt, QualitySettings
 from servebench.errors import ConfigError
 from servebench.quality.ask import ask_once
+from servebench.quality.exchange import line
 from servebench.quality.judging import Call, Reply, call_all
 from servebench.quality.rows import read_answers, read_rows, sample
 
@@ -182,7 +183,7 @@ def _why(replies: Sequence[Reply], read: Sequence[object | None]) -> str:
         if one.error:
             return f"no verdict: {one.error}"
         if known is None:
-            return f"no verdict in the judge's words: {' '.join(one.text.split())[:80] or 'none'}"
+            return f"no verdict in the judge's words: {line(one.text, 80) or 'none'}"
     raise AssertionError("every reply was read")
 
 
@@ -193,7 +194,7 @@ def _reason(text: str) -> str | None:
         except ValueError:
             continue
         if isinstance(reason, str) and reason.strip():
-            return " ".join(reason.split())[:200]
+            return line(reason, 200)
     return None
 
 

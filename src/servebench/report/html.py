@@ -552,10 +552,10 @@ def _quality(data: Page) -> str:
         "run",
         "benchmark",
         "at",
+        "answers",
+        "of them",
         "%",
         "95 %",
-        "of the answers",
-        "answers",
         "failed",
         "latency p50 ms",
         "p99 ms",
@@ -567,10 +567,10 @@ def _quality(data: Page) -> str:
             e(row.run),
             e(row.dataset),
             e(row.at),
+            str(row.count),
+            e(row.measure),
             f"{100 * row.share:.1f}",
             f"{100 * row.low:.1f} to {100 * row.high:.1f}",
-            e(row.measure),
-            str(row.count),
             str(row.unanswered),
             e(number(row.latency_ms_p50)),
             e(number(row.latency_ms_p99)),
@@ -579,7 +579,7 @@ def _quality(data: Page) -> str:
         ]
         for row in data.quality
     ]
-    parts.append(table(head, body, left=(0, 1, 2, 5, 11)))
+    parts.append(table(head, body, left=(0, 1, 2, 4, 11)))
     for baseline, candidate, one in data.agreements:
         parts.append(
             f"<p>{tag(one.finding, kind_of(one.finding))} {e(candidate)} against {e(baseline)}: {e(one.turned().sentence)}</p>"
@@ -616,6 +616,9 @@ def _doubts(data: Page) -> str:
         for row in one.rows:
             for code in row.get("doubts") or ():
                 about.setdefault(str(code), []).append(f"{one.view.name} at {level(row)}")
+    for answers in data.quality:
+        for code in answers.doubts:
+            about.setdefault(code, []).append(f"{answers.run}, {answers.dataset} at {answers.at}")
     if not about:
         return "<p>None: every point is valid.</p>" if any(one.rows for one in data.runs) else ""
     rows = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from servebench.contracts.results import Doubt, QualitySummary
+from servebench.contracts.results import SUMMED, Doubt, QualitySummary
 from servebench.score.agreement import ALPHA, MARGIN, Comparison, compare, compare_scores, turned
 from servebench.score.parity import BENCHMARK as PARITY
 from servebench.shares import wilson
@@ -210,10 +210,7 @@ def details_of(texts: Iterable[str]) -> dict[str, float]:
         for key, value in json.loads(text).items():
             if isinstance(value, int | float):
                 found.setdefault(key, []).append(float(value))
-    return {
-        key: sum(values) if key.endswith(("_tokens", "_usd")) else sum(values) / len(values)
-        for key, values in found.items()
-    }
+    return {key: sum(values) if key.endswith(SUMMED) else sum(values) / len(values) for key, values in found.items()}
 
 
 def busy_s(own: pd.DataFrame) -> float:
@@ -262,11 +259,12 @@ def _doubts(
     low, high = interval
     of_load = bool(own["point"].notna().all())
     if count and (low is None or high is None or (high - low) / 2 > MARGIN):
+        noun = "question" if count == 1 else "questions"
         reach = "" if low is None or high is None else f" (± {50 * (high - low):.1f} points)"
         found.append(
             Doubt(
                 code="sample_too_small",
-                message=f"{benchmark} rests on {count} questions{reach}: differences of {100 * MARGIN:g} points do not show",
+                message=f"{benchmark} rests on {count} {noun}{reach}: differences of {100 * MARGIN:g} points do not show",
                 remedy="send more requests a point (load.requests)"
                 if of_load
                 else "raise quality.items (all asks every question that there is), or name a larger file with quality.path",
