@@ -71,7 +71,7 @@ def _plugins(words: Sequence[str]) -> int:
     if words[:1] == ["new"]:
         from servebench.skeleton import new_plugin
 
-        return new_plugin(words[1:], registry().kinds["engine"])
+        return new_plugin(words[1:], registry().kinds)
     rest = [word for word in words if word != "--json"]
     if rest:
         raise ConfigError(f"plugins: unknown word '{rest[0]}'; it takes --json, or 'new NAME' to write one, or nothing")
