@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servebench.emulator.profiles import stored_profiles
+from servebench.errors import StoreError
 from servebench.published import (
     POOL,
     Case,
@@ -18,7 +19,7 @@ from servebench.published import (
     sound,
     value_of,
 )
-from servebench.published_page import table, within
+from servebench.published_page import table, within, write_published
 from servebench.registry import registry
 from servebench.shares import wilson
 
@@ -120,3 +121,10 @@ def test_a_cell_that_is_no_number_has_none() -> None:
     some = [cell for cell in published_cells() if cell.number is None]
     assert all(isinstance(cell, Cell) and "-" in cell.value for cell in some)
     assert some
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_simulation(tmp_path, monkeypatch):
+    monkeypatch.setattr("servebench.published_page.rows_of", lambda _: pytest.fail("simulated for nothing"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"^cannot write .*file/page.md: "):
+        write_published([str(tmp_path / "file" / "page.md")], registry())

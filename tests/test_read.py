@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from servebench import decide, read
+from servebench.cli import dispatch
 from servebench.contracts.stored import RunData, StudyData
 from servebench.errors import ConfigError
 
@@ -71,6 +72,19 @@ def test_what_is_broken_is_told_and_hides_nothing_else(outputs):
     assert study.runs[0].status == "finished"
     assert study.runs[1].status == "missing"
     assert isinstance(read.find("2026-one", outputs), StudyData)
+
+
+@pytest.mark.parametrize("value", [5, "x", [1], {"a": 5}, None])
+@pytest.mark.parametrize("verb", [["show", "alpha_unique"], ["report", "alpha_unique", "--out", "page.html"], ["ls"]])
+def test_files_of_strange_parts_are_shown_all_the_same(outputs, verb, value, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = outputs / "2026-one" / "00_alpha_unique"
+    shutil.rmtree(outputs / "2026-two")
+    for path in (run / "manifest.json", run / "run.json", run.parent / "study.json"):
+        found = json.loads(path.read_text())
+        path.write_text(json.dumps({key: part if key == "schema_version" else value for key, part in found.items()}))
+    assert dispatch([*verb, "--outputs", str(outputs)]) == 0
+    assert capsys.readouterr().out
 
 
 def test_unknown_columns_and_keys_are_read_on_and_a_newer_schema_is_told(outputs):

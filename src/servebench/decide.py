@@ -369,7 +369,7 @@ def page_of(
     over = [(one.view.name, repeats_of(one.run)) for one in pages]
     return Page(
         title=found.study_id if isinstance(found, StudyData) else found.title,
-        words=found.words if isinstance(found, StudyData) else tuple(found.manifest.get("words") or ()),
+        words=found.words,
         runs=pages,
         version=__version__,
         remedies=REMEDIES,

@@ -4,6 +4,14 @@ A message is lower case, has no full stop, names the offending value and where i
 Anything that is not one of these is a defect of servebench and keeps its traceback.
 """
 
+STRANGE = "\N{REPLACEMENT CHARACTER}"
+
+
+def in_one_line(text: str, most: int) -> str:
+    """What a stranger (a server, a tool) said, in one line of at most `most` characters, none of which a terminal obeys."""
+    line = " ".join(text[: 4 * most].split())[:most]
+    return line if line.isprintable() else "".join(one if one.isprintable() else STRANGE for one in line)
+
 
 class ServebenchError(Exception):
     """Base of every error that is told to the user in one line.

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from servebench.emulator.cost import shape_of
 from servebench.emulator.profiles import stored_profiles
@@ -40,16 +41,22 @@ def write_published(words: Sequence[str], registry: Registry) -> int:
     if len(words) > 1 or any(word.startswith("-") for word in words):
         raise ConfigError(f"published takes the path of the page to write or nothing, not: {' '.join(words)}")
     path = Path(words[0] if words else DEFAULT)
+    # the simulation takes a minute: what cannot be written is told before it
+    _write(path, "a")
     simulator = Simulator(registry)
     rows = rows_of(simulator)
-    text = published_page(simulator, rows)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+    _write(path, "w", published_page(simulator, rows))
     sys.stdout.write(f"{path}: {_counts(rows, 'output_throughput')}; {_counts(rows, 'ttft')}\n")
     return 0
+
+
+def _write(path: Path, mode: Literal["a", "w"], text: str = "") -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def within(rows: Sequence[Row], metric: str) -> tuple[int, int]:

@@ -110,11 +110,12 @@ def load_study(path: Path) -> StudyData:
     """A study's folder with all its runs: those it planned, and any other folder that holds one."""
     faults: list[str] = []
     state = _json(path / "study.json", faults, "study")
-    planned = [str(name) for name in state.get("runs") or ()]
+    runs = state.get("runs")
+    planned = [str(name) for name in runs] if isinstance(runs, list) else []
     found = [child.name for child in sorted(path.iterdir()) if _is_run(child)]
     names = list(dict.fromkeys([*planned, *found]))
-    runs = tuple(load_run(path / name) for name in names)
-    return StudyData(study_id=path.name, path=path, state=state, runs=runs, faults=tuple(faults))
+    loaded = tuple(load_run(path / name) for name in names)
+    return StudyData(study_id=path.name, path=path, state=state, runs=loaded, faults=tuple(faults))
 
 
 def _is_run(path: Path) -> bool:
@@ -326,7 +327,10 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _readable(version: str | None) -> bool:
     """Whether a row of points.csv is of a version that is known; the first had no column for it."""
-    return int(version or FIRST) <= SCHEMA_VERSION
+    try:
+        return FIRST <= int(version or FIRST) <= SCHEMA_VERSION
+    except ValueError:
+        return False
 
 
 TEXT_COLUMNS = (

@@ -144,7 +144,7 @@ def execute(asked: RunRequest) -> Executed:
         )
         _drive(asked, source, writer, progress)
         if points and not any(point.row["requests_ok"] for point in points):
-            raise LoadError(_all_failed(points))
+            raise LoadError(_all_failed(points, settings.workload.api))
         _judge(asked, progress)
         error = _cut_short(points)
         if error is not None:
@@ -271,9 +271,12 @@ def _judge(asked: RunRequest, progress: _Progress) -> None:
     )
 
 
-def _all_failed(points: Sequence[Point]) -> str:
+def _all_failed(points: Sequence[Point], api: str) -> str:
     reasons = [doubt.message for point in points for doubt in point.doubts if doubt.code == "errors"]
-    return f"no request succeeded: {reasons[0] if reasons else 'see requests.parquet for the errors'}"
+    told = reasons[0] if reasons else "see requests.parquet for the errors"
+    if "HTTP 404" in told:
+        told += f"; the server may have another route only: workload.api={'completions' if api == 'chat' else 'chat'} asks it"
+    return f"no request succeeded: {told}"
 
 
 def _telemetry(asked: RunRequest, lease: Lease) -> Telemetry:

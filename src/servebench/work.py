@@ -144,7 +144,8 @@ def floor_of(jobs: Sequence[Job], display: Display) -> ClientFloor | None:
     """How exact this machine's client is, measured where it is asked for and not known. It is never a reason to stop."""
     modes = {job.settings.load.self_check for job in jobs}
     mode: Literal["auto", "always", "never"] = next((m for m in ("always", "auto") if m in modes), "never")
-    display.status("self-check of the client")
+    if mode != "never":
+        display.status("self-check of the client")
     try:
         return client_floor(mode, cache_folder())
     except LoadError as error:

@@ -188,6 +188,21 @@ def test_sweeps_are_in_hydras_order(line: str, expected: list[tuple[str, int]], 
     assert [(job.settings.engine.name, job.settings.engine.port) for job in jobs] == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "addresses"),
+    [
+        ("launch.base_url=http://[::1]:8000/v1", ["http://[::1]:8000/v1"]),
+        ("'launch.base_url=\"http://[::1]:8000/v1\"'", ["http://[::1]:8000/v1"]),
+        ("launch.base_url=http://[fe80::1%25eth0]/v1", ["http://[fe80::1%25eth0]/v1"]),
+        ("-m launch.base_url=http://[::1]:1/v1,https://[::2]/v1", ["http://[::1]:1/v1", "https://[::2]/v1"]),
+    ],
+)
+def test_an_address_in_brackets_needs_no_quotes(words: str, addresses: list[str], registry: Registry) -> None:
+    """Hydra's grammar takes the brackets of IPv6 for those of a list."""
+    jobs = compose_jobs(shlex.split(f"engine=openai launch=attach {words}"), registry)
+    assert [job.resolved["launch"]["base_url"] for job in jobs] == addresses
+
+
 def test_keys_that_only_the_swept_engine_has(registry: Registry) -> None:
     """A key of the swept engine alone can be set and swept; it needs no `+`."""
     jobs = compose_jobs(["-m", "engine=llamacpp", "engine.threads=1,2"], registry)

@@ -49,6 +49,12 @@ VALUES = [
     ("load", "timeout_s", 0, "load.timeout_s: 0 is not allowed: must be more than 0"),
     ("load", "timeout_s", float("inf"), "load.timeout_s: inf is not allowed: must be a finite number"),
     ("load", "requests", 0, "load.requests: 0 is not allowed: must be 1 or more or 'auto'"),
+    (
+        "load",
+        "requests",
+        10**20,
+        "load.requests: 100000000000000000000 is not allowed: must be 10,000,000 or less or 'auto'",
+    ),
     ("load", "requests", "all", "load.requests: 'all' is not allowed: must be a whole number or 'auto'"),
     ("load", "order", "x", "load.order: 'x' is not allowed: must be 'ascending', 'shuffled' or 'interleaved'"),
     ("engine", "gpu_memory_fraction", 90, "engine.gpu_memory_fraction: 90 is not allowed: must be 1 or less"),

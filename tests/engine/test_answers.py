@@ -34,6 +34,7 @@ def delta(**fields: Any) -> str:
         ("[DONE]", False),
         ("", False),
         (": ping", False),
+        (delta(content=[{"type": "text", "text": "a"}]), True),
         ("[1]", False),
         ('{"choices": "many"}', False),
         ('{"choices": [null, {"delta": "x"}]}', False),
@@ -48,6 +49,38 @@ def test_an_error_in_the_stream_is_raised() -> None:
     """With what it says."""
     with pytest.raises(EngineError, match=r"^full$"):
         has_content('{"error": {"message": "full"}}')
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["data: {", 'data:  "choices": [', 'data:   {"text": "a"}]', "data: }", ""],
+        [": hello", "event: message", "id: 1", 'data:{"choices": [{"text": "a"}]}', ""],
+        ["data: [1]", "", 'data: {"choices": [{"text": "a"}]}'],
+        ['{"choices": [', '  {"message": {"content": "a"}}', "]}"],
+    ],
+    ids=["several-lines", "fields", "no-end", "not-streamed"],
+)
+def test_content_is_found_however_the_stream_is_written(lines: list[str], size: int, end: str) -> None:
+    body = end.join([*lines, ""]).encode()
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    ask(lambda _: httpx.Response(200, content=iter(pieces)))
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("<html>\n<h1>Log in</h1></html>", r"generating anything; its answer begins with: <html>$"),
+        ('data: {"id": 1}\n\ndata: [DONE]\n\n', r'begins with: \{"id": 1\}$'),
+        ("", r"generating anything; its answer is empty$"),
+        ('data: {"object": "error", "message": "too long"}\n\n', "^too long$"),
+    ],
+)
+def test_an_answer_without_content_is_quoted(body: str, told: str) -> None:
+    with pytest.raises(EngineError, match=told):
+        ask(lambda _: httpx.Response(200, text=body))
 
 
 def ask(answer: Callable[[httpx.Request], httpx.Response]) -> None:

@@ -111,6 +111,29 @@ def test_without_a_list_the_generation_decides(server: Server, attach: Attach) -
         attach(f"http://127.0.0.1:{server('--models', '', '--says', '')}/v1")
 
 
+def test_a_list_that_takes_too_long_is_done_without(attach: Attach, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some gateways ask all of their servers for it; that it takes long says nothing of the endpoint."""
+    monkeypatch.setattr("servebench.engine.attach.CONNECT_TIMEOUT_S", 0.3)
+    answer = b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            held = []
+            while True:
+                try:
+                    held.append(listener.accept()[0])
+                except OSError:
+                    return
+                if held[-1].recv(65536).startswith(b"POST"):
+                    held[-1].sendall(head + answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        assert attach(url).model == "m"
+        assert attach.said == [f"{url}/models gives no list of models within 0.3 s; going on without"]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("suffix", ["", "/v1"])
 def test_a_key_is_sent_and_never_told(
     server: Server, attach: Attach, monkeypatch: pytest.MonkeyPatch, suffix: str
@@ -139,6 +162,9 @@ def test_a_key_is_sent_and_never_told(
         ("http://", "launch.base_url=http://: give"),
         ("http://host:port/v1", "launch.base_url=http://host:port/v1: invalid port"),
         ("http://host:8000/v1?key=1", "ends in a query"),
+        ("http://host:8000/v1/chat/completions", "it ends in /chat/completions, which is added to it; give"),
+        ("https://host/v1/completions/", "it ends in /completions, which is added to it; give"),
+        ("http://host:8000/v1/models", "it ends in /models, which is added to it; give"),
     ],
 )
 def test_an_address_that_is_none(context_of: ContextOf, url: str | None, words: str) -> None:

@@ -36,6 +36,8 @@ Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
     [
         ("t.jsonl", MOONCAKE, [0.0, 1.5, 3.053]),
         ("t.csv", AZURE, [0.0, 0.052, 60.0]),
+        ("t.csv", "TIMESTAMP,x\n2024-05-10 00:00:00.009930+00:00,1\n2024-05-10 00:00:01.509930+00:00,1\n", [0.0, 1.5]),
+        ("t.csv", "TIMESTAMP,x\n2024-05-10 00:00:00.25-05:00,1\n2024-05-10 05:00:01Z,1\n", [0.0, 0.75]),
         ("T.CSV", BURST, [0.0, 40.0]),
         ("t.csv", "\ufeff" + BURST, [0.0, 40.0]),
     ],

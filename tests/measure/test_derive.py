@@ -111,6 +111,16 @@ CONTENT_EVENTS = {
         [101],
     ),
     "no choices key": ([{"object": "x"}, delta(content="a"), STOP, DONE], [101]),
+    "content in parts": (
+        [
+            delta(content=[{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]),
+            delta(content=[{"type": "text", "text": ""}]),
+            delta(content=[{"type": "text", "text": "b"}, 7, {"type": "reference", "reference_ids": [1]}]),
+            STOP,
+            DONE,
+        ],
+        [100, 102],
+    ),
     "content that is no text": ([delta(content=5), delta(content=["a"]), delta(content="a"), STOP, DONE], [102]),
 }
 
@@ -141,6 +151,17 @@ def test_reasoning_only_has_no_first_output() -> None:
 def test_reasoning_sent_under_both_names_is_kept_once() -> None:
     """A server that sends a compatible copy does not double the text."""
     assert record(stream(delta(reasoning="hm", reasoning_content="hm"), STOP, DONE)).reasoning == "hm"
+
+
+def test_content_in_parts_is_told_apart() -> None:
+    """Text is the answer, thinking is reasoning, whether that stands in parts of its own or not."""
+    thinking = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+        {"type": "thinking", "thinking": "so"},
+    ]
+    found = record(stream(delta(content=thinking), delta(content=[{"type": "text", "text": "a"}]), STOP, DONE))
+    assert (found.text, found.reasoning) == ("a", "hmso")
+    assert derive.ttfo_ms(found) == derive.ttft_ms(found) + 1
 
 
 def test_tool_arguments_are_the_text() -> None:

@@ -126,3 +126,12 @@ def test_a_harmless_variable_of_two_values_is_listed_too():
     path = ("config", "engine", "env")
     (found,) = unequal(changed((path, {"HF_HOME": "a"})), changed((path, {"HF_HOME": "b"})))
     assert (found.baseline, found.candidate, found.matters) == ("a", "b", False)
+
+
+@pytest.mark.parametrize("part", ["config", "overrides", "machine", "cold_start", "study_id", "packages"])
+@pytest.mark.parametrize("value", [5, "x", [], [1], None, {"engine": 5}])
+def test_a_manifest_of_strange_parts_is_compared_all_the_same(part, value):
+    strange = {**MANIFEST, part: value}
+    assert isinstance(unequal(MANIFEST, strange), tuple)
+    assert unequal(strange, strange) == ()
+    assert isinstance(varied({**strange, "study_id": "s"}, MANIFEST), tuple)

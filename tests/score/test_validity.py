@@ -267,6 +267,26 @@ def test_several_doubts_come_in_a_fixed_order_and_others_after() -> None:
     assert [doubt.code for doubt in found] == ["too_short", "clock_stepped", "merged_events", "emulated", "wrong_gpu"]
 
 
+@pytest.mark.parametrize(
+    ("bad", "changes", "told"),
+    [
+        (
+            200,
+            {"event_ns": [20], "first_event_ns": 20},
+            "200 of 200 answers of 8 tokens or more (100 %) came all at once",
+        ),
+        (3, {"event_ns": [20, 20], "first_event_ns": 20}, "3 of 200 answers of 8 tokens or more (1.5 %)"),
+        (2, {"event_ns": [20], "first_event_ns": 20}, None),
+        (200, {"event_ns": [20], "first_event_ns": 20, "output_tokens": 7, "asked_output_tokens": 7}, None),
+        (200, {"event_ns": [20], "first_event_ns": 20, "output_tokens": None, "counted_by": None}, None),
+    ],
+)
+def test_answers_that_come_at_once_were_not_streamed(bad: int, changes: dict[str, Any], told: str | None) -> None:
+    """TTFT is E2E there; a short answer may be one step of the engine, and what is not counted is not known."""
+    found = [doubt.message for doubt in judge(of=records(bad, **changes)) if doubt.code == Code.NOT_STREAMED]
+    assert found == [] if told is None else found[0].startswith(told)
+
+
 def test_client_causes_are_told_together() -> None:
     """One doubt names every sign that the client was the limit."""
     (doubt,) = judge(

@@ -129,12 +129,19 @@ def test_a_newer_file_is_refused_in_one_line_and_hides_no_other(tmp_path, file, 
     assert read.load_study(study).runs[1].faults == ()
 
 
-def test_points_csv_of_a_newer_version_is_left_out(tmp_path):
+@pytest.mark.parametrize("version", ["99", "two", "-1", "0", "2.0", "9" * 5000], ids=lambda word: word[:4])
+def test_points_csv_of_a_version_that_is_not_known_is_left_out(tmp_path, version):
     study = tmp_path / "now"
     shutil.copytree(OLD / "2" / "now", study)
     path = study / "00_vllm_unique" / "points.csv"
     head, *rows = path.read_text().splitlines()
     assert head.endswith(",schema_version")
-    path.write_text("\n".join([head, *(row.rpartition(",")[0] + ",99" for row in rows)]) + "\n")
+    path.write_text("\n".join([head, *(f"{row.rpartition(',')[0]},{version}" for row in rows)]) + "\n")
     points, _ = read.all_points(tmp_path)
     assert set(points["run"]) == {"01_sglang_unique"}
+
+
+@pytest.mark.parametrize("version", ["two", "²", "-1", "0", "", "9" * 5000], ids=lambda word: word[:4])
+def test_a_table_of_a_version_that_is_no_number_is_told(version):
+    with pytest.raises(StoreError, match="there never was such a one"):
+        check_table({b"schema_version": version.encode()}, Path("points.parquet"))

@@ -77,6 +77,16 @@ ROWS = [
     ("junk among turns", {"conversations": ["junk", None, 4, *TALK]}, Prompt("Hi?", "Hello.")),
     ("messages", {"messages": [said("system", "s"), said("user", "Q"), said("assistant", "A")]}, Prompt("Q", "A")),
     ("no talk but a prompt", {"conversations": [], "prompt": "P"}, Prompt("P")),
+    (
+        "messages in parts",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Q"}, {"type": "image_url"}, 5]}]},
+        Prompt("Q"),
+    ),
+    (
+        "a picture alone",
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}], "prompt": "P"},
+        Prompt("P"),
+    ),
     ("talk that is text", {"messages": "see prompt", "prompt": "P"}, Prompt("P")),
     ("talk that is a number", {"conversations": 7}, None),
     ("talk that is a mapping", {"conversations": {"a": 1}}, None),

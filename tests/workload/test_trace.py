@@ -59,6 +59,43 @@ def test_azure(tmp_path: Path) -> None:
     assert [row.arrival_s for row in rows] == pytest.approx([0, 4.314579, 4.31941], abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    "moments",
+    [
+        ("2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:01.509930+00:00"),
+        ("2024-05-10 00:00:00.009930", "2024-05-10 00:00:01.509930"),
+        ("2024-05-10T00:00:00.010Z", "2024-05-10T00:00:01.510Z"),
+        ("2024-05-10 00:00:00.0099301", "2024-05-10 00:00:01.5099301"),
+        ("2024-05-10 02:00:00.25+02:00", "2024-05-09 19:00:01.75-05:00"),
+        ("100.25", "101.75"),
+    ],
+)
+def test_azure_arrivals_whatever_the_decimals(tmp_path: Path, moments: tuple[str, str]) -> None:
+    """The file of 2024 has six decimals and an offset; a moment that is missing leaves its request out."""
+    path = tmp_path / "azure.csv"
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens", *(f"{moment},10,5" for moment in moments)]
+    path.write_text("\n".join([*lines, ",10,5"]))
+    assert [row.arrival_s for row in trace_rows(str(path))] == pytest.approx([0, 1.5], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (
+            "t.jsonl",
+            '{"timestamp": 0, "input_length": 99999999999, "output_length": 1}',
+            "a request of 99999999999 tokens",
+        ),
+        ("t.jsonl", '{"timestamp": 0, "input_length": 1e999, "output_length": 1}', "line 1: no request"),
+        ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,3,99999999999\n", "a request of 99999999999 tokens"),
+    ],
+)
+def test_a_length_that_no_model_has_is_told(tmp_path: Path, name: str, text: str, told: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        trace_rows(str(tmp_path / name))
+
+
 def test_lengths_and_arrivals_are_the_traces(any_tokenizer: Tokenizer, text_of: Text) -> None:
     """Every request of the shipped trace: exact input, output as recorded, at its time."""
     requests = asked(any_tokenizer, 30)

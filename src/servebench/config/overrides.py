@@ -7,6 +7,7 @@ that composing goes on and all faults are told together.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from servebench.registry import Registry
 
 LAUNCHER_GROUP = "hydra/launcher"
 LAUNCHER_KEYS = "hydra.launcher."
+IPV6_URL = re.compile(r"""(?<!["'\w])https?://\[[^\s,"'\[\]{}()]+\][^\s,"'\[\]{}()]*""")
 
 
 @dataclass
@@ -44,12 +46,18 @@ def parse(texts: Iterable[str]) -> tuple[list[Override], list[Fault]]:
     parser = OverridesParser.create()
     overrides: list[Override] = []
     faults: list[Fault] = []
-    for text in texts:
+    for text in map(_quote_addresses, texts):
         try:
             overrides.extend(parser.parse_overrides([text]))
         except HydraException as error:
             faults.append(Fault(_unreadable(text, error), "syntax"))
     return overrides, faults
+
+
+def _quote_addresses(text: str) -> str:
+    """`key=http://[::1]:8000/v1` as Hydra's grammar can read it, which takes the bracket for a list's."""
+    key, equals, value = text.partition("=")
+    return key + equals + IPV6_URL.sub(r'"\g<0>"', value)
 
 
 def _unreadable(text: str, error: HydraException) -> str:

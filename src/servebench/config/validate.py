@@ -312,12 +312,16 @@ def _expected(error: ErrorDetails) -> str:
     if kind == "literal_error":
         return str(context["expected"])
     bounds = {
-        "greater_than_equal": lambda: f"{context['ge']:g} or more",
-        "greater_than": lambda: f"more than {context['gt']:g}",
-        "less_than_equal": lambda: f"{context['le']:g} or less",
-        "less_than": lambda: f"less than {context['lt']:g}",
+        "greater_than_equal": lambda: f"{_bound(context['ge'])} or more",
+        "greater_than": lambda: f"more than {_bound(context['gt'])}",
+        "less_than_equal": lambda: f"{_bound(context['le'])} or less",
+        "less_than": lambda: f"less than {_bound(context['lt'])}",
     }
     if kind in bounds:
         return bounds[kind]()
     message = error["msg"]
     return message[0].lower() + message[1:]
+
+
+def _bound(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) and value >= 100_000 else f"{value:g}"

@@ -16,6 +16,12 @@ from annotated_types import Ge, Gt, Le, Lt
 STRICT: Mapping[str, str] = {"extra": "forbid"}
 
 PositiveInt = Annotated[int, Ge(1)]
+TOKENS_MAX = 10_000_000
+"""The longest prompt or answer that can be asked for: the longest context of any model so far."""
+REQUESTS_MAX = 10_000_000
+"""Of one point: each is ready in memory before the first is sent. Longer points take `duration_s`."""
+TokenCount = Annotated[int, Ge(1), Le(TOKENS_MAX)]
+RequestCount = Annotated[int, Ge(1), Le(REQUESTS_MAX)]
 CountOrZero = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 Port = Annotated[int, Ge(0), Le(65535)]
@@ -117,10 +123,10 @@ class LengthSettings:
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     kind: Literal["fixed", "uniform", "normal", "lognormal"] = "fixed"
-    mean: PositiveFloat | None = None
-    stdev: Annotated[float, Ge(0)] | None = None
-    min: PositiveInt | None = None
-    max: PositiveInt | None = None
+    mean: Annotated[float, Gt(0), Le(TOKENS_MAX)] | None = None
+    stdev: Annotated[float, Ge(0), Le(TOKENS_MAX)] | None = None
+    min: TokenCount | None = None
+    max: TokenCount | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +143,8 @@ class WorkloadSettings:
     name: str
     seed: int = 0
     api: Literal["chat", "completions"] = "chat"
-    input_tokens: PositiveInt | LengthSettings | None = None
-    output_tokens: PositiveInt | LengthSettings | None = None
+    input_tokens: TokenCount | LengthSettings | None = None
+    output_tokens: TokenCount | LengthSettings | None = None
     exact_output: bool = False
     temperature: Annotated[float, Ge(0)] = 0.0
     cache: Literal["cold", "warm", "as_is"] = "as_is"
@@ -217,7 +223,7 @@ class LoadSettings:
     arrival: Literal["constant", "poisson", "gamma"] = "poisson"
     burstiness: PositiveFloat = 1.0
     max_concurrency: PositiveInt | None = None
-    requests: PositiveInt | Literal["auto"] | None = "auto"
+    requests: RequestCount | Literal["auto"] | None = "auto"
     duration_s: PositiveFloat | None = None
     warmup_requests: CountOrZero | Literal["auto"] = "auto"
     warmup_s: Annotated[float, Ge(0)] = 0.0

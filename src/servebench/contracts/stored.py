@@ -54,9 +54,15 @@ class RunData:
         return str(self.state.get("status") or self.manifest.get("status") or "missing")
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the command that made it."""
+        return _words(self.manifest.get("words"))
+
+    @property
     def error(self) -> str | None:
         """What the user was told when it failed."""
-        return self.state.get("error") or self.manifest.get("error")
+        said = self.state.get("error") or self.manifest.get("error")
+        return str(said) if said else None
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -131,7 +137,11 @@ class StudyData:
     @property
     def words(self) -> tuple[str, ...]:
         """The words of the command that made it."""
-        return tuple(str(word) for word in self.state.get("words") or ())
+        return _words(self.state.get("words"))
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(str(word) for word in value) if isinstance(value, list | tuple) else ()
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import httpx
 from servebench.contracts.engine import Engine
 from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import WorkloadSettings
-from servebench.errors import EngineError
+from servebench.errors import EngineError, in_one_line
 
 PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8, exact_output=True)
 PROBE_AS_TEXT = Request(request_id="probe", prompt="Say yes:", output_tokens=8, exact_output=True)
@@ -33,6 +33,9 @@ NO_CHAT = (
 SAID_CHARACTERS = 300
 """How much of a server's own words is kept."""
 
+BEGINNING_CHARACTERS = 120
+"""How much is quoted of an answer in which nothing was generated."""
+
 PASSING = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
 """Refusals that a server may take back; those from 500 up are too."""
 
@@ -51,7 +54,7 @@ def reason_of(error: httpx.HTTPError) -> str:
     while cause.__cause__ is not None or cause.__context__ is not None:
         cause = cause.__cause__ or cause.__context__ or cause
     text = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
-    return " ".join(str(text).split())[:SAID_CHARACTERS].lower()
+    return in_one_line(str(text), SAID_CHARACTERS).lower()
 
 
 def said(response: httpx.Response) -> str:
@@ -64,7 +67,7 @@ def said(response: httpx.Response) -> str:
         text = str(error.get("message", error)) if isinstance(error, dict) else str(error)
     except (ValueError, RecursionError):
         pass
-    return " ".join(text.split())[:SAID_CHARACTERS]
+    return in_one_line(text, SAID_CHARACTERS)
 
 
 def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
@@ -78,7 +81,7 @@ def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
         names += [str(alias) for model in listed for alias in model.get("aliases") or ()]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return names or None
+    return [in_one_line(name, SAID_CHARACTERS) for name in names] or None
 
 
 def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
@@ -91,19 +94,39 @@ def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
         told = json_of(response)["version"] if response.status_code == httpx.codes.OK else None
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None
-    return str(told) if told else None
+    return in_one_line(str(told), SAID_CHARACTERS) if told else None
+
+
+def _data(response: httpx.Response) -> Iterator[str]:
+    """The data of the events of a stream as they come, one of several lines in one; nothing for a line between them, so that
+    whoever listens sees time pass. Of a body without events its lines, and at its end the whole of it."""
+    data: list[str] = []
+    bare: list[str] = []
+    for line in _lines(response):
+        if line.startswith("data:"):
+            data.append(line[5:].strip())
+        elif data and not line:
+            yield "\n".join(data)
+            data.clear()
+        else:
+            if line and not line.startswith((":", "event:", "id:", "retry:")):
+                bare.append(line)
+            yield line
+    yield "\n".join(data or bare)
 
 
 def _lines(response: httpx.Response) -> Iterator[str]:
-    """The lines of a body as they come, whatever charset the server names."""
+    """The lines of a body as they come, whatever charset the server names and whichever line end it writes."""
     begun: list[bytes] = []
     for part in response.iter_bytes():
-        *whole, rest = part.split(b"\n")
-        for line in whole:
-            yield b"".join([*begun, line]).rstrip(b"\r").decode("utf-8", errors="replace")
-            begun.clear()
-        begun.append(rest)
-    yield b"".join(begun).decode("utf-8", errors="replace")
+        begun.append(part)
+        if b"\n" not in part and b"\r" not in part:
+            continue
+        ended = b"".join(begun).splitlines(keepends=True)
+        # what follows may be the other half of its line end
+        begun = [] if ended[-1].endswith(b"\n") else [ended.pop()]
+        yield from (line.rstrip(b"\r\n").decode("utf-8", errors="replace") for line in ended)
+    yield from (line.decode("utf-8", errors="replace") for line in b"".join(begun).splitlines())
 
 
 def has_content(data: str) -> bool:
@@ -114,10 +137,10 @@ def has_content(data: str) -> bool:
         return False
     if not isinstance(event, Mapping):
         return False
-    if event.get("error"):
-        error = event["error"]
+    error = event.get("error") or (event if event.get("object") == "error" else None)
+    if error:
         words = str(error.get("message", error) if isinstance(error, Mapping) else error)
-        raise EngineError(" ".join(words.split())[:SAID_CHARACTERS])
+        raise EngineError(in_one_line(words, SAID_CHARACTERS))
     choices = event.get("choices")
     return isinstance(choices, list) and any(_says(choice) for choice in choices if isinstance(choice, Mapping))
 
@@ -167,9 +190,12 @@ def _try(
             passing = status in PASSING or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
             problem = EngineError(f"{url} answers {status}: {said(response)}", kind="not_ready" if passing else "other")
             return problem, status in NO_CHAT
-        for line in _lines(response):
-            if has_content(line[5:].strip() if line.startswith("data:") else line):
+        begins = ""
+        for data in _data(response):
+            if has_content(data):
                 return None
+            begins = begins or in_one_line(data, BEGINNING_CHARACTERS)
             if time.monotonic() > deadline:
                 return EngineError(f"{url} streamed nothing generated in time", kind="not_ready"), False
-    return EngineError(f"{url} answered without generating anything"), True
+    answer = f"its answer begins with: {begins}" if begins else "its answer is empty"
+    return EngineError(f"{url} answered without generating anything; {answer}"), True

@@ -18,6 +18,7 @@ from servebench.errors import EngineError
 
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
+ROUTES = ("/chat/completions", "/completions", "/models")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,9 @@ def _url_fault(base_url: str | None) -> str | None:
         return f"launch.base_url: it holds a user name or password; {advice}, and name a key's variable with launch.api_key_env="
     if url.query or url.fragment:
         return f"launch.base_url={base_url}: it ends in a query or fragment, which no path can follow; {advice}"
+    route = next((route for route in ROUTES if url.path.rstrip("/").endswith(route)), None)
+    if route is not None:
+        return f"launch.base_url={base_url}: it ends in {route}, which is added to it; {advice}"
     return None
 
 
@@ -108,8 +112,8 @@ class AttachLauncher(Launcher):
         base_url = (settings.base_url or "").rstrip("/")
         with client(headers, verify_tls=settings.verify_tls, timeout_s=CONNECT_TIMEOUT_S) as http:
             try:
-                base_url = _with_v1(http, base_url, settings, say)
-                model = _model(http, base_url, engine, context)
+                base_url, lists = _with_v1(http, base_url, settings, say)
+                model = _model(http, base_url, engine, context) if lists else engine.served_model(context.model)
                 _generates(http, base_url, engine, model)
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
@@ -166,9 +170,14 @@ def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
     return EngineError(f"cannot reach launch.base_url={base_url}: {reason}; {advice}", kind="unreachable")
 
 
-def _with_v1(http: httpx.Client, base_url: str, settings: AttachSettings, say: Say) -> str:
-    """The base URL, with `/v1` added where that is where the API is. Raises EngineError when the key is refused."""
-    status = http.get(f"{base_url}/models").status_code
+def _with_v1(http: httpx.Client, base_url: str, settings: AttachSettings, say: Say) -> tuple[str, bool]:
+    """The base URL, with `/v1` added where that is where the API is, and whether it lists its models in time. Raises
+    EngineError when the key is refused."""
+    try:
+        status = http.get(f"{base_url}/models").status_code
+    except httpx.ReadTimeout:
+        say(f"{base_url}/models gives no list of models within {CONNECT_TIMEOUT_S:g} s; going on without")
+        return base_url, False
     if status == httpx.codes.NOT_FOUND and not base_url.endswith("/v1"):
         status = http.get(f"{base_url}/v1/models").status_code
         if status == httpx.codes.OK or status in FORBIDDEN:
@@ -176,7 +185,7 @@ def _with_v1(http: httpx.Client, base_url: str, settings: AttachSettings, say: S
             say(f"launch.base_url: using {base_url}, where the API is")
     if status in FORBIDDEN:
         raise _unauthorized(base_url, settings)
-    return base_url
+    return base_url, True
 
 
 def _model(http: httpx.Client, base_url: str, engine: Engine, context: LaunchContext) -> str:

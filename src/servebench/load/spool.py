@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -83,10 +83,12 @@ class _Open:
         data: mmap.mmap,
     ) -> Exchange:
         scheduled, connect_started, connected, sent = self.stamps
-        reads: list[tuple[int, bytes]] = []
-        for at in self.frames:
-            _, _, length, seconds, nanoseconds = HEAD_AND_STAMP.unpack_from(data, at)
-            reads.append((seconds * NS_PER_S + nanoseconds, data[at + HEAD_AND_STAMP.size : at + HEAD.size + length]))
+        unpack, bytes_at, end_at = HEAD_AND_STAMP.unpack_from, HEAD_AND_STAMP.size, HEAD.size
+        reads = [
+            (seconds * NS_PER_S + nanoseconds, data[at + bytes_at : at + end_at + length])
+            for at in self.frames
+            for _, _, length, seconds, nanoseconds in (unpack(data, at),)
+        ]
         if ended_ns is None:
             ended_ns = reads[-1][0] if reads else sent
         return Exchange(
@@ -174,29 +176,36 @@ def _exchanges(data: mmap.mmap, path: Path) -> Iterator[Exchange]:
     size = len(data)
     who, position = _who(data, path)
     live: dict[int, _Open] = {}
+    frame_of: dict[int, Callable[[int], None]] = {}
     unpack, head_size, release_at = HEAD.unpack_from, HEAD.size, RELEASE_BYTES
-    count = len(who)
     while position + head_size <= size:
         kind, index, length = unpack(data, position)
         start, position = position, position + head_size + length
-        if position > size or index >= count or length < LENGTH_MIN.get(kind, size):
+        if position > size or length < LENGTH_MIN.get(kind, size):
             break
-        if kind in (DATA, USER):
-            request = live.get(index)
-            if request is None:
+        if kind == DATA:
+            took = frame_of.get(index)
+            if took is None:
                 break
-            request.frames.append(start)
-            if kind == USER:
-                request.user = True
+            took(start)
             continue
+        if index >= len(who):
+            break
         start += head_size
         if kind == SENT:
-            live[index] = _Open(STAMPS.unpack_from(data, start))
+            live[index] = request = _Open(STAMPS.unpack_from(data, start))
+            frame_of[index] = request.frames.append
+        elif kind == USER:
+            if index not in live:
+                break
+            frame_of[index](start - head_size)
+            live[index].user = True
         elif kind == END:
             ended_ns, code = CLOSE.unpack_from(data, start)
             if index not in live or code >= len(OUTCOMES):
                 break
             error = data[start + CLOSE.size : position].decode(errors="replace") or None
+            del frame_of[index]
             yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error, data)
         if position > release_at and hasattr(data, "madvise"):
             data.madvise(mmap.MADV_DONTNEED)

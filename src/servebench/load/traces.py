@@ -87,10 +87,8 @@ def _moment(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        whole, _, decimals = text.strip().partition(".")
-        digits = decimals.rstrip("Z").partition("+")[0]
-        date = datetime.fromisoformat(whole)
-        return date.replace(tzinfo=date.tzinfo or UTC).timestamp() + (float(f"0.{digits}") if digits else 0.0)
+        date = datetime.fromisoformat(text.strip())
+        return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
 
 
 def _ours(path: Path, name: str, point: str | None) -> list[float]:

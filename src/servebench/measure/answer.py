@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from servebench.contracts.results import CountedBy
+from servebench.errors import in_one_line
 from servebench.measure import http, sse
 
 MESSAGE_CHARS_MAX = 300
@@ -125,6 +126,8 @@ class Scan:
             if content and content.__class__ is str:
                 self.text_parts.append(content)
                 output = True
+            elif content and content.__class__ is list:
+                output, reasoning = self._content_parts(content)
             # some servers send the same text under both names
             thought = delta.get("reasoning") or delta.get("reasoning_content")
             if thought and thought.__class__ is str:
@@ -142,6 +145,23 @@ class Scan:
         if output and self.first_output_ns is None:
             self.first_output_ns = stamp_ns
         return output or reasoning or count > 0, count
+
+    def _content_parts(self, parts: list[Any]) -> tuple[bool, bool]:
+        """Whether content in parts (as Mistral's servers send it) has text, and whether it has reasoning."""
+        output = reasoning = False
+        for part in parts:
+            if not isinstance(part, dict):
+                continue
+            text, thought = part.get("text"), part.get("thinking")
+            if isinstance(text, str) and text:
+                self.text_parts.append(text)
+                output = True
+            for step in thought if isinstance(thought, list) else [{"text": thought}]:
+                text = step.get("text") if isinstance(step, dict) else None
+                if isinstance(text, str) and text:
+                    self.reasoning_parts.append(text)
+                    reasoning = True
+        return output, reasoning
 
     def _tool_calls(self, calls: list[Any]) -> bool:
         """Whether any call carries something generated. Arguments are kept as text: they are the answer."""
@@ -314,9 +334,7 @@ def _join(parts: list[str]) -> str:
 
 
 def _shorten(text: str) -> str:
-    """One line of at most MESSAGE_CHARS_MAX characters."""
-    line = " ".join(text[: 4 * MESSAGE_CHARS_MAX].split())
-    return line[:MESSAGE_CHARS_MAX]
+    return in_one_line(text, MESSAGE_CHARS_MAX)
 
 
 def _message(body: Any) -> str | None:

@@ -7,10 +7,12 @@ machine and its driver do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+from servebench.contracts.stored import mapping
 
 ON_PURPOSE = "this is what is compared"
 ABSENT = "-"
@@ -169,21 +171,21 @@ def varied(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[s
 
 
 def _overrides(manifest: Mapping[str, Any]) -> dict[str, str]:
-    words: Sequence[Any] = manifest.get("overrides") or ()
-    pairs = [str(word).partition("=") for word in words]
+    words = manifest.get("overrides")
+    pairs = [str(word).partition("=") for word in (words if isinstance(words, list | tuple) else ())]
     return {key.lstrip("+~").partition("@")[0]: value for key, equals, value in pairs if equals}
 
 
 def _settings(manifest: Mapping[str, Any]) -> set[str]:
     """The settings that a run's engine has, those left to the engine too."""
-    return set((manifest.get("config") or {}).get("engine") or {})
+    return set(mapping(mapping(manifest.get("config")).get("engine")))
 
 
 def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for part in LOOKED_AT:
         facts.update(_flat(part, manifest.get(part)))
-    shared = (manifest.get("cold_start") or {}).get("shared")
+    shared = mapping(manifest.get("cold_start")).get("shared")
     if shared is not None:
         facts["cold_start.shared"] = shared
     return {key: value for key, value in facts.items() if value is not None}

@@ -51,6 +51,9 @@ PROMPT_TOKENS_SLACK = 2
 CACHED_SHARE_MAX = 0.05
 """Prompt tokens found in the cache, on prompts that share only the chat template."""
 MERGED_SHARE_MAX = 0.01
+WHOLE_TOKENS_MIN = 8
+"""An answer of so many tokens that comes all at once is none that was streamed; fewer may be one step of speculation."""
+WHOLE_SHARE_MAX = 0.01
 SENDING_STRETCH_MAX = 1.05
 """How much longer than planned the sending of an open loop may take: the 95 % of a level, for a rate."""
 
@@ -74,6 +77,7 @@ class Code(StrEnum):
     CACHE_CONTAMINATED = "cache_contaminated"
     PROMPT_SIZE_APPROXIMATE = "prompt_size_approximate"
     MERGED_EVENTS = "merged_events"
+    NOT_STREAMED = "not_streamed"
     WRONG_GPU = "wrong_gpu"
     CANCELLED_NOT_FREED = "cancelled_not_freed"
     EMULATED = "emulated"
@@ -113,6 +117,7 @@ def doubts(
         _cache_contaminated(row, ok),
         _prompt_size_approximate(tokenizer_exact, tokenizer_name),
         _merged_events(row),
+        _not_streamed(ok),
         _cancelled_not_freed(row),
         _emulated(row),
     )
@@ -202,7 +207,9 @@ def _not_stationary(row: Mapping[str, Any]) -> Doubt | None:
         change, p = row.get(f"{name}_trend"), row.get(f"{name}_trend_p")
         if change is None or p is None or abs(change) < TREND_MIN or p > TREND_P_MAX:
             continue
-        causes.append(f"{what} {'rose' if change > 0 else 'fell'} by {_percent(abs(change))} over the window")
+        causes.append(
+            f"{what} {'rose' if change > 0 else 'fell'} by {_percent(abs(change))} of its median over the window"
+        )
         rising = rising or (name == "ttft" and change > 0)
         slowing = slowing or (name == "throughput" and change < 0)
     if not causes:
@@ -480,6 +487,20 @@ def _merged_events(row: Mapping[str, Any]) -> Doubt | None:
         "ITL is that of reads there, with gaps of 0 between",
         remedy="the engine sent several at once (stream interval, speculation, a proxy that buffers), or the client "
         "was late: compare TPOT instead of ITL",
+    )
+
+
+def _not_streamed(ok: Sequence[Record]) -> Doubt | None:
+    long = [r for r in ok if (r.output_tokens or 0) >= WHOLE_TOKENS_MIN]
+    whole = sum(r.first_event_ns == r.last_event_ns for r in long)
+    if whole <= WHOLE_SHARE_MAX * len(long):
+        return None
+    return Doubt(
+        code=Code.NOT_STREAMED,
+        message=f"{whole} of {len(long)} answers of {WHOLE_TOKENS_MIN} tokens or more ({_percent(whole / len(long))}) came "
+        "all at once: their TTFT is their E2E, and they have no ITL",
+        remedy="see whether the server, or a proxy before it, buffers answers or leaves out `stream`; read E2E and "
+        "requests a second only",
     )
 
 

@@ -7,6 +7,7 @@ Columns that an older table lacks are null. A new version adds a function to MIG
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +55,7 @@ def upgraded(kind: Kind, document: Mapping[str, Any], path: Path) -> Document:
 def check_table(metadata: Mapping[bytes, bytes] | None, path: Path) -> None:
     """A table's own version, of its metadata. Raises StoreError for a newer one."""
     text = (metadata or {}).get(KEY.encode(), str(FIRST).encode()).decode(errors="replace")
-    _version(int(text) if text.isdigit() else text, path)
+    _version(int(text) if re.fullmatch("[0-9]{1,9}", text) else text, path)
 
 
 def _version(found: object, path: Path) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 
 from servebench.contracts.request import Request, Tokenizer, Workload
-from servebench.contracts.settings import LengthSettings, PositiveInt, WorkloadSettings
+from servebench.contracts.settings import LengthSettings, PositiveInt, TokenCount, WorkloadSettings
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import generator, salt
 from servebench.workload.sessions import History, Piece, Session, Step, interleave, session_requests
@@ -45,7 +45,7 @@ class AgentLoopSettings(WorkloadSettings):
     steps: PositiveInt | LengthSettings = 5
     active: PositiveInt = 8
     system_tokens: Annotated[int, Ge(96)] = 384
-    result_tokens: PositiveInt | LengthSettings = 128
+    result_tokens: TokenCount | LengthSettings = 128
     fan_out: Annotated[int, Ge(0), Le(64)] = 0
     sub_steps: PositiveInt | LengthSettings = 2
     tool_s: Annotated[float, Ge(0)] = 0.0

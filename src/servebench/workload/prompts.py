@@ -63,10 +63,18 @@ def _prompt(text: str, answer: Any) -> Prompt:
     return Prompt(_sendable(text), _sendable(answer) if isinstance(answer, str) else None)
 
 
+def _said(content: Any) -> Any:
+    """The text of a turn; that of its parts (as OpenAI's API takes them), pictures and sound left out."""
+    if not isinstance(content, list):
+        return content
+    parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
 def _turns(conversation: list[Any]) -> Prompt | None:
     """The first turn of a person, and the answer if one comes right after it."""
     spoken = [
-        (str(turn.get("from") or turn.get("role")).lower(), turn.get("value") or turn.get("content"))
+        (str(turn.get("from") or turn.get("role")).lower(), _said(turn.get("value") or turn.get("content")))
         for turn in conversation
         if isinstance(turn, Mapping)
     ]

@@ -11,7 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from servebench.contracts.settings import TOKENS_MAX
 from servebench.errors import ConfigError
+from servebench.units import NS_PER_S
 
 FORMATS = "a Mooncake .jsonl (timestamp in ms, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
 MOONCAKE_BLOCK_TOKENS = 512
@@ -71,9 +73,9 @@ def _rows(text: str, path: str) -> tuple[TraceRow, ...]:
             continue
         try:
             rows.append(_mooncake(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ConfigError(f"workload.path={path}, line {number}: no request ({error}); give {FORMATS}") from error
-    return _in_order(rows)
+    return _in_order(rows, path)
 
 
 def _mooncake(row: Mapping[str, Any]) -> TraceRow:
@@ -99,14 +101,20 @@ def _table(file: Path) -> tuple[TraceRow, ...]:
     arrival, inputs, outputs = (table[name] for name in names)
     try:
         if not pd.api.types.is_numeric_dtype(arrival):
-            arrival = pd.to_datetime(arrival, format="ISO8601", utc=True).astype("int64") / 1e9
-        columns = [pd.to_numeric(column).fillna(0).tolist() for column in (arrival, inputs, outputs)]
-    except ValueError as error:
+            # the unit that pandas chooses is that of the decimals it meets
+            moments = pd.to_datetime(arrival, format="ISO8601", utc=True).dt.as_unit("ns")
+            arrival = moments.astype("int64").where(moments.notna()) / NS_PER_S
+        counts = [pd.to_numeric(column).fillna(0).astype("int64").tolist() for column in (inputs, outputs)]
+        columns = [pd.to_numeric(arrival).tolist(), *counts]
+    except (ValueError, OverflowError) as error:
         raise ConfigError(f"workload.path={file}: {str(error).splitlines()[0]}; give {FORMATS}") from error
-    return _in_order([TraceRow(at, int(given), int(told)) for at, given, told in zip(*columns, strict=True)])
+    return _in_order([TraceRow(at, given, told) for at, given, told in zip(*columns, strict=True)], str(file))
 
 
-def _in_order(rows: list[TraceRow]) -> tuple[TraceRow, ...]:
+def _in_order(rows: list[TraceRow], path: str) -> tuple[TraceRow, ...]:
+    longest = max((max(row.input_tokens, row.output_tokens) for row in rows), default=0)
+    if longest > TOKENS_MAX:
+        raise ConfigError(f"workload.path={path} has a request of {longest} tokens; {TOKENS_MAX} is the most")
     kept = sorted(
         (row for row in rows if row.input_tokens > 0 and row.output_tokens > 0 and math.isfinite(row.arrival_s)),
         key=lambda row: row.arrival_s,
