@@ -192,7 +192,7 @@ def test_two_that_resume_one_study(scene, apart_s):
     first = scene.start("resume", "s")
     time.sleep(apart_s)
     second = scene.start("resume", "s")
-    codes = sorted((ended(one)[0], one) for one in (first, second))
+    codes = sorted(ended(one)[0] for one in (first, second))
     assert codes == [0, 2]
     assert scene.gone() == {}
     assert harness.faults_of(scene.study, points=LEVEL) == []
