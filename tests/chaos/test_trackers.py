@@ -118,6 +118,22 @@ class Tracker:
                         return
 
 
+@contextlib.contextmanager
+def changing(tracker, rng):
+    """While open, the line changes its manner many times in one conversation."""
+    over = threading.Event()
+
+    def change():
+        while not over.wait(rng.uniform(0.05, 0.8)):
+            tracker.mood = rng.choice((*MOODS, "well", "well"))
+
+    thread = threading.Thread(target=change, daemon=True)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
 def study_of(uri, runs, experiment):
     return (
         *("-m", "engine=vllm,sglang,trtllm", f"workload.seed={','.join(map(str, range(runs // 3)))}", *harness.FAST),
@@ -203,6 +219,11 @@ def test_a_tracker_that_fails_and_dies_under_a_study_that_is_killed(tmp_path, tr
             break
     assert harness.faults_of(scene.study, points=LEVELS) == []
     tracker.wait()
+    with changing(tracker, rng):
+        for _ in range(6):
+            done = scene.run("sync", "s", timeout_s=900)
+            assert done.returncode in (0, 1), done.stderr
+            assert "Traceback" not in done.stderr, done.stderr
     # what the line still has in it arrives
     time.sleep(3 * TIMEOUT_S)
     tracker.mood = "well"
