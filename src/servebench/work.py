@@ -20,6 +20,7 @@ from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.stored import chosen
 from servebench.errors import ConfigError, LoadError, PreflightError
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.grading import choose
@@ -77,7 +78,12 @@ def title_of(job: Job) -> str:
     """What a run is called: engine, model, workload, and where it differs, launch."""
     settings = job.settings
     launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
-    return f"{settings.engine.name}{launch} · {settings.model.name} · {settings.workload.name}"
+    return f"{chosen_name(job, 'engine')}{launch} · {settings.model.name} · {chosen_name(job, 'workload')}"
+
+
+def chosen_name(job: Job, group: Literal["engine", "workload"]) -> str:
+    """What was chosen, so that two files of the user's own for one engine or workload are told apart."""
+    return chosen(job.overrides, group, getattr(job.settings, group).name)
 
 
 def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
