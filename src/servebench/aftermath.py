@@ -16,6 +16,7 @@ from servebench.errors import ConfigError, ServebenchError, StoreError
 from servebench.keeper import clean_log
 from servebench.load.plan import Level, level_name, level_named, levels
 from servebench.phase import PhaseFacts, discard_spools, records_of
+from servebench.read import OUTPUTS_WORD, take_outputs
 from servebench.redact import MARK
 from servebench.registry import registry
 from servebench.run import summarize_point
@@ -28,7 +29,6 @@ from servebench.store import (
     add_points,
     find_studies,
     merged_count,
-    outputs_folder,
     read_manifest,
     read_plan,
     read_points,
@@ -43,7 +43,6 @@ from servebench.store import (
 from servebench.summary import write_summary
 from servebench.units import NS_PER_S
 
-OUTPUTS = "outputs"
 SYNC_TIMEOUT_S = 10.0
 URI_WORD = "--uri="
 UNKNOWN_COLUMNS = ("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms")
@@ -51,15 +50,18 @@ UNKNOWN_COLUMNS = ("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms")
 
 
 def chosen(words: Sequence[str]) -> list[StudyFolder]:
-    """The studies that the words name, as folders or as names in `outputs/`; without words, all of `outputs/`.
+    """The studies that the words name, as folders or as names in `outputs/` (`--outputs DIR`); without words, all of it.
 
-    Raises ConfigError for one that is not there.
+    Raises ConfigError for one that is not there, and for an option that is none.
     """
-    if not words:
-        return find_studies(outputs_folder(OUTPUTS))
+    outputs, names = take_outputs(words)
+    if not names:
+        return find_studies(outputs)
     studies = []
-    for word in words:
-        places = [Path(word), outputs_folder(OUTPUTS) / word]
+    for word in names:
+        if word.startswith("-"):
+            raise ConfigError(f"unknown option '{word}'; studies are named by folder, or by name in {OUTPUTS_WORD} DIR")
+        places = [Path(word), outputs / word]
         found = next((place for place in places if (place / "study.json").is_file()), None)
         if found is None:
             raise ConfigError(f"'{word}' is no study: neither {places[0]} nor {places[1]} has a study.json")
