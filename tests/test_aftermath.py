@@ -120,6 +120,33 @@ def test_a_killed_point_is_recovered(outputs, capsys):
     assert not folder.parts.exists()
 
 
+def test_an_engine_that_went_with_servebench(outputs):
+    """All requests have ended, the last by a broken connection: the point is none to be kept."""
+    _, folder = write_killed(outputs)
+    spool = write_spool(folder, "c1-r0", 3, 2)
+    spool.write_bytes(spool.read_bytes() + end_frame(2, BASE_NS + 20 * STEP_NS, "reset", "connection reset by peer"))
+    assert recover([]) == 0
+    (row,) = rows(folder)
+    assert (row["requests_ok"], row["requests_failed"], row["verdict"]) == (2, 1, "void")
+    assert "engine_died" in row["doubts"]
+    assert "interrupted" not in row["doubts"]
+
+
+def test_what_was_being_written_is_removed(outputs):
+    """Nobody will finish it, and nobody may take it for a table."""
+    study, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 2)
+    for path in (
+        study.path / ".study.json.7.tmp",
+        folder.path / ".points.parquet.7.tmp",
+        folder.raw / ".c1-r0.json.7.tmp",
+    ):
+        path.write_text("half")
+    (study.path / ".mine").write_text("kept")
+    assert recover([]) == 0
+    assert [path.name for path in study.path.rglob(".*")] == [".mine"]
+
+
 def test_the_spools_of_all_workers_make_one_point(outputs):
     """A phase of three processes, one of which had written nothing yet."""
     _, folder = write_killed(outputs, words=(*WORDS[:-2], "load.requests=9"))
@@ -260,7 +287,8 @@ def test_what_cannot_be_read_keeps_nothing_else_back(outputs, capsys):
     assert recover([]) == 6
     told = capsys.readouterr()
     assert [line.split(":")[1].strip() for line in told.err.splitlines()] == ["a-broken", "b-facts"]
-    assert spool.exists()
+    assert spool.with_name("c1-r0.spool.damaged").exists()
+    assert not second.spools()
     assert len(rows(third)) == 1
 
 

@@ -13,7 +13,7 @@ from servebench.config import compose_jobs
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
 from servebench.contracts.settings import QualitySettings
 from servebench.errors import ConfigError
-from servebench.grading import asked_scorers, choose, digest_of, missing
+from servebench.grading import asked_scorers, choose, missing
 from servebench.registry import Registry, registry
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
 
@@ -139,8 +139,8 @@ def test_answers_survive_a_kill_but_for_those_that_failed(tmp_path):
 @pytest.mark.parametrize("change", [{"prompt": "q"}, {"expected": "e"}, {"max_tokens": 9}, {"body": {"stop": ["x"]}}])
 def test_a_question_is_another_when_anything_of_it_differs(change):
     plain = {"item_id": "i", "prompt": "p", "expected": "x", "max_tokens": 8}
-    assert digest_of(Item(**plain)) == digest_of(Item(**plain))
-    assert digest_of(Item(**{**plain, **change})) != digest_of(Item(**plain))
+    assert Item(**plain).digest == Item(**plain).digest
+    assert Item(**{**plain, **change}).digest != Item(**plain).digest
 
 
 def test_every_scorer_of_servebench_has_a_config():

@@ -47,3 +47,15 @@ def test_an_entry_counts_outcomes():
     found = entry("c1-r0", report, records, warmup=False)
     assert (found.recorded, found.ok, found.failed) == (3, 2, {"timeout": 1, "refused": 1})
     assert found.as_dict(4)["not_sent"] == 2
+
+
+@pytest.mark.parametrize(("error", "counted", "sent"), [(None, 2, 2), ("it was killed", 2, 3), ("it was killed", 4, 4)])
+def test_a_worker_that_died_may_have_sent_more_than_it_could_tell(error, counted, sent):
+    """Never fewer: what it had counted and is not on disk is lost, and said to be."""
+    report = PhaseReport(
+        started_ns=0, ended_ns=1, planned=5, sent=counted, elapsed_s=1.0, cpu_s=0.0, loop_lag_ms_p99=None,
+        loop_lag_ms_max=None, clock_step_ns=0, stamp_source="kernel", stopped=error and "worker_died", error=error,
+    )  # fmt: skip
+    found = entry("c1-r0", report, [make(0), make(1), make(2)], warmup=False)
+    assert (found.sent, found.recorded) == (sent, 3)
+    assert bool(faults([found], {("c1-r0", False): 3})) == (sent != 3)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from servebench.errors import ConfigError
-from servebench.skeleton import new_plugin, skeleton
+from servebench.skeleton import KINDS, new_plugin, skeleton
 
 BOUND_S = 60.0
 """It takes some ten seconds; a machine that is busy with other things may need more."""
@@ -86,10 +86,13 @@ def test_a_broken_one_does_not_pass(plugin, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "plugins new: the following arguments are required: name; it takes plugins new NAME [--dir FOLDER]"),
+        ([], "arguments are required: name; it takes plugins new NAME [--kind engine|scorer|workload] [--dir FOLDER]"),
         (["My_Engine"], "'My_Engine' is no name for an engine"),
         (["a--b"], "'a--b' is no name"),
         (["vllm"], "there is an engine 'vllm' already"),
+        (["mmlu", "--kind", "scorer"], "there is a scorer 'mmlu' already"),
+        (["unique", "--kind", "workload"], "there is a workload 'unique' already"),
+        (["x", "--kind", "pacer"], "invalid choice: 'pacer'"),
         (["x", "--dri", "y"], "unrecognized arguments: --dri y"),
         (["x", "--dir", "/proc"], "cannot write /proc/servebench-x"),
     ],
@@ -97,7 +100,7 @@ def test_a_broken_one_does_not_pass(plugin, tmp_path):
 def test_what_cannot_be_written(words, told):
     """In one line."""
     with pytest.raises(ConfigError) as error:
-        new_plugin(words, ["vllm"])
+        new_plugin(words, {"engine": ["vllm"], "quality": ["mmlu"], "workload": ["unique"]})
     assert told in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -106,13 +109,58 @@ def test_nothing_is_overwritten(tmp_path):
     """A folder that is there stays as it is."""
     (tmp_path / "servebench-x").mkdir()
     with pytest.raises(ConfigError, match="is there already"):
-        new_plugin(["x", "--dir", str(tmp_path)], [])
+        new_plugin(["x", "--dir", str(tmp_path)], {})
     assert list((tmp_path / "servebench-x").iterdir()) == []
 
 
-def test_no_placeholder_is_left():
+@pytest.mark.parametrize(("kind", "group"), list(KINDS.items()))
+def test_no_placeholder_is_left(kind, group):
     """In texts and in paths."""
-    for path, text in skeleton("a-b2").items():
+    for path, text in skeleton("a-b2", kind).items():
         assert not re.search(r"@[A-Z_]+@|PACKAGE|MODULE|NAME", path)
         assert not re.search(r"@[A-Z_]+@", text), path
-    assert "src/servebench_a_b2/conf/engine/a-b2.yaml" in skeleton("a-b2")
+    assert f"src/servebench_a_b2/conf/{group}/a-b2.yaml" in skeleton("a-b2", kind)
+
+
+@pytest.fixture(scope="module", params=["scorer", "workload"])
+def other(request, tmp_path_factory):
+    """Its kind, its folder, and the folder that it is installed in."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    written = run("servebench", "plugins", "new", "my-own", "--kind", kind, cwd=folder)
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.startswith(f"servebench-my-own: a {kind} plugin")
+    mine, site = folder / "servebench-my-own", folder / "site"
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation")
+    installed = run("pip", "install", *quiet, "--target", str(site), str(mine), cwd=folder)
+    assert installed.returncode == 0, installed.stderr
+    return kind, mine, site
+
+
+@pytest.mark.timeout(90)
+def test_a_scorer_and_a_workload_pass_their_own_tests(other):
+    """Their suite runs them through the command."""
+    _, folder, site = other
+    done = run("pytest", "-q", "-p", "no:cacheprovider", cwd=folder, site=site)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", done.stdout).group(1)) > 10
+
+
+BREAK = {
+    "scorer": ("if answer.error is not None:", "if False:", "test_a_failed_request_is_neither_right_nor_wrong"),
+    "workload": ("salt(settings.seed, stream, index)", "index", "test_requests_follow_from_settings_seed_and_stream"),
+}
+
+
+def test_a_broken_scorer_or_workload_does_not_pass(other):
+    """Failed requests that count as wrong, prompts that a warm-up leaves in the cache: seen."""
+    kind, folder, site = other
+    good, bad, test = BREAK[kind]
+    code = site / "servebench_my_own" / f"{kind}.py"
+    text = code.read_text()
+    assert good in text
+    code.write_text(text.replace(good, bad))
+    try:
+        done = run("pytest", "-q", "-p", "no:cacheprovider", "-k", "not command", cwd=folder, site=site)
+    finally:
+        code.write_text(text)
+    assert set(re.findall(r"FAILED \S+::(\w+)", done.stdout)) == {test}

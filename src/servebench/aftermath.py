@@ -12,14 +12,15 @@ from servebench.cluster.heartbeat import at_work
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
-from servebench.errors import ConfigError, ServebenchError, StoreError
+from servebench.errors import ConfigError, DamagedError, ServebenchError, StoreError
 from servebench.keeper import clean_log
 from servebench.load.plan import Level, level_name, level_named, levels
+from servebench.load.spool import read_spool
 from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.read import OUTPUTS_WORD, take_outputs
 from servebench.redact import MARK
 from servebench.registry import registry
-from servebench.run import summarize_point
+from servebench.run import BROKEN, summarize_point
 from servebench.score.validity import Code, doubts
 from servebench.store import (
     RecordWriter,
@@ -28,6 +29,7 @@ from servebench.store import (
     StudyState,
     add_points,
     find_studies,
+    holding,
     merged_count,
     read_manifest,
     read_plan,
@@ -40,6 +42,7 @@ from servebench.store import (
     write_run,
     write_study,
 )
+from servebench.store.files import writing
 from servebench.summary import write_summary
 from servebench.units import NS_PER_S
 
@@ -64,12 +67,15 @@ def chosen(words: Sequence[str]) -> list[StudyFolder]:
         places = [Path(word), outputs / word]
         found = next((place for place in places if (place / "study.json").is_file()), None)
         if found is None:
-            raise ConfigError(f"'{word}' is no study: neither {places[0]} nor {places[1]} has a study.json")
+            begun = any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places)
+            why = "; it was cut off before anything was done: give its command again" if begun else ""
+            raise ConfigError(f"'{word}' is no study: neither {places[0]} nor {places[1]} has a study.json{why}")
         studies.append(StudyFolder(found.absolute()))
     return studies
 
 
-def _complain(study: StudyFolder, words: str) -> None:
+def complain(study: StudyFolder, words: str) -> None:
+    """Say what is wrong with a study, on standard error."""
     for line in words.splitlines():
         sys.stderr.write(f"servebench: {study.name}: {line}\n")
 
@@ -84,15 +90,20 @@ def recover(words: Sequence[str]) -> int:
         try:
             state = read_study(study)
         except StoreError as error:
-            _complain(study, str(error))
+            complain(study, str(error))
             code = StoreError.exit_code
             continue
         if (busy := who_works(study, state)) is not None:
             if words:
                 sys.stdout.write(f"{study.name}: is still running ({busy})\n")
             continue
-        found, failed = _recover_runs(study, state)
-        total, code = total + found, failed or code
+        with holding(study) as ours:
+            if not ours:
+                if words:
+                    sys.stdout.write(f"{study.name}: another servebench is at work on it\n")
+                continue
+            found, damaged, refused = _recover_runs(study, read_study(study))
+        total, code = total + found, StoreError.exit_code if damaged or refused else code
     if not total and not code:
         sys.stdout.write("nothing to recover\n")
     return code
@@ -114,24 +125,43 @@ def recover_one(study: StudyFolder, state: StudyState, name: str) -> None:
     _mark_run(study.run(name))
 
 
-def recover_study(study: StudyFolder) -> int:
-    """Recover one study that is not at work. Returns 0, or the exit code when something could not be. Raises StoreError."""
-    return _recover_runs(study, read_study(study))[1]
+def recover_study(study: StudyFolder) -> list[str]:
+    """Recover one study that is not at work. Returns the runs of which a file is damaged, which is told.
+
+    Raises StoreError when something could not be done for another reason.
+    """
+    _, damaged, refused = _recover_runs(study, read_study(study))
+    if refused:
+        raise StoreError(
+            f"{study.name}: what was cut off cannot be recovered, so that nothing is measured on top of it"
+        )
+    return damaged
 
 
-def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, int]:
-    """How many things were recovered, and the exit code."""
-    total, code = 0, 0
+def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str], list[str]]:
+    """How many things were recovered, the runs of which a file is damaged, and those with which the system refused."""
+    total = 0
+    damaged: list[str] = []
+    refused: list[str] = []
     for index, name in enumerate(state.runs):
         try:
             total += _recover_named(study, state, index)
             _mark_run(study.run(name))
+            _sweep(study.run(name).path, "**/")
         except StoreError as error:
-            _complain(study, str(error))
-            code = StoreError.exit_code
+            complain(study, str(error))
+            (damaged if isinstance(error, DamagedError) else refused).append(name)
+    _sweep(study.path)
     if state.status == "running":
         write_study(study, replace(state, status="interrupted"))
-    return total, code
+    return total, damaged, refused
+
+
+def _sweep(folder: Path, below: str = "") -> None:
+    """Remove the files that were being written, beside those that they were to become, when servebench was killed."""
+    for path in folder.glob(f"{below}.*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
@@ -154,7 +184,7 @@ def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
     try:
         job = _job(study, state, index)
     except (ServebenchError, IndexError) as error:
-        _complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
+        complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
     else:
         points = recover_points(folder, job)
     if found or points:
@@ -165,14 +195,21 @@ def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
 def recover_run(folder: RunFolder) -> int:
     """Bring what the spools and the batches of a run hold into its tables. Returns how many requests that were.
 
-    Raises StoreError; what could not be stored stays where it is.
+    Raises StoreError; what could not be stored stays where it is. A spool that is none any more, for the disk spoiled it,
+    is set aside and told.
     """
     before = merged_count(folder)
     stored = {(record.point, record.warmup) for record in read_records(folder)}
     writer = RecordWriter(folder)
     phases: dict[tuple[str, bool], list[Path]] = {}
     for spool in folder.spools():
-        facts = PhaseFacts.load(spool.with_suffix(".json"))
+        try:
+            facts = PhaseFacts.load(spool.with_suffix(".json"))
+            for _ in read_spool(spool):
+                pass
+        except StoreError as error:
+            _set_aside(folder, spool, str(error))
+            continue
         phases.setdefault((facts.point, facts.warmup), []).append(spool)
     for phase, spools in phases.items():
         # killed after it was stored and before it was removed: it would be there twice
@@ -182,6 +219,15 @@ def recover_run(folder: RunFolder) -> int:
         discard_spools(spools)
     writer.close()
     return merged_count(folder) - before
+
+
+def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
+    """Put what cannot be read out of the way of what is measured next, and keep it. Raises StoreError."""
+    for path in (spool, spool.with_suffix(".json")):
+        with writing(path), contextlib.suppress(FileNotFoundError):
+            path.replace(path.with_name(f"{path.name}.damaged"))
+    words = f"{why}; its requests cannot be told, and it is kept as {spool.name}.damaged"
+    complain(StudyFolder(folder.path.parent), words)
 
 
 def recover_points(folder: RunFolder, job: Job) -> int:
@@ -244,7 +290,13 @@ def _point(job: Job, level: Level, records: Sequence[Record], engine_version: st
     ) | dict.fromkeys(UNKNOWN_COLUMNS)
     done = sum(record.outcome != "cancelled" for record in records)
     extra = []
-    if level.requests is None or done < level.requests:
+    last = max(records, key=lambda record: record.ended_ns)
+    if last.outcome in BROKEN:
+        message = (
+            f"servebench was killed, and the last request of the point ended as {last.outcome}: its engine went too"
+        )
+        extra = [Doubt(code=Code.ENGINE_DIED, message=message, remedy="run the point again", void=True)]
+    elif level.requests is None or done < level.requests:
         message = f"servebench was killed in the middle of the point, after {done} requests had ended"
         extra = [Doubt(code=Code.INTERRUPTED, message=message, remedy="run the point again", void=True)]
     return Point(row=row, doubts=doubts(row, records, report, job.settings, extra=extra))
@@ -272,7 +324,7 @@ def sync(words: Sequence[str]) -> int:
     for study in studies:
         error = _sync_study(study, asked, down)
         if error is not None:
-            _complain(study, error)
+            complain(study, error)
             code = 1
     if not studies:
         sys.stdout.write("there are no studies to send\n")

@@ -29,6 +29,7 @@ COMPARED_MAX = 8
 SERIES = "series"
 """Whatever differs among engine, workload, model and GPU, as one name."""
 COLOURS_MAX = 8
+ALL = "all of them"
 MONEY = ("energy_j_per_token", "output_tok_s_per_w", "cost_usd_per_mtok", "cost_usd_per_mgood")
 """Shown where some run has them."""
 
@@ -39,9 +40,9 @@ def load_run(outputs: str, key: str, changed: int) -> RunData:  # noqa: ARG001  
     return read.load_run(Path(outputs) / key)
 
 
-def headings() -> dict[str, str]:
-    """What the columns of the overview are called, with their units."""
-    return {
+def headings() -> dict[str, Any]:
+    """What the columns of the overview are called, with their units, and how exact their figures are shown."""
+    named = {
         "run_key": "run",
         "engine_version": "version",
         "level": "load",
@@ -53,6 +54,11 @@ def headings() -> dict[str, str]:
         "output_tok_s_per_w": "tok/s/W",
         "cost_usd_per_mtok": "$/M tokens",
         "cost_usd_per_mgood": "$/M good requests",
+    }
+    exact = {"output_throughput_tok_s": "%.1f", "ttft_ms_p50": "%.1f", "ttft_ms_p99": "%.1f", "tpot_ms_mean": "%.2f"}
+    return {
+        name: st.column_config.NumberColumn(label, format=exact[name]) if name in exact else label
+        for name, label in named.items()
     }
 
 
@@ -89,6 +95,17 @@ def colour_by(points: pd.DataFrame) -> str:
     return str(chosen or options[0])
 
 
+def of_one_workload(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of the workload that the user picks, where colours could not tell them all apart."""
+    names = sorted(points["workload"].dropna().unique())
+    if len(names) < 2 or points[SERIES].nunique() <= COLOURS_MAX:
+        return points
+    latest = str(points["workload"].iloc[-1])
+    chosen = st.segmented_control("workload", [*names, ALL], default=latest, key="one-workload") or latest
+    found: pd.DataFrame = points if chosen == ALL else points[points["workload"] == chosen]
+    return found
+
+
 def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     """Key figures, then each run with its best point."""
     import pandas as pd
@@ -111,8 +128,8 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
         left.text(f"{top['run_key']} at load {top['level']}")
         right.metric("lowest TTFT p50", f"{quick['ttft_ms_p50']:,.1f} ms")
         right.text(f"{quick['run_key']} at load {quick['level']}")
-    shown = ["run_key", "engine", "engine_version", "model", "gpu", "workload", "level", "output_throughput_tok_s",
-             "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", *MONEY, "verdict", "doubts"]  # fmt: skip
+    shown = ["run_key", "engine", "workload", "level", "output_throughput_tok_s", "ttft_ms_p50", "ttft_ms_p99",
+             "tpot_ms_mean", *MONEY, "verdict", "doubts", "engine_version", "model", "gpu"]  # fmt: skip
     st.text("The best point of each run (highest output throughput)")
     kept = best[[name for name in shown if name in best and not (name in MONEY and best[name].isna().all())]]
     st.dataframe(kept.iloc[::-1].round(3), hide_index=True, width="stretch", column_config=headings())
@@ -125,6 +142,7 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
 
 def load_view(points: pd.DataFrame) -> None:
     """Throughput and latencies against the load."""
+    points = of_one_workload(points)
     by = colour_by(points)
     limit = st.number_input("TTFT limit, ms (0 is none)", min_value=0.0, value=0.0, step=50.0)
     points = newest(points)
@@ -154,6 +172,7 @@ def load_view(points: pd.DataFrame) -> None:
 
 def tradeoff_view(points: pd.DataFrame) -> None:
     """TTFT against throughput."""
+    points = of_one_workload(points)
     by = colour_by(points)
     rows = newest(points).dropna(subset=["output_throughput_tok_s", "ttft_ms_p50"])
     if rows.empty:
@@ -239,6 +258,8 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         show(one["verdict"].replace("_", " "))
         st.text(one["summary"])
         st.dataframe(one["rows"], hide_index=True, width="stretch")
+        if one["told"]:
+            st.caption(one["told"])
 
 
 @st.cache_data(show_spinner="comparing", max_entries=32)
@@ -257,6 +278,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
             "candidate": one.candidate,
             "verdict": str(one.result),
             "summary": one.summary,
+            "told": verdicts.paired_told(one),
             "rows": [
                 {
                     "load": row.level,
@@ -337,6 +359,11 @@ def main() -> None:
     if kept.empty:
         st.info("No point is left: take a filter away.")
         return
+    if emulated := int(kept["emulated"].fillna(False).astype(bool).sum()) if "emulated" in kept else 0:
+        st.warning(
+            f"{emulated} of these {len(kept)} points are of emulated engines: they tell of the profiles they were given, "
+            "not of the engines."
+        )
     views = {
         "Overview": lambda: overview(kept, runs),
         "Load": lambda: load_view(kept),

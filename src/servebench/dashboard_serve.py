@@ -32,6 +32,7 @@ def points_of(outputs: str, _: Signature) -> tuple[pd.DataFrame, pd.DataFrame]:
     """All points and runs below a folder, read again when its signature changes. Shared: nobody may change them."""
     points, runs = read.all_points(Path(outputs))
     if not points.empty:
+        points = points.copy()  # in one piece: it is made of many
         points["load"] = points["rate"].fillna(points["concurrency"]) if "rate" in points else points["concurrency"]
         points["level"] = points["load"].map(lambda value: f"{value:g}")
         points["run_key"] = points["study"] + "/" + points["run"]

@@ -72,6 +72,10 @@ class StoreError(ServebenchError):
     exit_code = 6
 
 
+class DamagedError(StoreError):
+    """A stored file is there and holds something else than what was written. Writing it anew is the only remedy."""
+
+
 class Interrupted(ServebenchError):
     """The user asked to stop. What was measured is kept."""
 

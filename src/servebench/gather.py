@@ -99,6 +99,7 @@ def quality_rows(run: RunData, name: str) -> list[QualityRow]:
                     low=one.low,
                     high=one.high,
                     count=one.n,
+                    measure=one.measure,
                     at=one.at,
                     load=one.rate if one.rate is not None else one.concurrency,
                     right_per_s=one.right_per_s,

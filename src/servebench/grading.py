@@ -5,7 +5,6 @@ Knows the order in which quality, engine, store and score are used for it, and n
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -31,7 +30,6 @@ from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers,
 
 ALL = "all"
 NONE = "none"
-DIGEST_LENGTH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,13 +205,18 @@ def _store(folder: RunFolder, records: Sequence[QualityRecord], display: Display
         display.quality(own)
 
 
-def _watch(asked: Grading, label: str, planned: int) -> Callable[[int], None]:
-    def watch(done: int) -> None:
-        asked.display.status(f"{label} · {done}/{planned} answers")
+def _told(asked: Grading, label: str) -> Callable[[str], None]:
+    def told(words: str) -> None:
+        asked.display.status(f"{label} · {words}")
         if gone := asked.running.died():
             raise EngineError(gone, kind="died")
 
-    return watch
+    return told
+
+
+def _watch(asked: Grading, label: str, planned: int) -> Callable[[int], None]:
+    told = _told(asked, label)
+    return lambda done: told(f"{done}/{planned} answers")
 
 
 def _asked(asked: Grading, scorer: Scorer, path: Path, level: int) -> list[Judged]:
@@ -221,7 +224,7 @@ def _asked(asked: Grading, scorer: Scorer, path: Path, level: int) -> list[Judge
     quality = scorer.settings
     count = sys.maxsize if quality.items == "all" else quality.items
     items = [_bounded(item, quality) for item in scorer.items(path, count, quality.seed)]
-    digests = {item.item_id: digest_of(item) for item in items}
+    digests = {item.item_id: item.digest for item in items}
     with AnswerLog(asked.folder, scorer.name, level) as log:
         left = [item for item in items if digests[item.item_id] not in log.known]
         label = f"quality {scorer.name} at concurrency {level}"
@@ -256,8 +259,13 @@ def _bounded(item: Item, quality: QualitySettings) -> Item:
 
 def _evaluated(asked: Grading, scorer: Scorer, level: int) -> Sequence[Judged]:
     items = scorer.settings.items
-    asked.display.status(f"quality {scorer.name} at concurrency {level}")
-    return scorer.evaluate(_endpoint(asked), count=None if items == "all" else items, concurrency=level)
+    label = f"quality {scorer.name} at concurrency {level}"
+    asked.display.status(label)
+    with AnswerLog(asked.folder, scorer.name, level) as log:
+        if log.known:
+            asked.display.say(f"{label}: {len(log.known)} answers are there already")
+        endpoint = replace(_endpoint(asked), memory=log, watch=_told(asked, label))
+        return scorer.evaluate(endpoint, count=None if items == "all" else items, concurrency=level)
 
 
 def _endpoint(asked: Grading) -> Endpoint:
@@ -269,12 +277,6 @@ def _endpoint(asked: Grading) -> Endpoint:
         verify_tls=asked.running.verify_tls,
         tokenizer=model.tokenizer or model.path or model.name,
     )
-
-
-def digest_of(item: Item) -> str:
-    """What tells a question from another of the same id: all that the engine is asked, and the right answer."""
-    parts = (item.prompt, [sorted(one.items()) for one in item.messages], sorted(item.body.items()), item.expected)
-    return hashlib.sha256(repr((*parts, item.max_tokens)).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def _record(
@@ -294,7 +296,7 @@ def _record(
         benchmark=f"{scorer.name}.{item.task}" if (scorer.asks_itself or point) and item.task else scorer.name,
         task=item.task,
         item_id=item.item_id,
-        item_digest=digest_of(item),
+        item_digest=item.digest,
         point=point,
         concurrency=concurrency,
         rate=rate,

@@ -44,15 +44,19 @@ class Entry:
 
 
 def entry(point: str, report: PhaseReport, records: Sequence[Record], *, warmup: bool) -> Entry:
-    """The entry of a phase that has just ended. A request that was refused a connection counts as sent: it was tried."""
+    """The entry of a phase that has just ended. A request that was refused a connection counts as sent: it was tried.
+
+    Of a worker that died, or hung until it was killed, only its last count is known, and its records may be ahead of that.
+    """
     outcomes: Counter[str] = Counter(record.outcome for record in records)
     ok = outcomes.pop("ok", 0)
+    recorded = sum(record.sent_ns is not None for record in records)
     return Entry(
         point=point,
         warmup=warmup,
         planned=report.planned,
-        sent=report.sent,
-        recorded=sum(record.sent_ns is not None for record in records),
+        sent=report.sent if report.error is None else max(report.sent, recorded),
+        recorded=recorded,
         ok=ok,
         failed=dict(outcomes),
     )

@@ -27,6 +27,7 @@ from servebench.load.spool import read_spool
 from servebench.measure.derive import record
 from servebench.redact import known_secrets, redact_text, without_known
 from servebench.report.console import Display
+from servebench.store.files import replacing, writing
 from servebench.workload.dressing import dressed
 
 SILENCE_MARGIN_S = 30.0
@@ -217,12 +218,15 @@ def drive_phase(
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive a phase and derive its records. Its spools and their facts stay on disk until the caller has stored them.
 
-    Raises what `drive` raises; the spools are then left for `servebench recover`.
+    Raises what `drive` raises, and StoreError; the spools are then left for `servebench recover`.
     """
-    spool.parent.mkdir(parents=True, exist_ok=True)
+    with writing(spool.parent):
+        spool.parent.mkdir(parents=True, exist_ok=True)
     for path in worker_spools(spool, workers):
-        path.with_suffix(".json").write_bytes(facts.dump())
-        path.touch()
+        with replacing(path.with_suffix(".json")) as beside:
+            beside.write_bytes(facts.dump())
+        with writing(path):
+            path.touch()
     report = drive(target, plan, spool=spool, watch=watch, workers=workers, nodes=nodes)
     return report, records_of(worker_spools(spool, workers), facts)
 
@@ -255,7 +259,8 @@ def _clean(record: Record, secrets: Sequence[str]) -> Record:
 
 
 def discard_spools(spools: Sequence[Path]) -> None:
-    """Remove spools whose records are stored."""
+    """Remove spools whose records are stored. Raises StoreError."""
     for spool in spools:
-        spool.unlink(missing_ok=True)
-        spool.with_suffix(".json").unlink(missing_ok=True)
+        with writing(spool):
+            spool.unlink(missing_ok=True)
+            spool.with_suffix(".json").unlink(missing_ok=True)

@@ -169,24 +169,24 @@ def redact_text(text: str, secrets: Sequence[str] | None = None) -> str:
     return WELL_KNOWN.sub(MARK, text)
 
 
-def _redact_word(word: str) -> str:
+def _redact_word(word: str, secrets: Sequence[str]) -> str:
     """A word of a command line: after `NAME=` of a secret all of it is secret, commas and blanks too."""
     found = WORD.fullmatch(word)
     if found is not None and secret_name(_last(found[1].lstrip("-"))):
         return word[: found.start(2)] + MARK
-    return redact_text(word)
+    return redact_text(word, secrets)
 
 
-def _redact_items(items: Sequence[Any]) -> list[Any]:
+def _redact_items(items: Sequence[Any], secrets: Sequence[str]) -> list[Any]:
     """A list may be a command, where the value after a secret flag is a secret too, or a pair of name and value."""
     pair = len(items) == 2 and isinstance(items[0], str) and secret_name(items[0])
     hidden = False
     result = []
     for index, item in enumerate(items):
         if isinstance(item, str):
-            result.append(MARK if hidden or (pair and index == 1) else _redact_word(item))
+            result.append(MARK if hidden or (pair and index == 1) else _redact_word(item, secrets))
         else:
-            result.append(redact(item))
+            result.append(_redact(item, secrets))
         hidden = isinstance(item, str) and item.startswith("-") and "=" not in item and secret_name(item)
     return result
 
@@ -202,8 +202,15 @@ def _hide(value: Any) -> Any:
 
 def redact(value: Any) -> Any:
     """A copy of plain data without secrets: by the names of keys, and by what strings look like."""
+    return _redact(value, known_secrets())
+
+
+def _redact(value: Any, secrets: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
-        return {name: _hide(item) if secret_name(_last(str(name))) else redact(item) for name, item in value.items()}
+        return {
+            name: _hide(item) if secret_name(_last(str(name))) else _redact(item, secrets)
+            for name, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return _redact_items(value)
-    return redact_text(value) if isinstance(value, str) else value
+        return _redact_items(value, secrets)
+    return redact_text(value, secrets) if isinstance(value, str) else value

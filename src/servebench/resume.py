@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from servebench.aftermath import chosen, recover_study, who_works
+from servebench.aftermath import chosen, complain, recover_study, who_works
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import Doubt, Point
-from servebench.errors import ConfigError, StoreError
+from servebench.errors import ConfigError, DamagedError, StoreError
 from servebench.load.plan import level_name
 from servebench.read import OUTPUTS_WORD, take_outputs
 from servebench.registry import Registry, registry
@@ -28,6 +29,7 @@ from servebench.store import (
     read_study,
     with_secrets,
 )
+from servebench.store.files import writing
 
 FAILED_WORD = "--failed"
 HERE_WORD = "--here"
@@ -65,8 +67,8 @@ def _newest_unfinished(outputs: Path) -> StudyFolder:
     for folder in reversed(find_studies(outputs)):
         try:
             state = read_study(folder)
-        except StoreError:
-            # one that cannot be read hides no other; named by hand, it is told why
+        except StoreError as error:
+            complain(folder, str(error))
             continue
         if state.status != "finished" and who_works(folder, state) is None:
             return folder
@@ -76,15 +78,18 @@ def _newest_unfinished(outputs: Path) -> StudyFolder:
 @dataclass(frozen=True, kw_only=True)
 class Remaining:
     """What is left of a study: for each run of the plan its job, and what earlier attempts left; null for a run that is
-    done, or that failed and is not to be tried again."""
+    done, or that failed or is `damaged` and is not to be tried again."""
 
     planned: tuple[PlannedRun, ...]
     jobs: tuple[Job, ...]
     earlier: tuple[Earlier | None, ...]
+    damaged: tuple[str, ...]
+    """Runs of which something cannot be read."""
 
 
 def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Remaining:
-    """Recover what was cut off, and see what is left to do.
+    """Recover what was cut off, and see what is left to do. A run of which something cannot be read keeps no other back:
+    it is left alone, or with `retry_failed` set aside and done anew.
 
     Raises ConfigError when the study is at work or a secret is not to be had, StoreError for a plan that cannot be read.
     """
@@ -92,17 +97,34 @@ def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Re
     if (busy := who_works(folder, state)) is not None:
         raise ConfigError(f"{folder.name} is still running ({busy}); it cannot be resumed before that ends")
     planned = read_plan(folder)
-    code = recover_study(folder)
-    if code:
-        raise StoreError(
-            f"{folder.name}: what was cut off cannot be recovered, so that nothing is measured on top of it"
-        )
-    jobs, earlier = [], []
+    damaged = recover_study(folder)
+    jobs: list[Job] = []
+    earlier: list[Earlier | None] = []
     for run in planned:
         config = with_secrets(run.config, os.environ)
         jobs.append(Job(run.overrides, settings_from_dict(config, known), config))
-        earlier.append(_earlier(folder.run(run.name), retry_failed=retry_failed))
-    return Remaining(planned=planned, jobs=tuple(jobs), earlier=tuple(earlier))
+        try:
+            found = None if run.name in damaged else _earlier(folder.run(run.name), retry_failed=retry_failed)
+        except DamagedError as error:
+            complain(folder, str(error))
+            damaged.append(run.name)
+            found = None
+        if run.name in damaged and retry_failed:
+            _set_aside(folder, run.name)
+            damaged.remove(run.name)
+            found = Earlier(points={}, attempts={})
+        earlier.append(found)
+    return Remaining(planned=planned, jobs=tuple(jobs), earlier=tuple(earlier), damaged=tuple(damaged))
+
+
+def _set_aside(folder: StudyFolder, name: str) -> None:
+    """Give the folder of a damaged run another name: what it still holds is kept. Raises StoreError."""
+    run = folder.run(name).path
+    number = next(number for number in count(1) if not run.with_name(f"{name}.damaged-{number}").exists())
+    place = run.with_name(f"{name}.damaged-{number}")
+    with writing(run):
+        run.replace(place)
+    complain(folder, f"{name} is done anew; what is left of it is in {place.name}")
 
 
 def _earlier(folder: RunFolder, *, retry_failed: bool) -> Earlier | None:
@@ -161,9 +183,11 @@ def tell(folder: StudyFolder, left: Remaining) -> None:
     todo = [run.name for run, earlier in zip(left.planned, left.earlier, strict=True) if earlier is not None]
     kept = sum(len(earlier.points) for earlier in left.earlier if earlier is not None)
     skipped = [run.name for run, earlier in zip(left.planned, left.earlier, strict=True) if earlier is None]
-    failed = sum(read_run(folder.run(name)).status == "failed" for name in skipped)
-    also = f", {failed} failed ({FAILED_WORD} tries them again)" if failed else ""
+    failed = sum(read_run(folder.run(name)).status == "failed" for name in skipped if name not in left.damaged)
+    also = f", {len(left.damaged)} cannot be read ({FAILED_WORD} does them anew)" if left.damaged else ""
+    also += f", {failed} failed ({FAILED_WORD} tries them again)" if failed else ""
+    done = len(skipped) - failed - len(left.damaged)
     sys.stderr.write(
-        f"{folder.name}: {len(skipped) - failed} of {len(left.planned)} runs are done{also}, {len(todo)} to do; "
+        f"{folder.name}: {done} of {len(left.planned)} runs are done{also}, {len(todo)} to do; "
         f"{kept} of their points stand\n"
     )

@@ -219,7 +219,7 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
             )
         progress.points.append(point)
         source.tell(level, point)
-        write_points(asked.folder, progress.points)
+        write_points(asked.folder, [*progress.points, *_to_come(asked.done, progress.points)])
         asked.display.point(point)
         _tell(
             asked,
@@ -238,6 +238,12 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
                 "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
                 kind="silent",
             )
+
+
+def _to_come(done: Mapping[str, Point], so_far: Sequence[Point]) -> list[Point]:
+    """Points of an earlier attempt whose levels come later, or never: what is written before then must have them too."""
+    names = {point.row["point"] for point in so_far}
+    return [point for point in done.values() if point.row["point"] not in names]
 
 
 def _judge(asked: RunRequest, progress: _Progress) -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from servebench import __version__
+from servebench.aftermath import who_works
 from servebench.config import Job, compose_jobs, launcher_from_dict, settings_from_dict
 from servebench.contracts.cluster import SpreadSettings
 from servebench.contracts.results import RunOutcome
@@ -39,8 +41,10 @@ from servebench.store import (
     capture_machine,
     check_writable,
     create_study,
+    holding,
     outputs_folder,
     read_manifest,
+    read_run,
     read_study,
     sync_study,
     tracking_uri,
@@ -56,6 +60,7 @@ EXIT_CODES = {
     "preflight": PreflightError.exit_code,
     "load": LoadError.exit_code,
     "store": StoreError.exit_code,
+    "damaged": StoreError.exit_code,
     "quality": QualityError.exit_code,
 }
 """By a run's `failure`; every other failure is the engine's."""
@@ -149,8 +154,27 @@ def run_study(words: Sequence[str], registry: Registry) -> int:
     check_writable(outputs)
     launcher = jobs[0].launcher
     _check_spread(jobs, launcher, registry)
-    names = [run_name(index, job) for index, job in enumerate(jobs)]
     folder = create_study(outputs, jobs[0].settings.study.name, _what(jobs))
+    with _held(folder, "choose another study.name"):
+        if folder.state.exists():
+            raise StoreError(f"{folder.path} was taken by another servebench meanwhile; choose another study.name")
+        return _begin(folder, words, jobs, registry)
+
+
+@contextmanager
+def _held(folder: StudyFolder, remedy: str) -> Iterator[None]:
+    """While open, nobody else works on the study. Raises ConfigError when somebody does."""
+    with holding(folder) as ours:
+        if not ours:
+            busy = who_works(folder, read_study(folder)) if folder.state.exists() else None
+            raise ConfigError(f"{folder.name} is still running ({busy or 'another servebench'}); {remedy}")
+        yield
+
+
+def _begin(folder: StudyFolder, words: Sequence[str], jobs: Sequence[Job], registry: Registry) -> int:
+    """Write down what is planned, and do it. Returns the exit code. Raises StoreError."""
+    launcher = jobs[0].launcher
+    names = [run_name(index, job) for index, job in enumerate(jobs)]
     state = StudyState(
         study_id=folder.name,
         words=tuple(words),
@@ -179,6 +203,11 @@ def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: boo
 
     Raises ConfigError, PreflightError or StoreError when nothing was started.
     """
+    with _held(folder, "it cannot be resumed before that ends"):
+        return _continue(folder, registry, retry_failed=retry_failed, here=here)
+
+
+def _continue(folder: StudyFolder, registry: Registry, *, retry_failed: bool, here: bool) -> int:
     left = remaining(folder, registry, retry_failed=retry_failed)
     tasks = [
         Task(run.name, job, earlier)
@@ -186,10 +215,11 @@ def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: boo
         if earlier is not None
     ]
     tell(folder, left)
-    if not tasks:
-        return 0
-    check_writable(folder.path.parent)
     before = read_study(folder)
+    worst = StoreError.exit_code if left.damaged else 0
+    if not tasks:
+        return worst or _settle(folder, before, left.jobs[0].settings)
+    check_writable(folder.path.parent)
     launcher = None if here else launcher_from_dict(before.launcher)
     _check_spread([task.job for task in tasks], launcher, registry)
     state = StudyState(
@@ -203,7 +233,19 @@ def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: boo
         ticket=uuid.uuid4().hex,
     )
     write_study(folder, state)
-    return _work(folder, state, tasks, registry, launcher)
+    return _work(folder, state, tasks, registry, launcher) or worst
+
+
+def _settle(folder: StudyFolder, state: StudyState, settings: RunSettings) -> int:
+    """A study that was killed between its last run and its end is over: say so on disk, and to MLflow. Returns 0."""
+    if state.status in ("finished", "failed"):
+        return 0
+    runs = [read_run(folder.run(name)) for name in state.runs]
+    with Display() as display:
+        study = _Study(folder, state, display)
+        study.finish("finished" if all(run.status == "finished" for run in runs) else "failed")
+        _conclude(study, settings, folder.path.parent)
+    return 0
 
 
 def _check_spread(jobs: Sequence[Job], launcher: SpreadSettings | None, registry: Registry) -> None:
@@ -309,7 +351,7 @@ def _track(study: _Study, settings: RunSettings, outputs: Path) -> None:
 def _conclude(study: _Study, settings: RunSettings, outputs: Path) -> None:
     # it may be back by now
     study.tracker_down = False
-    if settings.tracking.name != "none" and any(outcome.points for _, outcome in study.outcomes):
+    if settings.tracking.name != "none" and any(study.folder.run(name).points.exists() for name in study.state.runs):
         study.display.status("summing up")
         try:
             write_summary(study.folder.path)

@@ -181,6 +181,23 @@ def test_a_worker_that_hangs(scene):
     resumed_whole(scene)
 
 
+@pytest.mark.parametrize("apart_s", [0.0, 0.4, 1.0])
+def test_two_that_resume_one_study(scene, apart_s):
+    """One does it, the other says so at once; and a third while it is at work."""
+    process = scene.start(*ONE, "tracking=none")
+    until(lambda: loading(scene), process)
+    harness.kill(process.pid)
+    process.communicate()
+    assert scene.gone() == {}
+    first = scene.start("resume", "s")
+    time.sleep(apart_s)
+    second = scene.start("resume", "s")
+    codes = sorted((ended(one)[0], one) for one in (first, second))
+    assert codes == [0, 2]
+    assert scene.gone() == {}
+    assert harness.faults_of(scene.study, points=LEVEL) == []
+
+
 def limited(words, what):
     return [sys.executable, "-c", f"import resource, runpy, sys; {what}; sys.argv = ['servebench', *{list(words)!r}]; "
             "runpy.run_module('servebench', run_name='__main__')"]  # fmt: skip

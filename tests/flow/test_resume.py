@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 
 WORDS = (
@@ -75,6 +76,30 @@ def test_a_killed_study_is_resumed(tmp_path):
     }
     again = servebench(tmp_path, "resume", "s")
     assert (again.returncode, "2 of 2 runs are done, 0 to do" in again.stderr) == (0, True)
+
+
+@pytest.mark.timeout(400)
+def test_a_point_between_others_is_measured_again_and_they_stay(tmp_path):
+    """A worker died in the first point and the run went on: the later one stands, and is in the table at every moment."""
+    words = [word for word in WORDS if not word.startswith(("-m", "engine="))]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servebench", "engine=vllm", *words], cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    run = "00_vllm_unique"
+    spool = tmp_path / "outputs/s" / run / "raw/c1-r0.spool"
+    deadline = time.monotonic() + 100
+    while not (spool.exists() and spool.stat().st_size > 3000):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for child in psutil.Process(process.pid).children():
+        if "servebench.load.worker" in child.cmdline():
+            child.kill()
+    process.communicate(timeout=100)
+    assert points(tmp_path, run) == ["c1-r0", "c4-r0"]
+    done = servebench(tmp_path, "resume", "s", "--failed")
+    assert done.returncode == 0, done.stderr
+    assert "1 of their points stand" in done.stderr
+    assert points(tmp_path, run) == ["c1-r0-a1", "c4-r0"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_a_judge_and_two_engines_side_by_side(servebench, tmp_path, endpoint):
     for study, url in (("a", first), ("b", second)):
         done = servebench(*attached(url, study, *words))
         assert done.returncode == 0, done.stderr
-        assert "quality: parity 100.0 % right of 64" in done.stdout
+        assert "quality: parity 100.0 % the same alone and under load, of 64" in done.stdout
     rows = table(tmp_path, "a")
     assert set(rows.benchmark) == {"parity"}
     assert json.loads(rows.detail[0])["alone"] == {"tokens": None, "logprobs": None}
@@ -54,7 +54,7 @@ def test_a_judge_and_two_engines_side_by_side(servebench, tmp_path, endpoint):
     done = servebench(*attached(first, "j", *judge, f"quality.judge.base_url={first}"))
     assert done.returncode == 0, done.stderr
     assert "quality: judge 75.0 % mean score of 6" in done.stdout
-    assert "judge agrees 1," in done.stdout
+    assert "judge on average: judge agrees 1.00" in done.stdout
     assert set(table(tmp_path, "j").score) == {0.75}
     done = servebench(*attached(first, "d", *judge, "quality.judge.base_url=http://127.0.0.1:9/v1"))
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def test_json_of_the_load_is_graded_at_each_level(servebench, tmp_path):
     points = pd.read_csv(next(tmp_path.glob("outputs/s/*/points.csv")))
     share = constrained.groupby("concurrency").correct.mean().astype(float)
     assert list(points.json_compliance) == list(share)
-    assert "quality: json.constrained 100.0 % right of 4" in done.stdout
+    assert "quality: json.constrained 100.0 % that fit their schema, of 4" in done.stdout
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

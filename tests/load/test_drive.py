@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -409,7 +410,7 @@ def test_the_turns_of_a_session_wait_for_each_other(serve, run, at_s, workers):
         facts=lambda i: {"session_id": f"s{i % 3}", "think_s": 0.02},
     )
     assert outcomes(exchanges) == {"complete": 12}
-    assert server.most_open == 3
+    assert 2 <= server.most_open <= 3
     for session in range(3):
         turns = [exchanges[f"r{i}"] for i in range(session, 12, 3)]
         for before, after in pairwise(turns):
@@ -452,7 +453,7 @@ def test_a_client_that_goes_away(serve, run):
 
     _, exchanges = run(serve(endless), 8, concurrency=2, facts=lambda i: {"cancel_after_s": 0.2 if i < 2 else 5.0})
     assert outcomes(exchanges) == {"abandoned": 2, "complete": 6}
-    assert all(0.15 < waited < 1.0 for waited in closed)
+    assert all(0.15 < waited < 3.0 for waited in closed)
     assert "0.2 s after sending, as planned" in exchanges["r0"].error
     assert len(exchanges["r0"].reads) == 1
 
@@ -551,3 +552,40 @@ def test_no_thread_and_no_process_is_left(serve, run):
     run(serve(answer), 4)
     assert psutil.Process().children() == []
     assert threading.current_thread() is threading.main_thread()
+
+
+def test_connections_that_are_refused_are_counted(serve, run):
+    """The server goes while requests are left: each finds nobody, and the report says how often."""
+
+    def last(connection, number, request):
+        connection.sendall(stream())
+        if number == 1:
+            server.listener.shutdown(socket.SHUT_RDWR)
+        return number < 1
+
+    server = serve(last)
+    report, exchanges = run(server, 6, concurrency=1)
+    assert outcomes(exchanges) == {"complete": 2, "refused": 4}
+    assert report.connections_failed >= 4
+    assert "cannot connect" in exchanges["r5"].error
+
+
+def test_bytes_that_wait_in_the_kernel_are_seen(serve, run):
+    """A server that gives more than one turn of the loop takes."""
+
+    def flood(connection, number, request):
+        connection.sendall(HEADER + event("x" * 8_000_000) + LAST)
+
+    report, exchanges = run(serve(flood), 1, concurrency=1)
+    assert outcomes(exchanges) == {"complete": 1}
+    assert report.receive_queue_bytes_max > 0
+
+
+def test_no_room_for_temporary_files(serve, run, monkeypatch):
+    """None is needed where memory can have a name; elsewhere it is one line."""
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    if hasattr(os, "memfd_create"):
+        assert outcomes(run(serve(answer), 3, concurrency=1)[1]) == {"complete": 3}
+        monkeypatch.delattr("os.memfd_create")
+    with pytest.raises(LoadError, match="no temporary file can be made: no such file or directory; free some room in"):
+        run(serve(answer), 3, concurrency=1)

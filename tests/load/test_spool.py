@@ -87,3 +87,25 @@ def test_another_file_is_refused(tmp_path, data):
     """A file that does not begin with the names of its requests is no spool."""
     with pytest.raises(StoreError, match="no spool"):
         read(tmp_path, data)
+
+
+def test_names_that_were_cut_off_have_no_exchange(tmp_path):
+    """Killed, or out of disk, while the first frame was written: nothing had been sent."""
+    for size in range(len(FRAMES[0])):
+        assert read(tmp_path, FRAMES[0][:size]) == []
+
+
+def test_what_a_disk_spoiled_keeps_what_stands_before_it(tmp_path):
+    """Any byte behind the names may be another: it is read to the end, or to where it makes no sense, and never crashes."""
+    whole, starts = b"".join(FRAMES), len(FRAMES[0])
+    for place in range(starts, len(whole)):
+        spoiled = whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
+        exchanges = read(tmp_path, spoiled)
+        assert len(exchanges) <= 3
+        if place >= len(b"".join(FRAMES[:7])):
+            assert (exchanges[0].request_id, exchanges[0].outcome) == ("b", "reset")
+
+
+def test_names_that_a_disk_spoiled_are_refused(tmp_path):
+    with pytest.raises(StoreError, match="no spool"):
+        read(tmp_path, FRAMES[0].replace(b'"requests"', b'"reqXests"') + b"".join(FRAMES[1:]))

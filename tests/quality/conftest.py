@@ -5,7 +5,26 @@ from typing import Any
 
 import pytest
 
+from servebench.contracts.quality import Answer
 from servebench.contracts.results import Record
+
+
+class Memory:
+    """Keeps answers as the log on disk does: those that failed are not known to the next attempt."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Answer] = {}
+        self.added: list[str] = []
+
+    def add(self, key: str, answer: Answer) -> None:
+        self.added.append(key)
+        if answer.error is None:
+            self.known = {**self.known, key: answer}
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
 
 
 @pytest.fixture

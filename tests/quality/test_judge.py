@@ -231,8 +231,8 @@ def _garbage(handler):
         ((500, b"out of order"), "http_error", "HTTP 500: out of order"),
         ((401, b'{"error": "bad key SECRETKEY"}'), "http_error", "bad key ***"),
         ((302, b""), "http_error", "HTTP 302"),
-        ((200, b"<html>"), "protocol", "not a chat completion"),
-        ((200, b'{"choices": []}'), "protocol", "not a chat completion"),
+        ((200, b"<html>\x1b[2J"), "protocol", "not a chat completion: no JSON, it begins '<html>?[2J'"),
+        ((200, b'{"choices": []}'), "protocol", "it has no choices[0].message.content"),
         ((200, b'{"choices": [{"message": {"content": [1]}}]}'), "protocol", "no text"),
         ((200, b"[" * 100_000), "protocol", "not a chat completion"),
         (
@@ -274,14 +274,56 @@ def test_a_judge_that_is_down_is_given_up_soon():
     assert "3 times in a row" in rows[-1].grade.note
 
 
+def test_a_judge_that_is_busy_is_asked_again(monkeypatch):
+    """While the reply's time lasts, and no sooner than it wants; one that names a longer time is taken at its word."""
+    monkeypatch.setattr("servebench.quality.judging.PAUSE_S", 0.05)
+    turn = iter(range(1000))
+
+    def busy(wait):
+        def refuse(handler):
+            data = b'{"error": {"message": "too many\\u001b[31m requests"}}'
+            handler.send_response(429)
+            handler.send_header("Retry-After", wait)
+            handler.send_header("Content-Length", str(len(data)))
+            handler.end_headers()
+            handler.wfile.write(data)
+
+        return refuse
+
+    with _engine() as engine, _Server(lambda prompt: busy("0") if next(turn) % 3 else '{"score": 3}') as judge:
+        rows = _judged(engine, _scorer(judge.url, concurrency=1))
+        assert len(judge.seen) > 12
+    assert {row.grade.score for row in rows} == {0.5}
+    with _engine() as engine, _Server(lambda prompt: busy("60")) as judge:
+        rows = _judged(engine, _scorer(judge.url, concurrency=1, give_up_after=2))
+        assert len(judge.seen) == 2
+    assert rows[0].grade.note == "no verdict: HTTP 429: too many?[31m requests"
+
+
 def test_a_judge_that_stumbles_once_is_asked_on():
     turn = iter(range(1000))
     with (
         _engine() as engine,
-        _Server(lambda prompt: (503, b"busy") if next(turn) == 2 else '{"score": 3}') as judge,
+        _Server(lambda prompt: (500, b"out of order") if next(turn) == 2 else '{"score": 3}') as judge,
     ):
         rows = _judged(engine, _scorer(judge.url, concurrency=1, give_up_after=2))
     assert [row.grade.score is None for row in rows] == [False, True, False, False, False, False]
+
+
+def test_what_was_judged_before_a_stop_is_not_judged_again(memory):
+    """Verdicts count for the judge that gave them; one that failed is asked for again."""
+    turn = iter(range(1000))
+    with _engine() as engine, _Server(lambda prompt: (500, b"") if next(turn) == 2 else '{"score": 3}') as judge:
+        endpoint = Endpoint(base_url=engine.url, model="m", memory=memory)
+        first = _scorer(judge.url, concurrency=1).evaluate(endpoint, count=4, concurrency=2)
+        again = _scorer(judge.url, concurrency=1).evaluate(endpoint, count=4, concurrency=2)
+        assert (len(engine.seen), len(judge.seen)) == (4, 8 + 1)
+        _scorer(judge.url, model="judge-2").evaluate(endpoint, count=4, concurrency=2)
+        assert (len(engine.seen), len(judge.seen)) == (4, 9 + 8)
+    assert [row.grade.score is None for row in first] == [False, True, False, False]
+    assert {row.grade.score for row in again} == {0.5}
+    assert again[0] == first[0]
+    assert {row.grade.detail["judge_input_tokens"] for row in again} == {200}
 
 
 def test_an_engine_that_does_not_answer_is_not_judged():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -132,6 +133,32 @@ def test_an_engine_that_is_gone_is_told_in_every_row(prompts):
         endpoint = engine.endpoint
     rows = ParityScorer(QualitySettings(name="parity", path=prompts)).evaluate(endpoint, count=2, concurrency=2)
     assert all(row.answer.error and row.grade.correct is None for row in rows)
+
+
+def test_what_was_answered_before_a_stop_is_not_asked_again(prompts, memory):
+    """Alone and under load are kept apart, and what failed is asked again."""
+
+    class Stopped(Exception):
+        pass
+
+    def stop(words):
+        if words.startswith("alone") and len(memory.added) > 3:
+            raise Stopped
+
+    scorer = ParityScorer(QualitySettings(name="parity", path=prompts))
+    with _Engine(broken=True) as engine:
+        with pytest.raises(Stopped):
+            scorer.evaluate(replace(engine.endpoint, memory=memory, watch=stop), count=None, concurrency=3)
+        asked, known = len(engine.bodies), len(memory.known)
+        assert known > 3
+        rows = scorer.evaluate(replace(engine.endpoint, memory=memory), count=None, concurrency=3)
+        assert len(engine.bodies) - asked == 1 + 6 + 6 - known
+    with _Engine() as engine:
+        again = scorer.evaluate(replace(engine.endpoint, memory=memory), count=None, concurrency=3)
+        assert len(engine.bodies) == 2, "those that failed under load"
+    assert [row.grade.correct for row in rows] == [None, True, True, None, True, True]
+    assert None not in [row.grade.correct for row in again]
+    assert again[1] == rows[1]
 
 
 def test_prompts_are_its_own_or_a_file(tmp_path):

@@ -42,6 +42,21 @@ def real():
 
 
 @pytest.fixture
+def vllm_on_a_cpu(real, tmp_path):
+    """The words that have the command start vLLM on this machine's CPU, with a small model and no network."""
+    executable, model = real("vllm"), real("model")
+    folder = tmp_path / "my" / "engine"
+    folder.mkdir(parents=True)
+    (folder / "real.yaml").write_text(
+        "defaults: [vllm, _self_]\n"
+        f"executable: {executable}\ndtype: bfloat16\nmax_model_len: 2048\nmax_num_seqs: 16\n"
+        'extra_args: {enforce-eager: true}\nenv: {HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1", '
+        'VLLM_CPU_KVCACHE_SPACE: "1", VLLM_CPU_OMP_THREADS_BIND: "0", VLLM_CPU_NUM_OF_RESERVED_CPU: "0"}\n'
+    )
+    return ("--config-dir", str(tmp_path / "my"), "engine=real", f"model.path={model}")
+
+
+@pytest.fixture
 def installed():
     """The registry, if the plugin of this engine is installed."""
 

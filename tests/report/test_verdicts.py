@@ -111,3 +111,14 @@ def test_a_mistake_is_one_line(outputs, asked, told):
 
 def test_markup_of_a_server_does_not_break_out_of_markdown():
     assert _cell("a|b\n<script>`x`") == "a\\|b &lt;script>'x'"
+
+
+def test_changes_of_twins_are_marked_and_the_mark_is_explained(outputs, tmp_path, capsys):
+    """Such a change may go against the two medians beside it; where requests have no twins there is no mark."""
+    decide.compare(words(outputs, "base", "slower", "--markdown", str(tmp_path / "c.md")))
+    marked = [line for line in capsys.readouterr().out.splitlines() if "]†" in line]
+    assert marked
+    assert all(" p50, ms " in line for line in marked)
+    assert (tmp_path / "c.md").read_text().count("† each request against its twin") == 1
+    decide.compare(words(outputs, "base", "short"))
+    assert "†" not in capsys.readouterr().out

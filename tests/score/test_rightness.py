@@ -5,7 +5,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from servebench.score.remedies import REMEDIES
 from servebench.score.rightness import agreements, busy_s, summaries
+from servebench.score.validity import Code
 from servebench.shares import wilson
 
 
@@ -35,6 +37,56 @@ def test_scores_without_right_and_wrong_have_a_mean(graded):
     assert (one.accuracy, one.right_per_s, one.unanswered, one.n) == (None, None, 0, 100)
     assert one.value == pytest.approx(0.495)
     assert one.low < 0.495 < one.high
+
+
+def test_what_a_share_is_of_is_told_in_words(graded):
+    """Parity is no answer that somebody waits for, so that there are none of it a second."""
+    found = summaries(
+        pd.DataFrame([*graded("mmlu", [True]), *graded("parity", [True]), *graded("json.constrained", [True])])
+    )
+    assert [(one.measure, one.right_per_s is None) for one in found] == [
+        ("right", False),
+        ("the same alone and under load", True),
+        ("that fit their schema", False),
+    ]
+    (one,) = summaries(pd.DataFrame([replace(row, correct=None, score=1.0) for row in graded("mmlu", [True])]))
+    assert one.measure == "mean score"
+
+
+@pytest.mark.parametrize(("right", "told"), [(100, ["as_by_chance"]), (90, ["as_by_chance"]), (160, []), (40, [])])
+def test_what_guessing_gets_is_marked(graded, right, told):
+    """Less than guessing is no guess either."""
+    rows = graded("mmlu", [True] * right + [False] * (400 - right))
+    (one,) = summaries(pd.DataFrame([replace(row, detail='{"chance": 0.25}') for row in rows]))
+    assert [doubt.code for doubt in one.doubts] == told
+    assert all("guessing gets 25 % right" in doubt.message for doubt in one.doubts)
+    assert one.details == {}
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "correct", "max_tokens", "told"),
+    [
+        ("gsm8k", False, 256, ["cut_off"]),
+        ("gsm8k", True, 256, []),
+        ("mmlu", False, 8, []),
+        ("parity", False, 256, []),
+    ],
+)
+def test_wrong_answers_that_were_cut_off_are_doubted(graded, benchmark, correct, max_tokens, told):
+    """A letter stands at the beginning of its answer; parity bounds both alike."""
+    rows = graded(benchmark, [correct] * 50 + [False] * 350)
+    cut = [replace(row, finish_reason="length", max_tokens=max_tokens) for row in rows[:50]]
+    (one,) = summaries(pd.DataFrame(cut + rows[50:]))
+    assert [doubt.code for doubt in one.doubts] == told
+    assert all(f"50 of 400 answers were cut off at their length ({max_tokens} tokens" in d.message for d in one.doubts)
+
+
+def test_every_doubt_can_be_looked_up_by_its_code(graded):
+    rows = [replace(row, correct=None, score=None, note="x") for row in graded("judge", [True])]
+    rows += [replace(row, extracted=None) for row in graded("mmlu", [False, None])]
+    told = {doubt.code for one in summaries(pd.DataFrame(rows)) for doubt in one.doubts}
+    assert told == {"not_judged", "unread_answers", "unanswered", "sample_too_small"}
+    assert told | {"as_by_chance", "cut_off"} | set(Code) <= set(REMEDIES)
 
 
 def test_levels_and_points_are_apart(graded):

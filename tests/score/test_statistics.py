@@ -231,6 +231,22 @@ def test_the_limit_of_the_bootstrap_is_the_bootstrap(
     assert limit == pytest.approx(drawn, abs=0.15 * (drawn[1] - drawn[0]))
 
 
+@pytest.mark.parametrize("percent", [None, 50, 99])
+def test_the_limit_of_resampled_requests_is_what_resampling_gives(
+    percent: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of requests that differ in pace and length, whose gaps hang together."""
+    rng = np.random.default_rng(11)
+    counts = rng.integers(1, 40, stats.LARGE)
+    values = rng.gamma(4, 5, int(counts.sum())) * np.repeat(rng.gamma(20, 0.05, stats.LARGE), counts)
+    limit = stats.clustered_interval(values, counts, percent)
+    monkeypatch.setattr(stats, "LARGE", 10**9)
+    drawn = stats.clustered_interval(values, counts, percent)
+    assert limit is not None
+    assert drawn is not None
+    assert limit == pytest.approx(drawn, abs=0.15 * (drawn[1] - drawn[0]))
+
+
 def test_one_dominant_request_deepens_the_search() -> None:
     """When every large gap belongs to one request, resamples that draw it often still find their percentile."""
     values = np.concatenate((np.full(500, 100.0), np.arange(9500) / 1000))

@@ -47,6 +47,17 @@ def test_a_study_with_a_name_of_its_own(tmp_path):
         create_study(tmp_path, "file", "x")
 
 
+def test_what_a_killed_start_left_is_in_nobodys_way(tmp_path):
+    """Before study.json is there nothing was begun; what else somebody keeps there is left alone."""
+    folder = create_study(tmp_path, "s", "x")
+    folder.plan.write_text("{}")
+    (folder.path / ".study.json.7.tmp").write_text("")
+    assert create_study(tmp_path, "s", "x").path == folder.path
+    (folder.path / "mine.txt").write_text("")
+    with pytest.raises(StoreError, match="is there already and not empty"):
+        create_study(tmp_path, "s", "x")
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/abs", ".hidden", "a\nb", "x\0y", "é" * 150])
 def test_names_that_no_folder_of_outputs_can_have(tmp_path, name):
     """A study stays inside the outputs folder, and its name on one line."""

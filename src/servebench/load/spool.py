@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -34,6 +34,9 @@ HEAD_AND_STAMP = struct.Struct("<BIIqq")
 CLOSE = struct.Struct("<qB")
 OUTCOMES: tuple[WireOutcome, ...] = get_args(WireOutcome)
 OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+
+LENGTH_MIN = {SENT: STAMPS.size, DATA: TIMESPEC.size, USER: TIMESPEC.size, END: CLOSE.size}
+"""Of each kind of frame that may follow the first; a frame of another kind is none."""
 
 RELEASE_BYTES = 8 << 20
 """After so much of a spool was read, its pages are given back: the file may be larger than the memory."""
@@ -80,10 +83,12 @@ class _Open:
         data: mmap.mmap,
     ) -> Exchange:
         scheduled, connect_started, connected, sent = self.stamps
-        reads: list[tuple[int, bytes]] = []
-        for at in self.frames:
-            _, _, length, seconds, nanoseconds = HEAD_AND_STAMP.unpack_from(data, at)
-            reads.append((seconds * NS_PER_S + nanoseconds, data[at + HEAD_AND_STAMP.size : at + HEAD.size + length]))
+        unpack, bytes_at, end_at = HEAD_AND_STAMP.unpack_from, HEAD_AND_STAMP.size, HEAD.size
+        reads = [
+            (seconds * NS_PER_S + nanoseconds, data[at + bytes_at : at + end_at + length])
+            for at in self.frames
+            for _, _, length, seconds, nanoseconds in (unpack(data, at),)
+        ]
         if ended_ns is None:
             ended_ns = reads[-1][0] if reads else sent
         return Exchange(
@@ -104,12 +109,16 @@ class _Open:
 def read_spool(path: Path) -> Iterator[Exchange]:
     """The exchanges of a spool in the order in which they ended; those that never ended come last, as cancelled.
 
-    A last frame that was cut (the client was killed while writing it) is left out. Raises StoreError when the file is
-    no spool.
+    A last frame that was cut (the client was killed while writing it) is left out, and so is all from a frame on that
+    makes no sense (the disk spoiled it). Raises StoreError when the file is no spool, or cannot be read.
     """
-    if path.stat().st_size == 0:
-        return
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    try:
+        if path.stat().st_size == 0:
+            return
+        file = path.open("rb")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         yield from _exchanges(data, path)
 
 
@@ -148,34 +157,55 @@ def _frames(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
         yield kind, index, start, position
 
 
+def _who(data: mmap.mmap, path: Path) -> tuple[list[tuple[str, str | None]], int]:
+    """The requests that the first frame names, and where it ends. Raises StoreError when it names none."""
+    size = len(data)
+    kind, _, length = HEAD.unpack_from(data) if size >= HEAD.size else (META, 0, size)
+    stop = HEAD.size + length
+    if kind == META and stop > size:
+        # killed, or out of disk, while the names were written: nothing was sent yet
+        return [], size
+    try:
+        names = orjson.loads(data[HEAD.size : stop]) if kind == META else {}
+        return [(str(name), session) for name, session in names["requests"]], stop
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path} is no spool of requests: it does not begin with their names") from error
+
+
 def _exchanges(data: mmap.mmap, path: Path) -> Iterator[Exchange]:
     size = len(data)
-    position = HEAD.size
-    kind, _, length = HEAD.unpack_from(data) if size >= HEAD.size else (-1, 0, 0)
-    if kind != META or position + length > size:
-        raise StoreError(f"{path} is no spool of requests: it does not begin with their names")
-    names = data[position : position + length]
-    who: list[tuple[str, str | None]] = [tuple(pair) for pair in orjson.loads(names)["requests"]]
-    position += length
+    who, position = _who(data, path)
     live: dict[int, _Open] = {}
+    frame_of: dict[int, Callable[[int], None]] = {}
     unpack, head_size, release_at = HEAD.unpack_from, HEAD.size, RELEASE_BYTES
     while position + head_size <= size:
         kind, index, length = unpack(data, position)
         start, position = position, position + head_size + length
-        if position > size:
+        if position > size or length < LENGTH_MIN.get(kind, size):
             break
-        if kind in (DATA, USER):
-            request = live[index]
-            request.frames.append(start)
-            if kind == USER:
-                request.user = True
+        if kind == DATA:
+            took = frame_of.get(index)
+            if took is None:
+                break
+            took(start)
             continue
+        if index >= len(who):
+            break
         start += head_size
         if kind == SENT:
-            live[index] = _Open(STAMPS.unpack_from(data, start))
+            live[index] = request = _Open(STAMPS.unpack_from(data, start))
+            frame_of[index] = request.frames.append
+        elif kind == USER:
+            if index not in live:
+                break
+            frame_of[index](start - head_size)
+            live[index].user = True
         elif kind == END:
             ended_ns, code = CLOSE.unpack_from(data, start)
+            if index not in live or code >= len(OUTCOMES):
+                break
             error = data[start + CLOSE.size : position].decode(errors="replace") or None
+            del frame_of[index]
             yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error, data)
         if position > release_at and hasattr(data, "madvise"):
             data.madvise(mmap.MADV_DONTNEED)

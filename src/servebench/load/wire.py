@@ -24,7 +24,9 @@ from servebench.units import NS_PER_S
 SO_TIMESTAMPNS: int | None = getattr(socket, "SO_TIMESTAMPNS", 35)
 """35 on Linux for x86-64 and arm64 (asm-generic/socket.h); Python names it only from 3.14 on."""
 
-READ_BYTES = 65_536
+READ_BYTES, READ_BYTES_MAX = 4_096, 65_536
+"""Room for one read: some events, and what is used of a connection on which that was not enough."""
+
 ANCILLARY_BYTES = socket.CMSG_SPACE(TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 
 PROBE_TIMEOUT_S = 2.0
@@ -75,13 +77,13 @@ class Connection:
     """A connection to the target: non-blocking, kept alive, at most one request at a time.
 
     `connect_started_ns` and `connected_ns` are CLOCK_REALTIME nanoseconds; with TLS the handshake is part of connecting.
-    `index` is the request that it carries, -1 when idle; `kept` its answer so far where that is needed again.
+    `index` is the request that it carries, -1 when idle; `kept` its answer so far where that is needed again. `room` is how
+    many bytes a read may bring.
     """
 
     __slots__ = (
         "connect_started_ns",
         "connected_ns",
-        "deadline",
         "framing",
         "fresh",
         "index",
@@ -89,7 +91,7 @@ class Connection:
         "outgoing",
         "received",
         "recvmsg",
-        "scheduled_ns",
+        "room",
         "sequence",
         "sock",
     )
@@ -103,8 +105,7 @@ class Connection:
         self.sequence = 0
         self.outgoing = memoryview(b"")
         self.received = 0
-        self.deadline = 0.0
-        self.scheduled_ns = 0
+        self.room = READ_BYTES
         self.fresh = True
         self.connected_ns = 0
         try:
@@ -165,7 +166,7 @@ class Connection:
         Raises WireFailure.
         """
         try:
-            data, ancillary, _, _ = self.recvmsg(READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self.recvmsg(self.room, ANCILLARY_BYTES)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -191,6 +192,7 @@ class TlsConnection(Connection):
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self._tls_rest = memoryview(b"")
         super().__init__(address)
+        self.room = READ_BYTES_MAX
 
     def finish_connecting(self) -> bool:
         """One step of the handshake; True when it is done. Raises WireFailure."""
@@ -231,7 +233,7 @@ class TlsConnection(Connection):
         self._incoming.write(encrypted)
         parts = []
         try:
-            while part := self._tls.read(READ_BYTES):
+            while part := self._tls.read(READ_BYTES_MAX):
                 parts.append(part)
         except ssl.SSLWantReadError:
             pass

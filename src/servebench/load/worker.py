@@ -29,12 +29,12 @@ import orjson
 
 from servebench.clock import step_ns, take_anchor
 from servebench.contracts.exchange import WireOutcome
-from servebench.load.framing import FramingError
+from servebench.load.framing import SIZE_LINES, FramingError
 from servebench.load.jobs import GO, STOP, Job, Progress, read_job
 from servebench.load.order import Order
 from servebench.load.reader import AnswerReader
 from servebench.load.spool import DATA, HEAD, end_frame, meta_frame, sent_frame
-from servebench.load.wire import Connection, Dialer, WireFailure, raise_descriptor_limit
+from servebench.load.wire import READ_BYTES_MAX, Connection, Dialer, WireFailure, raise_descriptor_limit
 from servebench.units import NS_PER_MS, NS_PER_S
 
 NAP_S_PER_STREAM = 20e-6
@@ -50,6 +50,7 @@ NO_BYTES = bytes(4)
 STALE_MIN = 3
 PRIORITY = -10
 
+WRITABLE = select.EPOLLOUT
 INTEREST = select.EPOLLIN | select.EPOLLRDHUP
 STAMP_AND_HEAD = 16
 
@@ -230,16 +231,19 @@ class Phase:
         active = self.active
         buffer = self.buffer
         pack = HEAD.pack
+        answer_bytes_max = self.answer_bytes_max
+        reads = 0
         events = self.poller.poll(timeout_s)
         for fd, mask in events:
             connection = active.get(fd)
             if connection is None:
                 self._other_event(fd)
                 continue
-            if connection.outgoing and mask & select.EPOLLOUT:
-                self._flush_request(connection)
-            if mask == select.EPOLLOUT:
-                continue
+            if mask & WRITABLE:
+                if connection.outgoing:
+                    self._flush_request(connection)
+                if mask == WRITABLE or active.get(fd) is not connection:
+                    continue
             try:
                 got = connection.read()
                 if got is None:
@@ -248,24 +252,42 @@ class Phase:
                 if not data:
                     self._server_closed(connection)
                     continue
-                self.reads += 1
-                buffer += pack(kind, connection.index, len(data) + STAMP_AND_HEAD)
+                reads += 1
+                size = len(data)
+                buffer += pack(kind, connection.index, size + STAMP_AND_HEAD)
                 buffer += stamp
                 buffer += data
-                connection.received += len(data)
-                if connection.kept is not None:
-                    connection.kept.append(data)
-                if connection.framing.feed(data):
-                    self._complete(connection)
-                elif connection.received > self.answer_bytes_max:
-                    self._fail(connection, "too_large", f"the answer is longer than {self.answer_bytes_max} bytes")
-                if kind != DATA:
-                    self.user_stamps = True
+                connection.received += size
+                if (
+                    kind == DATA
+                    and connection.kept is None
+                    and connection.received <= answer_bytes_max
+                    # what `feed` begins with, without its call: the usual read is exactly one chunk
+                    and connection.framing.between
+                    and data.startswith(SIZE_LINES[size])
+                    and data.endswith(b"\r\n")
+                ):
+                    continue
+                self._unusual(connection, kind, data)
             except WireFailure as failure:
                 self._broken(connection, failure)
             except FramingError as error:
                 self._fail(connection, "protocol", str(error))
+        self.reads += reads
         return len(events)
+
+    def _unusual(self, connection: Connection, kind: int, data: bytes) -> None:
+        """A read that is more than one event in the middle of an answer that nobody waits for. Raises FramingError."""
+        if kind != DATA:
+            self.user_stamps = True
+        if len(data) == connection.room:
+            connection.room = READ_BYTES_MAX
+        if connection.kept is not None:
+            connection.kept.append(data)
+        if connection.framing.feed(data):
+            self._complete(connection)
+        elif connection.received > self.answer_bytes_max:
+            self._fail(connection, "too_large", f"the answer is longer than {self.answer_bytes_max} bytes")
 
     def _other_event(self, fd: int) -> None:
         if fd == self.orders:

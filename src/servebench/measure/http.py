@@ -188,9 +188,23 @@ class Chunks:
         self.parts = []
         position = 0
         while position < len(data) and not self.done:
-            position = self._step(data, position)
+            position = self._whole(data, position) or self._step(data, position)
         self.between = self._step == self._size_line and not self._line and not self.done
         return self.parts
+
+    def _whole(self, data: bytes, position: int) -> int:
+        """Take one chunk that is all there; where it ends, or 0 when it is not."""
+        if self._line or self._step != self._size_line:
+            return 0
+        match = _SIZE_LINE.match(data, position)
+        if match is None:
+            return 0
+        start = match.end()
+        stop = start + int(match[1], 16)
+        if start == stop or data[stop : stop + 2] != b"\r\n":
+            return 0
+        self.parts.append(data[start:stop])
+        return stop + 2
 
     def _take_line(self, data: bytes, position: int) -> tuple[int, bytes | None]:
         end = data.find(b"\n", position)

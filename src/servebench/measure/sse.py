@@ -66,16 +66,13 @@ class Lines:
         self.idle = True
 
     def take(self, stamp: int, data: bytes, index: int) -> None:
-        """Take the bytes of one read; the usual one is exactly one unnamed event of one line."""
-        if (
-            self.idle
-            and data.startswith(b"data: ")
-            and data.endswith(b"\n\n")
-            and data.count(b"\n") == 2
-            and b"\r" not in data
-        ):
-            self._stream.events.append(SseEvent(stamp, data[6:-2], None, index))
-        elif data:
+        """Take the bytes of one read; the usual one is exactly one unnamed event of one line, or a few of them."""
+        if self.idle and data.startswith(b"data: ") and data.endswith(b"\n\n") and b"\r" not in data:
+            whole = data[:-2].split(b"\n\n")
+            if data.count(b"\n") == 2 * len(whole) and all(event.startswith(b"data: ") for event in whole):
+                self._stream.events.extend([SseEvent(stamp, event[6:], None, index) for event in whole])
+                return
+        if data:
             self.feed(stamp, data, index)
 
     def feed(self, stamp: int, data: bytes, index: int) -> None:

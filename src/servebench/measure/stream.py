@@ -9,6 +9,7 @@ Whatever is unusual goes through `http`, `sse` and `answer`, and the outcome is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat, takewhile
 from typing import Any
 
 import orjson
@@ -18,6 +19,9 @@ from servebench.measure import answer, http, sse
 PROBE = "text?"
 LEARN_MAX = 8
 """An answer whose events keep changing beside their text (a clock in them, say) is not worth learning from more often."""
+
+RUN = 256
+"""So many reads are compared at once."""
 
 NO_HEAD = b"\n"
 """No chunk has this many bytes with its framing, so none begins like this."""
@@ -61,15 +65,30 @@ def _follow(rest: Sequence[http.Piece], scan: answer.Scan) -> tuple[bool, str | 
     shape: Shape | None = None
     chunk: dict[str, Any] | None = None
     plain = False
+    at, alike_from = 0, 0
     try:
-        for stamp_ns, data in rest:
+        while at < len(rest):
             if plain and shape is not None:
+                if at >= alike_from:
+                    some = rest[at : at + RUN]
+                    count = shape.take(some)
+                    # where a run is not all alike, its reads are looked at one by one
+                    alike_from = at + (count or len(some))
+                    if count:
+                        stamps.extend([stamp_ns for stamp_ns, _ in some[:count]])
+                        at += count
+                        index += count
+                        continue
+                stamp_ns, data = rest[at]
                 text = shape.text(data)
                 if text:
                     stamps.append(stamp_ns)
                     shape.parts.append(text)
+                    at += 1
                     index += 1
                     continue
+            stamp_ns, data = rest[at]
+            at += 1
             before = plain
             body = chunks.take(data)
             if body:
@@ -95,46 +114,81 @@ def _follow(rest: Sequence[http.Piece], scan: answer.Scan) -> tuple[bool, str | 
     return chunks.done and error is None, error
 
 
-class Shape:
-    """What the reads of one stream have before and after their text."""
+class _Heads(dict[int, bytes]):
+    """How a read of so many bytes begins when it is one chunk of a shape: the chunk's size, then what is before the text."""
 
-    __slots__ = ("_after", "_before", "_cut", "_digits", "_heads", "parts")
+    def __init__(self, before: bytes, digits: str) -> None:
+        super().__init__()
+        self._before, self._digits = before, digits
 
-    def __init__(self, before: bytes, after: bytes, digits: str, parts: list[str]) -> None:
-        """`before` and `after` stand in the chunk around the text; `digits` is `x` or `X`, as the chunk's size is
-        written; `parts` is where its text goes."""
-        self._before, self._after, self._digits = before, after, digits
-        self._cut = -len(after)
-        self._heads: dict[int, tuple[bytes, int]] = {}
-        self.parts = parts
-
-    def fits(self, data: bytes) -> bool:
-        """Whether a read is of this shape, whatever its text."""
-        head, _ = self._heads.get(len(data)) or self._head(len(data))
-        return data.startswith(head) and data.endswith(self._after)
-
-    def text(self, data: bytes) -> str | None:
-        """The text of a read of this shape; nothing when it is of another, or when the text needs JSON to be read."""
-        head, start = self._heads.get(len(data)) or self._head(len(data))
-        if not (data.startswith(head) and data.endswith(self._after)):
-            return None
-        try:
-            text = data[start : self._cut].decode()
-        except UnicodeDecodeError:
-            return None
-        # a string of JSON without quotes, escapes and control characters is its own text
-        return text if text.isprintable() and '"' not in text and "\\" not in text else None
-
-    def _head(self, size: int) -> tuple[bytes, int]:
-        """How a read of so many bytes must begin: the chunk's size, then what comes before the text."""
+    def __missing__(self, size: int) -> bytes:
         head = NO_HEAD
         for digits in range(1, 9):
             length = size - digits - 4
             if length > 0 and len(line := format(length, self._digits)) == digits:
                 head = line.encode() + b"\r\n" + self._before
                 break
-        found = self._heads[size] = (head, len(head))
-        return found
+        self[size] = head
+        return head
+
+
+class Shape:
+    """What the reads of one stream have before and after their text."""
+
+    __slots__ = ("_after", "_cut", "_heads", "parts")
+
+    def __init__(self, before: bytes, after: bytes, digits: str, parts: list[str]) -> None:
+        """`before` and `after` stand in the chunk around the text; `digits` is `x` or `X`, as the chunk's size is
+        written; `parts` is where its text goes."""
+        self._after = after
+        self._cut = -len(after)
+        self._heads = _Heads(before, digits)
+        self.parts = parts
+
+    def fits(self, data: bytes) -> bool:
+        """Whether a read is of this shape, whatever its text."""
+        return data.startswith(self._heads[len(data)]) and data.endswith(self._after)
+
+    def text(self, data: bytes) -> str | None:
+        """The text of a read of this shape; nothing when it is of another, or when the text needs JSON to be read."""
+        head = self._heads[len(data)]
+        if not (data.startswith(head) and data.endswith(self._after)):
+            return None
+        try:
+            text = data[len(head) : self._cut].decode()
+        except UnicodeDecodeError:
+            return None
+        # a string of JSON without quotes, escapes and control characters is its own text
+        return text if text.isprintable() and '"' not in text and "\\" not in text else None
+
+    def take(self, reads: Sequence[http.Piece]) -> int:
+        """Take the texts of the first reads, as many as are of this shape, all in one go; how many they were. 0 when one of
+        them says nothing or needs JSON to be read."""
+        datas = [data for _, data in reads]
+        # what is unlike the others comes last: the finish reason, the usage
+        while datas and not self.fits(datas[-1]):
+            datas.pop()
+        heads = list(map(self._heads.__getitem__, map(len, datas)))
+        alike = map(bytes.startswith, datas, heads), map(bytes.endswith, datas, repeat(self._after))
+        if not all(alike[0]) or not all(alike[1]):
+            datas = list(takewhile(self.fits, datas))
+        cut = self._cut
+        texts = [data[len(head) : cut] for data, head in zip(datas, heads, strict=False)]
+        try:
+            text = b"\0".join(texts).decode()
+        except UnicodeDecodeError:
+            return 0
+        bare = text.replace("\0", "")
+        if (
+            '"' in bare
+            or "\\" in bare
+            or not bare.isprintable()
+            or not all(texts)
+            or text.count("\0") != len(texts) - 1
+        ):
+            return 0
+        self.parts.append(bare)
+        return len(texts)
 
 
 def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: answer.Scan) -> Shape | None:

@@ -11,7 +11,7 @@ import httpx
 
 from servebench.contracts.quality import Answer, Endpoint, Item
 from servebench.contracts.results import Outcome
-from servebench.quality.exchange import clean, client, completion, count, post
+from servebench.quality.exchange import clean, client, completion, count, line, post, said
 from servebench.units import NS_PER_MS
 
 WATCH_S = 0.25
@@ -45,6 +45,34 @@ def ask(
     usual = "/chat/completions" if api == "chat" else "/completions"
     asking = _Asking(endpoint, f"{endpoint.base_url}{path or usual}", timeout_s, api, on_answer)
     return asyncio.run(asking.all(items, concurrency, watch))
+
+
+def ask_once(
+    items: Sequence[Item],
+    endpoint: Endpoint,
+    part: str,
+    *,
+    concurrency: int,
+    timeout_s: float,
+    api: Literal["chat", "completions"],
+) -> list[Answer]:
+    """As `ask`, but what the endpoint's memory has is not asked again, and what comes is kept there at once. `part` parts
+    the askings of one scorer from each other. Raises what the endpoint's `watch` raises."""
+    memory, watch = endpoint.memory, endpoint.watch
+    known = {} if memory is None else memory.known
+    keys = [f"{part} {item.item_id} {item.digest}" for item in items]
+    left = [item for item, key in zip(items, keys, strict=True) if key not in known]
+
+    def keep(item: Item, answer: Answer) -> None:
+        if memory is not None:
+            memory.add(f"{part} {item.item_id} {item.digest}", answer)
+
+    def told(done: int) -> None:
+        if watch is not None:
+            watch(f"{part}, {done}/{len(left)} answers")
+
+    fresh = iter(ask(left, endpoint, concurrency=concurrency, timeout_s=timeout_s, api=api, on_answer=keep, watch=told))
+    return [known[key] if key in known else next(fresh) for key in keys]
 
 
 class _Asking:
@@ -122,8 +150,7 @@ class _Asking:
 
     def _read(self, status: int, data: bytes, bytes_max: int) -> dict[str, Any]:
         if not 200 <= status < 300:
-            said = " ".join(data[: 4 * LINE_MAX].decode(errors="replace").split())[:LINE_MAX]
-            error = f"HTTP {status}: {said or 'no words'}"
+            error = f"HTTP {status}: {said(data, LINE_MAX) or 'no words'}"
             return {"text": "", "error": error, "outcome": "http_error", "http_status": status}
         try:
             if len(data) > bytes_max:
@@ -166,7 +193,7 @@ def _logprobs(told: Any) -> dict[str, Any]:
 
 
 def _line(problem: httpx.HTTPError) -> str:
-    return str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+    return line(str(problem), LINE_MAX) or type(problem).__name__
 
 
 def _outcome(problem: httpx.HTTPError) -> Outcome:

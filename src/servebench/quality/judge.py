@@ -3,6 +3,7 @@ endpoint, and it may be down, slow or talk nonsense: then a row says so."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,10 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
+from servebench.contracts.quality import DIGEST_LENGTH, Answer, Endpoint, Grade, Item, Judged, Scorer
 from servebench.contracts.settings import STRICT, PositiveFloat, PositiveInt, QualitySettings
 from servebench.errors import ConfigError
-from servebench.quality.ask import ask
+from servebench.quality.ask import ask_once
+from servebench.quality.exchange import line
 from servebench.quality.judging import Call, Reply, call_all
 from servebench.quality.rows import read_answers, read_rows, sample
 
@@ -181,7 +183,7 @@ def _why(replies: Sequence[Reply], read: Sequence[object | None]) -> str:
         if one.error:
             return f"no verdict: {one.error}"
         if known is None:
-            return f"no verdict in the judge's words: {' '.join(one.text.split())[:80] or 'none'}"
+            return f"no verdict in the judge's words: {line(one.text, 80) or 'none'}"
     raise AssertionError("every reply was read")
 
 
@@ -192,8 +194,23 @@ def _reason(text: str) -> str | None:
         except ValueError:
             continue
         if isinstance(reason, str) and reason.strip():
-            return " ".join(reason.split())[:200]
+            return line(reason, 200)
     return None
+
+
+def _kept(item_id: str, reply: Reply) -> Answer:
+    """A reply as the memory keeps it."""
+    return Answer(
+        item_id=item_id,
+        text=reply.text,
+        error=reply.error,
+        prompt_tokens=reply.input_tokens,
+        output_tokens=reply.output_tokens,
+    )
+
+
+def _recalled(answer: Answer) -> Reply:
+    return Reply(text=answer.text, input_tokens=answer.prompt_tokens, output_tokens=answer.output_tokens)
 
 
 class JudgeScorer(Scorer):
@@ -260,9 +277,9 @@ class JudgeScorer(Scorer):
 
     def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
         """See Scorer.evaluate. What the judge does wrong is told in rows; only faults of the data are raised."""
-        items, judge = self._items(count), self._judge
-        answers = ask(
-            items, endpoint, concurrency=concurrency, timeout_s=self.settings.timeout_s, api=self.settings.api
+        items, judge, settings = self._items(count), self._judge, self.settings
+        answers = ask_once(
+            items, endpoint, "tasks", concurrency=concurrency, timeout_s=settings.timeout_s, api=settings.api
         )
         others = self._reference(judge.reference) if judge.reference is not None else {}
         calls = {
@@ -271,7 +288,7 @@ class JudgeScorer(Scorer):
             if answer.error is None
             for order, text in enumerate(self._words(item, answer, others))
         }
-        replies = dict(zip(calls, call_all(list(calls.values()), self._call()), strict=True))
+        replies = self._replies(calls, endpoint)
         return [
             Judged(
                 item=item,
@@ -282,6 +299,30 @@ class JudgeScorer(Scorer):
             )
             for item, answer in zip(items, answers, strict=True)
         ]
+
+    def _replies(self, calls: Mapping[tuple[str, int], str], endpoint: Endpoint) -> dict[tuple[str, int], Reply]:
+        """The judge's reply to each call; those that the endpoint's memory has are not asked again, failed ones are."""
+        memory, watch = endpoint.memory, endpoint.watch
+        keys = {call: self._key(call, words) for call, words in calls.items()}
+        known = {} if memory is None else {call: memory.known[key] for call, key in keys.items() if key in memory.known}
+        left = [call for call in calls if call not in known]
+
+        def keep(place: int, reply: Reply) -> None:
+            if memory is not None:
+                memory.add(keys[left[place]], _kept(left[place][0], reply))
+
+        def told(done: int) -> None:
+            if watch is not None:
+                watch(f"judged by {self._judge.model}, {done}/{len(left)} verdicts")
+
+        fresh = call_all([calls[call] for call in left], self._call(), on_reply=keep, watch=told)
+        return {call: _recalled(one) for call, one in known.items()} | dict(zip(left, fresh, strict=True))
+
+    def _key(self, call: tuple[str, int], words: str) -> str:
+        """What makes a reply the one to this call: who is asked, what, and the place of the two."""
+        judge = self._judge
+        parts = (judge.base_url, judge.model, judge.max_tokens, words)
+        return f"verdict {call[1]} {call[0]} {hashlib.sha256(repr(parts).encode()).hexdigest()[:DIGEST_LENGTH]}"
 
     def grade(self, item: Item, answer: Answer) -> Grade:
         """See Scorer.grade: one answer by the rubric."""

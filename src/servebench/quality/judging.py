@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
-from servebench.quality.exchange import client, completion, count, post
+from servebench.quality.exchange import client, completion, count, line, post_told, said
 
 REPLY_BYTES_MAX = 1 << 20
 LINE_MAX = 160
+BUSY = (429, 503)
+PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +44,24 @@ class Reply:
     output_tokens: int | None = None
 
 
-def call_all(prompts: Sequence[str], call: Call) -> list[Reply]:
-    """A reply to each prompt, in order. Never raises for what the judge does."""
-    return asyncio.run(_all(prompts, call)) if prompts else []
+def call_all(
+    prompts: Sequence[str],
+    call: Call,
+    *,
+    on_reply: Callable[[int, Reply], None] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> list[Reply]:
+    """A reply to each prompt, in order. Never raises for what the judge does. `on_reply` is told each with its place, as it
+    comes; `watch` how many there are, and what it raises ends the asking."""
+    return asyncio.run(_all(prompts, call, on_reply, watch)) if prompts else []
 
 
-async def _all(prompts: Sequence[str], call: Call) -> list[Reply]:
+async def _all(
+    prompts: Sequence[str],
+    call: Call,
+    on_reply: Callable[[int, Reply], None] | None,
+    watch: Callable[[int], None] | None,
+) -> list[Reply]:
     replies: dict[int, Reply] = {}
     left = iter(enumerate(prompts))
     failures = 0
@@ -67,6 +83,10 @@ async def _all(prompts: Sequence[str], call: Call) -> list[Reply]:
             reply = await _one(http, prompt, call)
             replies[place] = reply
             failures, last = (failures + 1, reply.error) if reply.error else (0, "")
+            if on_reply is not None:
+                on_reply(place, reply)
+            if watch is not None:
+                watch(len(replies))
 
     async with http:
         await asyncio.gather(*(stream() for _ in range(min(call.concurrency, len(prompts)))))
@@ -82,13 +102,27 @@ async def _one(http: httpx.AsyncClient, prompt: str, call: Call) -> Reply:
     }
     try:
         url = f"{call.base_url}/chat/completions"
-        status, data = await post(http, url, body, timeout_s=call.timeout_s, bytes_max=REPLY_BYTES_MAX)
+        status, data = await _posted(http, url, body, call)
     except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError, OSError) as problem:
         return _failed(problem, call)
     if status != httpx.codes.OK:
-        said = _line(data.decode(errors="replace"), call)
-        return Reply(error=f"HTTP {status}: {said or 'no words'}", outcome="http_error")
+        words = _line(said(data, 4 * LINE_MAX), call)
+        return Reply(error=f"HTTP {status}: {words or 'no words'}", outcome="http_error")
     return _read(data, call)
+
+
+async def _posted(http: httpx.AsyncClient, url: str, body: Mapping[str, Any], call: Call) -> tuple[int, bytes]:
+    """As `post`; a judge that says it is busy is asked again after a pause, as long as the reply's time lasts."""
+    ends = time.monotonic() + call.timeout_s
+    pause = PAUSE_S
+    while True:
+        left = ends - time.monotonic()
+        status, data, wait = await post_told(http, url, body, timeout_s=max(left, 0.0), bytes_max=REPLY_BYTES_MAX)
+        pause = max(pause, wait or 0.0)
+        if status not in BUSY or time.monotonic() + pause >= ends:
+            return status, data
+        await asyncio.sleep(pause)
+        pause *= 2
 
 
 def _failed(problem: Exception, call: Call) -> Reply:
@@ -116,7 +150,7 @@ def _read(data: bytes, call: Call) -> Reply:
 
 def _line(problem: object, call: Call) -> str:
     """One short line; a server may repeat the key that it was given."""
-    words = " ".join(str(problem).split()) or type(problem).__name__
+    words = str(problem) or type(problem).__name__
     if call.key:
         words = words.replace(call.key, "***")
-    return words[:LINE_MAX]
+    return line(words, LINE_MAX)

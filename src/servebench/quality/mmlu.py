@@ -13,6 +13,8 @@ from servebench.quality.data import MMLU
 from servebench.quality.rows import examples, read_rows, sample
 
 MAX_TOKENS = 8
+CHANCE = {"chance": 0.25}
+"""What guessing gets right: kept with each grade, so that a figure is told from it."""
 _COLUMNS = ("answer_a", "answer_b", "answer_c", "answer_d")
 _TOLD = re.compile(r"answer\s*(?:is|:)?\s*\(?\**([ABCD])\b", re.IGNORECASE)
 _FIRST = re.compile(r"^\W*([ABCD])(?![A-Za-z'])")
@@ -58,7 +60,7 @@ class MmluScorer(Scorer):
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
         said = letter_of(answer.text)
-        return Grade(correct=said == item.expected, extracted=said)
+        return Grade(correct=said == item.expected, extracted=said, detail=CHANCE)
 
 
 def _asked(row: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
 from servebench.errors import ConfigError
-from servebench.quality.ask import ask
+from servebench.quality.ask import ask_once
 from servebench.quality.rows import read_rows, sample
 
 PROMPTS = Path(__file__).parent / "prompts" / "open.jsonl"
@@ -54,8 +54,8 @@ class ParityScorer(Scorer):
         """See Scorer.evaluate."""
         items = self._items(count)
         told = self._with_logprobs(items, endpoint)
-        alone = self._ask(told, endpoint, 1)
-        loaded = self._ask(told, endpoint, concurrency)
+        alone = self._ask(told, endpoint, "alone", 1)
+        loaded = self._ask(told, endpoint, "under load", concurrency)
         return [
             Judged(item=item, answer=first, grade=parity_grade(first, second))
             for item, first, second in zip(items, alone, loaded, strict=True)
@@ -73,11 +73,12 @@ class ParityScorer(Scorer):
         """The items with the field that asks for log-probabilities, unless the engine refuses it."""
         asked: dict[str, Any] = {"logprobs": True} if self.settings.api == "chat" else {"logprobs": 1}
         told = [replace(item, body={**item.body, **asked}) for item in items]
-        (first,) = self._ask([replace(one, max_tokens=1) for one in told[:1]], endpoint, 1)
+        (first,) = self._ask([replace(one, max_tokens=1) for one in told[:1]], endpoint, "a first one", 1)
         return items if first.outcome == "http_error" else told
 
-    def _ask(self, items: Sequence[Item], endpoint: Endpoint, concurrency: int) -> list[Answer]:
-        return ask(items, endpoint, concurrency=concurrency, timeout_s=self.settings.timeout_s, api=self.settings.api)
+    def _ask(self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int) -> list[Answer]:
+        settings = self.settings
+        return ask_once(items, endpoint, part, concurrency=concurrency, timeout_s=settings.timeout_s, api=settings.api)
 
 
 def parity_grade(alone: Answer, loaded: Answer) -> Grade:

@@ -18,7 +18,7 @@ ANSWERS = "quality.parquet"
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Every row of the file. Raises ConfigError with the path when it is missing or a line is no JSON object."""
+    """Every row of the file. Raises ConfigError with the path when it is missing, has none, or a line is no JSON object."""
     outer, _, member = str(path).partition("!")
     try:
         if member:
@@ -41,6 +41,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         if not isinstance(row, dict):
             raise ConfigError(f"line {number} of {path} is not a JSON object; mend or remove it")
         rows.append(row)
+    if not any(rows):
+        raise ConfigError(f"{path} has no questions; give a file of JSON lines, one question a line")
     return rows
 
 

@@ -195,23 +195,23 @@ def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]], *, tit
     return bars(rows, Axis(title="seconds", zero=True), title=title, text=lambda s: f"{s:.3g} s")
 
 
-def quality(rows: Sequence[tuple[str, float, float, float]], *, title: str) -> str | None:
-    """Shares right with their intervals: (name, share, low, high)."""
+def quality(rows: Sequence[tuple[str, float, float, float]], *, title: str, measure: str = "right") -> str | None:
+    """Shares right with their intervals: (name, share, low, high). `measure` says what the figure is."""
     if not rows:
         return None
     return bars(
         [
-            Bar(name=name, parts=[("right", 100 * share)], low=100 * low, high=100 * high)
+            Bar(name=name, parts=[(measure, 100 * share)], low=100 * low, high=100 * high)
             for name, share, low, high in rows
         ],
-        Axis(title="% right, with its 95 % interval", zero=True),
+        Axis(title=f"% {measure}, with its 95 % interval", zero=True),
         title=title,
         text=lambda v: f"{v:.3g} %",
     )
 
 
 def quality_against_load(
-    rows: Sequence[tuple[str, float | None, float, float, float, float | None]], name: str
+    rows: Sequence[tuple[str, float | None, float, float, float, float | None]], name: str, measure: str = "right"
 ) -> tuple[str | None, str | None]:
     """The share right, and right answers a second, against load: (run, load, share, low, high, right answers a second)."""
     runs = list(dict.fromkeys(run for run, *_ in rows))
@@ -222,7 +222,7 @@ def quality_against_load(
         for one, load, share, low, high, speed in rows:
             if one != run or not load:
                 continue
-            tip = f"{run}: {100 * share:.1f} % right"
+            tip = f"{run}: {100 * share:.1f} % {measure}"
             at.append(Dot(x=load, y=100 * share, low=100 * low, high=100 * high, tip=tip))
             if speed is not None:
                 fast.append(Dot(x=load, y=speed, tip=f"{run}: {number(speed)} right answers/s"))
@@ -230,7 +230,7 @@ def quality_against_load(
         speeds.append(Series(name=run, dots=fast, index=index))
     across = Axis(title="load while the questions were answered", log=True, ticks=loads)
     drawn = (
-        (shares, "% right, with its 95 % interval", f"{name} against load"),
+        (shares, f"% {measure}, with its 95 % interval", f"{name} against load"),
         (speeds, "right answers/s", f"right answers a second on {name}"),
     )
     right, fast_right = (

@@ -21,10 +21,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from servebench.contracts.results import Doubt, Point, QualitySummary, RunOutcome
+from servebench.contracts.results import SUMMED, Doubt, Point, QualitySummary, RunOutcome
 from servebench.redact import redact_text
 from servebench.report.content import content_lines
 from servebench.report.figures import MISSING, level, number, seconds, with_interval
+from servebench.streams import best_effort
 
 VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
 
@@ -45,8 +46,9 @@ class Display:
     """Everything that is told while a study runs. Use as a context manager; safe when nothing is a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.out = _console(sys.stdout)
-        self.err = _console(sys.stderr)
+        # a reader that has enough, a full disk or a terminal that is gone ends no study
+        self.out = _console(best_effort(sys.stdout))
+        self.err = _console(best_effort(sys.stderr))
         self.quiet = quiet
         self.lively = self.err.is_terminal and not quiet
         self._live: Live | None = None
@@ -296,7 +298,7 @@ def quality_line(summary: QualitySummary) -> str:
     """What a benchmark said, in one plain line."""
     if summary.value is None:
         return f"quality: {summary.benchmark} at {summary.at}: none of its answers could be judged"
-    of = f"right of {summary.n}" if summary.accuracy is not None else f"mean score of {summary.n}"
+    of = f"{summary.measure}, of {summary.n}" if summary.means != "right" else f"{summary.measure} of {summary.n}"
     reach = (
         f" [{100 * summary.low:.1f}, {100 * summary.high:.1f}]"
         if summary.low is not None and summary.high is not None
@@ -313,14 +315,26 @@ def quality_line(summary: QualitySummary) -> str:
     return f"quality: {summary.benchmark} {figure}{': ' if told else ''}{told}"
 
 
+def _amount(key: str, value: float) -> str:
+    """Counts whole, all else with three digits."""
+    return f"{value:,.0f}" if key.endswith("_tokens") else number(value)
+
+
 def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
     """A line for each benchmark and concurrency, then the doubts, each once."""
     lines = []
     for one in summaries:
         lines.append(quality_line(one))
-        if one.details:
-            said = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in one.details.items())
-            lines.append(f"  {one.benchmark} by answer: {said}")
+        sums = {key: value for key, value in one.details.items() if key.endswith(SUMMED)}
+        means = {key: value for key, value in one.details.items() if key not in sums}
+        for title, numbers in (("on average", means), ("in all", sums)):
+            said = ", ".join(
+                f"{key.replace('_', ' ')} {_amount(key, value)}"
+                for key, value in numbers.items()
+                if value or title != "in all"
+            )
+            if said:
+                lines.append(f"  {one.benchmark} {title}: {said}")
     if any(one.emulated for one in summaries):
         lines.append("  emulated: what an emulated engine answers means nothing; only that it was asked is shown")
     told = dict.fromkeys(

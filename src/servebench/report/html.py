@@ -81,7 +81,8 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityRow:
-    """What a data set said of a run at one load: the share right with its interval. `doubts` are codes."""
+    """What a data set said of a run at one load: the share right (`measure` says right in what sense, or that it is a mean
+    score) with its interval. `doubts` are codes."""
 
     run: str
     dataset: str
@@ -89,6 +90,7 @@ class QualityRow:
     low: float
     high: float
     count: int
+    measure: str = "right"
     at: str = ""
     load: float | None = None
     right_per_s: float | None = None
@@ -478,10 +480,8 @@ def _comparison(data: Page) -> str:
         )
     if parts and data.comparisons:
         parts.append(
-            "<p class='dim'>Change from baseline to candidate; where both sent the same requests, the median change of one and "
-            "the same request. Tests permute stretches of requests and are corrected for their number (Holm); points that "
-            "are not valid do not compete and stand in "
-            "brackets.</p>"
+            f"<p class='dim'>Change from baseline to candidate. {e(verdicts.PAIRED_TOLD)} Tests permute stretches of requests "
+            "and are corrected for their number (Holm); points that are not valid do not compete and stand in brackets.</p>"
         )
     return "".join(parts)
 
@@ -535,10 +535,14 @@ def _quality(data: Page) -> str:
             (f"{row.run}{f', {row.at}' if several else ''} ({row.count} answers)", row.share, row.low, row.high)
             for row in own
         ]
-        figures.append(chart_figure(charts.quality(rows, title=f"quality on {dataset}"), f"Quality on {dataset}"))
+        figures.append(
+            chart_figure(
+                charts.quality(rows, title=f"quality on {dataset}", measure=own[0].measure), f"Quality on {dataset}"
+            )
+        )
         if several:
             points = [(row.run, row.load, row.share, row.low, row.high, row.right_per_s) for row in own]
-            shares, speeds = charts.quality_against_load(points, dataset)
+            shares, speeds = charts.quality_against_load(points, dataset, own[0].measure)
             figures.append(chart_figure(shares, f"{dataset} against load"))
             figures.append(chart_figure(speeds, f"Right answers a second on {dataset}"))
     parts.append(f'<div class="charts">{"".join(figures)}</div>')
@@ -546,9 +550,10 @@ def _quality(data: Page) -> str:
         "run",
         "benchmark",
         "at",
-        "right %",
-        "95 %",
         "answers",
+        "of them",
+        "%",
+        "95 %",
         "failed",
         "latency p50 ms",
         "p99 ms",
@@ -560,9 +565,10 @@ def _quality(data: Page) -> str:
             e(row.run),
             e(row.dataset),
             e(row.at),
+            str(row.count),
+            e(row.measure),
             f"{100 * row.share:.1f}",
             f"{100 * row.low:.1f} to {100 * row.high:.1f}",
-            str(row.count),
             str(row.unanswered),
             e(number(row.latency_ms_p50)),
             e(number(row.latency_ms_p99)),
@@ -571,7 +577,7 @@ def _quality(data: Page) -> str:
         ]
         for row in data.quality
     ]
-    parts.append(table(head, body, left=(0, 1, 2, 10)))
+    parts.append(table(head, body, left=(0, 1, 2, 4, 11)))
     for baseline, candidate, one in data.agreements:
         parts.append(
             f"<p>{tag(one.finding, kind_of(one.finding))} {e(candidate)} against {e(baseline)}: {e(one.turned().sentence)}</p>"
@@ -608,6 +614,9 @@ def _doubts(data: Page) -> str:
         for row in one.rows:
             for code in row.get("doubts") or ():
                 about.setdefault(str(code), []).append(f"{one.view.name} at {level(row)}")
+    for answers in data.quality:
+        for code in answers.doubts:
+            about.setdefault(code, []).append(f"{answers.run}, {answers.dataset} at {answers.at}")
     if not about:
         return "<p>None: every point is valid.</p>" if any(one.rows for one in data.runs) else ""
     rows = [

@@ -196,7 +196,8 @@ def _quality(found: Any, remedies: Mapping[str, str]) -> list[str]:
             figure = "nothing could be judged"
         else:
             reach = f" [{_percent(one.get('low'))}, {_percent(one.get('high'))}]"
-            figure = f"{_percent(value)} %{reach} of {one.get('n')}"
+            measure = "mean score" if one.get("accuracy") is None else one.get("means", "right")
+            figure = f"{_percent(value)} % {measure}{reach} of {one.get('n')}"
         failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
         lines.append(f"quality: {one.get('benchmark')} at {level(one)}: {figure}{failed}")
     codes = dict.fromkeys(str(doubt.get("code")) for one in rows for doubt in one.get("doubts") or ())

@@ -21,6 +21,13 @@ from servebench.report.figures import MISSING, number
 STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_settings": "yellow"}
 
 
+PAIRED = "†"
+PAIRED_TOLD = (
+    f"{PAIRED} each request against its twin, the same request in the other run: the median change of one request. "
+    "The two figures beside it are medians of all requests, whose ratio may be another."
+)
+
+
 class Named(Protocol):
     """What is shown of a metric."""
 
@@ -55,13 +62,18 @@ def change(row: Any) -> str:
     """The effect with its interval, in percent."""
     if row.effect is None:
         return MISSING
-    return f"{_signed(row.effect)} % [{_signed(row.low)}, {_signed(row.high)}]"
+    return f"{_signed(row.effect)} % [{_signed(row.low)}, {_signed(row.high)}]{PAIRED if row.paired else ''}"
 
 
 def _signed(share: float | None) -> str:
     if share is None:
         return MISSING
     return f"{100 * share:+.1f}" if math.isfinite(share) else ("+∞" if share > 0 else "-∞")
+
+
+def paired_told(comparison: Any) -> str | None:
+    """What the mark of paired rows means, where there are any."""
+    return PAIRED_TOLD if any(row.paired for row in comparison.rows) else None
 
 
 def verdict(row: Any) -> str:
@@ -89,6 +101,8 @@ def print_comparison(comparison: Any, out: Console) -> None:
             Text(verdict(row), style=STYLES.get(row.result, "dim")).append(why, style="dim"),
         )
     out.print(table)
+    if told := paired_told(comparison):
+        out.print(told, markup=False, style="dim")
     for one in comparison.unequal:
         if one.matters:
             out.print(
@@ -212,6 +226,8 @@ def to_markdown(
                 verdict(row) + (f"; {row.why}" if row.why else ""),
             )
             lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        if told := paired_told(one):
+            lines += ["", told]
         if one.unequal:
             lines += ["", "| unequal | baseline | candidate | matters |", "|---|---|---|---|"]
             lines += [

@@ -108,6 +108,7 @@ class Row:
     """One metric at one level. `effect`, `low` and `high` are shares: 0.1 is ten percent more than the baseline.
 
     For `failed_share`, `baseline`, `candidate` and `effect` are shares of requests and their difference.
+    `paired`: the effect is the median over requests of each against its twin, and may differ from the ratio of the two medians.
     `competes` is false for points that are not valid: their verdict is told and counts for nothing.
     """
 
@@ -123,6 +124,7 @@ class Row:
     result: Result = "not enough data"
     bound: float | None = None
     method: str = ""
+    paired: bool = False
     why: str = ""
     competes: bool = True
 
@@ -439,6 +441,7 @@ def _paired(row: Row, ours: Sequence[Sample], theirs: Sequence[Sample], rng: np.
         high=high,
         p=_p_value(flipped, observed),
         method=f"{count} pairs of the same request, signs of {len(stretches)} stretches flipped",
+        paired=True,
     )
 
 

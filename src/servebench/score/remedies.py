@@ -16,6 +16,7 @@ REMEDIES: dict[str, str] = {
     "engine_died": "the engine died during the point; read the last lines of engine.log: out of memory is the usual cause",
     "engine_restarted": "the engine's process was another one after the point; read engine.log and run it again",
     "no_progress": "the engine lived and sent nothing; read engine.log, and lower load.timeout_s to find out sooner",
+    "worker_died": "the process that sent the load died; look at the machine's memory, and run it again",
     "interrupted": "the point was stopped before its end; run it again",
     "client_bound": "the client may have limited what was measured; leave a core free for it, or drive the load from "
     "another machine (launch=attach)",
@@ -41,6 +42,16 @@ REMEDIES: dict[str, str] = {
     "quality.timeout_s, and read the errors in quality.parquet",
     "unread_answers": "many answers hold nothing that could be graded and count as wrong; read them in quality.parquet, and "
     "raise quality.max_tokens for a model that explains",
+    "not_judged": "answers came and could not be judged; read note in quality.parquet: a judge that is down, slow or talks "
+    "nonsense is the usual cause",
+    "cut_off": "many answers ended at their length and count as wrong; raise quality.max_tokens (workload.output_tokens for the "
+    "load's own), and read some in quality.parquet",
+    "as_by_chance": "as many are right as guessing gets, so that an engine which spoils answers would not be seen; ask a "
+    "larger model, or quality=parity",
+    "schema_not_enforced": "the engine enforces no schema; compare it with the twins of others "
+    "(json_compliance_unconstrained)",
+    "cancelled_not_freed": "requests that the client gave up were worked on further; look for the engine's handling of "
+    "clients that go away",
     "foreign": "another tool measured it: its definitions and its checks are not those of servebench",
 }
 """By the code in the column `doubts`."""

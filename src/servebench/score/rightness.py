@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from servebench.contracts.results import Doubt, QualitySummary
+from servebench.contracts.results import SUMMED, Doubt, QualitySummary
 from servebench.score.agreement import ALPHA, MARGIN, Comparison, compare, compare_scores, turned
 from servebench.score.parity import BENCHMARK as PARITY
 from servebench.shares import wilson
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 UNANSWERED_SHARE = 0.01
 """More failed requests than this share, and the rest is no sample of the questions any more."""
 UNREAD_SHARE = 0.1
+CUT_TOKENS_MIN = 32
+"""Answers that are bounded to less are meant to be cut: a letter stands at their beginning."""
 Z = NormalDist().inv_cdf(0.975)
+MEANS = {PARITY: "the same alone and under load", "json": "that fit their schema"}
+"""What `correct` says, by scorer; of all others, that the answer is right."""
+CHANCE = "chance"
+"""The key in a grade's detail of the share that guessing gets right."""
 
 
 def summaries(frame: pd.DataFrame) -> list[QualitySummary]:
@@ -49,6 +55,9 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
     unanswered = len(own) - len(answered)
     emulated = bool(own["emulated"].any())
     count = n or int(scores.size)
+    # what is the same twice is no answer that somebody waits for
+    fast = benchmark != PARITY
+    details = details_of(own["detail"].dropna())
     return QualitySummary(
         benchmark=benchmark,
         method=str(own["method"].iloc[0]),
@@ -68,10 +77,14 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
         output_tokens_mean=float(tokens.mean()) if tokens.size else None,
         seconds=seconds,
         answers_per_s=len(answered) / seconds if seconds else None,
-        right_per_s=right / seconds if seconds and n else None,
+        right_per_s=right / seconds if seconds and n and fast else None,
         emulated=emulated,
-        details=details_of(own["detail"].dropna()),
-        doubts=tuple(_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered)),
+        details={key: value for key, value in details.items() if key != CHANCE},
+        means=MEANS.get(benchmark.partition(".")[0], "right"),
+        doubts=(
+            *_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered),
+            *_by_chance(benchmark, accuracy, (low, high), details.get(CHANCE)),
+        ),
     )
 
 
@@ -197,10 +210,7 @@ def details_of(texts: Iterable[str]) -> dict[str, float]:
         for key, value in json.loads(text).items():
             if isinstance(value, int | float):
                 found.setdefault(key, []).append(float(value))
-    return {
-        key: sum(values) if key.endswith(("_tokens", "_usd")) else sum(values) / len(values)
-        for key, values in found.items()
-    }
+    return {key: sum(values) if key.endswith(SUMMED) else sum(values) / len(values) for key, values in found.items()}
 
 
 def busy_s(own: pd.DataFrame) -> float:
@@ -222,6 +232,20 @@ def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
     return max(0.0, float(scores.mean()) - reach), min(1.0, float(scores.mean()) + reach)
 
 
+def _by_chance(
+    benchmark: str, accuracy: float | None, interval: tuple[float | None, float | None], chance: float | None
+) -> Iterator[Doubt]:
+    low, high = interval
+    if None not in (accuracy, low, high, chance) and low <= chance <= high:  # type: ignore[operator]
+        yield Doubt(
+            code="as_by_chance",
+            message=f"{benchmark}: guessing gets {100 * (chance or 0):.0f} % right, which the interval holds: this model may "
+            "know none of it",
+            remedy="whether an engine spoils its answers cannot be seen in it; ask a larger model, or quality=parity",
+            mark=True,
+        )
+
+
 def _doubts(
     benchmark: str,
     own: pd.DataFrame,
@@ -235,14 +259,15 @@ def _doubts(
     low, high = interval
     of_load = bool(own["point"].notna().all())
     if count and (low is None or high is None or (high - low) / 2 > MARGIN):
+        noun = "question" if count == 1 else "questions"
         reach = "" if low is None or high is None else f" (± {50 * (high - low):.1f} points)"
         found.append(
             Doubt(
                 code="sample_too_small",
-                message=f"{benchmark} rests on {count} questions{reach}: differences of {100 * MARGIN:g} points do not show",
+                message=f"{benchmark} rests on {count} {noun}{reach}: differences of {100 * MARGIN:g} points do not show",
                 remedy="send more requests a point (load.requests)"
                 if of_load
-                else "raise quality.items, or name a larger file with quality.path",
+                else "raise quality.items (all asks every question that there is), or name a larger file with quality.path",
             )
         )
     if unanswered > UNANSWERED_SHARE * len(own):
@@ -269,8 +294,19 @@ def _doubts(
                 void=len(unjudged) == len(own),
             )
         )
+    cut = int((own["finish_reason"] == "length").sum())
+    lost = own[(own["finish_reason"] == "length") & (own["correct"] == False) & (own["max_tokens"] >= CUT_TOKENS_MIN)]  # noqa: E712
+    if benchmark != PARITY and len(lost) > UNREAD_SHARE * max(count, 1):
+        found.append(
+            Doubt(
+                code="cut_off",
+                message=f"{benchmark}: {len(lost)} of {count} answers were cut off at their length "
+                f"({int(lost['max_tokens'].max())} tokens at most) and count as wrong",
+                remedy=("raise workload.output_tokens" if of_load else "raise quality.max_tokens")
+                + "; a model that never ends is wrong all the same, so read some in quality.parquet",
+            )
+        )
     if count and unread > UNREAD_SHARE * count:
-        cut = int((own["finish_reason"] == "length").sum())
         found.append(
             Doubt(
                 code="unread_answers",

@@ -207,7 +207,9 @@ def _not_stationary(row: Mapping[str, Any]) -> Doubt | None:
         change, p = row.get(f"{name}_trend"), row.get(f"{name}_trend_p")
         if change is None or p is None or abs(change) < TREND_MIN or p > TREND_P_MAX:
             continue
-        causes.append(f"{what} {'rose' if change > 0 else 'fell'} by {_percent(abs(change))} over the window")
+        causes.append(
+            f"{what} {'rose' if change > 0 else 'fell'} by {_percent(abs(change))} of its median over the window"
+        )
         rising = rising or (name == "ttft" and change > 0)
         slowing = slowing or (name == "throughput" and change < 0)
     if not causes:

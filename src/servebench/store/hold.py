@@ -1,0 +1,49 @@
+"""One command at a time works on a study: a lock that the system takes back from a process that is gone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from servebench.errors import StoreError
+from servebench.store.files import reason_of
+from servebench.store.layout import StudyFolder
+
+RELEASED_S = 3.0
+"""How long a process that was killed may take to be gone."""
+POLL_S = 0.05
+
+
+@contextmanager
+def holding(folder: StudyFolder) -> Iterator[bool]:
+    """While open, the study is ours alone; False when another process of this machine has it and keeps it.
+
+    The folder itself is locked: there is no file that a full disk, a read-only one or kill -9 could spoil. A file system
+    that locks no folders (NFS) locks nothing: True. Raises StoreError when the folder cannot be opened.
+    """
+    try:
+        descriptor = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise StoreError(f"{folder.path} cannot be opened: {reason_of(error)}") from error
+    try:
+        yield _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    deadline = time.monotonic() + RELEASED_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        except OSError:
+            return True
+        else:
+            return True

@@ -1,0 +1,53 @@
+"""One command at a time works on a study, and the lock of one that was killed is nobody's."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from servebench.errors import StoreError
+from servebench.store import StudyFolder, hold, holding
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from servebench.store import StudyFolder, holding
+with holding(StudyFolder(Path(sys.argv[1]))) as ours:
+    print(ours, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "True\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_study_is_held_by_one(tmp_path, holder, monkeypatch):
+    """A second one is told so in bounded time, and leaves no file."""
+    monkeypatch.setattr(hold, "RELEASED_S", 0.2)
+    began = time.monotonic()
+    with holding(StudyFolder(tmp_path)) as ours:
+        assert not ours
+    assert time.monotonic() - began < 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kill_9_lets_go(tmp_path, holder):
+    """Asked for in the moment of the kill: the process may take a little to be gone."""
+    holder.kill()
+    with holding(StudyFolder(tmp_path)) as ours:
+        assert ours
+    with holding(StudyFolder(tmp_path)) as again:
+        assert again
+
+
+def test_a_folder_that_is_gone(tmp_path):
+    with pytest.raises(StoreError, match="cannot be opened: no such file"), holding(StudyFolder(tmp_path / "no")):
+        pass
