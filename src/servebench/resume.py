@@ -7,21 +7,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-from servebench.aftermath import OUTPUTS, chosen, complain, recover_study, who_works
+from servebench.aftermath import chosen, complain, recover_study, who_works
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.errors import ConfigError, DamagedError, StoreError
 from servebench.load.plan import level_name, levels
+from servebench.read import OUTPUTS_WORD, take_outputs
 from servebench.registry import Registry, registry
 from servebench.store import (
     PlannedRun,
     RunFolder,
     StudyFolder,
     find_studies,
-    outputs_folder,
     read_plan,
     read_points,
     read_records,
@@ -64,15 +65,16 @@ def resume(words: Sequence[str]) -> int:
     """
     from servebench.study import continue_study
 
-    rest = [word for word in words if word not in (FAILED_WORD, HERE_WORD)]
+    outputs, rest = take_outputs([word for word in words if word not in (FAILED_WORD, HERE_WORD)])
     if len(rest) > 1:
-        raise ConfigError(f"resume takes one study, {FAILED_WORD} and {HERE_WORD}, not: {' '.join(words)}")
-    folder = chosen(rest)[0] if rest else _newest_unfinished()
+        raise ConfigError(
+            f"resume takes one study, {FAILED_WORD}, {HERE_WORD} and {OUTPUTS_WORD} DIR, not: {' '.join(words)}"
+        )
+    folder = chosen([*rest, OUTPUTS_WORD, str(outputs)])[0] if rest else _newest_unfinished(outputs)
     return continue_study(folder, registry(), retry_failed=FAILED_WORD in words, here=HERE_WORD in words)
 
 
-def _newest_unfinished() -> StudyFolder:
-    outputs = outputs_folder(OUTPUTS)
+def _newest_unfinished(outputs: Path) -> StudyFolder:
     for folder in reversed(find_studies(outputs)):
         try:
             state = read_study(folder)

@@ -136,15 +136,16 @@ def execute(asked: RunRequest) -> Executed:
     status: RunStatus = "finished"
     error: str | None = None
     failure: str | None = None
-    hook = asked.registry.manager.hook
     writer = RecordWriter(asked.folder)
     settings = asked.job.settings
     source: LevelSource | None = None
     try:
         source = level_source(settings.load, settings.slo, settings.workload.seed)
         if asked.turn.first:
-            hook.servebench_run_started(
-                event=RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path)
+            _tell(
+                asked,
+                "servebench_run_started",
+                RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path),
             )
         _drive(asked, source, writer, progress)
         if points and not any(point.row["requests_ok"] for point in points):
@@ -178,12 +179,19 @@ def execute(asked: RunRequest) -> Executed:
         quality=stored_summaries(asked.folder),
     )
     if asked.turn.last or status != "finished":
-        hook.servebench_run_finished(
-            event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
+        _tell(
+            asked,
+            "servebench_run_finished",
+            RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path),
         )
     watched = progress.telemetry.facts() if progress.telemetry is not None else None
     book = [one.as_dict(stored.get((one.point, one.warmup), 0)) for one in progress.ledger]
     return Executed(outcome=outcome, lease=progress.lease, telemetry=watched, ledger=book)
+
+
+def _tell(asked: RunRequest, hook: str, event: RunStarted | PointFinished | RunFinished) -> None:
+    for fault in asked.registry.tell(hook, event):
+        asked.display.problem(fault)
 
 
 def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progress: _Progress) -> None:
@@ -221,8 +229,10 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
         source.tell(level, point)
         write_points(asked.folder, [*progress.points, *_to_come(asked.done, progress.points)])
         asked.display.point(point)
-        asked.registry.manager.hook.servebench_point_finished(
-            event=PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path)
+        _tell(
+            asked,
+            "servebench_point_finished",
+            PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path),
         )
         if stopped == "interrupt":
             raise Interrupted("interrupted")

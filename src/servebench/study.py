@@ -53,7 +53,7 @@ from servebench.store import (
 )
 from servebench.summary import write_summary
 from servebench.turns import turns
-from servebench.work import Task, Workplace, cache_folder, check_jobs, do_run, floor_of
+from servebench.work import Task, Workplace, cache_folder, check_jobs, chosen_name, do_run, floor_of
 
 LOCK_WORD = "--lock"
 EXIT_CODES = {
@@ -304,12 +304,11 @@ def run_name(index: int, job: Job) -> str:
     """A run's folder: its number and what it is."""
     from servebench.store.layout import slug
 
-    settings = job.settings
-    return f"{index:02d}_{slug(settings.engine.name)}_{slug(settings.workload.name)}"
+    return f"{index:02d}_{slug(chosen_name(job, 'engine'))}_{slug(chosen_name(job, 'workload'))}"
 
 
 def _what(jobs: Sequence[Job]) -> str:
-    engines = "-".join(dict.fromkeys(job.settings.engine.name for job in jobs))
+    engines = "-".join(dict.fromkeys(chosen_name(job, "engine") for job in jobs))
     models = list(dict.fromkeys(job.settings.model.name.rsplit("/", 1)[-1] for job in jobs))
     return f"{engines}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
 

@@ -21,6 +21,7 @@ from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.stored import chosen
 from servebench.errors import ConfigError, LoadError, PreflightError, StoreError
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.grading import choose
@@ -90,7 +91,12 @@ def title_of(job: Job) -> str:
     """What a run is called: engine, model, workload, and where it differs, launch."""
     settings = job.settings
     launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
-    return f"{settings.engine.name}{launch} · {settings.model.name} · {settings.workload.name}"
+    return f"{chosen_name(job, 'engine')}{launch} · {settings.model.name} · {chosen_name(job, 'workload')}"
+
+
+def chosen_name(job: Job, group: Literal["engine", "workload"]) -> str:
+    """What was chosen, so that two files of the user's own for one engine or workload are told apart."""
+    return chosen(job.overrides, group, getattr(job.settings, group).name)
 
 
 def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
@@ -179,8 +185,8 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
     # a run that is killed has its config and machine on disk all the same
     _write_manifest(place, job, folder, {**starting_facts(state), "ledger": so_far})
     place.display.begin(prefix + title)
-    chosen = choose(job.settings, place.registry, cache_folder())
-    for reason in chosen.left_out:
+    scorers = choose(job.settings, place.registry, cache_folder())
+    for reason in scorers.left_out:
         place.display.say(f"quality: left out: {reason}")
     asked = RunRequest(
         job=job,
@@ -193,7 +199,7 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
         done=task.earlier.points,
         attempts=task.earlier.attempts,
         gpus=tuple(str(gpu["name"]) for gpu in place.machine["gpus"]),
-        quality=chosen,
+        quality=scorers,
         turn=task.turn,
         floor=place.floor if job.settings.load.self_check != "never" else None,
     )
@@ -207,7 +213,7 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
         "ledger": [*so_far, *done.ledger],
-        **({"quality_left_out": list(chosen.left_out)} if chosen.left_out else {}),
+        **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
         **({"telemetry": done.telemetry} if done.telemetry is not None else {}),
     }
     _write_manifest(place, job, folder, more)
