@@ -309,6 +309,10 @@ def test_studies_are_named_or_all_are_meant(outputs, tmp_path):
     write_killed(tmp_path / "elsewhere", name="two")
     assert [study.name for study in chosen([])] == ["one"]
     assert [study.name for study in chosen(["elsewhere/two", "one"])] == ["two", "one"]
+    assert [study.name for study in chosen(["--outputs", "elsewhere"])] == ["two"]
+    assert [study.name for study in chosen(["two", "--outputs=elsewhere"])] == ["two"]
+    with pytest.raises(ConfigError, match="unknown option '--all'; studies are named by folder"):
+        chosen(["--all"])
     with pytest.raises(ConfigError, match=r"'three' is no study: neither three nor .*outputs/three has a study\.json$"):
         chosen(["three"])
 
