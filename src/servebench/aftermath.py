@@ -14,7 +14,7 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.errors import ConfigError, DamagedError, ServebenchError, StoreError
 from servebench.keeper import clean_log
-from servebench.load.plan import Level, level_name, level_named, levels
+from servebench.load.plan import Level, attempt_number, level_name, level_named, levels
 from servebench.load.spool import read_spool
 from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.read import OUTPUTS_WORD, take_outputs
@@ -235,13 +235,15 @@ def recover_points(folder: RunFolder, job: Job) -> int:
     known = read_points(folder)
     written = set(known["point"]) if "point" in known else set()
     version = next(iter(known["engine_version"].dropna()), None) if "engine_version" in known else None
-    records = [record for record in read_records(folder) if not record.warmup and record.point not in written]
+    records = [record for record in read_records(folder) if not record.warmup]
     points = []
     for level in _levels_of(job, records):
-        names = dict.fromkeys(record.point for record in records if level_name(record.point) == level.point)
-        for name in names:
-            own = [record for record in records if record.point == name]
-            points.append(_point(job, replace(level, point=name), own, version))
+        names = {record.point for record in records if level_name(record.point) == level.point}
+        # a row of an earlier attempt is taken out when there is a later one, for it told why it did not count
+        last = max(names, key=attempt_number, default=None)
+        if last is not None and last not in written:
+            own = [record for record in records if record.point == last]
+            points.append(_point(job, replace(level, point=last), own, version))
     add_points(folder, points)
     return len(points)
 

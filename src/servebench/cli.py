@@ -213,6 +213,7 @@ def _tell_defect(kind: type[BaseException], error: BaseException, trace: Traceba
 
 def main() -> int:
     """The entry point of `servebench`."""
+    from servebench.interrupts import interrupts
     from servebench.process_list import hide_secrets
     from servebench.streams import prepare_streams
 
@@ -222,8 +223,9 @@ def main() -> int:
     sys.excepthook = _tell_defect
     hide_secrets()
     try:
-        code = dispatch(sys.argv[1:])
-        sys.stdout.flush()
+        with interrupts():
+            code = dispatch(sys.argv[1:])
+            sys.stdout.flush()
     except ServebenchError as error:
         from servebench.redact import redact_text
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from servebench.aftermath import chosen, complain, recover_study, who_works
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.errors import ConfigError, DamagedError, StoreError
 from servebench.load.plan import level_name, levels
@@ -142,11 +142,11 @@ def _earlier(folder: RunFolder, *, retry_failed: bool) -> Earlier | None:
     found = earlier_of(folder)
     if not folder.state.exists():
         return found
-    status = read_run(folder).status
-    if status == "failed" and not retry_failed:
+    run = read_run(folder)
+    if run.status == "failed" and run.failure != WORKER_FAILURE and not retry_failed:
         return None
     done = all(level_name(point.row["point"]) in found.points for point in stored_points(folder))
-    return None if status == "finished" and done else found
+    return None if run.status == "finished" and done else found
 
 
 def earlier_of(folder: RunFolder) -> Earlier:

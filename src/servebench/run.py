@@ -16,7 +16,7 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.request import Request, Tokenizer, Workload
-from servebench.contracts.results import Doubt, Point, Record, RunOutcome, RunStatus
+from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading, Subject
 from servebench.engine.tokenize import engine_tokenizer
@@ -152,6 +152,9 @@ def execute(asked: RunRequest) -> Executed:
             raise LoadError(_all_failed(points, settings.workload.api))
         if asked.turn.last:
             _judge(asked, progress)
+        error = _cut_short(points)
+        if error is not None:
+            status, failure = "failed", WORKER_FAILURE
     except (KeyboardInterrupt, Interrupted):
         status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
     except ServebenchError as problem:
@@ -246,6 +249,15 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
                 "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
                 kind="silent",
             )
+
+
+def _cut_short(points: Sequence[Point]) -> str | None:
+    """What is told of a run in which a load worker died: its other points stand, and it is not whole."""
+    lost = [(p.row["point"], d.message) for p in points for d in p.doubts if d.code == "worker_died"]
+    if not lost:
+        return None
+    names = ", ".join(name for name, _ in lost)
+    return f"{names}: {lost[0][1]}; 'servebench resume' measures that again"
 
 
 def _to_come(done: Mapping[str, Point], so_far: Sequence[Point]) -> list[Point]:

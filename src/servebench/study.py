@@ -15,7 +15,7 @@ from servebench import __version__
 from servebench.aftermath import who_works
 from servebench.config import Job, compose_jobs, launcher_from_dict, settings_from_dict
 from servebench.contracts.cluster import SpreadSettings
-from servebench.contracts.results import RunOutcome
+from servebench.contracts.results import WORKER_FAILURE, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
 from servebench.errors import (
@@ -60,6 +60,7 @@ EXIT_CODES = {
     "config": ConfigError.exit_code,
     "preflight": PreflightError.exit_code,
     "load": LoadError.exit_code,
+    WORKER_FAILURE: LoadError.exit_code,
     "store": StoreError.exit_code,
     "damaged": StoreError.exit_code,
     "quality": QualityError.exit_code,

@@ -94,9 +94,10 @@ def test_a_point_between_others_is_measured_again_and_they_stay(tmp_path):
     for child in psutil.Process(process.pid).children():
         if "servebench.load.worker" in child.cmdline():
             child.kill()
-    process.communicate(timeout=100)
+    _, err = process.communicate(timeout=100)
+    assert (process.returncode, b"'servebench resume' measures that again" in err) == (5, True)
     assert points(tmp_path, run) == ["c1-r0", "c4-r0"]
-    done = servebench(tmp_path, "resume", "s", "--failed")
+    done = servebench(tmp_path, "resume", "s")
     assert done.returncode == 0, done.stderr
     assert "1 of their points stand" in done.stderr
     assert points(tmp_path, run) == ["c1-r0-a1", "c4-r0"]
