@@ -69,7 +69,7 @@ def test_an_emulated_engine_can_be_the_judge(servebench, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = ("engine=vllm", "launch=emulated", "launch.time_scale=0.01", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
-    judge = (f"quality.judge.base_url=http://127.0.0.1:{port}/v1", "quality.judge.model=j")
+    judge = (f"quality.judge.base_url=http://127.0.0.1:{port}/v1", "quality.judge.model=Qwen/Qwen2.5-1.5B-Instruct")
     asked = ("quality=judge", "quality.items=4", "quality.max_tokens=8", "quality.judge.enforce_schema=true", *judge)
     load = ("workload=unique", "workload.output_tokens=8", f"engine.port={port}", *SMALL)
     done = servebench(*words, *load, *asked, "study.name=s")
