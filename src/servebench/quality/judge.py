@@ -318,6 +318,7 @@ class JudgeScorer(Scorer):
             if watch is not None:
                 watch(f"judged by {self._judge.model}, {done}/{len(left)} verdicts")
 
+        told(0)
         fresh = call_all([calls[call] for call in left], self._call(), on_reply=keep, watch=told)
         return {call: _recalled(one) for call, one in known.items()} | dict(zip(left, fresh, strict=True))
 
