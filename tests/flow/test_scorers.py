@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 
 import pandas as pd
 import pytest
@@ -60,6 +61,23 @@ def test_a_judge_and_two_engines_side_by_side(servebench, tmp_path, endpoint):
     assert done.returncode == 0, done.stderr
     assert "not_judged: judge: 6 of 6 answers could not be judged: no verdict: http://127.0.0.1:9/v1" in done.stdout
     assert set(table(tmp_path, "d").outcome) == {"ok"}
+
+
+def test_an_emulated_engine_can_be_the_judge(servebench, tmp_path):
+    """Held to the schema of a verdict it gives one; so that a study with a judge can be tried without any."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ("engine=vllm", "launch=emulated", "launch.time_scale=0.01", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
+    judge = (f"quality.judge.base_url=http://127.0.0.1:{port}/v1", "quality.judge.model=Qwen/Qwen2.5-1.5B-Instruct")
+    asked = ("quality=judge", "quality.items=4", "quality.max_tokens=8", "quality.judge.enforce_schema=true", *judge)
+    load = ("workload=unique", "workload.output_tokens=8", f"engine.port={port}", *SMALL)
+    done = servebench(*words, *load, *asked, "study.name=s")
+    assert done.returncode == 0, done.stderr
+    rows = table(tmp_path, "s")
+    assert rows.score.between(0, 1).all()
+    assert {json.loads(one)["judge_outcome"] for one in rows.detail} == {"ok"}
+    assert "quality: judge" in done.stdout
 
 
 def test_json_of_the_load_is_graded_at_each_level(servebench, tmp_path):

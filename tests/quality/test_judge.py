@@ -61,12 +61,14 @@ class _Server:
         outer = self
         self.seen: list[str] = []
         self.keys: list[str | None] = []
+        self.formats: list[dict | None] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 text = body["messages"][0]["content"]
                 outer.seen.append(text)
+                outer.formats.append(body.get("response_format"))
                 outer.keys.append(self.headers.get("Authorization"))
                 said = answer(text)
                 if callable(said):
@@ -179,6 +181,21 @@ def test_pairwise_changes_places(tmp_path, taste, score, agrees):
     assert {row.grade.detail["judge_agrees"] for row in rows} == {agrees}
     if not agrees:
         assert {row.grade.detail["first_place_wins"] for row in rows} == {1.0}
+
+
+def test_a_judge_can_be_held_to_a_schema(tmp_path):
+    folder = _reference(tmp_path / "ref", _rows("THEIRS"))
+    with _engine("OURS") as engine, _Server(lambda prompt: '{"reason": "", "score": 2, "better": 1}') as judge:
+        for more, key, numbers in (
+            ({"scale": 3}, "score", [1, 2, 3]),
+            ({"reference": folder}, "better", [0, 1, 2]),
+        ):
+            _judged(engine, _scorer(judge.url, enforce_schema=True, **more), count=2)
+            schema = judge.formats[-1]["json_schema"]["schema"]
+            assert schema["properties"][key]["enum"] == numbers
+            assert list(schema["properties"]) == schema["required"] == ["reason", key]
+        _judged(engine, _scorer(judge.url), count=2)
+        assert judge.formats[-1] is None
 
 
 def test_only_the_same_tasks_are_compared(tmp_path):

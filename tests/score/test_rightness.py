@@ -81,6 +81,20 @@ def test_wrong_answers_that_were_cut_off_are_doubted(graded, benchmark, correct,
     assert all(f"50 of 400 answers were cut off at their length ({max_tokens} tokens" in d.message for d in one.doubts)
 
 
+def test_two_that_guess_are_told_so(graded):
+    """Not where one of them knows more."""
+
+    def run(right):
+        rows = graded("mmlu", [True] * right + [False] * (400 - right))
+        return pd.DataFrame([replace(row, detail='{"chance": 0.25}') for row in rows])
+
+    (both,) = agreements(run(100), run(95))
+    assert both.sentence.endswith("; guessing gets 25%, and neither is told from it")
+    assert both.turned().sentence.endswith("neither is told from it")
+    (one,) = agreements(run(100), run(200))
+    assert "guessing" not in one.sentence
+
+
 def test_every_doubt_can_be_looked_up_by_its_code(graded):
     rows = [replace(row, correct=None, score=None, note="x") for row in graded("judge", [True])]
     rows += [replace(row, extracted=None) for row in graded("mmlu", [False, None])]

@@ -26,6 +26,7 @@ RUBRIC = (
     "Is the answer correct, does it do what was asked, and is it clear? A wrong fact or a task not done costs most."
 )
 MAX_TOKENS = 300
+REASON_MAX = 120
 PROMPTS = Path(__file__).parent / "prompts" / "open.jsonl"
 Place = Literal["first", "second", "tie"]
 
@@ -73,7 +74,8 @@ class JudgeEndpoint:
     """The judge. `base_url` ends in `/v1`; `api_key_env` is the variable that has its key. With `reference`, a folder of a
     run that was judged over the same prompts, answers are compared with that run's; else each gets 1 to `scale`.
 
-    `timeout_s` bounds one reply, whole. After `give_up_after` failures in a row the judge is asked no more.
+    `timeout_s` bounds one reply, whole. `enforce_schema` sends the schema of a verdict along: a small judge that would talk
+    around it then gives one. After `give_up_after` failures in a row the judge is asked no more.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
@@ -88,6 +90,7 @@ class JudgeEndpoint:
     give_up_after: PositiveInt = 5
     max_tokens: PositiveInt = 200
     verify_tls: bool = True
+    enforce_schema: bool = False
     input_usd_per_mtok: Annotated[float, Ge(0)] | None = None
     output_usd_per_mtok: Annotated[float, Ge(0)] | None = None
 
@@ -315,13 +318,14 @@ class JudgeScorer(Scorer):
             if watch is not None:
                 watch(f"judged by {self._judge.model}, {done}/{len(left)} verdicts")
 
+        told(0)
         fresh = call_all([calls[call] for call in left], self._call(), on_reply=keep, watch=told)
         return {call: _recalled(one) for call, one in known.items()} | dict(zip(left, fresh, strict=True))
 
     def _key(self, call: tuple[str, int], words: str) -> str:
         """What makes a reply the one to this call: who is asked, what, and the place of the two."""
         judge = self._judge
-        parts = (judge.base_url, judge.model, judge.max_tokens, words)
+        parts = (judge.base_url, judge.model, judge.max_tokens, judge.enforce_schema, words)
         return f"verdict {call[1]} {call[0]} {hashlib.sha256(repr(parts).encode()).hexdigest()[:DIGEST_LENGTH]}"
 
     def grade(self, item: Item, answer: Answer) -> Grade:
@@ -360,6 +364,18 @@ class JudgeScorer(Scorer):
         pairs = ((answer.text, other), (other, answer.text))
         return [_PAIRWISE.format(rubric=judge.rubric, task=item.prompt, first=a, second=b) for a, b in pairs]
 
+    def _verdict(self) -> dict[str, Any]:
+        """The schema of a verdict; the reason comes first, so that it is thought of before the number."""
+        judge = self._judge
+        key, numbers = ("better", [0, 1, 2]) if judge.reference else ("score", list(range(1, judge.scale + 1)))
+        reason = {"type": "string", "maxLength": REASON_MAX}
+        return {
+            "type": "object",
+            "properties": {"reason": reason, key: {"type": "integer", "enum": numbers}},
+            "required": ["reason", key],
+            "additionalProperties": False,
+        }
+
     def _call(self) -> Call:
         judge = self._judge
         return Call(
@@ -371,6 +387,7 @@ class JudgeScorer(Scorer):
             give_up_after=judge.give_up_after,
             max_tokens=judge.max_tokens,
             verify_tls=judge.verify_tls,
+            schema=self._verdict() if judge.enforce_schema else None,
         )
 
     def _graded(self, answer: Answer, replies: Sequence[Reply]) -> Grade:

@@ -20,7 +20,8 @@ PAUSE_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """How the judge is asked. `timeout_s` bounds a reply whole, from connecting to its last byte."""
+    """How the judge is asked. `timeout_s` bounds a reply whole, from connecting to its last byte. `schema` is what a reply is
+    held to, by a judge that can do that."""
 
     base_url: str
     model: str
@@ -30,6 +31,7 @@ class Call:
     give_up_after: int
     max_tokens: int
     verify_tls: bool = True
+    schema: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,8 @@ async def _one(http: httpx.AsyncClient, prompt: str, call: Call) -> Reply:
         "temperature": 0,
         "max_tokens": call.max_tokens,
     }
+    if call.schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": call.schema}}
     try:
         url = f"{call.base_url}/chat/completions"
         status, data = await _posted(http, url, body, call)

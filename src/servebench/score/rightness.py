@@ -90,12 +90,16 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Two runs on one benchmark at one load. `comparison` is None where they cannot be compared, and `why` says it."""
+    """Two runs on one benchmark at one load. `comparison` is None where they cannot be compared, and `why` says it.
+
+    `chance` is the share that guessing gets, where neither run is told from it: equal figures mean little then.
+    """
 
     benchmark: str
     at: str
     comparison: Comparison | None
     why: str = ""
+    chance: float | None = None
 
     @property
     def finding(self) -> str:
@@ -106,6 +110,8 @@ class Agreement:
     def sentence(self) -> str:
         """All in one plain line."""
         told = self.comparison.sentence if self.comparison is not None else f"not comparable: {self.why}"
+        if self.chance is not None:
+            told += f"; guessing gets {100 * self.chance:.0f}%, and neither is told from it"
         return f"{self.benchmark} at {self.at}: {told}"
 
     @property
@@ -180,10 +186,23 @@ def _agreement(benchmark: str, at: str, first: pd.DataFrame, second: pd.DataFram
     if first["correct"].notna().any() and second["correct"].notna().any():
         right = [{key: value > 0 for key, value in _by_question(side, "correct").items()} for side in (first, second)]
         found = compare(right[0], right[1], alpha=alpha)
-    else:
-        scores = [_by_question(side, "score") for side in (first, second)]
-        found = compare_scores(scores[0], scores[1], alpha=alpha)
+        chance = _shared_chance(first, second)
+        return Agreement(benchmark=benchmark, at=at, comparison=found, chance=chance)
+    scores = [_by_question(side, "score") for side in (first, second)]
+    found = compare_scores(scores[0], scores[1], alpha=alpha)
     return Agreement(benchmark=benchmark, at=at, comparison=found)
+
+
+def _shared_chance(*sides: pd.DataFrame) -> float | None:
+    """What guessing gets, where the interval of each side holds it."""
+    found = None
+    for side in sides:
+        found = details_of(side["detail"].dropna()).get(CHANCE)
+        judged = side["correct"].dropna().astype(bool)
+        low, high = wilson(int(judged.sum()), len(judged))
+        if found is None or not low <= found <= high:
+            return None
+    return found
 
 
 def _by_question(frame: pd.DataFrame, column: str) -> dict[str, float]:
