@@ -152,7 +152,7 @@ def execute(asked: RunRequest) -> Executed:
             raise LoadError(_all_failed(points, settings.workload.api))
         if asked.turn.last:
             _judge(asked, progress)
-        error = _cut_short(points)
+            error = _cut_short(points)
         if error is not None:
             status, failure = "failed", WORKER_FAILURE
     except (KeyboardInterrupt, Interrupted):

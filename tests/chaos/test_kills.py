@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import random
 import subprocess
 import sys
@@ -36,7 +38,13 @@ SILENT_S = 90.0
 
 
 def last_change(study):
-    return max((path.stat().st_mtime for path in list(study.rglob("*")) if path.exists()), default=0.0)
+    times = [0.0]
+    # folders come and go meanwhile
+    for folder, _, names in os.walk(study):
+        for name in names:
+            with contextlib.suppress(OSError):
+                times.append((Path(folder) / name).stat().st_mtime)
+    return max(times)
 
 
 class Harm:

@@ -107,7 +107,7 @@ def test_a_point_between_others_is_measured_again_and_they_stay(tmp_path):
     ("words", "line"),
     [
         (["resume", "nothere"], "'nothere' is no study"),
-        (["resume", "a", "b"], "resume takes one study, --failed and --here, not: a b"),
+        (["resume", "a", "b"], "resume takes one study, --failed, --here and --outputs DIR, not: a b"),
         (["resume"], "there is no unfinished study in"),
     ],
 )

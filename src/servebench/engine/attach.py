@@ -137,7 +137,7 @@ def _generates(http: httpx.Client, base_url: str, engine: Engine, model: str) ->
     """Have it generate. Raises EngineError, httpx.HTTPError when it cannot be reached."""
     try:
         generate(http, base_url, engine, model, GENERATE_TIMEOUT_S)
-    except httpx.ConnectError:
+    except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except httpx.HTTPError as error:
         raise EngineError(
