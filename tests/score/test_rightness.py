@@ -97,6 +97,10 @@ def test_two_that_guess_are_told_so(graded):
 
 def test_every_doubt_can_be_looked_up_by_its_code(graded):
     rows = [replace(row, correct=None, score=None, note="x") for row in graded("judge", [True])]
+    rows += [replace(rows[0], item_id="other", note="y")]
+    assert "x (the first of 2 reasons)" in next(
+        doubt.message for doubt in summaries(pd.DataFrame(rows))[0].doubts if doubt.code == "not_judged"
+    )
     rows += [replace(row, extracted=None) for row in graded("mmlu", [False, None])]
     told = {doubt.code for one in summaries(pd.DataFrame(rows)) for doubt in one.doubts}
     assert told == {"not_judged", "unread_answers", "unanswered", "sample_too_small"}

@@ -308,7 +308,8 @@ def _doubts(
             Doubt(
                 code="not_judged",
                 message=f"{benchmark}: {len(unjudged)} of {len(own)} answers could not be judged"
-                + (f": {notes.iloc[0]}" if len(notes) else ""),
+                + (f": {notes.iloc[0]}" if len(notes) else "")
+                + (f" (the first of {notes.nunique()} reasons)" if notes.nunique() > 1 else ""),
                 remedy="they count neither as right nor as wrong; see note in quality.parquet",
                 void=len(unjudged) == len(own),
             )
