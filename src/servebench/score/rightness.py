@@ -332,7 +332,8 @@ def _doubts(
                 code="unread_answers",
                 message=f"{benchmark}: {unread} of {count} answers hold nothing that could be graded and count as wrong; "
                 f"{cut} were cut off",
-                remedy="read them in quality.parquet; a model that explains needs a higher quality.max_tokens",
+                remedy="read them in quality.parquet; a model that explains needs a higher "
+                + ("workload.output_tokens" if of_load else "quality.max_tokens"),
             )
         )
     return found
