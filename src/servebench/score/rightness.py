@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,6 @@ UNANSWERED_SHARE = 0.01
 UNREAD_SHARE = 0.1
 CUT_TOKENS_MIN = 32
 """Answers that are bounded to less are meant to be cut: a letter stands at their beginning."""
-Z = NormalDist().inv_cdf(0.975)
 MEANS = {PARITY: "the same alone and under load", "json": "that fit their schema"}
 """What `correct` says, by scorer; of all others, that the answer is right."""
 CHANCE = "chance"
@@ -244,11 +242,18 @@ def busy_s(own: pd.DataFrame) -> float:
 
 
 def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
-    """The 95 % interval of a mean of scores from 0 to 1, by the normal approximation."""
+    """The 95 % interval of a mean of scores from 0 to 1, by Student's t. Scores that are all the same say nothing of their
+    spread: then as many as three in n may be anything else (the rule of three)."""
     if scores.size < 2:
         return None, None
-    reach = Z * float(scores.std(ddof=1)) / sqrt(scores.size)
-    return max(0.0, float(scores.mean()) - reach), min(1.0, float(scores.mean()) + reach)
+    from scipy.special import stdtrit
+
+    mean, count = float(scores.mean()), scores.size
+    if float(np.ptp(scores)) == 0.0:
+        others = min(1.0, 3 / count)
+        return mean * (1 - others), mean + (1 - mean) * others
+    reach = float(stdtrit(count - 1, 0.975)) * float(scores.std(ddof=1)) / sqrt(count)
+    return max(0.0, mean - reach), min(1.0, mean + reach)
 
 
 def _by_chance(
