@@ -132,6 +132,17 @@ def test_an_engine_that_went_with_servebench(outputs):
     assert "interrupted" not in row["doubts"]
 
 
+def test_an_earlier_attempt_does_not_come_back(outputs):
+    """Its row, which told why it did not count, was replaced by that of a later one."""
+    _, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 3)
+    write_spool(folder, "c1-r0-a10", 3, 3)
+    write_spool(folder, "c1-r0-a9", 3, 1)
+    assert recover([]) == 0
+    assert [row["point"] for row in rows(folder)] == ["c1-r0-a10"]
+    assert len(read_requests(folder)) == 8
+
+
 def test_what_was_being_written_is_removed(outputs):
     """Nobody will finish it, and nobody may take it for a table."""
     study, folder = write_killed(outputs)
@@ -298,6 +309,10 @@ def test_studies_are_named_or_all_are_meant(outputs, tmp_path):
     write_killed(tmp_path / "elsewhere", name="two")
     assert [study.name for study in chosen([])] == ["one"]
     assert [study.name for study in chosen(["elsewhere/two", "one"])] == ["two", "one"]
+    assert [study.name for study in chosen(["--outputs", "elsewhere"])] == ["two"]
+    assert [study.name for study in chosen(["two", "--outputs=elsewhere"])] == ["two"]
+    with pytest.raises(ConfigError, match="unknown option '--all'; studies are named by folder"):
+        chosen(["--all"])
     with pytest.raises(ConfigError, match=r"'three' is no study: neither three nor .*outputs/three has a study\.json$"):
         chosen(["three"])
 

@@ -14,9 +14,10 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.errors import ConfigError, DamagedError, ServebenchError, StoreError
 from servebench.keeper import clean_log
-from servebench.load.plan import Level, level_name, level_named, levels
+from servebench.load.plan import Level, attempt_number, level_name, level_named, levels
 from servebench.load.spool import read_spool
 from servebench.phase import PhaseFacts, discard_spools, records_of
+from servebench.read import OUTPUTS_WORD, take_outputs
 from servebench.redact import MARK
 from servebench.registry import registry
 from servebench.run import BROKEN, summarize_point
@@ -30,7 +31,6 @@ from servebench.store import (
     find_studies,
     holding,
     merged_count,
-    outputs_folder,
     read_manifest,
     read_plan,
     read_points,
@@ -46,7 +46,6 @@ from servebench.store.files import writing
 from servebench.summary import write_summary
 from servebench.units import NS_PER_S
 
-OUTPUTS = "outputs"
 SYNC_TIMEOUT_S = 10.0
 URI_WORD = "--uri="
 UNKNOWN_COLUMNS = ("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms")
@@ -54,15 +53,18 @@ UNKNOWN_COLUMNS = ("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms")
 
 
 def chosen(words: Sequence[str]) -> list[StudyFolder]:
-    """The studies that the words name, as folders or as names in `outputs/`; without words, all of `outputs/`.
+    """The studies that the words name, as folders or as names in `outputs/` (`--outputs DIR`); without words, all of it.
 
-    Raises ConfigError for one that is not there.
+    Raises ConfigError for one that is not there, and for an option that is none.
     """
-    if not words:
-        return find_studies(outputs_folder(OUTPUTS))
+    outputs, names = take_outputs(words)
+    if not names:
+        return find_studies(outputs)
     studies = []
-    for word in words:
-        places = [Path(word), outputs_folder(OUTPUTS) / word]
+    for word in names:
+        if word.startswith("-"):
+            raise ConfigError(f"unknown option '{word}'; studies are named by folder, or by name in {OUTPUTS_WORD} DIR")
+        places = [Path(word), outputs / word]
         found = next((place for place in places if (place / "study.json").is_file()), None)
         if found is None:
             begun = any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places)
@@ -233,13 +235,15 @@ def recover_points(folder: RunFolder, job: Job) -> int:
     known = read_points(folder)
     written = set(known["point"]) if "point" in known else set()
     version = next(iter(known["engine_version"].dropna()), None) if "engine_version" in known else None
-    records = [record for record in read_records(folder) if not record.warmup and record.point not in written]
+    records = [record for record in read_records(folder) if not record.warmup]
     points = []
     for level in _levels_of(job, records):
-        names = dict.fromkeys(record.point for record in records if level_name(record.point) == level.point)
-        for name in names:
-            own = [record for record in records if record.point == name]
-            points.append(_point(job, replace(level, point=name), own, version))
+        names = {record.point for record in records if level_name(record.point) == level.point}
+        # a row of an earlier attempt is taken out when there is a later one, for it told why it did not count
+        last = max(names, key=attempt_number, default=None)
+        if last is not None and last not in written:
+            own = [record for record in records if record.point == last]
+            points.append(_point(job, replace(level, point=last), own, version))
     add_points(folder, points)
     return len(points)
 

@@ -17,10 +17,10 @@ VERBS = {
     "run": "run a study (the word may be left out); run --lock manifest.json repeats a stored run",
     "plugins": "list plugins, what each offers and what is wrong with the broken ones (--json); plugins new NAME writes one",
     "resume": "do what a study planned and did not do: resume [STUDY] (--failed tries failed runs again, "
-    "--here does a cluster's runs on this machine)",
+    "--here does a cluster's runs on this machine; --outputs DIR)",
     "work": "one run of a stored plan, on this machine: what a scheduler's job may call: work STUDY RUN",
-    "sync": "send studies to MLflow that a dead tracking server, or kill -9, kept back: sync [STUDY ...]",
-    "recover": "turn what a killed study left into its tables: recover [STUDY ...]",
+    "sync": "send studies to MLflow that a dead tracking server, or kill -9, kept back: sync [STUDY ...] (--outputs DIR)",
+    "recover": "turn what a killed study left into its tables: recover [STUDY ...] (--outputs DIR)",
     "ls": "list runs, all or those that are what the words say: ls [engine=vllm ...] (--json)",
     "show": "what a run or study was and what came of it: show RUN|STUDY (--json)",
     "compare": "which of two runs is faster, and how sure that is: compare A B [--max-regression 5%] (a gate for pipelines)",
@@ -213,6 +213,7 @@ def _tell_defect(kind: type[BaseException], error: BaseException, trace: Traceba
 
 def main() -> int:
     """The entry point of `servebench`."""
+    from servebench.interrupts import interrupts
     from servebench.process_list import hide_secrets
     from servebench.streams import prepare_streams
 
@@ -222,8 +223,9 @@ def main() -> int:
     sys.excepthook = _tell_defect
     hide_secrets()
     try:
-        code = dispatch(sys.argv[1:])
-        sys.stdout.flush()
+        with interrupts():
+            code = dispatch(sys.argv[1:])
+            sys.stdout.flush()
     except ServebenchError as error:
         from servebench.redact import redact_text
 

@@ -251,8 +251,8 @@ def short_names(runs: Sequence[RunData]) -> dict[str, str]:
     """A short name for each run: its engine, with what tells it from the others."""
     names = {}
     for run in runs:
-        engine = run.fact("engine") or run.name
-        rivals = [other for other in runs if (other.fact("engine") or other.name) == engine]
+        engine = run.engine
+        rivals = [other for other in runs if other.engine == engine]
         alike = [other for other in rivals if other.fact("workload") == run.fact("workload")]
         number = run.name.partition("_")[0]
         workload = f" {run.fact('workload')}" if len({other.fact("workload") for other in rivals}) > 1 else ""

@@ -28,14 +28,29 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
+def _let_be(number: signal.Signals) -> bool:
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+
+
+def leave_stopping_to_the_parent() -> None:
+    """For a process that ends when its parent does or says so: a terminal, or whoever ends a whole group, sends these
+    signals to both, and the parent decides what they mean."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def interrupts(*, also: Sequence[signal.Signals] = ()) -> Iterator[Interrupts]:
-    """While open, the stopping signals are handled, and these too. Outside the main thread nothing changes."""
+    """While open, the stopping signals are handled, and these too. Outside the main thread nothing changes.
+
+    A closed terminal is none of our business where somebody said so (nohup).
+    """
     state = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield state
         return
-    before = {number: signal.signal(number, state.handle) for number in (*STOPPING, *also)}
+    asked = [number for number in (*STOPPING, *also) if not _let_be(number)]
+    before = {number: signal.signal(number, state.handle) for number in asked}
     try:
         yield state
     finally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -70,6 +70,29 @@ class Registry:
         found: Launcher = self.find("launch", name)()
         return found
 
+    def tell(self, hook: str, event: object) -> list[str]:
+        """Call a life-cycle hook of each plugin alone. A line for each that raised: what it is told of goes on all the same."""
+        faults = []
+        for name, caller in _callers(self.manager, hook):
+            try:
+                caller(event=event)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                faults.append(f"plugin {name}: {hook} raised {_in_words(error)}; the run goes on without it")
+        return faults
+
+
+def _callers(manager: pluggy.PluginManager, hook: str) -> Iterator[tuple[str, pluggy.HookCaller]]:
+    """A hook of each plugin alone, in the order in which they were loaded."""
+    named = manager.list_name_plugin()
+    for name, plugin in named:
+        yield name, manager.subset_hook_caller(hook, [other for _, other in named if other is not plugin])
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
 
 def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) -> PluginInfo:
     distribution = point.dist.name if point.dist else "?"
@@ -95,7 +118,7 @@ def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) 
             raise
         if manager.get_plugin(name) is not None:
             manager.unregister(name=name)
-        return info("broken", error=f"{type(error).__name__}: {error}".splitlines()[0])
+        return info("broken", error=_in_words(error))
     callers = manager.get_hookcallers(manager.get_plugin(name)) or []
     unknown = [
         attribute
@@ -117,36 +140,41 @@ def _collect(
     paths: list[str] = []
     faults: list[str] = []
     for name, plugin in manager.list_name_plugin():
-        others = [other for _, other in manager.list_name_plugin() if other is not plugin]
         try:
-            for kind, hook_name in _KINDS.items():
-                caller = manager.subset_hook_caller(hook_name, others)
-                for classes in caller():
-                    for found in classes:
-                        key = (kind, found.name)
-                        if key in owners:
-                            faults.append(
-                                f"{kind} '{found.name}' is offered by both {owners[key]} and {name}; the first is used"
-                            )
-                            continue
-                        owners[key] = name
-                        kinds[kind][found.name] = found
-            for some in manager.subset_hook_caller("servebench_config_paths", others)():
-                paths.extend(some)
-        except Exception as error:
+            offered, some = _offers(manager, plugin)
+        except (Exception, SystemExit) as error:
             if plugin is builtin:
                 raise
-            line = f"{type(error).__name__}: {error}".splitlines()[0]
+            # none of its other hooks is called either
+            manager.unregister(name=name)
             for index, info in enumerate(infos):
                 if name == f"{info.distribution}:{info.name}":
-                    infos[index] = PluginInfo(
-                        name=info.name,
-                        distribution=info.distribution,
-                        version=info.version,
-                        status="broken",
-                        error=line,
-                    )
+                    infos[index] = replace(info, status="broken", hooks=(), error=_in_words(error))
+            continue
+        paths.extend(some)
+        for kind, found in offered:
+            if (kind, found.name) in owners:
+                first = owners[kind, found.name]
+                faults.append(f"{kind} '{found.name}' is offered by both {first} and {name}; the first is used")
+                continue
+            owners[kind, found.name] = name
+            kinds[kind][found.name] = found
     return kinds, paths, faults
+
+
+def _offers(manager: pluggy.PluginManager, plugin: object) -> tuple[list[tuple[str, type[Any]]], list[str]]:
+    """The classes of one plugin with their kinds, and its config folders. Raises what the plugin raises, and TypeError for
+    what is no class with a name."""
+    others = [other for _, other in manager.list_name_plugin() if other is not plugin]
+    offered: list[tuple[str, type[Any]]] = []
+    for kind, hook_name in _KINDS.items():
+        for classes in manager.subset_hook_caller(hook_name, others)():
+            for found in classes:
+                if not isinstance(found, type) or not isinstance(getattr(found, "name", None), str):
+                    raise TypeError(f"{hook_name} gives {found!r}, which is no class with a name")
+                offered.append((kind, found))
+    paths = [str(path) for some in manager.subset_hook_caller("servebench_config_paths", others)() for path in some]
+    return offered, paths
 
 
 def build(points: Iterable[EntryPoint], disabled: set[str]) -> Registry:

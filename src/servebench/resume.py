@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-from servebench.aftermath import OUTPUTS, chosen, complain, recover_study, who_works
+from servebench.aftermath import chosen, complain, recover_study, who_works
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.results import Doubt, Point
+from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, RunOutcome
+from servebench.contracts.settings import RunSettings
 from servebench.errors import ConfigError, DamagedError, StoreError
-from servebench.load.plan import level_name
+from servebench.load.plan import level_name, levels
+from servebench.read import OUTPUTS_WORD, take_outputs
 from servebench.registry import Registry, registry
 from servebench.store import (
     PlannedRun,
     RunFolder,
     StudyFolder,
     find_studies,
-    outputs_folder,
     read_plan,
     read_points,
     read_records,
@@ -40,8 +42,18 @@ CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"}
 class Earlier:
     """What earlier attempts at a run left: the points that stand, and how often others were tried, by the level's name."""
 
-    points: Mapping[str, Point]
-    attempts: Mapping[str, int]
+    points: Mapping[str, Point] = field(default_factory=dict)
+    attempts: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, outcome: RunOutcome) -> Earlier:
+        """With what a turn of the run has measured meanwhile."""
+        return replace(self, points={level_name(point.row["point"]): point for point in outcome.points})
+
+
+def unmeasured(settings: RunSettings, repeat: int | None, earlier: Earlier) -> bool:
+    """Whether levels of this repeat are listed that no earlier attempt measured."""
+    listed = levels(settings.load, settings.workload.seed)
+    return any(level.repeat == repeat and level.point not in earlier.points for level in listed)
 
 
 def resume(words: Sequence[str]) -> int:
@@ -53,15 +65,16 @@ def resume(words: Sequence[str]) -> int:
     """
     from servebench.study import continue_study
 
-    rest = [word for word in words if word not in (FAILED_WORD, HERE_WORD)]
+    outputs, rest = take_outputs([word for word in words if word not in (FAILED_WORD, HERE_WORD)])
     if len(rest) > 1:
-        raise ConfigError(f"resume takes one study, {FAILED_WORD} and {HERE_WORD}, not: {' '.join(words)}")
-    folder = chosen(rest)[0] if rest else _newest_unfinished()
+        raise ConfigError(
+            f"resume takes one study, {FAILED_WORD}, {HERE_WORD} and {OUTPUTS_WORD} DIR, not: {' '.join(words)}"
+        )
+    folder = chosen([*rest, OUTPUTS_WORD, str(outputs)])[0] if rest else _newest_unfinished(outputs)
     return continue_study(folder, registry(), retry_failed=FAILED_WORD in words, here=HERE_WORD in words)
 
 
-def _newest_unfinished() -> StudyFolder:
-    outputs = outputs_folder(OUTPUTS)
+def _newest_unfinished(outputs: Path) -> StudyFolder:
     for folder in reversed(find_studies(outputs)):
         try:
             state = read_study(folder)
@@ -110,7 +123,7 @@ def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Re
         if run.name in damaged and retry_failed:
             _set_aside(folder, run.name)
             damaged.remove(run.name)
-            found = Earlier(points={}, attempts={})
+            found = Earlier()
         earlier.append(found)
     return Remaining(planned=planned, jobs=tuple(jobs), earlier=tuple(earlier), damaged=tuple(damaged))
 
@@ -129,17 +142,17 @@ def _earlier(folder: RunFolder, *, retry_failed: bool) -> Earlier | None:
     found = earlier_of(folder)
     if not folder.state.exists():
         return found
-    status = read_run(folder).status
-    if status == "failed" and not retry_failed:
+    run = read_run(folder)
+    if run.status == "failed" and run.failure != WORKER_FAILURE and not retry_failed:
         return None
     done = all(level_name(point.row["point"]) in found.points for point in stored_points(folder))
-    return None if status == "finished" and done else found
+    return None if run.status == "finished" and done else found
 
 
 def earlier_of(folder: RunFolder) -> Earlier:
     """What earlier attempts at a run left, whatever came of them. Raises StoreError."""
     if not folder.state.exists():
-        return Earlier(points={}, attempts={})
+        return Earlier()
     status = read_run(folder).status
     points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _to_repeat(point, status)}
     tried: dict[str, set[str]] = {}

@@ -16,7 +16,7 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.request import Request, Tokenizer, Workload
-from servebench.contracts.results import Doubt, Point, Record, RunOutcome, RunStatus
+from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading, Subject
 from servebench.engine.tokenize import engine_tokenizer
@@ -49,6 +49,7 @@ from servebench.score.statistics import headline_intervals
 from servebench.score.validity import doubts, wrong_gpu
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
+from servebench.turns import Turn
 
 BROKEN = ("refused", "reset", "truncated")
 """Outcomes of the last request of a point whose engine may have died."""
@@ -81,6 +82,8 @@ class RunRequest:
     """How exact the client is on this machine, where it was measured."""
     quality: Chosen = field(default_factory=Chosen)
     """The scorers to ask after the load; none where quality was not asked for."""
+    turn: Turn = field(default_factory=Turn)
+    """Which part of the run is done now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,19 +136,25 @@ def execute(asked: RunRequest) -> Executed:
     status: RunStatus = "finished"
     error: str | None = None
     failure: str | None = None
-    hook = asked.registry.manager.hook
     writer = RecordWriter(asked.folder)
     settings = asked.job.settings
     source: LevelSource | None = None
     try:
         source = level_source(settings.load, settings.slo, settings.workload.seed)
-        hook.servebench_run_started(
-            event=RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path)
-        )
+        if asked.turn.first:
+            _tell(
+                asked,
+                "servebench_run_started",
+                RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path),
+            )
         _drive(asked, source, writer, progress)
         if points and not any(point.row["requests_ok"] for point in points):
             raise LoadError(_all_failed(points, settings.workload.api))
-        _judge(asked, progress)
+        if asked.turn.last:
+            _judge(asked, progress)
+        error = _cut_short(points)
+        if error is not None:
+            status, failure = "failed", WORKER_FAILURE
     except (KeyboardInterrupt, Interrupted):
         status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
     except ServebenchError as problem:
@@ -172,12 +181,20 @@ def execute(asked: RunRequest) -> Executed:
         search=answer.as_dict() if answer is not None else None,
         quality=stored_summaries(asked.folder),
     )
-    hook.servebench_run_finished(
-        event=RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path)
-    )
+    if asked.turn.last or status != "finished":
+        _tell(
+            asked,
+            "servebench_run_finished",
+            RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path),
+        )
     watched = progress.telemetry.facts() if progress.telemetry is not None else None
     book = [one.as_dict(stored.get((one.point, one.warmup), 0)) for one in progress.ledger]
     return Executed(outcome=outcome, lease=progress.lease, telemetry=watched, ledger=book)
+
+
+def _tell(asked: RunRequest, hook: str, event: RunStarted | PointFinished | RunFinished) -> None:
+    for fault in asked.registry.tell(hook, event):
+        asked.display.problem(fault)
 
 
 def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progress: _Progress) -> None:
@@ -190,6 +207,8 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
         if (kept := asked.done.get(level.point)) is not None:
             progress.points.append(kept)
             source.tell(level, kept)
+            continue
+        if asked.turn.repeat not in (None, level.repeat):
             continue
         if bench is None:
             progress.lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
@@ -213,8 +232,10 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
         source.tell(level, point)
         write_points(asked.folder, [*progress.points, *_to_come(asked.done, progress.points)])
         asked.display.point(point)
-        asked.registry.manager.hook.servebench_point_finished(
-            event=PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path)
+        _tell(
+            asked,
+            "servebench_point_finished",
+            PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path),
         )
         if stopped == "interrupt":
             raise Interrupted("interrupted")
@@ -228,6 +249,15 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
                 "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
                 kind="silent",
             )
+
+
+def _cut_short(points: Sequence[Point]) -> str | None:
+    """What is told of a run in which a load worker died: its other points stand, and it is not whole."""
+    lost = [(p.row["point"], d.message) for p in points for d in p.doubts if d.code == "worker_died"]
+    if not lost:
+        return None
+    names = ", ".join(name for name, _ in lost)
+    return f"{names}: {lost[0][1]}; 'servebench resume' measures that again"
 
 
 def _to_come(done: Mapping[str, Point], so_far: Sequence[Point]) -> list[Point]:

@@ -15,7 +15,7 @@ from servebench import __version__
 from servebench.aftermath import who_works
 from servebench.config import Job, compose_jobs, launcher_from_dict, settings_from_dict
 from servebench.contracts.cluster import SpreadSettings
-from servebench.contracts.results import RunOutcome
+from servebench.contracts.results import WORKER_FAILURE, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
 from servebench.errors import (
@@ -33,7 +33,7 @@ from servebench.keeper import EngineKeeper, launch_context
 from servebench.redact import remember_config
 from servebench.registry import Registry
 from servebench.report.console import Display
-from servebench.resume import Earlier, remaining, tell
+from servebench.resume import remaining, tell, unmeasured
 from servebench.store import (
     PlannedRun,
     StudyFolder,
@@ -52,13 +52,15 @@ from servebench.store import (
     write_study,
 )
 from servebench.summary import write_summary
-from servebench.work import Task, Workplace, cache_folder, check_jobs, do_run, floor_of
+from servebench.turns import turns
+from servebench.work import Task, Workplace, cache_folder, check_jobs, chosen_name, do_run, floor_of
 
 LOCK_WORD = "--lock"
 EXIT_CODES = {
     "config": ConfigError.exit_code,
     "preflight": PreflightError.exit_code,
     "load": LoadError.exit_code,
+    WORKER_FAILURE: LoadError.exit_code,
     "store": StoreError.exit_code,
     "damaged": StoreError.exit_code,
     "quality": QualityError.exit_code,
@@ -192,8 +194,7 @@ def _begin(folder: StudyFolder, words: Sequence[str], jobs: Sequence[Job], regis
         folder, [PlannedRun(name=n, overrides=j.overrides, config=j.resolved) for n, j in zip(names, jobs, strict=True)]
     )
     write_study(folder, state)
-    first = Earlier(points={}, attempts={})
-    tasks = [Task(name, job, first) for name, job in zip(names, jobs, strict=True)]
+    tasks = [Task(name, job) for name, job in zip(names, jobs, strict=True)]
     return _work(folder, state, tasks, registry, launcher)
 
 
@@ -304,12 +305,11 @@ def run_name(index: int, job: Job) -> str:
     """A run's folder: its number and what it is."""
     from servebench.store.layout import slug
 
-    settings = job.settings
-    return f"{index:02d}_{slug(settings.engine.name)}_{slug(settings.workload.name)}"
+    return f"{index:02d}_{slug(chosen_name(job, 'engine'))}_{slug(chosen_name(job, 'workload'))}"
 
 
 def _what(jobs: Sequence[Job]) -> str:
-    engines = "-".join(dict.fromkeys(job.settings.engine.name for job in jobs))
+    engines = "-".join(dict.fromkeys(chosen_name(job, "engine") for job in jobs))
     models = list(dict.fromkeys(job.settings.model.name.rsplit("/", 1)[-1] for job in jobs))
     return f"{engines}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
 
@@ -321,15 +321,28 @@ def _run_all(study: _Study, tasks: Sequence[Task], registry: Registry) -> int:
     place = Workplace(study.folder, study.state.words, display, keeper, registry, capture_machine(), None, {})
     try:
         place.floor = floor_of([task.job for task in tasks], display)
-        for index, task in enumerate(tasks):
-            following = tasks[index + 1].job.settings if index + 1 < len(tasks) else None
-            outcome = do_run(place, task, following, f"[{index + 1}/{len(tasks)}] " if len(tasks) > 1 else "")
+        settings = [task.job.settings for task in tasks]
+        order = turns([own.load for own in settings], settings[0].workload.seed)
+        earlier = {index: task.earlier for index, task in enumerate(tasks)}
+        while order:
+            index, turn = order.pop(0)
+            if not turn.last and not unmeasured(settings[index], turn.repeat, earlier[index]):
+                continue
+            following = settings[order[0][0]] if order else None
+            task = replace(tasks[index], earlier=earlier[index], turn=turn)
+            round_ = f"repeat {turn.repeat + 1}, " if turn.repeat is not None else ""
+            outcome = do_run(place, task, following, f"[{round_}{index + 1}/{len(tasks)}] " if len(tasks) > 1 else "")
+            if outcome.status == "finished" and not turn.last:
+                earlier[index] = earlier[index].after(outcome)
+                continue
             study.ended(task.name, outcome, task.job.settings)
+            order = [(other, later) for other, later in order if other != index]
             if outcome.status == "interrupted":
                 study.finish("interrupted")
                 return Interrupted.exit_code
     finally:
         keeper.stop()
+    study.outcomes.sort(key=lambda item: [task.name for task in tasks].index(item[0]))
     code = study.code()
     study.finish("finished" if code == 0 else "failed")
     return code

@@ -10,7 +10,8 @@ import os
 import resource
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,8 @@ from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.errors import ConfigError, LoadError, PreflightError
+from servebench.contracts.stored import chosen
+from servebench.errors import ConfigError, LoadError, PreflightError, StoreError
 from servebench.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.grading import choose
 from servebench.keeper import EngineKeeper, launch_context
@@ -34,10 +36,21 @@ from servebench.resume import Earlier
 from servebench.run import RunRequest, execute
 from servebench.score.repeats import over_repeats
 from servebench.selfcheck import client_floor
-from servebench.store import RunFolder, RunState, StudyFolder, build_manifest, redact_text, write_manifest, write_run
+from servebench.store import (
+    RunFolder,
+    RunState,
+    StudyFolder,
+    build_manifest,
+    read_manifest,
+    redact_text,
+    write_manifest,
+    write_run,
+)
+from servebench.turns import Turn
 
 DESCRIPTORS_SPARE = 40
 """Of a worker, beside its streams: its spool, pipes and poller, and what Python has open."""
+BETWEEN_TURNS = "its other repeats come in turns with those of other runs"
 CACHE_VARIABLE = "SERVEBENCH_CACHE"
 
 
@@ -56,7 +69,8 @@ class Task:
 
     name: str
     job: Job
-    earlier: Earlier
+    earlier: Earlier = field(default_factory=Earlier)
+    turn: Turn = field(default_factory=Turn)
 
 
 @dataclass
@@ -77,7 +91,12 @@ def title_of(job: Job) -> str:
     """What a run is called: engine, model, workload, and where it differs, launch."""
     settings = job.settings
     launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
-    return f"{settings.engine.name}{launch} · {settings.model.name} · {settings.workload.name}"
+    return f"{chosen_name(job, 'engine')}{launch} · {settings.model.name} · {chosen_name(job, 'workload')}"
+
+
+def chosen_name(job: Job, group: Literal["engine", "workload"]) -> str:
+    """What was chosen, so that two files of the user's own for one engine or workload are told apart."""
+    return chosen(job.overrides, group, getattr(job.settings, group).name)
 
 
 def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
@@ -154,18 +173,20 @@ def floor_of(jobs: Sequence[Job], display: Display) -> ClientFloor | None:
 
 
 def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: str = "") -> RunOutcome:
-    """Do a run and store it. `following` are the settings of the run after it, which may want the same engine."""
+    """Do a run, or a turn of it, and store it. `following` are the settings of the run after it, which may want the same
+    engine."""
     job, name = task.job, task.name
     remember_config(job.resolved)
     title = title_of(job)
     folder = place.folder.create_run(name)
     state = RunState(run_id=f"{place.folder.name}/{name}", title=title, overrides=job.overrides)
     write_run(folder, state)
+    so_far = _ledger_so_far(folder)
     # a run that is killed has its config and machine on disk all the same
-    _write_manifest(place, job, folder, starting_facts(state))
+    _write_manifest(place, job, folder, {**starting_facts(state), "ledger": so_far})
     place.display.begin(prefix + title)
-    chosen = choose(job.settings, place.registry, cache_folder())
-    for reason in chosen.left_out:
+    scorers = choose(job.settings, place.registry, cache_folder())
+    for reason in scorers.left_out:
         place.display.say(f"quality: left out: {reason}")
     asked = RunRequest(
         job=job,
@@ -178,7 +199,8 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
         done=task.earlier.points,
         attempts=task.earlier.attempts,
         gpus=tuple(str(gpu["name"]) for gpu in place.machine["gpus"]),
-        quality=chosen,
+        quality=scorers,
+        turn=task.turn,
         floor=place.floor if job.settings.load.self_check != "never" else None,
     )
     done = execute(asked)
@@ -190,18 +212,32 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
         **({"self_check": asdict(asked.floor)} if asked.floor is not None else {}),
         **(engine_facts(lease) if lease is not None else {}),
         **(stop_facts(stopped) if stopped is not None else {}),
-        "ledger": list(done.ledger),
-        **({"quality_left_out": list(chosen.left_out)} if chosen.left_out else {}),
+        "ledger": [*so_far, *done.ledger],
+        **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
         **({"telemetry": done.telemetry} if done.telemetry is not None else {}),
     }
     _write_manifest(place, job, folder, more)
     error = redact_text(outcome.error) if outcome.error else None
+    if outcome.status == "finished" and not task.turn.last:
+        # should the study end here, a resume goes on with the run
+        write_run(folder, replace(state, status="interrupted", error=BETWEEN_TURNS, failure="interrupted"))
+        return outcome
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
     repeats = over_repeats([(level(p.row), {**p.row, "verdict": p.verdict}) for p in outcome.points])
     place.display.finish(outcome, prefix + title, repeats)
     if error is not None:
         place.display.problem(error)
     return outcome
+
+
+def _ledger_so_far(folder: RunFolder) -> list[dict[str, Any]]:
+    """What earlier turns of a run, or attempts at it, entered in its ledger."""
+    if not folder.manifest.exists():
+        return []
+    with suppress(StoreError):
+        entries = read_manifest(folder.manifest).get("ledger")
+        return entries if isinstance(entries, list) else []
+    return []
 
 
 def _write_manifest(place: Workplace, job: Job, folder: RunFolder, more: dict[str, Any]) -> None:

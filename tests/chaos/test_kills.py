@@ -42,8 +42,8 @@ def last_change(study):
 class Harm:
     """Kills at random moments, and what came of them."""
 
-    def __init__(self, scene, rng, rounds):
-        self.scene, self.rng, self.left = scene, rng, rounds
+    def __init__(self, scene, rng, rounds, pace_s):
+        self.scene, self.rng, self.left, self.pace_s = scene, rng, rounds, pace_s
         self.happened = Counter()
         self.longest_end_s = 0.0
 
@@ -54,7 +54,7 @@ class Harm:
         reader = threading.Thread(target=lambda: said.extend(process.stderr), daemon=True)
         reader.start()
         began = time.monotonic()
-        due = began + self.rng.uniform(0.5, 12.0)
+        due = began + self.rng.uniform(0.5, self.pace_s)
         victim = self._victim()
         while process.poll() is None:
             now = time.monotonic()
@@ -70,7 +70,7 @@ class Harm:
                         left = self.scene.gone()
                         assert not left, f"{victim} was killed after {now - began:.2f} s, and these live: {left}"
                         self.longest_end_s = max(self.longest_end_s, time.monotonic() - killed_at)
-                    due, victim = now + self.rng.uniform(0.5, 12.0), self._victim()
+                    due, victim = now + self.rng.uniform(0.5, self.pace_s), self._victim()
             silent_s = time.time() - max(last_change(self.scene.study), time.time() - (now - began))
             assert silent_s < SILENT_S, f"{words}: nothing was written for {silent_s:.0f} s: {self.scene.living()}"
             time.sleep(0.05 if now < due else 0.005)
@@ -86,7 +86,7 @@ class Harm:
 
 
 @pytest.mark.timeout(0)
-def test_a_study_that_is_killed_and_resumed_equals_one_that_was_not(tmp_path, rounds, runs, seed, capsys):
+def test_a_study_that_is_killed_and_resumed_equals_one_that_was_not(tmp_path, rounds, runs, pace_s, seed, capsys):
     """`--runs` runs, `--rounds` kills: the same points with the same counts, each request once, nothing running."""
     for name in ("calm", "harmed"):
         (tmp_path / name).mkdir()
@@ -102,7 +102,7 @@ def test_a_study_that_is_killed_and_resumed_equals_one_that_was_not(tmp_path, ro
     while left:
         scene = harness.Scene(tmp_path / "harmed" / str(number))
         scene.folder.mkdir()
-        harm = Harm(scene, rng, left)
+        harm = Harm(scene, rng, left, pace_s)
         began = time.monotonic()
         sessions = kept = 0
         words = study_of(runs)

@@ -75,7 +75,10 @@ def test_content_is_found_however_the_stream_is_written(lines: list[str], size: 
         ("<html>\n<h1>Log in</h1></html>", r"generating anything; its answer begins with: <html>$"),
         ('data: {"id": 1}\n\ndata: [DONE]\n\n', r'begins with: \{"id": 1\}$'),
         ("", r"generating anything; its answer is empty$"),
-        ('data: {"object": "error", "message": "too long"}\n\n', "^too long$"),
+        (
+            'data: {"object": "error", "message": "too long"}\n\n',
+            "^http://h/v1/chat/completions answers with an error: too long$",
+        ),
     ],
 )
 def test_an_answer_without_content_is_quoted(body: str, told: str) -> None:

@@ -94,9 +94,10 @@ def test_a_point_between_others_is_measured_again_and_they_stay(tmp_path):
     for child in psutil.Process(process.pid).children():
         if "servebench.load.worker" in child.cmdline():
             child.kill()
-    process.communicate(timeout=100)
+    _, err = process.communicate(timeout=100)
+    assert (process.returncode, b"'servebench resume' measures that again" in err) == (5, True)
     assert points(tmp_path, run) == ["c1-r0", "c4-r0"]
-    done = servebench(tmp_path, "resume", "s", "--failed")
+    done = servebench(tmp_path, "resume", "s")
     assert done.returncode == 0, done.stderr
     assert "1 of their points stand" in done.stderr
     assert points(tmp_path, run) == ["c1-r0-a1", "c4-r0"]
@@ -115,3 +116,34 @@ def test_what_cannot_be_resumed_is_one_line(told, words, line):
     assert done.returncode != 0
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.timeout(400)
+def test_repeats_of_engines_take_turns_also_after_a_kill(tmp_path):
+    """First repeat of both, then second of both; killed in the second, what is left is done in the same order."""
+    words = (*WORDS, "load.concurrency=[2]", "load.repeats=2", "load.order=interleaved", "load.requests=6")
+    first, second = "00_vllm_unique", "01_sglang_unique"
+    process = subprocess.Popen([sys.executable, "-m", "servebench", *words], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 100
+    while not (points(tmp_path, second) and list((tmp_path / "outputs/s" / first).glob("raw/c2-r1.spool"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    resumed = servebench(tmp_path, "resume", "s")
+    assert resumed.returncode == 0, resumed.stderr
+    spans = []
+    for run in (first, second):
+        folder = tmp_path / "outputs/s" / run
+        rows = pd.read_parquet(folder / "requests.parquet")
+        spans += [
+            (group.sent_ns.min(), run, point)
+            for point, group in rows[~rows.warmup & (rows.outcome == "ok")].groupby("point")
+        ]
+        assert points(tmp_path, run)[0] == "c2-r0"
+        assert json.loads((folder / "run.json").read_text())["status"] == "finished"
+        entries = json.loads((folder / "manifest.json").read_text())["ledger"]
+        assert {one["point"] for one in entries} >= set(points(tmp_path, run)), "no turn's ledger is lost"
+    order = [(run, point[:5]) for _, run, point in sorted(spans)]
+    assert list(dict.fromkeys(order)) == [(first, "c2-r0"), (second, "c2-r0"), (first, "c2-r1"), (second, "c2-r1")]

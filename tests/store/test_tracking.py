@@ -27,7 +27,7 @@ from servebench.store import (
     write_run,
     write_study,
 )
-from servebench.store.mlflow_client import metric_name
+from servebench.store.mlflow_client import Mlflow, metric_name
 
 VOID = Doubt(code="errors", message="m", remedy="r", void=True)
 TIMEOUT_S = 5.0
@@ -215,6 +215,30 @@ def test_what_was_sent_is_found_again(outputs):
     assert send(study).sent == ("00_a",)
     _, parents, children = stored(outputs)
     assert (len(parents), len(children)) == (1, 1)
+
+
+def test_a_conversation_that_was_given_up_goes_no_further(outputs, monkeypatch):
+    """It would send what somebody else sends by then: each run twice."""
+    study = write_one_study(outputs, runs=("00_a", "01_b"))
+    go_on, asked = threading.Event(), []
+    child = Mlflow.child
+
+    def slow_child(self, *words):
+        asked.append(threading.current_thread())
+        go_on.wait(60)
+        return child(self, *words)
+
+    monkeypatch.setattr(Mlflow, "child", slow_child)
+    monkeypatch.setattr("servebench.store.tracking.STUDY_CALLS", 1)
+    monkeypatch.setattr("servebench.store.tracking.RUN_CALLS", 0)
+    report = sync_study(study, uri=f"sqlite:///{outputs}/mlflow.db", experiment="servebench", timeout_s=8.0)
+    assert "did not take 2 runs within 8 s" in report.error
+    go_on.set()
+    asked[0].join(60)
+    assert len(asked) == 1
+    assert send(study).sent == ("01_b",)
+    _, parents, children = stored(outputs)
+    assert (len(parents), len(children)) == (1, 2)
 
 
 def test_studies_of_one_name_are_not_one(outputs, tmp_path):

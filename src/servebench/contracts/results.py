@@ -9,6 +9,10 @@ from typing import Any, Literal
 SCHEMA_VERSION = 2
 """Version of every stored file. Raised when a key or a column changes its meaning; `store.versions` reads older ones."""
 
+WORKER_FAILURE = "worker"
+"""The `failure` of a run whose points were measured but for those in which a load worker died: `resume` measures them again
+without being asked to try failed runs."""
+
 SUMMED = ("_tokens", "_usd")
 """A number that a scorer keeps beside each answer under such a name is told as the sum of all; of others, the mean."""
 

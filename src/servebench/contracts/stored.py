@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +47,12 @@ class RunData:
     def title(self) -> str:
         """What the run is called."""
         return str(self.state.get("title") or self.manifest.get("title") or self.name)
+
+    @property
+    def engine(self) -> str:
+        """What its engine was chosen as: a file of the user's own, else the engine's name; the run's where none is known."""
+        name = self.fact("engine")
+        return self.name if name is None else chosen(_words(self.manifest.get("overrides")), "engine", name)
 
     @property
     def status(self) -> str:
@@ -142,6 +148,12 @@ class StudyData:
 
 def _words(value: Any) -> tuple[str, ...]:
     return tuple(str(word) for word in value) if isinstance(value, list | tuple) else ()
+
+
+def chosen(overrides: Iterable[str], group: str, name: str) -> str:
+    """What was chosen in a config group: a file of the user's own (`engine=vllm_nightly`), else the `name` that it has."""
+    options = [value for key, _, value in (word.partition("=") for word in overrides) if key.lstrip("+") == group]
+    return options[-1] if options else name
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

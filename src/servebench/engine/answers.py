@@ -192,8 +192,11 @@ def _try(
             return problem, status in NO_CHAT
         begins = ""
         for data in _data(response):
-            if has_content(data):
-                return None
+            try:
+                if has_content(data):
+                    return None
+            except EngineError as error:
+                raise EngineError(f"{url} answers with an error: {error}") from error
             begins = begins or in_one_line(data, BEGINNING_CHARACTERS)
             if time.monotonic() > deadline:
                 return EngineError(f"{url} streamed nothing generated in time", kind="not_ready"), False

@@ -15,7 +15,6 @@ import contextlib
 import gc
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -23,6 +22,7 @@ from array import array
 from collections import deque
 from pathlib import Path
 
+from servebench.interrupts import leave_stopping_to_the_parent
 from servebench.load.spool import TIMESPEC
 from servebench.load.wire import ANCILLARY_BYTES, SO_TIMESTAMPNS, raise_descriptor_limit
 from servebench.units import NS_PER_S, NS_PER_US
@@ -146,7 +146,7 @@ class NullServer:
 
 def main() -> int:
     """Serve until standard input closes, then write the truth."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_stopping_to_the_parent()
     raise_descriptor_limit()
     server = NullServer()
     sys.stdout.write(f"{server.port}\n")

@@ -111,6 +111,11 @@ def attempt_name(level: str, attempt: int) -> str:
     return level if attempt == 0 else f"{level}-a{attempt}"
 
 
+def attempt_number(point: str) -> int:
+    """Which attempt at its level a point is, by its name; the first is 0."""
+    return int(point[len(level_name(point)) :].removeprefix("-a") or 0)
+
+
 def level_named(load: LoadSettings, point: str) -> Level | None:
     """The level that has this name, for what a search had measured when it was killed; None for a name of no level."""
     found = _POINT.fullmatch(point)

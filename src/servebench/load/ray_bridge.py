@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from servebench.interrupts import leave_stopping_to_the_parent
 from servebench.load.jobs import GO, Progress, unpacked
 from servebench.load.ray_actor import RemoteWorker
 from servebench.load.spool import shifted
@@ -142,7 +142,7 @@ def _say(**words: Any) -> None:
 
 
 def _serve(node: str) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_stopping_to_the_parent()
     orders = sys.stdin.fileno()
     head, blobs = unpacked(orders)
     with Progress.attach(head["progress"]) as progress:

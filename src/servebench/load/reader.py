@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import os
 import pkgutil
-import signal
 import struct
 import subprocess
 import sys
@@ -24,6 +23,8 @@ from itertools import accumulate
 from typing import BinaryIO
 
 import orjson
+
+from servebench.interrupts import leave_stopping_to_the_parent
 
 FRAME = struct.Struct("<IBI")
 PIPE_BYTES = 1 << 20
@@ -54,7 +55,7 @@ def answered(read: ReadText, index: int, whole: bool, reads: Sequence[bytes]) ->
 
 def main(words: list[str]) -> int:
     """Answer until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_stopping_to_the_parent()
     with contextlib.suppress(OSError):
         # the worker's priority is for stamping; a prompt may come a moment later
         os.setpriority(os.PRIO_PROCESS, 0, 0)

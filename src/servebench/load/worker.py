@@ -14,7 +14,6 @@ import errno
 import gc
 import os
 import select
-import signal
 import sys
 import time
 from collections import deque
@@ -29,6 +28,7 @@ import orjson
 
 from servebench.clock import step_ns, take_anchor
 from servebench.contracts.exchange import WireOutcome
+from servebench.interrupts import leave_stopping_to_the_parent
 from servebench.load.framing import SIZE_LINES, FramingError
 from servebench.load.jobs import GO, STOP, Job, Progress, read_job
 from servebench.load.order import Order
@@ -706,7 +706,7 @@ def _drive(phase: Phase) -> dict[str, object]:
 def main() -> int:
     """Read a job, wait for the order to go, drive it, tell how it went."""
     # a terminal sends Ctrl-C to the whole group: whoever started this worker decides what it means
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_stopping_to_the_parent()
     raise_descriptor_limit()
     with contextlib.suppress(OSError):
         # where it is allowed: a client that is kept from its core for 100 ms has events meet in one read

@@ -396,16 +396,19 @@ def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: s
     size = sum(path.stat().st_size for _, run, _ in pending.todo for path in run.artifacts)
     limit_s = STUDY_CALLS * timeout_s + len(pending.todo) * RUN_CALLS * timeout_s + size / SLOWEST_BYTES_S
     done: list[SyncReport | StoreError] = []
+    given_up = threading.Event()
 
     def send() -> None:
         try:
-            done.append(_send(study, pending, uri, experiment, timeout_s))
+            done.append(_send(study, pending, uri, experiment, timeout_s=timeout_s, given_up=given_up))
         except StoreError as error:
             done.append(error)
 
     thread = threading.Thread(target=send, name="mlflow", daemon=True)
     thread.start()
     thread.join(limit_s)
+    # what hangs in a call may come back: it must not go on beside who sends the rest later
+    given_up.set()
     shown = redact_text(uri)
     if not done and thread.is_alive():
         words = f"the tracking server {shown} did not take {len(pending.todo)} runs within {limit_s:.0f} s"
@@ -418,8 +421,10 @@ def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: s
     return done[0]
 
 
-def _send(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
-    """Talk to MLflow. Raises StoreError when what was sent cannot be remembered."""
+def _send(
+    study: StudyFolder, pending: _Pending, uri: str, experiment: str, *, timeout_s: float, given_up: threading.Event
+) -> SyncReport:
+    """Talk to MLflow, until all is sent or `given_up`. Raises StoreError when what was sent cannot be remembered."""
     from servebench.store.mlflow_client import Mlflow, conversation, tracker_errors
 
     shown = redact_text(uri)
@@ -434,6 +439,8 @@ def _send(study: StudyFolder, pending: _Pending, uri: str, experiment: str, time
             mark = {"uri_digest": digest([uri, experiment]), "uri": shown, "mlflow_run_id": parent_id}
             write_text(study.tracking, json.dumps(mark))
             for folder, run, fingerprint in pending.todo:
+                if given_up.is_set():
+                    return SyncReport(uri=shown, sent=tuple(sent), unchanged=pending.unchanged)
                 before = _remembered(folder.tracking).get("mlflow_run_id") if known else None
                 with _without_secrets(run.artifacts) as files:
                     run_id = mlflow.child(before, parent_id, replace(run, artifacts=files))
