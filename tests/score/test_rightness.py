@@ -97,10 +97,35 @@ def test_two_that_guess_are_told_so(graded):
 
 def test_every_doubt_can_be_looked_up_by_its_code(graded):
     rows = [replace(row, correct=None, score=None, note="x") for row in graded("judge", [True])]
+    rows += [replace(rows[0], item_id="other", note="y")]
+    assert "x (the first of 2 reasons)" in next(
+        doubt.message for doubt in summaries(pd.DataFrame(rows))[0].doubts if doubt.code == "not_judged"
+    )
     rows += [replace(row, extracted=None) for row in graded("mmlu", [False, None])]
     told = {doubt.code for one in summaries(pd.DataFrame(rows)) for doubt in one.doubts}
     assert told == {"not_judged", "unread_answers", "unanswered", "sample_too_small"}
     assert told | {"as_by_chance", "cut_off"} | set(Code) <= set(REMEDIES)
+
+
+@pytest.mark.parametrize(
+    ("scores", "low", "high"),
+    [
+        ([0.0] * 4, 0.0, 0.75),  # rule of three
+        ([0.75] * 60, 0.75 * 0.95, 0.75 + 0.25 * 0.05),
+        ([0.2, 0.4], 0.0, 1.0),  # t of one degree of freedom: 12.7 x 0.1 to either side
+        ([0.0, 0.5, 1.0], 0.0, 1.0),
+        ([0.2, 0.3, 0.4, 0.5], 0.14457, 0.55543),
+    ],
+)
+def test_the_interval_of_few_scores_is_wide(graded, scores, low, high):
+    """Also where they are all the same: four are no sample."""
+    rows = [
+        replace(row, correct=None, score=one)
+        for row, one in zip(graded("judge", [True] * len(scores)), scores, strict=True)
+    ]
+    (one,) = summaries(pd.DataFrame(rows))
+    assert (one.low, one.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+    assert ("sample_too_small" in {doubt.code for doubt in one.doubts}) == (high - low > 0.1)
 
 
 def test_levels_and_points_are_apart(graded):

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,6 @@ UNANSWERED_SHARE = 0.01
 UNREAD_SHARE = 0.1
 CUT_TOKENS_MIN = 32
 """Answers that are bounded to less are meant to be cut: a letter stands at their beginning."""
-Z = NormalDist().inv_cdf(0.975)
 MEANS = {PARITY: "the same alone and under load", "json": "that fit their schema"}
 """What `correct` says, by scorer; of all others, that the answer is right."""
 CHANCE = "chance"
@@ -244,11 +242,18 @@ def busy_s(own: pd.DataFrame) -> float:
 
 
 def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
-    """The 95 % interval of a mean of scores from 0 to 1, by the normal approximation."""
+    """The 95 % interval of a mean of scores from 0 to 1, by Student's t. Scores that are all the same say nothing of their
+    spread: then as many as three in n may be anything else (the rule of three)."""
     if scores.size < 2:
         return None, None
-    reach = Z * float(scores.std(ddof=1)) / sqrt(scores.size)
-    return max(0.0, float(scores.mean()) - reach), min(1.0, float(scores.mean()) + reach)
+    from scipy.special import stdtrit
+
+    mean, count = float(scores.mean()), scores.size
+    if float(np.ptp(scores)) == 0.0:
+        others = min(1.0, 3 / count)
+        return mean * (1 - others), mean + (1 - mean) * others
+    reach = float(stdtrit(count - 1, 0.975)) * float(scores.std(ddof=1)) / sqrt(count)
+    return max(0.0, mean - reach), min(1.0, mean + reach)
 
 
 def _by_chance(
@@ -308,7 +313,8 @@ def _doubts(
             Doubt(
                 code="not_judged",
                 message=f"{benchmark}: {len(unjudged)} of {len(own)} answers could not be judged"
-                + (f": {notes.iloc[0]}" if len(notes) else ""),
+                + (f": {notes.iloc[0]}" if len(notes) else "")
+                + (f" (the first of {notes.nunique()} reasons)" if notes.nunique() > 1 else ""),
                 remedy="they count neither as right nor as wrong; see note in quality.parquet",
                 void=len(unjudged) == len(own),
             )
@@ -331,7 +337,8 @@ def _doubts(
                 code="unread_answers",
                 message=f"{benchmark}: {unread} of {count} answers hold nothing that could be graded and count as wrong; "
                 f"{cut} were cut off",
-                remedy="read them in quality.parquet; a model that explains needs a higher quality.max_tokens",
+                remedy="read them in quality.parquet; a model that explains needs a higher "
+                + ("workload.output_tokens" if of_load else "quality.max_tokens"),
             )
         )
     return found
