@@ -24,7 +24,7 @@ from servebench.load.jobs import GO, STOP, Counts, Progress, job_bytes, summed
 from servebench.load.share import shares, together, worker_spools
 from servebench.units import NS_PER_S
 
-TICK_S = 0.1
+TICK_S = 0.2
 LOCAL_WORKER = ("servebench.load.worker",)
 RAY_WORKER = ("servebench.load.ray_bridge", "--node")
 READY_TIMEOUT_S = 60.0

@@ -181,15 +181,15 @@ def _exchanges(data: mmap.mmap, path: Path) -> Iterator[Exchange]:
     while position + head_size <= size:
         kind, index, length = unpack(data, position)
         start, position = position, position + head_size + length
-        if position > size or length < LENGTH_MIN.get(kind, size):
+        if position > size:
             break
-        if kind == DATA:
+        if kind == DATA and length >= TIMESPEC.size:
             took = frame_of.get(index)
             if took is None:
                 break
             took(start)
             continue
-        if index >= len(who):
+        if index >= len(who) or length < LENGTH_MIN.get(kind, size):
             break
         start += head_size
         if kind == SENT:
