@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,18 @@ def test_a_secret_is_found_and_one_that_the_baseline_knows_is_not(tmp_path):
     lines, failed = audit.secrets(tmp_path)
     assert failed
     assert lines[0] == "leak.py:1: AWS Access Key"
+
+
+def test_a_known_secret_that_moves_to_another_line_fails_nothing(tmp_path):
+    pytest.importorskip("detect_secrets", reason="the audit's extra is not installed")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    leak, baseline = tmp_path / "leak.py", tmp_path / audit.BASELINE
+    leak.write_text("key = '" + "AKIA" + "IOSFODNN7" + "QXSMPLA'\n")
+    subprocess.run(["git", "add", "leak.py"], cwd=tmp_path, check=True)
+    scan = [sys.executable, "-m", "detect_secrets", "scan", "leak.py"]
+    baseline.write_text(subprocess.run(scan, cwd=tmp_path, check=True, capture_output=True, text=True).stdout)
+    leak.write_text("\n\n" + leak.read_text())
+    assert audit.secrets(tmp_path) == (
+        ["secrets: 1 files scanned, 0 found that .secrets.baseline does not know"],
+        False,
+    )
