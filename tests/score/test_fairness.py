@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from servebench.score.fairness import unequal, varied
+from servebench.score.fairness import keys_told, unequal, varied, way_out
 
 MANIFEST = {
     "study_id": "s",
@@ -135,3 +135,14 @@ def test_a_manifest_of_strange_parts_is_compared_all_the_same(part, value):
     assert isinstance(unequal(MANIFEST, strange), tuple)
     assert unequal(strange, strange) == ()
     assert isinstance(varied({**strange, "study_id": "s"}, MANIFEST), tuple)
+
+
+def test_the_way_out_names_what_may_be_said_to_be_compared():
+    """A few keys as they are, many by their group; what does not matter is no part of it."""
+    few = unequal(MANIFEST, changed((("config", "engine", "dtype"), "fp8"), (("packages", "numpy"), "9")))
+    assert keys_told(few) == "engine.dtype"
+    assert way_out(few).endswith("--varying 'engine.dtype'")
+    flags = {f"flag-{number}": True for number in range(7)}
+    many = unequal(MANIFEST, changed((("config", "engine", "extra_args"), flags)))
+    assert keys_told(many).endswith(" and 3 more")
+    assert way_out(many).endswith("--varying 'engine.*'")

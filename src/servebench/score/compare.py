@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.score.fairness import Difference
+from servebench.score.fairness import Difference, keys_told, way_out
 from servebench.score.statistics import Spread, rate_spread
 
 Floats = NDArray[np.float64]
@@ -547,10 +547,8 @@ def _conclude(
     mattering = [one for one in unequal if one.matters]
     if mattering:
         withheld = tuple(replace(row, result="unequal_settings", competes=False) for row in rows)
-        keys = ", ".join(one.key for one in mattering)
-        return Comparison(
-            rows=withheld, result="unequal_settings", summary=f"no verdict: {keys} differ, and that matters", **facts
-        )
+        summary = f"no verdict: {keys_told(mattering)} differ, and that matters; {way_out(mattering)}"
+        return Comparison(rows=withheld, result="unequal_settings", summary=summary, **facts)
     fit = [row for row in rows if row.competes]
     found = {kind: [row for row in fit if row.result == kind] for kind in ("faster", "slower", "no difference")}
     faster, slower, same = found["faster"], found["slower"], found["no difference"]

@@ -48,6 +48,24 @@ class Difference:
     reason: str
 
 
+KEYS_TOLD = 4
+
+
+def keys_told(found: Iterable[Difference]) -> str:
+    """The keys of what matters, a few of them by name."""
+    keys = [one.key for one in found if one.matters]
+    more = len(keys) - KEYS_TOLD
+    return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_TOLD])} and {more} more"
+
+
+def way_out(found: Iterable[Difference]) -> str:
+    """What a user may do about what matters: the words to say that it is what is compared."""
+    keys = [one.key for one in found if one.matters]
+    groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
+    named = ",".join(keys if len(keys) <= KEYS_TOLD else groups)
+    return f"make them equal, or say that they are what is compared: --varying '{named}'"
+
+
 RULES: tuple[tuple[str, bool, str], ...] = (
     ("engine_version", False, ON_PURPOSE),
     ("config.engine.name", False, ON_PURPOSE),

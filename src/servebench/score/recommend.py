@@ -31,7 +31,7 @@ from servebench.score.compare import (
     resampled,
     statistic,
 )
-from servebench.score.fairness import Difference
+from servebench.score.fairness import Difference, keys_told, way_out
 from servebench.score.slo import Limits, good, slo_point
 
 Floats = NDArray[np.float64]
@@ -316,13 +316,14 @@ def _answer(
         why = f"only {ranking[0].entrant.name} has a score, so there is nothing to compare it with"
         return Answer(outcome="only one", ranking=ranking, why=why, changes=changes, **facts)
     lead, low, high, why = _lead(ranking, rules)
-    unequal = [
-        f"{rival.entrant.name}: {', '.join(d.key for d in found)}"
+    apart = {
+        rival.entrant.name: [d for d in unfair(ranking[0].entrant, rival.entrant, case.across) if d.matters]
         for rival in ranking[1:]
-        if (found := [d for d in unfair(ranking[0].entrant, rival.entrant, case.across) if d.matters])
-    ]
-    if unequal:
-        why = f"settings that matter are unequal ({'; '.join(unequal)})"
+    }
+    if any(apart.values()):
+        told = "; ".join(f"{name}: {keys_told(found)}" for name, found in apart.items() if found)
+        every = {one.key: one for found in apart.values() for one in found}
+        why = f"settings that matter are unequal ({told}); {way_out(every.values())}"
     return Answer(
         outcome="no clear winner" if why else "winner",
         ranking=ranking,
