@@ -81,6 +81,7 @@ def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
     """The engine's metrics, its processes, the GPUs, and the CPU's energy."""
     from servebench.telemetry.engine_metrics import EngineMetricsSource
     from servebench.telemetry.gpu import GpuSource
+    from servebench.telemetry.gpu_amd import AmdGpuSource
     from servebench.telemetry.processes import CpuEnergySource, ProcessSource
 
-    return (EngineMetricsSource, ProcessSource, GpuSource, CpuEnergySource)
+    return (EngineMetricsSource, ProcessSource, GpuSource, AmdGpuSource, CpuEnergySource)

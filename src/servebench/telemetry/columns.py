@@ -26,6 +26,8 @@ TELEMETRY_COLUMNS = (
 )
 """What telemetry adds to a point's row; `energy_j` is what the window used, and `energy_source` who says so."""
 
+TELLERS = {"gpu": "nvml", "amd_gpu": "amdsmi"}
+"""Who tells of GPUs, by the telemetry source."""
 GB = 1e9
 MS_PER_S = 1000
 
@@ -35,6 +37,7 @@ class _Series:
     """One word's values over time, one line a label (a GPU). `began_ns` is when its source was first read."""
 
     began_ns: int
+    source: str
     lines: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
 
     def add(self, reading: Reading) -> None:
@@ -98,7 +101,7 @@ def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns:
         began[reading.source] = min(reading.t_ns, began.get(reading.source, reading.t_ns))
     for reading in readings:
         if reading.name is not None:
-            words.setdefault(reading.name, _Series(began[reading.source])).add(reading)
+            words.setdefault(reading.name, _Series(began[reading.source], reading.source)).add(reading)
     found: dict[str, Any] = dict.fromkeys(TELEMETRY_COLUMNS)
     found["telemetry_samples"] = len({reading.t_ns for reading in readings})
     found.update(_of_requests(words))
@@ -175,10 +178,11 @@ def _energy(words: dict[str, _Series], start_ns: float, end_ns: float) -> tuple[
     if "gpu_energy_j" in words:
         counted = words["gpu_energy_j"].grown_inside(start_ns, end_ns)
         if counted is not None:
-            return counted, "nvml_counter"
+            return counted, f"{TELLERS.get(words['gpu_energy_j'].source, 'nvml')}_counter"
     if "gpu_power_w" in words:
         drawn = words["gpu_power_w"].integral(start_ns, end_ns)
-        return drawn, "nvml_power" if drawn is not None else None
+        teller = TELLERS.get(words["gpu_power_w"].source, "nvml")
+        return drawn, f"{teller}_power" if drawn is not None else None
     if "cpu_energy_j" in words:
         used = words["cpu_energy_j"].grown_inside(start_ns, end_ns)
         return used, "rapl" if used is not None else None
