@@ -1,10 +1,11 @@
-"""Power, energy, memory, load and clock of NVIDIA GPUs, by NVML (package `nvidia-ml-py`)."""
+"""Power, energy, memory, load and clock of GPUs: NVIDIA's by NVML (package `nvidia-ml-py`), the walk over them for all."""
 
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
 from servebench.telemetry.processes import rows
@@ -13,25 +14,82 @@ MILLI = 1e-3
 PERCENT = 1e-2
 
 
-class GpuSource(TelemetrySource):
-    """Each GPU that the engine may see, by its index. Needs no GPU to be imported.
+class DriverSource(TelemetrySource):
+    """GPUs of one maker, by its driver's library: each that the engine may see, by its index. What a GPU cannot tell is left out.
 
-    `gpu_energy_j` is the driver's own counter since it was loaded (nvmlDeviceGetTotalEnergyConsumption, millijoules,
-    Volta and newer); a GPU without one gives power only.
+    Needs no GPU, and not the library, to be imported.
     """
 
-    name = "gpu"
+    faults: ClassVar[tuple[type[Exception], ...]] = ()
+    """What a reply raises that is of the wrong form, beside the library's own errors."""
+    label: ClassVar[str] = ""
+    """What stands before the index in a reading's label."""
 
     def __init__(self, subject: Subject) -> None:
         """Nothing is opened yet."""
         super().__init__(subject)
-        self._nvml: Any = None
-        self._handles: list[Any] = []
+        self.library: Any = None
+        self.handles: list[Any] = []
 
     def open(self) -> str | None:
-        """Load NVML and find the GPUs."""
+        """Load the library and find the GPUs."""
         if self.subject.running.pid is None:
             return "the engine does not run on this machine"
+        reason = self.find()
+        self.handles = self.handles[: self.subject.gpu.count or len(self.handles)]
+        return reason
+
+    @abstractmethod
+    def find(self) -> str | None:
+        """Set `library` and `handles`; why there are none, in one line."""
+
+    @abstractmethod
+    def asks(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
+        """For each word of the vocabulary how one GPU is asked for it."""
+
+    @abstractmethod
+    def error(self) -> type[Exception]:
+        """What the library raises."""
+
+    @abstractmethod
+    def shut(self) -> None:
+        """Give the library back."""
+
+    def sample(self) -> list[Mapping[str, float]]:
+        """What each GPU tells now."""
+        return [self._read(handle) for handle in self.handles]
+
+    def _read(self, handle: Any) -> Mapping[str, float]:
+        found: dict[str, float] = {}
+        for name, read in self.asks(handle).items():
+            with contextlib.suppress(self.error(), *self.faults):
+                found[name] = float(read())
+        return found
+
+    def readings(self, t_ns: int, sample: Sequence[Mapping[str, float]]) -> Sequence[Reading]:
+        """A row a number and GPU."""
+        return [
+            row
+            for index, values in enumerate(sample)
+            for row in rows(t_ns, self.name, values, labels=f'gpu="{self.label}{index}"')
+        ]
+
+    def close(self) -> None:
+        """Give the library back, if it was loaded."""
+        if self.library is not None:
+            with contextlib.suppress(self.error()):
+                self.shut()
+
+
+class GpuSource(DriverSource):
+    """NVIDIA GPUs. `gpu_energy_j` is the driver's own counter since it was loaded (nvmlDeviceGetTotalEnergyConsumption,
+    millijoules, Volta and newer); a GPU without one gives power only.
+    """
+
+    name = "gpu"
+
+    def find(self) -> str | None:
+        """By NVML."""
         try:
             import pynvml
         except ImportError:
@@ -40,19 +98,14 @@ class GpuSource(TelemetrySource):
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             return f"no NVIDIA driver here ({error})"
-        self._nvml = pynvml
-        count = pynvml.nvmlDeviceGetCount()
-        wanted = min(count, self.subject.gpu.count or count)
-        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(wanted)]
-        return None if self._handles else "the NVIDIA driver knows no GPU"
+        self.library = pynvml
+        self.handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return None if self.handles else "the NVIDIA driver knows no GPU"
 
-    def sample(self) -> list[Mapping[str, float]]:
-        """What each GPU tells now; what one cannot tell is left out."""
-        return [self._read(handle) for handle in self._handles]
-
-    def _read(self, handle: Any) -> Mapping[str, float]:
-        nvml = self._nvml
-        ask: dict[str, Callable[[], float]] = {
+    def asks(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
+        """In NVML's words."""
+        nvml = self.library
+        return {
             "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) * MILLI,
             "gpu_energy_j": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * MILLI,
             "gpu_memory_used_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
@@ -60,20 +113,12 @@ class GpuSource(TelemetrySource):
             "gpu_sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         }
-        found: dict[str, float] = {}
-        for name, read in ask.items():
-            with contextlib.suppress(nvml.NVMLError):
-                found[name] = float(read())
+
+    def error(self) -> type[Exception]:
+        """NVML's."""
+        found: type[Exception] = self.library.NVMLError
         return found
 
-    def readings(self, t_ns: int, sample: Sequence[Mapping[str, float]]) -> Sequence[Reading]:
-        """A row a number and GPU."""
-        return [
-            row for index, values in enumerate(sample) for row in rows(t_ns, self.name, values, labels=f'gpu="{index}"')
-        ]
-
-    def close(self) -> None:
-        """Give NVML back."""
-        if self._nvml is not None:
-            with contextlib.suppress(self._nvml.NVMLError):
-                self._nvml.nvmlShutdown()
+    def shut(self) -> None:
+        """NVML counts those who use it."""
+        self.library.nvmlShutdown()

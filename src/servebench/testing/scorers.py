@@ -31,7 +31,7 @@ from servebench.contracts.settings import QualitySettings
 from servebench.errors import ConfigError, QualityError
 from servebench.registry import registry
 from servebench.testing.server import FakeServer, Manners
-from servebench.testing.words import overrides
+from servebench.testing.words import overrides, servebench
 
 NAME = r"[a-z0-9_-]+"
 MODEL = "model"
@@ -49,8 +49,6 @@ NONSENSE = (
     "\u202e\U0001f600 …",
 )
 """What models also say."""
-
-COMMAND_TIMEOUT_S = 120.0
 
 
 class ScorerConformance:
@@ -265,14 +263,7 @@ class ScorerConformance:
                 *(f"quality={self.scorer.name}", f"quality.path={file}", "quality.concurrency=[2]"),
                 *overrides("quality", self.settings),
             ]
-            done = subprocess.run(
-                [sys.executable, "-m", "servebench", *words],
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=COMMAND_TIMEOUT_S,
-                check=False,
-            )
+            done = servebench(tmp_path, *words)
         assert done.returncode == 0, done.stderr
         import pandas as pd
 

@@ -1,10 +1,27 @@
-"""Settings as words of the command."""
+"""Settings as words of the command, and the command."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+COMMAND_TIMEOUT_S = 120.0
+
+
+def servebench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What the command does in a folder. Raises TimeoutExpired."""
+    return subprocess.run(
+        [sys.executable, "-m", "servebench", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
 
 
 def overrides(group: str, settings: Mapping[str, Any]) -> list[str]:

@@ -25,13 +25,12 @@ from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.registry import registry
 from servebench.testing.server import FakeServer, Manners
-from servebench.testing.words import overrides
+from servebench.testing.words import overrides, servebench
 
 NAME = r"[a-z0-9_-]+"
 MODEL = "model"
 COUNT = 8
 STREAM, OTHER_STREAM = "point-1-0", "point-2-0"
-COMMAND_TIMEOUT_S = 120.0
 
 
 class WordTokenizer:
@@ -179,7 +178,7 @@ class WorkloadConformance:
     def test_the_command_shows_it(self, tmp_path: Path) -> None:
         """`workload=NAME --preview`: examples, without an engine."""
         words = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", f"model.name={MODEL}")
-        done = _command(tmp_path, *words, *self._words(), "--preview")
+        done = servebench(tmp_path, *words, *self._words(), "--preview")
         assert done.returncode == 0, done.stderr
         assert self.workload.name in done.stdout
 
@@ -189,7 +188,7 @@ class WorkloadConformance:
             words = ("engine=openai", "launch=attach", f"launch.base_url={server.base_url}", f"model.name={MODEL}")
             load = ("load.concurrency=[2]", f"load.requests={COUNT}", "load.warmup_requests=2", "load.self_check=never")
             quiet = ("tracking=none", "telemetry.enabled=false", "study.name=s")
-            done = _command(tmp_path, *words, *load, *quiet, *self._words())
+            done = servebench(tmp_path, *words, *load, *quiet, *self._words())
         assert done.returncode == 0, done.stderr
         import pandas as pd
 
@@ -200,17 +199,6 @@ class WorkloadConformance:
 
     def _words(self) -> list[str]:
         return [f"workload={self.workload.name}", *overrides("workload", self.settings)]
-
-
-def _command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "servebench", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_TIMEOUT_S,
-        check=False,
-    )
 
 
 def _text(request: Request) -> str:
