@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,9 @@ from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.score.statistics import headline_intervals
 from servebench.store import RecordWriter, RunFolder, RunState, StudyFolder, StudyState, write_points, write_run
 from servebench.store.state import write_study
+
+# a suite that a shell runs in the background is started with Ctrl-C ignored, and so would be all that it starts
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 START_NS = 1_760_000_000_000_000_000
 MS = 1_000_000
