@@ -11,7 +11,7 @@ import pytest
 from servebench.aftermath import chosen, recover, sync
 from servebench.errors import ConfigError
 from servebench.load.share import worker_spools
-from servebench.load.spool import DATA, HEAD, TIMESPEC, end_frame, meta_frame, sent_frame
+from servebench.load.spool import TIMESPEC, end_frame, meta_frame, reads_frame, sent_frame
 from servebench.phase import PhaseFacts, discard_spools, records_of
 from servebench.store import (
     RecordWriter,
@@ -48,11 +48,8 @@ def answer_frames(index, at_ns):
         f"Content-Length: {len(body)}\r\n\r\n{body}"
     ).encode()  # fmt: skip
     cut = data.index(b"data: ", data.index(b"two") - 60)
-    frames = []
-    for stamp, part in ((at_ns, data[:cut]), (at_ns + STEP_NS, data[cut:])):
-        payload = TIMESPEC.pack(stamp // 10**9, stamp % 10**9) + part
-        frames.append(HEAD.pack(DATA, index, len(payload)) + payload)
-    return b"".join(frames)
+    stamps = [TIMESPEC.pack(*divmod(stamp, 10**9)) for stamp in (at_ns, at_ns + STEP_NS)]
+    return reads_frame(index, stamps, [data[:cut], data[cut:]])
 
 
 def write_spool(folder, point, count, done, *, warmup=False, run_id="s/00", cut=b""):

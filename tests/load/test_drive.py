@@ -352,6 +352,60 @@ def test_a_worker_that_is_killed_is_told_and_loses_nothing_finished(serve, run, 
     assert sum(exchange.outcome == "complete" for exchange in read_spool(spool)) >= 5
 
 
+def test_a_worker_that_is_killed_has_written_down_most_of_an_answer_under_way(serve, run, tmp_path):
+    """What streams read goes to the spool every two seconds, also when no answer ends."""
+
+    def endless(connection, number, request):
+        connection.sendall(HEADER)
+        for word in range(1000):
+            connection.sendall(event(f"w{word} "))
+            time.sleep(0.02)
+
+    began = []
+
+    def kill(counts):
+        began.append(time.monotonic())
+        if began[-1] - began[0] > 3.5:
+            for child in psutil.Process().children():
+                if "servebench.load.worker" in child.cmdline():
+                    child.kill()
+
+    report, _ = run(serve(endless), 2, concurrency=2, watch=kill, timeout_s=30.0)
+    assert report.stopped == "worker_died"
+    (spool,) = tmp_path.glob("*.spool")
+    exchanges = list(read_spool(spool))
+    assert [exchange.outcome for exchange in exchanges] == ["cancelled"] * 2
+    for exchange in exchanges:
+        assert body(exchange).startswith(HEADER + event("w0 ") + event("w1 "))
+        assert body(exchange).count(b"data: ") > 10
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 3 * 4096, 65_536, 65_536 + 4096, 300_000])
+@pytest.mark.parametrize("framed", [True, False])
+def test_a_read_that_fills_its_buffer_leaves_nothing_behind(serve, run, size, framed):
+    """A socket tells but once that something came, however much it is; the end may stand right behind it."""
+    head = HEADER if framed else b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    rest = size - len(head)
+    if framed:
+        rest -= len(chunk(b"x" * rest)) - rest
+        head += chunk(b"x" * rest)
+        head += b"" if len(head) == size else chunk(b"x")
+    else:
+        head += b"x" * rest
+
+    def burst(connection, number, request):
+        connection.sendall(head)
+        if framed:
+            time.sleep(0.1)
+            connection.sendall(LAST)
+        return framed
+
+    report, exchanges = run(serve(burst), 4, concurrency=2)
+    assert outcomes(exchanges) == {"complete": 4}
+    assert all(body(exchange) == head + (LAST if framed else b"") for exchange in exchanges.values())
+    assert report.elapsed_s < 3
+
+
 def test_three_workers_share_the_streams(serve, run):
     """Every request is sent once, the level is held by all together, and the report counts them all."""
     seen = []

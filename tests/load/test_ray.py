@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 from servebench.load.ray_bridge import measured_offset
-from servebench.load.spool import HEAD, META, SENT, STAMPS, end_frame, meta_frame, read_spool, sent_frame, shifted
+from servebench.load.spool import (
+    HEAD,
+    META,
+    SENT,
+    STAMPS,
+    TIMESPEC,
+    end_frame,
+    meta_frame,
+    read_spool,
+    reads_frame,
+    sent_frame,
+    shifted,
+)
 
 SECOND = 1_000_000_000
 
@@ -32,7 +44,7 @@ def test_an_offset_within_its_error_is_none():
 
 
 def frames() -> bytes:
-    data = HEAD.pack(2, 0, 16 + 2) + (70).to_bytes(8, "little") + (5).to_bytes(8, "little") + b"hi"
+    data = reads_frame(0, [TIMESPEC.pack(70, 5), TIMESPEC.pack(71, 6)], [b"hi", b" there"])
     return (
         meta_frame([("a", None)])
         + sent_frame(0, 60 * SECOND, 0, 0, 61 * SECOND)
@@ -50,7 +62,7 @@ def test_every_stamp_is_shifted_and_nothing_else(tmp_path, offset_ns):
     (one,) = read_spool(path)
     assert (one.scheduled_ns, one.sent_ns, one.ended_ns) == tuple(n * SECOND - offset_ns for n in (60, 61, 80))
     assert one.connected_ns is None
-    assert one.reads == [(70 * SECOND + 5 - offset_ns, b"hi")]
+    assert list(one.reads) == [(70 * SECOND + 5 - offset_ns, b"hi"), (71 * SECOND + 6 - offset_ns, b" there")]
 
 
 def test_a_frame_that_is_not_whole_waits_for_its_rest():

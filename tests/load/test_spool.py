@@ -3,23 +3,23 @@
 import pytest
 
 from servebench.errors import StoreError
-from servebench.load.spool import DATA, END, HEAD, TIMESPEC, USER, end_frame, meta_frame, read_spool, sent_frame
+from servebench.load.spool import END, HEAD, TIMESPEC, end_frame, meta_frame, read_spool, reads_frame, sent_frame
 
 WHO = [("a", None), ("b", "s1"), ("c", None)]
 
 
-def data_frame(index, seconds, nanoseconds, data, kind=DATA):
-    payload = TIMESPEC.pack(seconds, nanoseconds) + data
-    return HEAD.pack(kind, index, len(payload)) + payload
+def data_frame(index, *reads, user=False):
+    stamps = [TIMESPEC.pack(seconds, nanoseconds) for seconds, nanoseconds, _ in reads]
+    return reads_frame(index, stamps, [data for _, _, data in reads], user=user)
 
 
 FRAMES = [
     meta_frame(WHO),
     sent_frame(0, 1, 2, 3, 4),
     sent_frame(1, 5, 0, 0, 6),
-    data_frame(0, 7, 1, b"one"),
-    data_frame(1, 7, 2, b"two"),
-    data_frame(0, 8, 0, b"three"),
+    data_frame(0, (7, 1, b"one"), (7, 3, b""), (7, 4, b"more")),
+    data_frame(1, (7, 2, b"two")),
+    data_frame(0, (8, 0, b"three")),
     end_frame(1, 9, "reset", "connection reset by peer"),
     end_frame(0, 10, "complete"),
 ]
@@ -41,14 +41,25 @@ def test_exchanges_come_in_the_order_in_which_they_ended(tmp_path):
         "connection reset by peer",
     )
     assert (first.connect_started_ns, first.connected_ns, first.sent_ns, first.ended_ns) == (None, None, 6, 9)
-    assert second.reads == [(7_000_000_001, b"one"), (8_000_000_000, b"three")]
+    assert list(second.reads) == [
+        (7_000_000_001, b"one"),
+        (7_000_000_003, b""),
+        (7_000_000_004, b"more"),
+        (8_000_000_000, b"three"),
+    ]
+    assert (second.reads[1:3], second.reads[-1]) == (list(second.reads)[1:3], (8_000_000_000, b"three"))
     assert (second.connect_started_ns, second.connected_ns, second.error) == (2, 3, None)
     assert second.stamp_source == "kernel"
 
 
 def test_a_user_space_stamp_is_told(tmp_path):
     """One read without the kernel's stamp makes the whole exchange one of user-space stamps."""
-    frames = [meta_frame(WHO), sent_frame(0, 1, 0, 0, 1), data_frame(0, 1, 0, b"x", USER), end_frame(0, 2, "complete")]
+    frames = [
+        meta_frame(WHO),
+        sent_frame(0, 1, 0, 0, 1),
+        data_frame(0, (1, 0, b"x"), user=True),
+        end_frame(0, 2, "complete"),
+    ]
     assert read(tmp_path, b"".join(frames))[0].stamp_source == "user"
 
 
@@ -57,12 +68,12 @@ def test_a_second_sending_voids_the_first(tmp_path):
     frames = [
         meta_frame(WHO),
         sent_frame(0, 1, 0, 0, 1),
-        data_frame(0, 1, 0, b"x"),
+        data_frame(0, (1, 0, b"x")),
         sent_frame(0, 1, 2, 3, 4),
         end_frame(0, 5, "complete"),
     ]
     (exchange,) = read(tmp_path, b"".join(frames))
-    assert (exchange.sent_ns, exchange.reads) == (4, [])
+    assert (exchange.sent_ns, list(exchange.reads)) == (4, [])
 
 
 def test_every_cut_keeps_what_was_finished(tmp_path):

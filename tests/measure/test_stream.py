@@ -57,7 +57,8 @@ def same(reads: list[tuple[int, bytes]]) -> dict[str, Any]:
 
 
 TEXTS = st.one_of(
-    st.sampled_from([" a", "b", '"', "\\", "\n", "é", "", " ", "\u2028", "�", "text?"]), st.text(max_size=4)
+    st.sampled_from([" a", "b", '"', "\\", "\n", "é", "", " ", "\u2028", "�", "text?", '","', "\\\\"]),
+    st.text(max_size=4),
 )
 CHUNKS = st.one_of(
     st.builds(event, TEXTS),
@@ -115,8 +116,9 @@ def test_noise_in_the_middle(noise: list[bytes]) -> None:
     same([(0, HEAD), *((n, data) for n, piece in enumerate(noise, 1) for data in (usual, piece, usual))])
 
 
-def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One event that differs in its text alone is parsed; the others are not."""
+@pytest.mark.parametrize("escaped", [[], ["\n", ' "so"', "\\", "\u00e9", "\U0001f600", "\t|"], ["\n"] * 300])
+def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch, escaped: list[str]) -> None:
+    """One event that differs in its text alone is parsed; the others are not, whatever is escaped in their texts."""
     parsed = []
     take = answer.Events.take
 
@@ -125,7 +127,7 @@ def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch) 
         return take(self, *event)
 
     monkeypatch.setattr(answer.Events, "take", counting)
-    words = ["w", *(f" word{n}" for n in range(50))]
+    words = ["w", *(f" word{n}" for n in range(50)), *escaped]
     reads = [(0, HEAD), (1, sized(b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'))]
     reads += [(n, sized(b"data: " + json.dumps(event(word)).encode() + b"\n\n")) for n, word in enumerate(words, 2)]
     reads += [(99, sized(b"data: [DONE]\n\n") + b"0\r\n\r\n")]
@@ -134,6 +136,16 @@ def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch) 
     assert scan.event_ns == list(range(2, 2 + len(words)))
     assert message.complete
     assert len(parsed) == 3
+
+
+@given(st.lists(st.binary(max_size=6), max_size=6))
+def test_texts_that_make_sense_only_together_are_none(texts: list[bytes]) -> None:
+    """Each event is JSON by itself or not, whatever those beside it are."""
+    usual = b'{"choices":[{"delta":{"content":"%b"}}]}'
+    mixed = [b" a", b'a","b', b"x\\", b"y", b'p",["q', b"r", b's"],"t', b"\xf0\x9f", b"\x98\x80", *texts]
+    for some in (mixed, mixed[::-1], [text for text in mixed for _ in range(2)]):
+        reads = [sized(b"data: " + usual % text + b"\n\n") for text in [b"1", b"2", *some, b"3"]]
+        same([(0, HEAD), *enumerate(reads, 1), (99, b"0\r\n\r\n")])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +159,10 @@ def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch) 
         b'{"choices":[{"delta":{"content":"\x01"}}]}',
         b'{"choices":[{"delta":{"content":""}}]}',
         b'{"choices":[{"delta":{"content":" b"}}]}}',
+        b'{"choices":[{"delta":{"content":"a","b"}}]}',
+        b'{"choices":[{"delta":{"content":"x\\"}}]}',
+        b'{"choices":[{"delta":{"content":"\\ud83d"}}]}',
+        b'{"choices":[{"delta":{"content":"\xc3"}}]}',
     ],
 )
 def test_what_looks_almost_the_same(other: bytes) -> None:

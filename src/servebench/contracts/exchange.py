@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import accumulate
+from typing import Literal, overload
 
 WireOutcome = Literal[
     "complete", "timeout", "reset", "refused", "closed", "cancelled", "too_large", "protocol", "tls", "abandoned",
@@ -79,6 +80,51 @@ class PointPlan:
     with `whole=False` for one from which the client went away. Raises ValueError with the reason why there is none."""
 
 
+class Reads(Sequence[tuple[int, bytes]]):
+    """What the reads of one response brought: (stamp, bytes) in order, the stamps CLOCK_REALTIME nanoseconds.
+
+    Kept in one piece, because a read is small and there are many: `stamps`, `block` with all their bytes, and `bounds`, of
+    which read number n lies between the n-th and the one after it.
+    """
+
+    __slots__ = ("block", "bounds", "stamps")
+
+    def __init__(self, stamps: list[int], bounds: list[int], block: bytes) -> None:
+        """The parts as above; `bounds` has one more than `stamps`, beginning with 0."""
+        self.stamps = stamps
+        self.bounds = bounds
+        self.block = block
+
+    @classmethod
+    def of(cls, reads: Iterable[tuple[int, bytes]]) -> Reads:
+        """From single reads."""
+        stamps, parts = [], []
+        for stamp_ns, data in reads:
+            stamps.append(stamp_ns)
+            parts.append(data)
+        return cls(stamps, list(accumulate(map(len, parts), initial=0)), b"".join(parts))
+
+    def __len__(self) -> int:
+        return len(self.stamps)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, bytes]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[int, bytes]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[int, bytes] | list[tuple[int, bytes]]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        number = range(len(self.stamps))[index]
+        return self.stamps[number], self.block[self.bounds[number] : self.bounds[number + 1]]
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        block, bounds = self.block, self.bounds
+        for number, stamp_ns in enumerate(self.stamps):
+            yield stamp_ns, block[bounds[number] : bounds[number + 1]]
+
+
 @dataclass(slots=True)
 class Exchange:
     """One request's life on the wire. All stamps are CLOCK_REALTIME nanoseconds; None where it did not happen.
@@ -97,7 +143,7 @@ class Exchange:
     outcome: WireOutcome
     error: str | None
     stamp_source: Literal["kernel", "user"]
-    reads: list[tuple[int, bytes]]
+    reads: Reads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,13 @@ import re
 
 HEADER_BYTES_MAX = 65_536
 LINE_BYTES_MAX = 4_096
+LAST_CHUNK = b"0\r\n\r\n"
 INTERIM_MAX = 100
 """Interim responses (1xx) before one answer: a server sends one or two, and one without end would keep us busy."""
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: .*)?", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
@@ -93,7 +95,7 @@ class Framing:
             elif self.state == self.HEADERS:
                 position = self._headers(data, position)
             else:
-                position = self._line(data, position)
+                position = self._whole_chunk(data, position) or self._line(data, position)
 
     def end_of_stream(self) -> bool:
         """The server closed: True when that is how this response ends, False when it was cut."""
@@ -143,6 +145,20 @@ class Framing:
         else:
             self.state = self.UNTIL_CLOSE
             self.close = True
+
+    def _whole_chunk(self, data: bytes, position: int) -> int:
+        """Take a chunk, or the end of all, that is written as most servers do and is all there; where it ends, else 0."""
+        if self.state != self.CHUNK_SIZE or self.header:
+            return 0
+        if data.startswith(LAST_CHUNK, position):
+            self.state = self.DONE
+            return position + len(LAST_CHUNK)
+        found = _SIZE_LINE.match(data, position)
+        if found is None:
+            return 0
+        size = int(found[1], 16)
+        end = found.end() + size + 2
+        return end if size and end <= len(data) else 0
 
     def _line(self, data: bytes, position: int) -> int:
         """A chunk's size line or a trailer line; `header` holds what came of it before."""

@@ -4,8 +4,9 @@ A file is a row of frames, little-endian: kind (u8), index of the request in the
 
     META  once, first: JSON {"requests": [[request_id, session_id], ...]}
     SENT  scheduled_ns, connect_started_ns, connected_ns, sent_ns (i64 each; 0 for "did not happen")
-    DATA  the kernel's timespec (i64 seconds, i64 nanoseconds, as it gave them), then the bytes of one read
-    USER  the same with a stamp taken in user space
+    READS some reads of one request: how many (u32), how long each is (u32 each), the kernel's timespec of each (i64 seconds,
+          i64 nanoseconds, as it gave them), then their bytes
+    USER  the same with stamps taken in user space
     END   ended_ns (i64), outcome (u8), then an error as UTF-8
 
 Stamps stay as the kernel gave them and bytes stay unparsed: both can wait until the load is over.
@@ -16,26 +17,30 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, repeat
+from operator import add, mul
 from pathlib import Path
 from typing import get_args
 
 import orjson
 
-from servebench.contracts.exchange import Exchange, WireOutcome
+from servebench.contracts.exchange import Exchange, Reads, WireOutcome
 from servebench.errors import StoreError
 from servebench.units import NS_PER_S
 
-META, SENT, DATA, USER, END = range(5)
+META, SENT, READS, USER, END = range(5)
 HEAD = struct.Struct("<BII")
 STAMPS = struct.Struct("<qqqq")
 TIMESPEC = struct.Struct("<qq")
-HEAD_AND_STAMP = struct.Struct("<BIIqq")
+COUNT = struct.Struct("<I")
 CLOSE = struct.Struct("<qB")
 OUTCOMES: tuple[WireOutcome, ...] = get_args(WireOutcome)
 OUTCOME_CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 
-LENGTH_MIN = {SENT: STAMPS.size, DATA: TIMESPEC.size, USER: TIMESPEC.size, END: CLOSE.size}
+LENGTH_MIN = {SENT: STAMPS.size, READS: COUNT.size, USER: COUNT.size, END: CLOSE.size}
 """Of each kind of frame that may follow the first; a frame of another kind is none."""
 
 RELEASE_BYTES = 8 << 20
@@ -55,6 +60,15 @@ def sent_frame(index: int, scheduled_ns: int, connect_started_ns: int, connected
     return HEAD.pack(SENT, index, STAMPS.size) + STAMPS.pack(scheduled_ns, connect_started_ns, connected_ns, sent_ns)
 
 
+def reads_frame(index: int, stamps: Sequence[bytes], parts: Sequence[bytes], *, user: bool = False) -> bytes:
+    """Some reads of a request: each one's timespec, as the kernel packs it (or `user_stamp` does), and its bytes."""
+    lengths = array("I", map(len, parts))
+    if sys.byteorder == "big":
+        lengths.byteswap()
+    payload = b"".join((COUNT.pack(len(parts)), lengths.tobytes(), *stamps, *parts))
+    return HEAD.pack(USER if user else READS, index, len(payload)) + payload
+
+
 def end_frame(index: int, ended_ns: int, outcome: WireOutcome, error: str = "") -> bytes:
     """A request ended, well or not."""
     text = error.encode()[:2000]
@@ -71,7 +85,7 @@ class _Open:
 
     def __init__(self, stamps: tuple[int, ...]) -> None:
         self.stamps = stamps
-        self.frames: list[int] = []
+        self.frames: list[tuple[int, int]] = []
         self.user = False
 
     def close(
@@ -83,14 +97,9 @@ class _Open:
         data: mmap.mmap,
     ) -> Exchange:
         scheduled, connect_started, connected, sent = self.stamps
-        unpack, bytes_at, end_at = HEAD_AND_STAMP.unpack_from, HEAD_AND_STAMP.size, HEAD.size
-        reads = [
-            (seconds * NS_PER_S + nanoseconds, data[at + bytes_at : at + end_at + length])
-            for at in self.frames
-            for _, _, length, seconds, nanoseconds in (unpack(data, at),)
-        ]
+        reads = _reads(data, self.frames)
         if ended_ns is None:
-            ended_ns = reads[-1][0] if reads else sent
+            ended_ns = reads.stamps[-1] if reads else sent
         return Exchange(
             request_id=who[0],
             session_id=who[1],
@@ -104,6 +113,20 @@ class _Open:
             stamp_source="user" if self.user else "kernel",
             reads=reads,
         )
+
+
+def _reads(data: mmap.mmap, frames: Sequence[tuple[int, int]]) -> Reads:
+    """What is in the frames of one request, whose payloads lie between these bounds."""
+    stamps: list[int] = []
+    bounds = [0]
+    parts = []
+    for start, stop in frames:
+        (count,) = COUNT.unpack_from(data, start)
+        told = struct.unpack_from(f"<{count}I{2 * count}q", data, start + COUNT.size)
+        stamps += map(add, map(mul, told[count::2], repeat(NS_PER_S)), told[count + 1 :: 2])
+        bounds += accumulate(told[:count], initial=bounds.pop())
+        parts.append(data[start + COUNT.size + (COUNT.size + TIMESPEC.size) * count : stop])
+    return Reads(stamps, bounds, b"".join(parts))
 
 
 def read_spool(path: Path) -> Iterator[Exchange]:
@@ -132,9 +155,12 @@ def shifted(data: bytearray, offset_ns: int) -> bytes:
     with memoryview(data) as view:
         for kind, index, start, stop in _frames(view):
             payload = bytearray(view[start:stop])
-            if kind in (DATA, USER):
-                seconds, nanoseconds = TIMESPEC.unpack_from(payload)
-                TIMESPEC.pack_into(payload, 0, *divmod(seconds * NS_PER_S + nanoseconds - offset_ns, NS_PER_S))
+            if kind in (READS, USER):
+                (count,) = COUNT.unpack_from(payload)
+                at = COUNT.size * (1 + count)
+                for place in range(at, at + TIMESPEC.size * count, TIMESPEC.size):
+                    seconds, nanoseconds = TIMESPEC.unpack_from(payload, place)
+                    TIMESPEC.pack_into(payload, place, *divmod(seconds * NS_PER_S + nanoseconds - offset_ns, NS_PER_S))
             elif kind == SENT:
                 STAMPS.pack_into(payload, 0, *(stamp and stamp - offset_ns for stamp in STAMPS.unpack_from(payload)))
             elif kind == END:
@@ -176,36 +202,26 @@ def _exchanges(data: mmap.mmap, path: Path) -> Iterator[Exchange]:
     size = len(data)
     who, position = _who(data, path)
     live: dict[int, _Open] = {}
-    frame_of: dict[int, Callable[[int], None]] = {}
-    unpack, head_size, release_at = HEAD.unpack_from, HEAD.size, RELEASE_BYTES
-    while position + head_size <= size:
-        kind, index, length = unpack(data, position)
-        start, position = position, position + head_size + length
-        if position > size:
+    release_at = RELEASE_BYTES
+    while position + HEAD.size <= size:
+        kind, index, length = HEAD.unpack_from(data, position)
+        start = position + HEAD.size
+        position = start + length
+        if position > size or index >= len(who) or length < LENGTH_MIN.get(kind, size):
             break
-        if kind == DATA and length >= TIMESPEC.size:
-            took = frame_of.get(index)
-            if took is None:
-                break
-            took(start)
-            continue
-        if index >= len(who) or length < LENGTH_MIN.get(kind, size):
-            break
-        start += head_size
         if kind == SENT:
-            live[index] = request = _Open(STAMPS.unpack_from(data, start))
-            frame_of[index] = request.frames.append
-        elif kind == USER:
-            if index not in live:
+            live[index] = _Open(STAMPS.unpack_from(data, start))
+        elif kind in (READS, USER):
+            (count,) = COUNT.unpack_from(data, start)
+            if index not in live or COUNT.size + (COUNT.size + TIMESPEC.size) * count > length:
                 break
-            frame_of[index](start - head_size)
-            live[index].user = True
+            live[index].frames.append((start, position))
+            live[index].user |= kind == USER
         elif kind == END:
             ended_ns, code = CLOSE.unpack_from(data, start)
             if index not in live or code >= len(OUTCOMES):
                 break
             error = data[start + CLOSE.size : position].decode(errors="replace") or None
-            del frame_of[index]
             yield live.pop(index).close(who[index], ended_ns, OUTCOMES[code], error, data)
         if position > release_at and hasattr(data, "madvise"):
             data.madvise(mmap.MADV_DONTNEED)

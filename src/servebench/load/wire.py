@@ -11,14 +11,16 @@ import contextlib
 import errno
 import os
 import resource
+import select
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any
 
 from servebench.contracts.exchange import Target, WireOutcome
 from servebench.load.framing import Framing
-from servebench.load.spool import DATA, TIMESPEC, USER
+from servebench.load.spool import TIMESPEC
 from servebench.units import NS_PER_S
 
 SO_TIMESTAMPNS: int | None = getattr(socket, "SO_TIMESTAMPNS", 35)
@@ -29,10 +31,19 @@ READ_BYTES, READ_BYTES_MAX = 4_096, 65_536
 
 ANCILLARY_BYTES = socket.CMSG_SPACE(TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 
+LEVELS = select.EPOLLIN | select.EPOLLRDHUP
+EDGES = LEVELS | select.EPOLLET
+"""A plain socket is told of when something came, and not again until more does: one read takes all that is there. Within TLS
+a read can leave some."""
+
 PROBE_TIMEOUT_S = 2.0
 
 Address = tuple[int, Any]
 """A socket family and what `connect` takes for it."""
+
+Ancillary = tuple[int, int, bytes]
+Receive = Callable[[int, int], tuple[bytes, list[Ancillary], int, Any]]
+"""Takes room for bytes and for ancillary data; raises BlockingIOError when there is nothing."""
 
 RESET_ERRORS = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError)
 
@@ -73,12 +84,20 @@ def failure_of(error: OSError) -> WireFailure:
     return WireFailure(outcome, reason.lower())
 
 
-class Connection:
+class _Often:
+    """What is touched with each read stands together: a thousand connections do not fit the processor's caches."""
+
+    __slots__ = ("held", "receive", "room", "usual")
+
+
+class Connection(_Often):
     """A connection to the target: non-blocking, kept alive, at most one request at a time.
 
     `connect_started_ns` and `connected_ns` are CLOCK_REALTIME nanoseconds; with TLS the handshake is part of connecting.
-    `index` is the request that it carries, -1 when idle; `kept` its answer so far where that is needed again. `room` is how
-    many bytes a read may bring.
+    `index` is the request that it carries, -1 when idle; `kept` its answer so far where that is needed again. `held` are reads
+    that are in no spool yet, stamp and bytes by turns; `received` counts the bytes of those that are. `room` is how many bytes a
+    read may bring. `usual` says that one which is a whole chunk needs no closer look. `receive` is `recvmsg` of the socket, or
+    what stands for it.
     """
 
     __slots__ = (
@@ -87,11 +106,10 @@ class Connection:
         "framing",
         "fresh",
         "index",
+        "interest",
         "kept",
         "outgoing",
         "received",
-        "recvmsg",
-        "room",
         "sequence",
         "sock",
     )
@@ -105,7 +123,10 @@ class Connection:
         self.sequence = 0
         self.outgoing = memoryview(b"")
         self.received = 0
+        self.held: list[bytes] = []
+        self.usual = False
         self.room = READ_BYTES
+        self.interest = EDGES
         self.fresh = True
         self.connected_ns = 0
         try:
@@ -119,7 +140,7 @@ class Connection:
             if SO_TIMESTAMPNS is not None:
                 with contextlib.suppress(OSError):
                     self.sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-            self.recvmsg = self.sock.recvmsg
+            self.receive: Receive = self.sock.recvmsg
             self.connect_started_ns = time.time_ns()
             with contextlib.suppress(BlockingIOError):
                 self.sock.connect(where)
@@ -144,6 +165,7 @@ class Connection:
         What the kernel does not take at once stays in `outgoing` for `flush`.
         """
         self.received = 0
+        self.usual = False
         self.framing.reset()
         self.outgoing = memoryview(data)
         sent_ns = time.time_ns()
@@ -159,21 +181,6 @@ class Connection:
             return
         except OSError as error:
             raise failure_of(error) from error
-
-    def read(self) -> tuple[int, bytes, bytes] | None:
-        """One read: (frame kind, stamp, bytes); no bytes at the end of the stream; None when there is nothing yet.
-
-        Raises WireFailure.
-        """
-        try:
-            data, ancillary, _, _ = self.recvmsg(self.room, ANCILLARY_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise failure_of(error) from error
-        if ancillary:
-            return DATA, ancillary[0][2], data
-        return USER, user_stamp(), data
 
     def close(self) -> None:
         """Close the socket; what is in flight is lost."""
@@ -193,15 +200,20 @@ class TlsConnection(Connection):
         self._tls_rest = memoryview(b"")
         super().__init__(address)
         self.room = READ_BYTES_MAX
+        self.interest = LEVELS
+        self.receive = self._decrypted
 
     def finish_connecting(self) -> bool:
         """One step of the handshake; True when it is done. Raises WireFailure."""
         self._check_connected()
-        got = super().read()
-        if got is not None:
-            if not got[2]:
-                raise WireFailure("tls", "the server closed during the TLS handshake")
-            self._incoming.write(got[2])
+        try:
+            with contextlib.suppress(BlockingIOError):
+                encrypted = self.sock.recv(self.room)
+                if not encrypted:
+                    raise WireFailure("tls", "the server closed during the TLS handshake")
+                self._incoming.write(encrypted)
+        except OSError as error:
+            raise failure_of(error) from error
         done = False
         try:
             self._tls.do_handshake()
@@ -222,27 +234,28 @@ class TlsConnection(Connection):
         self._tls_rest = memoryview(b"")
         return super().send(encrypted)
 
-    def read(self) -> tuple[int, bytes, bytes] | None:
-        """As for a plain connection, decrypted. A read that completes no TLS record gives None."""
-        got = super().read()
-        if got is None:
-            return None
-        kind, stamp, encrypted = got
+    def _decrypted(self, room: int, ancillary_bytes: int) -> tuple[bytes, list[Ancillary], int, Any]:
+        """What `recvmsg` gives, decrypted. A read that completes no TLS record is none yet. Raises WireFailure."""
+        encrypted, ancillary, flags, address = self.sock.recvmsg(room, ancillary_bytes)
         if not encrypted:
-            return got
+            return encrypted, ancillary, flags, address
         self._incoming.write(encrypted)
         parts = []
+        closed = False
         try:
             while part := self._tls.read(READ_BYTES_MAX):
                 parts.append(part)
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
-            return (kind, stamp, b"".join(parts))
+            closed = True
         except ssl.SSLError as error:
             raise WireFailure("tls", _tls_reason(error)) from error
-        self._push()
-        return (kind, stamp, b"".join(parts)) if parts else None
+        if not closed:
+            self._push()
+            if not parts:
+                raise BlockingIOError
+        return b"".join(parts), ancillary, flags, address
 
     def _push(self) -> None:
         """Send what TLS itself wants to say (handshake, key update, tickets)."""

@@ -33,8 +33,17 @@ from servebench.load.framing import SIZE_LINES, FramingError
 from servebench.load.jobs import GO, STOP, Job, Progress, read_job
 from servebench.load.order import Order
 from servebench.load.reader import AnswerReader
-from servebench.load.spool import DATA, HEAD, end_frame, meta_frame, sent_frame
-from servebench.load.wire import READ_BYTES_MAX, Connection, Dialer, WireFailure, raise_descriptor_limit
+from servebench.load.spool import end_frame, meta_frame, reads_frame, sent_frame
+from servebench.load.wire import (
+    ANCILLARY_BYTES,
+    READ_BYTES_MAX,
+    Connection,
+    Dialer,
+    WireFailure,
+    failure_of,
+    raise_descriptor_limit,
+    user_stamp,
+)
 from servebench.units import NS_PER_MS, NS_PER_S
 
 NAP_S_PER_STREAM = 20e-6
@@ -44,15 +53,26 @@ event costs nothing worth saving, and a request that ended is followed at once b
 
 HOUSEKEEPING_S = 0.02
 FLUSH_BYTES = 1 << 18
-QUEUES_LOOKED_AT = 16
+QUEUES_LOOKED_AT = 4
 NO_BYTES = bytes(4)
 
 STALE_MIN = 3
 PRIORITY = -10
 
 WRITABLE = select.EPOLLOUT
-INTEREST = select.EPOLLIN | select.EPOLLRDHUP
-STAMP_AND_HEAD = 16
+READABLE = select.EPOLLIN
+ENDING = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+HOLD_S = 2.0
+HELD_MAX = 2 * 64
+HELD_LOOKED_AT = 64
+"""What a stream has read goes to the spool together: when its answer ends, else after so long or so many reads (two entries
+each). A client that is killed loses so much of the answers that were under way. At one time no more streams than this are
+written down, so that the loop stays in time."""
+
+USUAL_BYTES = 1024
+SIZES = [SIZE_LINES[size] for size in range(USUAL_BYTES)]
+"""How a read of so many bytes begins when it is exactly one chunk."""
 
 
 class Phase:
@@ -69,8 +89,11 @@ class Phase:
         self.connecting: dict[int, Connection] = {}
         self.idle: dict[int, Connection] = {}
         self.active: dict[int, Connection] = {}
+        self.carrying: list[Connection | None] = []
+        """The active connections once more, by descriptor: found without a search for each read."""
         self.closed_after_use = 0
         self.timeouts: deque[tuple[float, Connection, int]] = deque()
+        self.held: deque[tuple[float, Connection, int]] = deque()
         self.connect_deadlines: deque[tuple[float, Connection]] = deque()
         self.backlog: deque[int] = deque()
         self.buffer = bytearray()
@@ -120,10 +143,10 @@ class Phase:
                 self.reader = AnswerReader(self.job.reader)
             except OSError as error:
                 raise WireFailure("protocol", str(error)) from error
-            self.poller.register(self.reader.output, select.EPOLLIN)
+            self._look_after(self.reader.output, READABLE)
         self.spool.write(meta_frame([(request.request_id, request.session_id) for request in self.job.requests]))
         self.spool.flush()
-        self.poller.register(self.orders, select.EPOLLIN)
+        self._look_after(self.orders, READABLE)
         wanted = min(self.job.connections or self.job.concurrency, self.job.concurrency, len(self.job.requests))
         deadline = time.monotonic() + self.job.connect_timeout_s
         for _ in range(wanted):
@@ -134,6 +157,11 @@ class Phase:
         while self.connecting and time.monotonic() < deadline and not self.stopped:
             self._take_events(0.05)
 
+    def _look_after(self, fd: int, interest: int) -> None:
+        """Have the poll tell what this descriptor has."""
+        self.carrying += [None] * (fd + 1 - len(self.carrying))
+        self.poller.register(fd, interest)
+
     def _dial(self) -> bool:
         try:
             connection = self.dialer.open()
@@ -143,7 +171,7 @@ class Phase:
         self.opened += 1
         self.connecting[connection.sock.fileno()] = connection
         self.connect_deadlines.append((time.monotonic() + self.job.connect_timeout_s, connection))
-        self.poller.register(connection.sock.fileno(), INTEREST | select.EPOLLOUT)
+        self._look_after(connection.sock.fileno(), connection.interest | WRITABLE)
         return True
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -228,66 +256,104 @@ class Phase:
 
     def _take_events(self, timeout_s: float) -> int:
         """Take what the sockets have; how many had something."""
-        active = self.active
-        buffer = self.buffer
-        pack = HEAD.pack
-        answer_bytes_max = self.answer_bytes_max
+        carrying = self.carrying
         reads = 0
         events = self.poller.poll(timeout_s)
         for fd, mask in events:
-            connection = active.get(fd)
+            connection = carrying[fd]
             if connection is None:
                 self._other_event(fd)
                 continue
-            if mask & WRITABLE:
-                if connection.outgoing:
-                    self._flush_request(connection)
-                if mask == WRITABLE or active.get(fd) is not connection:
-                    continue
+            if mask != READABLE and not self._readable(connection, fd, mask):
+                continue
             try:
-                got = connection.read()
-                if got is None:
-                    continue
-                kind, stamp, data = got
-                if not data:
-                    self._server_closed(connection)
-                    continue
-                reads += 1
+                receive = connection.receive
+                data, ancillary, _, _ = receive(connection.room, ANCILLARY_BYTES)
                 size = len(data)
-                buffer += pack(kind, connection.index, size + STAMP_AND_HEAD)
-                buffer += stamp
-                buffer += data
-                connection.received += size
+                held = connection.held
                 if (
-                    kind == DATA
-                    and connection.kept is None
-                    and connection.received <= answer_bytes_max
+                    connection.usual
+                    and size < USUAL_BYTES
+                    and len(held) < HELD_MAX
                     # what `feed` begins with, without its call: the usual read is exactly one chunk
-                    and connection.framing.between
-                    and data.startswith(SIZE_LINES[size])
+                    and data.startswith(SIZES[size])
                     and data.endswith(b"\r\n")
+                    and ancillary
                 ):
-                    continue
-                self._unusual(connection, kind, data)
+                    held.append(ancillary[0][2])
+                    held.append(data)
+                    reads += 1
+                elif data:
+                    reads += 1
+                    self._unusual(connection, ancillary[0][2] if ancillary else None, data)
+                else:
+                    self._server_closed(connection)
+            except BlockingIOError:
+                continue
             except WireFailure as failure:
                 self._broken(connection, failure)
             except FramingError as error:
                 self._fail(connection, "protocol", str(error))
+            except OSError as error:
+                self._broken(connection, failure_of(error))
         self.reads += reads
         return len(events)
 
-    def _unusual(self, connection: Connection, kind: int, data: bytes) -> None:
+    def _readable(self, connection: Connection, fd: int, mask: int) -> bool:
+        """Whether there may be something to read where more is told than that there is."""
+        if mask & WRITABLE:
+            if connection.outgoing:
+                self._flush_request(connection)
+            if mask == WRITABLE or self.carrying[fd] is not connection:
+                return False
+        if mask & ENDING:
+            # the end stands behind what is to be read, and would not be told again
+            self.poller.modify(fd, connection.interest)
+        return True
+
+    def _unusual(self, connection: Connection, stamp: bytes | None, data: bytes) -> None:
         """A read that is more than one event in the middle of an answer that nobody waits for. Raises FramingError."""
-        if kind != DATA:
+        if stamp is None:
             self.user_stamps = True
+            self._write_down(connection)
+            self.buffer += reads_frame(connection.index, [user_stamp()], [data], user=True)
+            connection.received += len(data)
+        else:
+            connection.held += (stamp, data)
         if len(data) == connection.room:
             connection.room = READ_BYTES_MAX
+            # there may be more, of which nobody would tell
+            self.poller.modify(connection.sock.fileno(), connection.interest)
         if connection.kept is not None:
             connection.kept.append(data)
         if connection.framing.feed(data):
             self._complete(connection)
-        elif connection.received > self.answer_bytes_max:
-            self._fail(connection, "too_large", f"the answer is longer than {self.answer_bytes_max} bytes")
+            return
+        connection.usual = connection.framing.between and connection.kept is None
+        if len(data) >= USUAL_BYTES or len(connection.held) >= HELD_MAX:
+            self._write_down(connection)
+            if connection.received > self.answer_bytes_max:
+                self._fail(connection, "too_large", f"the answer is longer than {self.answer_bytes_max} bytes")
+
+    def _write_down(self, connection: Connection) -> None:
+        """Put what a connection has read into the spool."""
+        held = connection.held
+        if held:
+            parts = held[1::2]
+            self.buffer += reads_frame(connection.index, held[::2], parts)
+            connection.received += sum(map(len, parts))
+            held.clear()
+
+    def _write_down_what_waits(self, now: float) -> None:
+        """Put into the spool what streams have read whose answers take long."""
+        for _ in range(HELD_LOOKED_AT):
+            if not self.held or self.held[0][0] > now:
+                break
+            _, connection, sequence = self.held.popleft()
+            if connection.sequence == sequence and connection.index >= 0:
+                self._write_down(connection)
+                self.to_flush = True
+                self.held.append((now + HOLD_S, connection, sequence))
 
     def _other_event(self, fd: int) -> None:
         if fd == self.orders:
@@ -324,7 +390,7 @@ class Phase:
             self._close(connection)
             self._connect_failed(failure)
             return
-        self.poller.modify(fd, INTEREST)
+        self.poller.modify(fd, connection.interest)
         if done:
             del self.connecting[fd]
             self.idle[fd] = connection
@@ -474,7 +540,7 @@ class Phase:
         connection.index = index
         connection.kept = [] if self.order.needs_text(index) else None
         connection.sequence += 1
-        self.active[fd] = connection
+        self.active[fd] = self.carrying[fd] = connection
         try:
             sent_ns = connection.send(self.filled.get(index) or job.requests[index].data)
         except WireFailure as failure:
@@ -489,11 +555,17 @@ class Phase:
         self.sent += 1
         now = time.monotonic()
         self.timeouts.append((now + job.timeout_s, connection, connection.sequence))
+        self.held.append((now + HOLD_S, connection, connection.sequence))
         cancel_after_s = job.requests[index].cancel_after_s
         if cancel_after_s is not None:
             heappush(self.cancels, (now + cancel_after_s, self.sent, connection, connection.sequence))
         if connection.outgoing:
-            self.poller.modify(fd, INTEREST | select.EPOLLOUT)
+            self.poller.modify(fd, connection.interest | WRITABLE)
+
+    def _put_down(self, fd: int) -> None:
+        """The connection with this descriptor carries nothing any more."""
+        self.active.pop(fd, None)
+        self.carrying[fd] = None
 
     def _flush_request(self, connection: Connection) -> None:
         try:
@@ -502,11 +574,12 @@ class Phase:
             self._broken(connection, failure)
             return
         if not connection.outgoing:
-            self.poller.modify(connection.sock.fileno(), INTEREST)
+            self.poller.modify(connection.sock.fileno(), connection.interest)
 
     def _complete(self, connection: Connection) -> None:
         fd = connection.sock.fileno()
-        del self.active[fd]
+        self._put_down(fd)
+        self._write_down(connection)
         index, connection.index = connection.index, -1
         connection.fresh = False
         self._end(index, "complete", "", connection.kept)
@@ -530,11 +603,15 @@ class Phase:
     def _broken(self, connection: Connection, failure: WireFailure) -> None:
         """A connection broke. A kept-alive one that the server closed just as we sent is nobody's fault: sent again."""
         index = connection.index
-        if not connection.fresh and not connection.received and failure.outcome in ("closed", "reset"):
+        if (
+            not connection.fresh
+            and not (connection.received or connection.held)
+            and failure.outcome in ("closed", "reset")
+        ):
             self.closed_after_use += 1
             # its timeout and its user's patience are of the connection on which it is sent again
             connection.index = -1
-            self.active.pop(connection.sock.fileno(), None)
+            self._put_down(connection.sock.fileno())
             self._close(connection)
             self.sent -= 1
             self.backlog.appendleft(index)
@@ -542,8 +619,9 @@ class Phase:
         self._fail(connection, failure.outcome, str(failure))
 
     def _fail(self, connection: Connection, outcome: WireOutcome, message: str) -> None:
+        self._write_down(connection)
         index, connection.index = connection.index, -1
-        self.active.pop(connection.sock.fileno(), None)
+        self._put_down(connection.sock.fileno())
         self._close(connection)
         self._end(index, outcome, message, connection.kept)
 
@@ -591,6 +669,7 @@ class Phase:
                 del self.connecting[fd]
                 self._close(connection)
                 self._connect_failed(WireFailure("refused", f"no connection within {self.job.connect_timeout_s:g} s"))
+        self._write_down_what_waits(now)
         self._keep_spares()
         self._look_at_queues()
         self._tell_progress()

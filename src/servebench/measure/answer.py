@@ -21,6 +21,8 @@ MESSAGE_CHARS_MAX = 300
 REASON_CHARS_MAX = 64
 """How much of a finish reason is kept: the known ones have a dozen characters."""
 
+DONE = b"[DONE]"
+
 COUNT_MAX = 2**31 - 1
 """A server that tells of more tokens than tables have room for does not count."""
 
@@ -292,13 +294,12 @@ class Events:
             self.bad = None
         chunk: Any
         try:
-            chunk = orjson.loads(data)
+            chunk = None if data == DONE else orjson.loads(data)
         except orjson.JSONDecodeError:
-            bare = data.strip()
-            if bare == b"[DONE]":
-                scan.done = True
-                return None
-            chunk = _load(bare)
+            chunk = _load(data.strip())
+        if chunk is None and data.strip() == DONE:
+            scan.done = True
+            return None
         if name == "error":
             scan.fail(_message(chunk) or _shorten(_decode(data)) or "an error without a message")
         if chunk.__class__ is dict:

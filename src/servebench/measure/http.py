@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 HEADER_BYTES_MAX = 65_536
 LINE_BYTES_MAX = 4_096
+HEADS_KEPT = 32
+LAST_CHUNK = b"0\r\n\r\n"
 
 Piece = tuple[int, bytes]
 """Body bytes that one read brought, and that read's stamp (CLOCK_REALTIME nanoseconds)."""
@@ -89,7 +92,9 @@ def find_head(reads: Sequence[tuple[int, bytes]]) -> Head | None:
     return None
 
 
+@lru_cache(maxsize=HEADS_KEPT)
 def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Status and headers, which nobody changes: a server's answers begin alike, but for the time of the day."""
     first, *lines = head.split(b"\r\n")
     match = _STATUS_LINE.fullmatch(first)
     if match is None:
@@ -188,7 +193,7 @@ class Chunks:
         self.parts = []
         position = 0
         while position < len(data) and not self.done:
-            position = self._whole(data, position) or self._step(data, position)
+            position = self._whole(data, position) or self._last(data, position) or self._step(data, position)
         self.between = self._step == self._size_line and not self._line and not self.done
         return self.parts
 
@@ -205,6 +210,13 @@ class Chunks:
             return 0
         self.parts.append(data[start:stop])
         return stop + 2
+
+    def _last(self, data: bytes, position: int) -> int:
+        """Take the end of the body as most servers write it; where it ends, or 0 when it is another or not all there."""
+        if self._line or self._step != self._size_line or not data.startswith(LAST_CHUNK, position):
+            return 0
+        self.done = True
+        return position + len(LAST_CHUNK)
 
     def _take_line(self, data: bytes, position: int) -> tuple[int, bytes | None]:
         end = data.find(b"\n", position)

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from servebench.contracts.exchange import Reads
 from servebench.measure import answer, http, sse
 
 PROBE = "text?"
@@ -42,7 +43,7 @@ def read(reads: Sequence[tuple[int, bytes]]) -> tuple[http.HttpAnswer, answer.Sc
         whole = http.decode(reads)
         return whole, answer.read(whole)
     scan = answer.Scan()
-    complete, error = _follow(http.after_head(head, reads), scan)
+    complete, error = _follow(head, reads if isinstance(reads, Reads) else Reads.of(reads), scan)
     return http.HttpAnswer(status=head.status, headers=head.headers, complete=complete, error=error), scan
 
 
@@ -56,39 +57,38 @@ def _usual(head: http.Head) -> bool:
     )
 
 
-def _follow(rest: Sequence[http.Piece], scan: answer.Scan) -> tuple[bool, str | None]:
+def _follow(head: http.Head, reads: Reads, scan: answer.Scan) -> tuple[bool, str | None]:
     """Read a chunked stream of events into a scan; whether it is complete, and what is wrong with its framing."""
     chunks, stream = http.Chunks(), sse.SseStream()
     lines, events = sse.Lines(stream), answer.Events(scan)
-    stamps, index, learnt = scan.event_ns, -1, 0
+    block, bounds, stamps = reads.block, list(reads.bounds), reads.stamps
+    # the read with the end of the head begins behind it
+    bounds[head.read] += head.offset
+    index, learnt = -1, 0
     error: str | None = None
     shape: Shape | None = None
     chunk: dict[str, Any] | None = None
-    plain = False
-    at, alike_from = 0, 0
+    plain = True
+    at = alike_from = head.read
     try:
-        while at < len(rest):
-            if plain and shape is not None:
-                if at >= alike_from:
-                    some = rest[at : at + RUN]
-                    count = shape.take(some)
-                    # where a run is not all alike, its reads are looked at one by one
-                    alike_from = at + (count or len(some))
-                    if count:
-                        stamps.extend([stamp_ns for stamp_ns, _ in some[:count]])
-                        at += count
-                        index += count
-                        continue
-                stamp_ns, data = rest[at]
-                text = shape.text(data)
-                if text:
-                    stamps.append(stamp_ns)
-                    shape.parts.append(text)
-                    at += 1
-                    index += 1
+        while at < len(stamps):
+            if plain and shape is not None and at >= alike_from:
+                stop = min(at + RUN, len(stamps))
+                count = shape.take(block, bounds, at, stop)
+                # where a run is not all alike, its reads are looked at one by one
+                alike_from = at + count if count else stop
+                if count:
+                    scan.event_ns += stamps[at:alike_from]
+                    at = alike_from
+                    index += count
                     continue
-            stamp_ns, data = rest[at]
+            stamp_ns, data = stamps[at], block[bounds[at] : bounds[at + 1]]
             at += 1
+            if plain and shape is not None and (text := shape.text(data)):
+                scan.event_ns.append(stamp_ns)
+                shape.parts.append(text)
+                index += 1
+                continue
             before = plain
             body = chunks.take(data)
             if body:
@@ -150,44 +150,43 @@ class Shape:
         return data.startswith(self._heads[len(data)]) and data.endswith(self._after)
 
     def text(self, data: bytes) -> str | None:
-        """The text of a read of this shape; nothing when it is of another, or when the text needs JSON to be read."""
+        """The text of a read of this shape; nothing when it is of another, or of none that could be."""
         head = self._heads[len(data)]
         if not (data.startswith(head) and data.endswith(self._after)):
             return None
         try:
-            text = data[len(head) : self._cut].decode()
-        except UnicodeDecodeError:
+            text: str = orjson.loads(b'"%b"' % data[len(head) : self._cut])
+        except orjson.JSONDecodeError:
             return None
-        # a string of JSON without quotes, escapes and control characters is its own text
-        return text if text.isprintable() and '"' not in text and "\\" not in text else None
+        return text
 
-    def take(self, reads: Sequence[http.Piece]) -> int:
-        """Take the texts of the first reads, as many as are of this shape, all in one go; how many they were. 0 when one of
-        them says nothing or needs JSON to be read."""
-        datas = [data for _, data in reads]
+    def take(self, block: bytes, bounds: Sequence[int], first: int, stop: int) -> int:
+        """Take the texts of the reads from `first` to before `stop` that are of this shape, all in one go; how many they
+        were. 0 when one of them says nothing or is no string of JSON. Reads lie in `block` between their `bounds`."""
         # what is unlike the others comes last: the finish reason, the usage
-        while datas and not self.fits(datas[-1]):
-            datas.pop()
+        while stop > first and not self.fits(block[bounds[stop - 1] : bounds[stop]]):
+            stop -= 1
+        if stop == first:
+            return 0
+        starts, ends = bounds[first:stop], bounds[first + 1 : stop + 1]
+        datas = [block[start:end] for start, end in zip(starts, ends, strict=True)]
         heads = list(map(self._heads.__getitem__, map(len, datas)))
         alike = map(bytes.startswith, datas, heads), map(bytes.endswith, datas, repeat(self._after))
         if not all(alike[0]) or not all(alike[1]):
             datas = list(takewhile(self.fits, datas))
         cut = self._cut
         texts = [data[len(head) : cut] for data, head in zip(datas, heads, strict=False)]
+        bare = b"".join(texts)
         try:
-            text = b"\0".join(texts).decode()
-        except UnicodeDecodeError:
+            if b"\\" in bare or b'"' in bare:
+                found = [orjson.loads(b'"%b"' % text) for text in texts]
+            else:
+                found = orjson.loads(b'["%b"]' % b'","'.join(texts))
+        except orjson.JSONDecodeError:
             return 0
-        bare = text.replace("\0", "")
-        if (
-            '"' in bare
-            or "\\" in bare
-            or not bare.isprintable()
-            or not all(texts)
-            or text.count("\0") != len(texts) - 1
-        ):
+        if not all(found):
             return 0
-        self.parts.append(bare)
+        self.parts.extend(found)
         return len(texts)
 
 
