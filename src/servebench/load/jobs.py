@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -87,13 +88,14 @@ def _length_line(length: int) -> bytes:
     return b"Content-Length: %d\r\n\r\n" % length
 
 
-def request_head(target: Target, request: PlannedRequest) -> bytes:
-    """The HTTP/1.1 request line and headers, all but the length of the body."""
+@lru_cache(maxsize=8)
+def request_head(target: Target, path: str) -> bytes:
+    """The HTTP/1.1 request line and headers, all but the length of the body. The requests of a point have few paths."""
     default_port = 443 if target.tls else 80
     host = f"[{target.host}]" if ":" in target.host else target.host
     authority = host if target.port == default_port else f"{host}:{target.port}"
     lines = [
-        f"POST {request.path} HTTP/1.1",
+        f"POST {path} HTTP/1.1",
         f"Host: {authority}",
         "User-Agent: servebench",
         "Accept: text/event-stream",
@@ -106,7 +108,7 @@ def request_head(target: Target, request: PlannedRequest) -> bytes:
 
 def request_bytes(target: Target, request: PlannedRequest) -> tuple[int, bytes]:
     """The request as bytes and where its body begins in them; one with holes has no content-length yet."""
-    head = request_head(target, request)
+    head = request_head(target, request.path)
     if not request.holes:
         head += _length_line(len(request.body))
     return len(head), head + request.body
