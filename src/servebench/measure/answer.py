@@ -208,17 +208,16 @@ class Scan:
 
     def count(self) -> tuple[int | None, CountedBy | None]:
         """Output tokens, and who counted them."""
-        self._level()
         if self.usage_tokens is not None:
             return self.usage_tokens, "usage"
-        if self._ids and all(self._ids):
+        if self._ids and len(self._ids) == len(self.event_ns) and all(self._ids):
             return sum(self._ids), "token_ids"
         return None, None
 
     def event_tokens(self) -> list[int] | None:
         """Tokens of each content event, where the stream says it for every one of them; else None."""
-        self._level()
-        if not self._ids:
+        if len(self._ids) < len(self.event_ns) or not self._ids:
+            # some told nothing beside their text
             return None
         if all(self._ids):
             return self._ids
@@ -331,6 +330,8 @@ def _decode(data: bytes) -> str:
 def _join(parts: list[str]) -> str:
     """The text; a surrogate pair that was cut between events is whole again, half of one becomes U+FFFD."""
     text = "".join(parts)
+    if text.isascii():
+        return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
