@@ -174,6 +174,10 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
         Code.CACHE_CONTAMINATED, False, ["30 %"],
     ),
     "cache hits": ({"prefix_cache_hit_rate": 0.92}, None, None, Code.CACHE_CONTAMINATED, False, ["92 %"]),
+    "a wide interval": (
+        {"output_throughput_tok_s": 40.0, "output_throughput_tok_s_low": 13.0, "output_throughput_tok_s_high": 67.0},
+        None, None, Code.IMPRECISE, False, ["±67.5 %", "40 ±27 tok/s"],
+    ),
     "merged": ({"events_merged": 201}, None, None, Code.MERGED_EVENTS, False, ["201 of 20000", "1 %"]),
     "emulated": ({"emulated": True}, None, None, Code.EMULATED, False, ["emulated"]),
 }  # fmt: skip
@@ -223,6 +227,12 @@ FINE: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None]] 
     ),
     "hits unknown": ({"prefix_cache_hit_rate": None}, None, None),
     "no events": ({"events": 0, "events_merged": 0}, None, None),
+    "a quarter to each side": (
+        {"output_throughput_tok_s": 40.0, "output_throughput_tok_s_low": 30.0, "output_throughput_tok_s_high": 50.0}, None, None,
+    ),
+    "no interval": (
+        {"output_throughput_tok_s": 40.0, "output_throughput_tok_s_low": None, "output_throughput_tok_s_high": None}, None, None,
+    ),
     "failed warm-up": ({}, [*records(), make(999, warmup=True, outcome="timeout")], None),
 }  # fmt: skip
 

@@ -11,6 +11,8 @@ REMEDIES: dict[str, str] = {
     "load.duration_s",
     "not_stationary": "the point changed while it was measured; warm up longer (load.warmup_s), and see whether the "
     "machine was busy or hot",
+    "imprecise": "throughput has an interval of more than a quarter to each side; measure longer, on a machine that does nothing "
+    "else: four times as long halves it",
     "errors": "requests failed, and latencies are those of the rest; look at engine.log, lower the load, or raise "
     "load.timeout_s",
     "engine_died": "the engine died during the point; read the last lines of engine.log: out of memory is the usual cause",

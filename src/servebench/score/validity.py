@@ -34,6 +34,8 @@ CPU_SHARE_MAX = 0.9
 TREND_MIN = 0.1
 """A drift over the window under this changes no conclusion."""
 TREND_P_MAX = 0.01
+HALF_WIDTH_SHARE_MAX = 0.25
+"""Half of the interval of throughput against its value: two such points differ by half before they differ at all."""
 CLIENT_ERROR_SHARE_MAX = 0.1
 """The client's own error against the median of what it measures."""
 QUEUE_BYTES_MAX = 65_536
@@ -65,6 +67,7 @@ class Code(StrEnum):
     TOO_FEW_REQUESTS = "too_few_requests"
     TOO_SHORT = "too_short"
     NOT_STATIONARY = "not_stationary"
+    IMPRECISE = "imprecise"
     ERRORS = "errors"
     ENGINE_DIED = "engine_died"
     WORKER_DIED = "worker_died"
@@ -105,6 +108,7 @@ def doubts(
         _too_few_requests(row),
         _too_short(row),
         _not_stationary(row),
+        _imprecise(row),
         _errors(measured, report),
         _engine_died(report),
         _worker_died(report),
@@ -238,6 +242,22 @@ def _failures(measured: Sequence[Record], report: PhaseReport) -> list[Record]:
         if r.outcome not in ("ok", "abandoned")
         and not (r.outcome == "cancelled" and report.stopped in ("interrupt", "worker_died", "no_progress"))
     ]
+
+
+def _imprecise(row: Mapping[str, Any]) -> Doubt | None:
+    rate, low, high = (row.get(f"output_throughput_tok_s{end}") for end in ("", "_low", "_high"))
+    if not rate or low is None or high is None:
+        return None
+    half = (high - low) / 2
+    if half <= HALF_WIDTH_SHARE_MAX * rate:
+        return None
+    return Doubt(
+        code=Code.IMPRECISE,
+        message=f"throughput is known to \u00b1{_percent(half / rate)} only ({rate:.3g} \u00b1{half:.2g} tok/s): it came in slow "
+        "waves, as on a machine that has other work, or from few answers",
+        remedy="measure longer (load.requests, load.duration_s), on a machine that does nothing else: four times as long "
+        "halves the interval",
+    )
 
 
 def _errors(measured: Sequence[Record], report: PhaseReport) -> Doubt | None:
