@@ -74,11 +74,12 @@ class Reported:
 
 @dataclass(frozen=True)
 class Tool:
-    """A load generator: its command, and how its answer is read."""
+    """A load generator: its command, how its answer is read, and whether it leaves files in the user's home."""
 
     name: str
     words: Callable[[Run], Sequence[str]]
     read: Callable[[Run], Reported]
+    own_home: bool = False
 
 
 def _servebench(run: Run) -> list[str]:
@@ -110,6 +111,7 @@ def _read_servebench(run: Run) -> Reported:
 
 
 def _vllm(run: Run) -> list[str]:
+    """The compiled client takes the same words: `VLLM_USE_RUST_BENCH=1 vllm` becomes `vllm-rs` before it does anything."""
     level = run.level
     return [
         *("bench", "serve", "--backend", "openai-chat", "--base-url", run.url, "--endpoint", "/v1/chat/completions"),
@@ -123,6 +125,16 @@ def _vllm(run: Run) -> list[str]:
 def _read_vllm(run: Run) -> Reported:
     found = json.loads((run.folder / "r.json").read_text())
     return Reported(found["mean_ttft_ms"], found["p99_ttft_ms"], found["mean_itl_ms"])
+
+
+def _sglang(run: Run) -> list[str]:
+    level = run.level
+    return [
+        *("--backend", "sglang-oai-chat", "--base-url", run.url, "--model", "truth", "--tokenizer", run.tokenizer),
+        *("--dataset-name", "random-ids", "--random-input-len", "64", "--random-output-len", str(level.tokens)),
+        *("--random-range-ratio", "1", "--num-prompts", str(level.requests), "--max-concurrency", str(level.streams)),
+        *("--warmup-requests", "0", "--output-file", f"{run.folder}/r.json", "--disable-tqdm"),
+    ]
 
 
 def _guidellm(run: Run) -> list[str]:
@@ -163,18 +175,64 @@ def _read_aiperf(run: Run) -> Reported:
     )
 
 
+def _genai_bench(run: Run) -> list[str]:
+    level = run.level
+    return [
+        *("benchmark", "--api-backend", "openai", "--api-base", run.url, "--api-key", "none"),
+        *("--api-model-name", "truth", "--model-tokenizer", run.tokenizer, "--task", "text-to-text"),
+        *("--traffic-scenario", f"D(64,{level.tokens})", "--num-concurrency", str(level.streams)),
+        *("--max-requests-per-run", str(level.requests), "--max-time-per-run", str(TIMEOUT_S // 60)),
+        *("--metrics-time-unit", "ms", "--experiment-base-dir", str(run.folder), "--experiment-folder-name", "r"),
+        *("--log-dir", str(run.folder)),
+    ]
+
+
+def _read_genai_bench(run: Run) -> Reported:
+    """Its file has no gaps between tokens, only TPOT."""
+    path = next(run.folder.glob("r/D64_*.json"))
+    ttft = json.loads(path.read_text())["aggregated_metrics"]["stats"]["ttft"]
+    return Reported(ttft["mean"], ttft["p99"], None)
+
+
+def _llama_benchy(run: Run) -> list[str]:
+    """Not a closed loop: it sends batches of `streams` and waits for each. Without words from a book, from the server."""
+    level = run.level
+    return [
+        *("--base-url", f"{run.url}/v1", "--model", "truth", "--tokenizer", run.tokenizer, "--pp", "64"),
+        *("--tg", str(level.tokens), "--exact-tg", "--concurrency", str(level.streams)),
+        *("--runs", str(level.requests // level.streams), "--no-warmup", "--no-adapt-prompt", "--skip-coherence"),
+        *("--book-url", f"{run.url}/v1/models", "--save-result", f"{run.folder}/r.json", "--format", "json"),
+    ]
+
+
+def _read_llama_benchy(run: Run) -> Reported:
+    ttft = json.loads((run.folder / "r.json").read_text())["benchmarks"][0]["e2e_ttft"]
+    ordered = sorted(ttft["values"])
+    return Reported(ttft["mean"], ordered[int(0.99 * len(ordered))], None)
+
+
 def tools(peers: Path | None) -> list[Tool]:
     """servebench, and the peers that are installed."""
     found = [Tool("servebench", _servebench, _read_servebench)]
 
-    def add(name: str, program: str, words: Callable[[Run], list[str]], read: Callable[[Run], Reported]) -> None:
+    def add(
+        name: str,
+        program: str,
+        words: Callable[[Run], list[str]],
+        read: Callable[[Run], Reported],
+        own_home: bool = False,
+    ) -> None:
         if peers is not None and (peers / name / "bin" / program).exists():
             path = str(peers / name / "bin" / program)
-            found.append(Tool(name, lambda run: [path, *words(run)], read))
+            found.append(Tool(name, lambda run: [path, *words(run)], read, own_home))
 
     add("guidellm", "guidellm", _guidellm, _read_guidellm)
     add("aiperf", "aiperf", _aiperf, _read_aiperf)
     add("vllm", "vllm", _vllm, _read_vllm)
+    add("vllm-compiled", "vllm-rs", _vllm, _read_vllm)
+    add("sglang-compiled", "sglang-bench", _sglang, _read_vllm)
+    add("genai-bench", "genai-bench", _genai_bench, _read_genai_bench)
+    add("llama-benchy", "llama-benchy", _llama_benchy, _read_llama_benchy, own_home=True)
     return found
 
 
@@ -209,6 +267,8 @@ def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | 
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             began_ns = time.time_ns()
             environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+            if tool.own_home:
+                environment["HOME"] = str(folder)
             with subprocess.Popen(
                 tool.words(run), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=environment
             ) as process:

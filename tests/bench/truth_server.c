@@ -2,8 +2,9 @@
  *
  *   truth_server PORT TTFT_US ITL_US TOKENS TOKENS_PER_EVENT TRUTH_FILE
  *
- * Speaks HTTP/1.1 keep-alive on 127.0.0.1 and answers every POST with a stream of chat completion chunks: the first one
- * TTFT_US after the request reached the kernel, the others ITL_US apart, then usage and [DONE]. ITL_US 0 is a flood.
+ * Speaks HTTP/1.1 keep-alive on 127.0.0.1 and answers a POST to .../completions with a stream of chat completion chunks: the
+ * first one TTFT_US after the request reached the kernel, the others ITL_US apart, then usage and [DONE]. ITL_US 0 is a flood.
+ * Any GET is answered with the list of models; other paths do not exist, so clients skip what only their own engine has.
  * TRUTH_FILE gets, for each answer, a line of the value of "user" in the body, when the request reached the kernel, and
  * when each event was handed to the kernel (CLOCK_REALTIME, nanoseconds). One thread, one epoll loop, a heap of what is due.
  */
@@ -169,6 +170,13 @@ static void take(int fd) {
                                  "{\"object\":\"list\",\"data\":[{\"id\":\"truth\"}]}\n";
         c->got = 0;
         if (send_all(fd, ok, sizeof ok - 1)) forget(fd);
+        return;
+    }
+    char *line_end = strstr(c->request, "\r\n"), *asked = strstr(c->request, "/completions");
+    if (!asked || asked > line_end) {
+        static const char missing[] = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+        c->got = 0;
+        if (send_all(fd, missing, sizeof missing - 1)) forget(fd);
         return;
     }
     begin(c);
