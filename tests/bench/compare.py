@@ -10,6 +10,7 @@ machine too, but what a client costs and how late it is then also tells of the o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -182,7 +183,7 @@ def _genai_bench(run: Run) -> list[str]:
         *("benchmark", "--api-backend", "openai", "--api-base", run.url, "--api-key", "none"),
         *("--api-model-name", "truth", "--model-tokenizer", run.tokenizer, "--task", "text-to-text"),
         *("--traffic-scenario", f"D(64,{level.tokens})", "--num-concurrency", str(level.streams)),
-        *("--max-requests-per-run", str(level.requests), "--max-time-per-run", str(TIMEOUT_S // 60)),
+        *("--max-requests-per-run", str(level.requests), "--max-time-per-run", str(TIMEOUT_S // 60 - 1)),
         *("--metrics-time-unit", "ms", "--experiment-base-dir", str(run.folder), "--experiment-folder-name", "r"),
         *("--log-dir", str(run.folder)),
     ]
@@ -309,6 +310,9 @@ def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | 
                 try:
                     said, _ = process.communicate(timeout=TIMEOUT_S)
                 except subprocess.TimeoutExpired:
+                    for child in psutil.Process(process.pid).children(recursive=True):
+                        with contextlib.suppress(psutil.Error):
+                            child.kill()
                     process.kill()
                     return f"not done after {TIMEOUT_S} s"
                 finally:
