@@ -21,6 +21,7 @@ import trustme
 
 from servebench.contracts.exchange import Target
 from servebench.errors import LoadError
+from servebench.load import drive as drive_module
 from servebench.load.spool import read_spool
 
 from .conftest import HEADER, LAST, Hang, chunk, event, reset, stream
@@ -378,6 +379,59 @@ def test_a_worker_that_is_killed_has_written_down_most_of_an_answer_under_way(se
     for exchange in exchanges:
         assert body(exchange).startswith(HEADER + event("w0 ") + event("w1 "))
         assert body(exchange).count(b"data: ") > 10
+
+
+@pytest.fixture
+def worker_with(tmp_path, monkeypatch):
+    """Has the next phases run by a worker in which some lines of Python were carried out first."""
+
+    def use(lines):
+        module = tmp_path / "changed_worker.py"
+        module.write_text(f"from servebench.load import wire, worker\n{lines}\nraise SystemExit(worker.main())\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(drive_module, "LOCAL_WORKER", ("changed_worker",))
+
+    return use
+
+
+def test_without_the_kernels_stamps_those_of_user_space_are_taken_and_told(serve, run, worker_with):
+    """Where the kernel stamps nothing, the answer is as whole and says so."""
+    worker_with("wire.SO_TIMESTAMPNS = None")
+
+    def slow(connection, number, request):
+        connection.sendall(HEADER)
+        for part in (event("a "), event("b "), chunk(b"data: [DONE]\n\n"), LAST):
+            time.sleep(0.02)
+            connection.sendall(part)
+
+    report, exchanges = run(serve(slow), 4, concurrency=2)
+    assert report.stamp_source == "user"
+    assert outcomes(exchanges) == {"complete": 4}
+    for exchange in exchanges.values():
+        assert exchange.stamp_source == "user"
+        assert body(exchange) == HEADER + event("a ") + event("b ") + chunk(b"data: [DONE]\n\n") + LAST
+        stamps = [exchange.sent_ns, *(stamp for stamp, _ in exchange.reads), exchange.ended_ns]
+        assert len(stamps) > 4
+        assert stamps == sorted(stamps)
+
+
+def test_a_worker_that_breaks_off_writes_down_what_it_holds(serve, run, worker_with, tmp_path):
+    """A fault of its own ends it, with all that it had read on disk."""
+    worker_with("worker.Phase._keep_spares = lambda phase: 1 / 0 if phase.reads > 20 else None")
+
+    def endless(connection, number, request):
+        connection.sendall(HEADER)
+        for word in range(1000):
+            connection.sendall(event(f"w{word} "))
+            time.sleep(0.01)
+
+    report, _ = run(serve(endless), 1, concurrency=1)
+    assert report.stopped == "worker_died"
+    assert "ZeroDivisionError" in report.error
+    (spool,) = tmp_path.glob("*.spool")
+    (exchange,) = read_spool(spool)
+    assert body(exchange).startswith(HEADER + event("w0 "))
+    assert body(exchange).count(b"data: ") >= 19
 
 
 @pytest.mark.parametrize("size", [4095, 4096, 4097, 3 * 4096, 65_536, 65_536 + 4096, 300_000])
