@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
+from servebench.testing.words import servebench as run_command
 
 
 @dataclass
@@ -174,16 +175,6 @@ def servebench(tmp_path):
     """Runs the command in a folder of its own; the environment may be added to."""
 
     def run(*words, env=None, timeout_s=120):
-        import os
-
-        return subprocess.run(
-            [sys.executable, "-m", "servebench", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            env={**os.environ, **(env or {})},
-        )
+        return run_command(tmp_path, *words, env=env, timeout_s=timeout_s)
 
     return run

@@ -14,22 +14,13 @@ import pandas as pd
 import psutil
 import pytest
 
+from servebench.testing.words import servebench
+
 WORDS = (
     *("-m", "engine=vllm,sglang", "workload=unique", "launch=emulated", "launch.time_scale=0.02"),
     *("gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.concurrency=[1,4]", "load.requests=12"),
     *("tracking=none", "study.name=s", "load.self_check=never", "workload.output_tokens=32"),
 )
-
-
-def servebench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "servebench", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
 
 
 def killed_when(folder: Path, seen) -> None:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-COMMAND_TIMEOUT_S = 120.0
+COMMAND_TIMEOUT_S = 200.0
 
 
-def servebench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """What the command does in a folder. Raises TimeoutExpired."""
+def servebench(
+    folder: Path, *words: str, env: Mapping[str, str] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """What the command does in a folder, with `env` added to the environment. Raises TimeoutExpired."""
     return subprocess.run(
         [sys.executable, "-m", "servebench", *words],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=COMMAND_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
+        env={**os.environ, **(env or {})},
     )
 
 
