@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from servebench.analysis.statistics import headline_intervals
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, QualityRecord, Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.score.statistics import headline_intervals
 from servebench.store import RecordWriter, RunFolder, RunState, StudyFolder, StudyState, write_points, write_run
 from servebench.store.state import write_study
 

@@ -1,5 +1,5 @@
 """`python -m servebench` is `servebench`."""
 
-from servebench.cli import main
+from servebench.cli.main import main
 
 raise SystemExit(main())

@@ -14,10 +14,10 @@ from servebench.contracts.telemetry import TelemetrySource
 @hookimpl
 def servebench_engines() -> Sequence[type[Engine]]:
     """The OpenAI-compatible endpoint, and the engines of the field."""
-    from servebench.engine.openai import OpenAiEngine
-    from servebench.engine.sglang import SglangEngine
-    from servebench.engine.trtllm import TrtllmEngine
-    from servebench.engine.vllm import VllmEngine
+    from servebench.engine.adapters.openai import OpenAiEngine
+    from servebench.engine.adapters.sglang import SglangEngine
+    from servebench.engine.adapters.trtllm import TrtllmEngine
+    from servebench.engine.adapters.vllm import VllmEngine
 
     return (VllmEngine, SglangEngine, TrtllmEngine, OpenAiEngine)
 
@@ -25,10 +25,10 @@ def servebench_engines() -> Sequence[type[Engine]]:
 @hookimpl
 def servebench_launchers() -> Sequence[type[Launcher]]:
     """A process of our own, a container, an endpoint that somebody else runs, or an emulated engine."""
-    from servebench.engine.attach import AttachLauncher
-    from servebench.engine.docker import DockerLauncher
-    from servebench.engine.emulated import EmulatedLauncher
-    from servebench.engine.process import ProcessLauncher
+    from servebench.engine.launchers.attach import AttachLauncher
+    from servebench.engine.launchers.docker import DockerLauncher
+    from servebench.engine.launchers.emulated import EmulatedLauncher
+    from servebench.engine.launchers.process import ProcessLauncher
 
     return (ProcessLauncher, DockerLauncher, AttachLauncher, EmulatedLauncher)
 

@@ -15,11 +15,11 @@ import time
 
 import numpy as np
 
+from servebench.analysis.statistics import headline_intervals
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure.points import PointContext, summarize
-from servebench.score.statistics import headline_intervals
 
 MS = 1_000_000
 

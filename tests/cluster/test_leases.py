@@ -11,7 +11,7 @@ import time
 import pytest
 
 from servebench.cluster.leases import PORTS, Leases, lease_folder
-from servebench.errors import PreflightError
+from servebench.util.errors import PreflightError
 
 HOLDER = """
 import sys, time

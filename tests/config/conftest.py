@@ -13,7 +13,7 @@ from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
 from servebench.contracts.settings import EngineSettings, LaunchSettings, WorkloadSettings
-from servebench.registry import PluginInfo, Registry
+from servebench.registry.registry import PluginInfo, Registry
 
 
 class OpenAi(Engine):

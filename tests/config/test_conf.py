@@ -8,8 +8,8 @@ import pytest
 
 from servebench.config import compose_jobs
 from servebench.config.folders import conf_dir
-from servebench.errors import ConfigError
-from servebench.registry import Registry, build
+from servebench.registry.registry import Registry, build
+from servebench.util.errors import ConfigError
 
 CONF = Path(__file__).parents[2] / "conf"
 ATTACHED = ["launch=attach", "launch.base_url=http://127.0.0.1:8000/v1"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from servebench.config import VERBS, help_text
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
 
 
 def test_help_lists_groups_with_the_plugins_options(registry: Registry, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from servebench.config import hydra_information
-from servebench.errors import ConfigError
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

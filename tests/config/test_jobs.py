@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from servebench.config import compose_jobs
-from servebench.errors import ConfigError
-from servebench.registry import PluginInfo, Registry
+from servebench.registry.registry import PluginInfo, Registry
+from servebench.util.errors import ConfigError
 
 ATTACHED = "launch=attach launch.base_url=http://h/v1"
 

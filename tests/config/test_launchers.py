@@ -9,8 +9,8 @@ import pytest
 from servebench.config import compose_jobs, launcher_from_dict
 from servebench.config.folders import conf_dir
 from servebench.contracts.cluster import LAUNCHERS, RaySettings, SubmititSettings
-from servebench.errors import ConfigError
-from servebench.registry import build
+from servebench.registry.registry import build
+from servebench.util.errors import ConfigError
 
 REGISTRY = build([], set())
 RUN = ("-m", "engine=vllm,sglang", "launch=emulated", "gpu=rtx5090")

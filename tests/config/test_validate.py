@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from servebench.config import Job, compose_jobs, settings_from_dict
-from servebench.errors import ConfigError
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from servebench.cli import VERBS
+from servebench.cli.main import VERBS
 from servebench.config import compose_jobs
-from servebench.registry import registry
+from servebench.registry.registry import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/README.md")])

@@ -11,9 +11,9 @@ import pytest
 from servebench.contracts.emulation import EmulatedFaults
 from servebench.contracts.engine import LaunchContext, RunningEngine
 from servebench.contracts.settings import GpuSettings, ModelSettings
-from servebench.engine.emulated import EmulatedLauncher, EmulatedSettings
-from servebench.engine.ports import free_port
-from servebench.registry import registry
+from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
+from servebench.engine.supervisor.ports import free_port
+from servebench.registry.registry import registry
 
 MODEL = ModelSettings(
     name="Qwen/Qwen2.5-1.5B-Instruct",

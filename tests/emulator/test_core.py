@@ -10,8 +10,8 @@ import pytest
 from servebench.contracts.emulation import Emulation, EmulationSpec
 from servebench.emulator.core import Asked, Core
 from servebench.emulator.cost import Profile, Step, StepCost, with_profile
-from servebench.emulator.simulate import Clients, simulate
 from servebench.emulator.text import answer
+from servebench.published.simulate import Clients, simulate
 
 MODEL = {"parameters_b": 1.54, "layers": 28, "hidden_size": 1536, "heads": 12, "kv_heads": 2, "head_dim": 128}
 GPU = {"memory_gb": 24, "bandwidth_gb_s": 1008, "bf16_tflops": 165}

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from servebench.contracts.engine import LaunchContext, RunningEngine
-from servebench.emulator.simulate import Clients, prompt_of, simulate
-from servebench.engine.emulated import EmulatedSettings, spec_of
-from servebench.registry import registry
+from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
+from servebench.published.simulate import Clients, prompt_of, simulate
+from servebench.registry.registry import registry
 
 HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_connections=64))
 CLIENTS = Clients(concurrency=8, requests=40, input_tokens=64, output_tokens=64)

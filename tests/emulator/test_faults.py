@@ -13,7 +13,7 @@ import pytest
 
 from servebench.contracts.emulation import EmulatedFaults
 from servebench.contracts.engine import RunningEngine
-from servebench.errors import EngineError
+from servebench.util.errors import EngineError
 
 HTTP = httpx.Client(trust_env=False)
 """One for all: a client of its own for each request takes longer than the request."""

@@ -10,7 +10,7 @@ import pytest
 
 from servebench.contracts.engine import RunningEngine
 from servebench.emulator.server import body_of
-from servebench.registry import registry
+from servebench.registry.registry import registry
 
 HTTP = httpx.Client(trust_env=False)
 """One for all: a client of its own for each request takes longer than the request."""

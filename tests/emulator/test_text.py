@@ -71,8 +71,8 @@ def test_the_workloads_own_schemas_are_met() -> None:
     """All of `structured_json`'s, by a validator."""
     from servebench.config import compose_jobs
     from servebench.engine.tokenize import EmulatedTokenizer
-    from servebench.registry import registry
-    from servebench.schemafit import compliance
+    from servebench.registry.registry import registry
+    from servebench.util.json_schema import compliance
 
     (job,) = compose_jobs(["engine=vllm", "launch=emulated", "workload=structured_json"], registry())
     workload = registry().find("workload", "structured_json")(job.settings.workload)

@@ -13,8 +13,8 @@ import pytest
 
 from servebench.contracts.engine import Command, Engine, LaunchContext, LogHint, PhaseMarker, RunningEngine
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
-from servebench.engine.ports import accepts, free_port
-from servebench.engine.process import ProcessLauncher
+from servebench.engine.launchers.process import ProcessLauncher
+from servebench.engine.supervisor.ports import accepts, free_port
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 

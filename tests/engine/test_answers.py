@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from servebench.bounded import client
 from servebench.contracts.engine import Engine
-from servebench.engine.answers import generate, has_content, served_models, version_of
-from servebench.engine.openai import OpenAiEngine
-from servebench.errors import EngineError
+from servebench.engine.adapters.openai import OpenAiEngine
+from servebench.engine.supervisor.answers import generate, has_content, served_models, version_of
+from servebench.util.bounded_http import client
+from servebench.util.errors import EngineError
 
 
 def delta(**fields: Any) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
-from servebench.engine.attach import AttachLauncher, AttachSettings
-from servebench.engine.openai import OpenAiEngine
-from servebench.engine.ports import accepts, free_port
-from servebench.errors import EngineError
+from servebench.engine.adapters.openai import OpenAiEngine
+from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
+from servebench.engine.supervisor.ports import accepts, free_port
+from servebench.util.errors import EngineError
 
 Server = Callable[..., int]
 ContextOf = Callable[..., LaunchContext]
@@ -113,7 +113,7 @@ def test_without_a_list_the_generation_decides(server: Server, attach: Attach) -
 
 def test_a_list_that_takes_too_long_is_done_without(attach: Attach, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some gateways ask all of their servers for it; that it takes long says nothing of the endpoint."""
-    monkeypatch.setattr("servebench.engine.attach.CONNECT_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("servebench.engine.launchers.attach.CONNECT_TIMEOUT_S", 0.3)
     answer = b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\n'
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(answer)
     with socket.create_server(("127.0.0.1", 0)) as listener:

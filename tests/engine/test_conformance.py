@@ -9,11 +9,11 @@ import pytest
 
 from servebench.contracts.engine import Engine
 from servebench.contracts.settings import ModelSettings
-from servebench.engine import sglang, vllm
-from servebench.engine.openai import OpenAiEngine
-from servebench.engine.sglang import SglangEngine
-from servebench.engine.trtllm import TrtllmEngine
-from servebench.engine.vllm import VllmEngine
+from servebench.engine.adapters import sglang, vllm
+from servebench.engine.adapters.openai import OpenAiEngine
+from servebench.engine.adapters.sglang import SglangEngine
+from servebench.engine.adapters.trtllm import TrtllmEngine
+from servebench.engine.adapters.vllm import VllmEngine
 from servebench.testing import EngineConformance
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from servebench.contracts.engine import ContainerImage
 from servebench.contracts.settings import GpuSettings, ModelSettings
-from servebench.engine.docker import DockerLauncher, DockerSettings, container_command, gpu_words, remote_host
-from servebench.engine.sglang import SglangEngine
-from servebench.engine.vllm import VllmEngine
-from servebench.errors import EngineError
+from servebench.engine.adapters.sglang import SglangEngine
+from servebench.engine.adapters.vllm import VllmEngine
+from servebench.engine.launchers.docker import DockerLauncher, DockerSettings, container_command, gpu_words, remote_host
+from servebench.util.errors import EngineError
 
 DOCKER = """#!{python} -S
 import os, subprocess, sys
@@ -198,7 +198,7 @@ def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
     calls = docker()
     code = (
         "import sys, time; from pathlib import Path; from servebench.contracts.engine import Command;"
-        "from servebench.engine.guarded import Guarded;"
+        "from servebench.engine.supervisor.guarded import Guarded;"
         "Guarded(Command(argv=('sleep', '60')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
         "print('up', flush=True); time.sleep(60)"
     )

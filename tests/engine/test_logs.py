@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from servebench.contracts.engine import LogHint, PhaseMarker
-from servebench.engine.logs import PhaseTail, hint, size_of, tail
+from servebench.engine.supervisor.logs import PhaseTail, hint, size_of, tail
 
 MARKERS = (PhaseMarker("loaded", r"Loading weights took \d"), PhaseMarker("up", "startup complete"))
 

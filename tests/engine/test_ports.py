@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from servebench.engine.ports import accepts, free_port, held_by, listening_sockets, owner, port_fault
-from servebench.errors import EngineError
+from servebench.engine.supervisor.ports import accepts, free_port, held_by, listening_sockets, owner, port_fault
+from servebench.util.errors import EngineError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])

@@ -15,10 +15,10 @@ import pytest
 
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.openai import OpenAiEngine
-from servebench.engine.ports import accepts, port_fault
-from servebench.engine.process import LaunchedEngine, ProcessLauncher
-from servebench.errors import EngineError
+from servebench.engine.adapters.openai import OpenAiEngine
+from servebench.engine.launchers.process import LaunchedEngine, ProcessLauncher
+from servebench.engine.supervisor.ports import accepts, port_fault
+from servebench.util.errors import EngineError
 
 Fake = Callable[..., Engine]
 Launch = Callable[..., RunningEngine]
@@ -357,7 +357,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from conftest import FakeEngine, make_context
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.process import ProcessLauncher
+from servebench.engine.launchers.process import ProcessLauncher
 engine = FakeEngine(*sys.argv[4:])
 running = ProcessLauncher().launch(
     engine, make_context(int(sys.argv[2])), LaunchSettings(name="process"), log_path=Path(sys.argv[3]), say=print

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from servebench.engine.shield import shielded
+from servebench.engine.supervisor.shield import shielded
 
 
 def interrupt() -> None:

@@ -10,10 +10,10 @@ import pytest
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
-from servebench.engine.attach import AttachLauncher, AttachSettings
-from servebench.engine.openai import OpenAiEngine
+from servebench.engine.adapters.openai import OpenAiEngine
+from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.tokenize import ApproximateTokenizer, engine_tokenizer
-from servebench.errors import EngineError
+from servebench.util.errors import EngineError
 
 Running = Callable[..., RunningEngine]
 

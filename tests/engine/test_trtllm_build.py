@@ -15,12 +15,12 @@ import pytest
 
 from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings
-from servebench.engine import trtllm_build
-from servebench.engine.ports import free_port
-from servebench.engine.process import ProcessLauncher
-from servebench.engine.trtllm import TrtllmEngine, TrtllmSettings, build_plan
-from servebench.errors import EngineError
+from servebench.engine.adapters import trtllm_build
+from servebench.engine.adapters.trtllm import TrtllmEngine, TrtllmSettings, build_plan
+from servebench.engine.launchers.process import ProcessLauncher
+from servebench.engine.supervisor.ports import free_port
 from servebench.testing import Manners, write_stand_in
+from servebench.util.errors import EngineError
 
 ENGINE = TrtllmEngine()
 
@@ -301,7 +301,7 @@ def test_a_killed_build_is_cleaned_up_and_done_again(bench):
     bench.build_with("sleep 78.25")
     context = bench.context()
     code = (
-        "import pickle, sys; from servebench.engine.trtllm import TrtllmEngine;"
+        "import pickle, sys; from servebench.engine.adapters.trtllm import TrtllmEngine;"
         "TrtllmEngine().prepare(pickle.load(sys.stdin.buffer), print)"
     )
     import pickle

@@ -157,7 +157,7 @@ class Done:
 @pytest.fixture
 def told(tmp_path, monkeypatch, capfd):
     """Runs the command in this process, without the second of imports that a process of its own takes."""
-    from servebench.cli import main
+    from servebench.cli.main import main
 
     def run(*words):
         monkeypatch.chdir(tmp_path)

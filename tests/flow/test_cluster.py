@@ -143,8 +143,8 @@ def test_a_study_without_its_launcher_is_refused_before_anything_starts(serveben
 
 
 def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench, tmp_path):
+    from servebench.cluster.agent import carry_out
     from servebench.contracts.cluster import Order
-    from servebench.node import carry_out
 
     done = servebench(*WORDS, "tracking=none", "load.concurrency=[1]", "hydra.launcher.retries=0", "engine=vllm")
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from servebench.engine.ports import free_port
+from servebench.engine.supervisor.ports import free_port
 from servebench.testing import Manners, write_stand_in
 
 STEP = '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = --output_dir ] && out="$2"; shift; done\nmkdir -p "$out"\n'

@@ -83,7 +83,7 @@ def test_a_point_between_others_is_measured_again_and_they_stay(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     for child in psutil.Process(process.pid).children():
-        if "servebench.load.worker" in child.cmdline():
+        if "servebench.load.client.worker" in child.cmdline():
             child.kill()
     _, err = process.communicate(timeout=100)
     assert (process.returncode, b"'servebench resume' measures that again" in err) == (5, True)

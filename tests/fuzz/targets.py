@@ -7,12 +7,12 @@ from collections.abc import Callable
 import orjson
 
 from servebench.contracts.exchange import Exchange
-from servebench.engine.answers import has_content
-from servebench.errors import EngineError
-from servebench.load.framing import Framing, FramingError
-from servebench.measure import answer, http, sse
+from servebench.engine.supervisor.answers import has_content
 from servebench.measure.derive import record
+from servebench.protocol import answer, http, sse
+from servebench.protocol.framing import Framing, FramingError
 from servebench.telemetry.engine_metrics import series
+from servebench.util.errors import EngineError
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 INT32 = 2**31

@@ -13,9 +13,9 @@ from contextlib import suppress
 import pytest
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
-from servebench.load.drive import drive
-from servebench.load.share import worker_spools
-from servebench.load.spool import read_spool
+from servebench.load.client.spool import read_spool
+from servebench.load.coordinator.drive import drive
+from servebench.load.coordinator.share import worker_spools
 
 HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan
-from servebench.errors import LoadError
-from servebench.load.jobs import WireRequest
-from servebench.load.order import Order
-from servebench.load.share import shares
+from servebench.load.client.jobs import WireRequest
+from servebench.load.coordinator.share import shares
+from servebench.load.plan.order import Order
+from servebench.util.errors import LoadError
 
 from .conftest import HEADER, LAST, chunk, event, reset
 

@@ -20,9 +20,9 @@ import pytest
 import trustme
 
 from servebench.contracts.exchange import Target
-from servebench.errors import LoadError
-from servebench.load import drive as drive_module
-from servebench.load.spool import read_spool
+from servebench.load.client.spool import read_spool
+from servebench.load.coordinator import drive as drive_module
+from servebench.util.errors import LoadError
 
 from .conftest import HEADER, LAST, Hang, chunk, event, reset, stream
 
@@ -343,7 +343,7 @@ def test_a_worker_that_is_killed_is_told_and_loses_nothing_finished(serve, run, 
     def kill(counts):
         if counts.completed >= 5:
             for child in psutil.Process().children():
-                if "servebench.load.worker" in child.cmdline():
+                if "servebench.load.client.worker" in child.cmdline():
                     child.kill()
 
     report, _ = run(serve(slow), 1000, concurrency=2, watch=kill)
@@ -368,7 +368,7 @@ def test_a_worker_that_is_killed_has_written_down_most_of_an_answer_under_way(se
         began.append(time.monotonic())
         if began[-1] - began[0] > 3.5:
             for child in psutil.Process().children():
-                if "servebench.load.worker" in child.cmdline():
+                if "servebench.load.client.worker" in child.cmdline():
                     child.kill()
 
     report, _ = run(serve(endless), 2, concurrency=2, watch=kill, timeout_s=30.0)
@@ -487,7 +487,7 @@ def test_one_of_two_workers_dies(serve, run):
 
     def kill(counts):
         if counts.completed >= 8 and not killed:
-            workers = [c for c in psutil.Process().children() if "servebench.load.worker" in c.cmdline()]
+            workers = [c for c in psutil.Process().children() if "servebench.load.client.worker" in c.cmdline()]
             assert len(workers) == 2
             killed.append(workers[0].kill())
 
@@ -599,7 +599,7 @@ COORDINATOR = """
     import sys
     from pathlib import Path
     from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
-    from servebench.load.drive import drive
+    from servebench.load.coordinator.drive import drive
 
     requests = [PlannedRequest(request_id=f"r{i}", path="/", body=b'{"id": "r%d"}' % i) for i in range(10_000)]
     plan = PointPlan(requests=requests, concurrency=3, timeout_s=5, connect_timeout_s=2)

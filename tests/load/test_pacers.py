@@ -6,7 +6,7 @@ from statistics import mean, pstdev
 
 import pytest
 
-from servebench.load.pacers import Shape, arrivals, ramped_arrivals, stream_starts
+from servebench.load.plan.pacers import Shape, arrivals, ramped_arrivals, stream_starts
 
 
 def gaps(times):

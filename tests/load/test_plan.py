@@ -4,7 +4,7 @@ import pytest
 
 from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.settings import LoadSettings, RampSettings
-from servebench.load.plan import Level, level_named, levels, point_plan, scheduled, supply
+from servebench.load.plan.levels import Level, level_named, levels, point_plan, scheduled, supply
 
 
 def load(**settings):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.load.ray_bridge import measured_offset
-from servebench.load.spool import (
+from servebench.load.client.spool import (
     HEAD,
     META,
     SENT,
@@ -25,6 +24,7 @@ from servebench.load.spool import (
     sent_frame,
     shifted,
 )
+from servebench.load.ray.bridge import measured_offset
 
 SECOND = 1_000_000_000
 

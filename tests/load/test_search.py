@@ -7,7 +7,7 @@ import random
 import pytest
 
 from servebench.contracts.settings import SearchSettings
-from servebench.load.search import (
+from servebench.load.plan.search import (
     Probe,
     Search,
     between,
@@ -17,7 +17,7 @@ from servebench.load.search import (
     next_in_bracket,
     requests_to_decide,
 )
-from servebench.shares import wilson
+from servebench.util.proportions import wilson
 
 
 def settings(**keys):

@@ -7,8 +7,8 @@ from array import array
 import pytest
 
 from servebench.contracts.exchange import ClientFloor, Exchange, FloorStage
-from servebench.load.null_server import EVENT, HEADER, LAST
-from servebench.load.selfcheck import Stage, chunk_stamps, floor_of, measure_stage, read_truth, self_check
+from servebench.load.selfcheck.check import Stage, chunk_stamps, floor_of, measure_stage, read_truth, self_check
+from servebench.load.selfcheck.null_server import EVENT, HEADER, LAST
 
 MS = 1_000_000
 

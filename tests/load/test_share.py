@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
-from servebench.load.share import shares, together, worker_count, worker_spools
+from servebench.load.coordinator.share import shares, together, worker_count, worker_spools
 
 
 @pytest.mark.parametrize(

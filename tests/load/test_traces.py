@@ -8,9 +8,9 @@ import pytest
 
 from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.settings import LoadSettings, ReplaySettings
-from servebench.errors import ConfigError
-from servebench.load.plan import levels, point_plan, replayed, scheduled, supply
-from servebench.load.traces import read_arrivals, trace_faults
+from servebench.load.plan.levels import levels, point_plan, replayed, scheduled, supply
+from servebench.load.plan.traces import read_arrivals, trace_faults
+from servebench.util.errors import ConfigError
 
 MOONCAKE = """\
 {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46]}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from servebench import decide
-from servebench.errors import ConfigError
+from servebench.cli import decide
 from servebench.measure.dialects import DIALECTS, retell
 from servebench.store import RecordWriter, RunFolder, read_requests
+from servebench.util.errors import ConfigError
 
 MS = 1_000_000
 

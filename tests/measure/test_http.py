@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servebench.measure.http import HEADER_BYTES_MAX, HttpAnswer, decode
+from servebench.protocol.http import HEADER_BYTES_MAX, HttpAnswer, decode
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servebench.measure.sse import SseEvent, events, parse
+from servebench.protocol.sse import SseEvent, events, parse
 
 
 def pieces_of(raw: bytes, size: int) -> list[tuple[int, bytes]]:

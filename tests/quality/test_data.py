@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from servebench.errors import ConfigError
 from servebench.quality.data import GSM8K, MMLU, question_file
+from servebench.util.errors import ConfigError
 
 
 @pytest.mark.parametrize("source", [MMLU, GSM8K], ids=["mmlu", "gsm8k"])

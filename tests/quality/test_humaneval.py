@@ -8,9 +8,9 @@ import pytest
 
 from servebench.contracts.quality import Answer
 from servebench.contracts.settings import QualitySettings
-from servebench.errors import ConfigError
 from servebench.quality.humaneval import HumanEvalScorer, code_of, program_of
 from servebench.quality.sandbox import sandbox_faults
+from servebench.util.errors import ConfigError
 
 NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from servebench.errors import PreflightError
 from servebench.quality import sandbox
 from servebench.quality.sandbox import Limits, run_program, sandbox_faults, syscall_filter
+from servebench.util.errors import PreflightError
 
 NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 LIMITS = Limits(wall_s=20.0, cpu_s=2, memory_bytes=128 * 2**20)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from servebench.contracts.quality import Answer, Endpoint
-from servebench.errors import ConfigError
 from servebench.quality.ask import ask
 from servebench.quality.gsm8k import Gsm8kScorer, number_of
 from servebench.quality.mmlu import MmluScorer, letter_of
+from servebench.util.errors import ConfigError
 
 MMLU = [
     {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.registry import registry
+from servebench.registry.registry import registry
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from servebench.contracts.settings import ModelSettings
-from servebench.engine.sglang import SglangEngine
-from servebench.engine.vllm import VllmEngine
-from servebench.registry import registry
+from servebench.engine.adapters.sglang import SglangEngine
+from servebench.engine.adapters.vllm import VllmEngine
+from servebench.registry.registry import registry
 from servebench.testing import EngineConformance
 
 

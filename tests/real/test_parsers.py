@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from servebench.config import compose_jobs
-from servebench.keeper import launch_context
+from servebench.engine.pool import launch_context
 
 PROBE = Path(__file__).with_name("parser_probe.py")
 ROOT = Path(__file__).parents[2]

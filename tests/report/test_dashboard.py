@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from servebench import decide
-from servebench.errors import ConfigError, PreflightError
-from servebench.report.dashboard import dashboard_command
+from servebench.cli import decide
+from servebench.report.dashboard.launch import dashboard_command
 from servebench.store import add_quality
+from servebench.util.errors import ConfigError, PreflightError
 
 pytest.importorskip("streamlit")
 APP = Path(decide.__file__).with_name("dashboard_app.py")
@@ -83,7 +83,7 @@ def test_it_listens_on_this_machine_only_and_tells_nobody():
 
 
 def test_without_streamlit_the_user_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr("servebench.report.dashboard.find_spec", lambda name: None)
+    monkeypatch.setattr("servebench.report.dashboard.launch.find_spec", lambda name: None)
     with pytest.raises(PreflightError, match=r"pip install 'servebench-suite\[dashboard\]'"):
         decide.dashboard([])
 

@@ -7,9 +7,9 @@ import json
 import pytest
 import yaml
 
-from servebench import decide
+from servebench.cli import decide
 from servebench.contracts.results import Doubt
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 
 
 @pytest.fixture

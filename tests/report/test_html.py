@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from servebench import decide
+from servebench.cli import decide
 from servebench.contracts.results import Doubt
-from servebench.report import svg
-from servebench.report.svg import Axis, Dot, Mark, Series, Span
+from servebench.report.html import svg
+from servebench.report.html.svg import Axis, Dot, Mark, Series, Span
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -178,7 +178,7 @@ def test_long_names_are_cut_in_the_middle(text, length, expected):
 
 def test_repeats_of_a_level_are_one_mark():
     """Their mean, with a bar from the lowest to the highest; a line through each would run up and down at one load."""
-    from servebench.report.charts import RunView, _dots
+    from servebench.report.html.charts import RunView, _dots
 
     rows = [
         {"concurrency": load, "repeat": repeat, "output_throughput_tok_s": value, "verdict": verdict}
@@ -200,7 +200,7 @@ def test_gaps_between_tokens_of_one_event_do_not_stretch_the_axis():
     """Of four gaps two are no time at all, but for rounding: the axis shows milliseconds, not 1e-14."""
     import numpy as np
 
-    from servebench.report.charts import RunView, distribution
+    from servebench.report.html.charts import RunView, distribution
 
     gaps = np.array([0.0, 1e-14, 8.0, 12.0])
     view = RunView(name="a", index=0, rows=(), latencies={"8": {"itl_ms": gaps}})

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from servebench import decide, read
-from servebench.errors import ConfigError, StoreError
-from servebench.report.imports import READERS, read_foreign
+from servebench.cli import decide
+from servebench.foreign.readers import READERS, read_foreign
+from servebench.store import studies as read
+from servebench.util.errors import ConfigError, StoreError
 
 FILES = Path(__file__).parent / "files"
 GENAI = {

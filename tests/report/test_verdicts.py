@@ -5,10 +5,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from servebench import decide
+from servebench.cli import decide
 from servebench.contracts.results import Doubt
-from servebench.errors import ConfigError
-from servebench.report.verdicts import _cell
+from servebench.report.terminal.verdicts import _cell
+from servebench.util.errors import ConfigError
 
 
 @pytest.fixture

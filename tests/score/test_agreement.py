@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from servebench.score.agreement import compare, mcnemar, questions_needed
+from servebench.analysis.agreement import compare, mcnemar, questions_needed
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from servebench.analysis.compare import METRICS, Sample, Side, compare, holm, statistic
+from servebench.analysis.fairness import Difference
+from servebench.analysis.gather import side_of
 from servebench.contracts.stored import RunData
-from servebench.gather import side_of
-from servebench.score.compare import METRICS, Sample, Side, compare, holm, statistic
-from servebench.score.fairness import Difference
 
 SHARED = ("ttft_ms_p50", "tpot_ms_p50", "output_throughput_tok_s")
 
@@ -16,8 +16,8 @@ SHARED = ("ttft_ms_p50", "tpot_ms_p50", "output_throughput_tok_s")
 @pytest.fixture
 def side(simulated, tmp_path):
     """A simulated run as one side of a comparison, read from disk as any other."""
-    from servebench import read
     from servebench.store import StudyFolder
+    from servebench.store import studies as read
 
     def make(name="run", *, seed=0, requests=200, level=8, repeats=1, **engine) -> Side:
         folder = StudyFolder(tmp_path / "study").run(f"{name}-{seed}-{len(list(tmp_path.glob('study/*')))}")

@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from servebench.score.fairness import keys_told, unequal, varied, way_out
+from servebench.analysis.fairness import keys_told, unequal, varied, way_out
 
 MANIFEST = {
     "study_id": "s",

@@ -8,7 +8,7 @@ import random
 import pandas as pd
 import pytest
 
-from servebench.score.parity import Said, Twice, difference, parities, parity
+from servebench.analysis.parity import Said, Twice, difference, parities, parity
 
 
 def said(text, tokens=None, logprobs=None):

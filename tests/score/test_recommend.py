@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from servebench import decide, read
+from servebench.analysis import cost
+from servebench.analysis.recommend import load_rules, rules_text
+from servebench.cli import decide
 from servebench.contracts.settings import SloSettings
-from servebench.errors import ConfigError
-from servebench.score import cost
-from servebench.score.recommend import load_rules, rules_text
+from servebench.store import studies as read
+from servebench.util.errors import ConfigError
 
 LEVELS = (1, 4, 16)
 ARTICLE_CASES = {

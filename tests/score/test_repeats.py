@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from servebench.score.repeats import grubbs, kendall_null, over_repeats, seasonal_kendall
+from servebench.analysis.repeats import grubbs, kendall_null, over_repeats, seasonal_kendall
 
 
 def points(table: dict[str, list[float]], **more: object) -> list[tuple[str, dict[str, object]]]:

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from servebench.score.remedies import REMEDIES
-from servebench.score.rightness import agreements, busy_s, summaries
-from servebench.score.validity import Code
-from servebench.shares import wilson
+from servebench.analysis.remedies import REMEDIES
+from servebench.analysis.rightness import agreements, busy_s, summaries
+from servebench.analysis.validity import Code
+from servebench.util.proportions import wilson
 
 
 def test_a_summary_counts_right_wrong_and_unanswered(graded):

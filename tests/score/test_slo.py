@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from servebench.score import cost
-from servebench.score.slo import Limits, good, slo_point
+from servebench.analysis import cost
+from servebench.analysis.slo import Limits, good, slo_point
 
 NAN, INF = np.nan, np.inf
 

@@ -3,8 +3,8 @@ import time
 import numpy as np
 import pytest
 
+from servebench.analysis import statistics as stats
 from servebench.measure.points import HEADLINES, PointSample
-from servebench.score import statistics as stats
 
 
 def sample(requests: int = 40, gaps: int = 20, seed: int = 0) -> PointSample:

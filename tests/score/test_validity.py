@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from servebench.analysis.validity import Code, doubts, wrong_gpu
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import (
@@ -19,7 +20,6 @@ from servebench.contracts.settings import (
     TrackingSettings,
     WorkloadSettings,
 )
-from servebench.score.validity import Code, doubts, wrong_gpu
 
 ROW: dict[str, Any] = {
     "workload": "unique", "concurrency": 4, "rate": None, "requests_planned": 200, "average_in_flight": 3.98,

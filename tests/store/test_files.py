@@ -2,8 +2,8 @@
 
 import pytest
 
-from servebench.errors import StoreError
 from servebench.store.files import replacing, write_text
+from servebench.util.errors import StoreError
 
 
 def test_a_file_is_replaced_whole(tmp_path):

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from servebench.errors import StoreError
 from servebench.store import StudyFolder, hold, holding
+from servebench.util.errors import StoreError
 
 HOLDER = """
 import sys, time

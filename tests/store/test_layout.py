@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from servebench.errors import ConfigError, PreflightError, StoreError
 from servebench.store import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
 from servebench.store.layout import slug
+from servebench.util.errors import ConfigError, PreflightError, StoreError
 
 
 @pytest.mark.parametrize(

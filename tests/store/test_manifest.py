@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from servebench.errors import StoreError
 from servebench.store import build_manifest, capture_machine, read_manifest, write_manifest
 from servebench.store import manifest as store_manifest
 from servebench.store.manifest import capture_git, capture_packages
+from servebench.util.errors import StoreError
 
 CONFIG = {"engine": {"name": "x", "env": {"API_TOKEN": "hush-1"}}, "model": {"name": "m", "path": None}}
 FACTS = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from servebench.errors import ConfigError, StoreError
 from servebench.store import PlannedRun, StudyFolder, read_plan, with_secrets, write_plan
+from servebench.util.errors import ConfigError, StoreError
 
 CONFIG = {
     "engine": {"name": "vllm", "env": {"HF_TOKEN": "hf_0123456789abcdefghij", "PLAIN": "x"}},

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.errors import StoreError
 from servebench.store import RunFolder, RunState, StudyFolder, StudyState, read_run, read_study, write_run, write_study
+from servebench.util.errors import StoreError
 
 STUDY = StudyState(study_id="s", words=("a=1", "-m"), runs=("00_x", "01_y"), tracking={"name": "mlflow"})
 

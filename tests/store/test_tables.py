@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from servebench.contracts.results import Doubt, Point
-from servebench.errors import StoreError
 from servebench.store import (
     RecordWriter,
     RunFolder,
@@ -25,6 +24,7 @@ from servebench.store import (
     tables,
     write_points,
 )
+from servebench.util.errors import StoreError
 
 REQUESTS_TEXT = """
 run_id point request_id session_id scheduled_ns sent_ns first_event_ns last_event_ns ended_ns event_ns event_tokens

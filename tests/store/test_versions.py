@@ -10,9 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from servebench import read
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.errors import StoreError
 from servebench.store import (
     StudyFolder,
     read_manifest,
@@ -23,7 +21,9 @@ from servebench.store import (
     read_study,
     read_telemetry,
 )
+from servebench.store import studies as read
 from servebench.store.versions import MIGRATIONS, check_table, upgraded
+from servebench.util.errors import StoreError
 
 OLD = Path(__file__).parent / "old"
 STUDIES = sorted(path.parent for path in OLD.glob("*/*/study.json"))

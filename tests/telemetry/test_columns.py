@@ -4,7 +4,7 @@ import pytest
 
 from servebench.contracts.telemetry import Reading
 from servebench.telemetry import TELEMETRY_COLUMNS, telemetry_columns
-from servebench.units import NS_PER_S
+from servebench.util.units import NS_PER_S
 
 
 def series(name, values, *, labels="", step_s=1.0):

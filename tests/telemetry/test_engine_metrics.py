@@ -2,8 +2,8 @@
 
 import pytest
 
-from servebench.engine.sglang import METRICS as SGLANG
-from servebench.engine.vllm import METRICS as VLLM
+from servebench.engine.adapters.sglang import METRICS as SGLANG
+from servebench.engine.adapters.vllm import METRICS as VLLM
 from servebench.telemetry.engine_metrics import series, translated
 
 VLLM_TEXT = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from servebench.contracts.telemetry import Subject
-from servebench.engine.gpu_memory import MARGIN_BYTES, held, kept
+from servebench.engine.supervisor.gpu_memory import MARGIN_BYTES, held, kept
 from servebench.telemetry.gpu import GpuSource
 from servebench.telemetry.processes import CpuEnergySource, ProcessSource
 

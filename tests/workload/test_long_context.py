@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.long_context import LongContextSettings, LongContextWorkload
 from servebench.workload.summarization import SummarizationSettings, SummarizationWorkload
 

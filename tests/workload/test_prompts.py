@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.prompts import Prompt, builtin, builtin_rows, dataset_faults, load, prompt_of, vocabulary
 
 LICENSES = {"HumanEval": "MIT", "GSM8K": "MIT", "TruthfulQA": "Apache-2.0"}

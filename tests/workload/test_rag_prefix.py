@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.rag_prefix import (
     RagPrefixSettings,
     RagPrefixWorkload,

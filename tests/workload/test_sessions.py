@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import CALL_SCHEMA, AgentLoopSettings, AgentLoopWorkload
 from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
 from servebench.workload.sessions import Piece, Session, Step, interleave

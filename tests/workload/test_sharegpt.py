@@ -13,7 +13,7 @@ import pytest
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.prompts import builtin
 from servebench.workload.sharegpt import ShareGptSettings, ShareGptWorkload
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from servebench.contracts.request import Request, Tokenizer
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.trace import TraceSettings, TraceWorkload
 from servebench.workload.trace_files import TraceRow, trace_rows
 

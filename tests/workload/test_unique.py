@@ -10,7 +10,7 @@ import pytest
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings, WorkloadSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.prompts import vocabulary
 from servebench.workload.salt import generator, salt

@@ -11,8 +11,8 @@ import yaml
 
 from servebench.contracts.engine import LaunchContext, RunningEngine
 from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings, PackagedFile
-from servebench.engine.ports import free_port
-from servebench.engine.process import ProcessLauncher
+from servebench.engine.launchers.process import ProcessLauncher
+from servebench.engine.supervisor.ports import free_port
 from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
 
 ROOT = Path(__file__).parents[3]

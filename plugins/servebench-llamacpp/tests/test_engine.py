@@ -19,9 +19,9 @@ import pytest
 from servebench.contracts.engine import LaunchContext, RunningEngine
 from servebench.contracts.request import Request
 from servebench.contracts.settings import ModelSettings, WorkloadSettings
-from servebench.engine.ports import accepts
+from servebench.engine.supervisor.ports import accepts
 from servebench.engine.tokenize import engine_tokenizer
-from servebench.errors import ConfigError, EngineError
+from servebench.util.errors import ConfigError, EngineError
 from servebench_llamacpp.engine import LlamaCppEngine
 
 ContextOf = Callable[..., LaunchContext]

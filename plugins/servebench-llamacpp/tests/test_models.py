@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from servebench.contracts.settings import ModelSettings, PackagedFile
-from servebench.errors import EngineError
+from servebench.util.errors import EngineError
 from servebench_llamacpp.models import fault_of, fetch, model_file
 
 DATA = b"GGUF" + b"x" * 5_000_000

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from servebench.errors import PreflightError
+from servebench.util.errors import PreflightError
 
 FOLDER_VARIABLE = "SERVEBENCH_LEASES"
 POLL_S = 0.25

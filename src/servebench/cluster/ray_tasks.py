@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servebench.contracts.cluster import Carry, Ended, Order, RaySettings
-from servebench.errors import PreflightError
-from servebench.interrupts import STOPPING
+from servebench.util.errors import PreflightError
+from servebench.util.signals import STOPPING
 
 UNLIMITED = 1_000_000
 

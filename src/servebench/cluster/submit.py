@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.cluster import Carry, Ended, Order, SubmititSettings
-from servebench.errors import PreflightError
+from servebench.util.errors import PreflightError
 
 NEEDED = "hydra/launcher={name} needs submitit: pip install 'servebench-suite[slurm]'"
 ALIVE = frozenset(

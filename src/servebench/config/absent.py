@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from servebench.config.faults import did_you_mean
-from servebench.registry import DISABLE_VARIABLE, Registry
+from servebench.registry.registry import DISABLE_VARIABLE, Registry
 
 PLUGIN_ENGINES = ("llamacpp", "lmdeploy", "ollama", "tgi", "triton", "transformers")
 """Engines with a distribution of their own, `servebench-<name>`."""

@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 
 import servebench
 from servebench.config.faults import Fault
-from servebench.errors import ConfigError
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError
 
 VERSION_BASE = "1.3"
 ABSTRACT = "base"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from servebench.config.folders import EXPERIMENT, Composer, composer
 from servebench.config.keys import section_types
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
 
 VERBS: Mapping[str, str] = {
     "run": "one run, or with -m a study of several; what is done when no verb is given",

@@ -17,8 +17,8 @@ from servebench.config.faults import one_line
 from servebench.config.folders import VERSION_BASE, conf_dir, search_path
 from servebench.config.jobs import compose_faults
 from servebench.config.words import Words, parse_words
-from servebench.errors import ConfigError
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError
 
 _RAISE = "HYDRA_FULL_ERROR"
 """With it Hydra raises its errors instead of printing them with a traceback and leaving the process."""

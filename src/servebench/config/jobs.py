@@ -22,8 +22,8 @@ from servebench.config.validate import Checked, check, to_plain
 from servebench.config.words import Words, parse_words
 from servebench.contracts.cluster import SpreadSettings
 from servebench.contracts.settings import RunSettings
-from servebench.errors import ConfigError
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError
 
 
 @dataclass(frozen=True)

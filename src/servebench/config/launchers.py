@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from servebench.config.faults import Fault, did_you_mean, one_line, show
 from servebench.contracts.cluster import LAUNCHERS, SpreadSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 
 KEY = "hydra.launcher"
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"

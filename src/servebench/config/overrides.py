@@ -20,7 +20,7 @@ from servebench.config.absent import absent
 from servebench.config.faults import Fault, did_you_mean, nearest, one_line
 from servebench.config.folders import ABSTRACT, EXPERIMENT, Composer
 from servebench.config.keys import known_keys, section_types
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
 
 LAUNCHER_GROUP = "hydra/launcher"
 LAUNCHER_KEYS = "hydra.launcher."

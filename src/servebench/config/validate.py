@@ -19,8 +19,8 @@ from servebench.config.combine import normalised, section_faults
 from servebench.config.faults import Fault, did_you_mean, nearest, show
 from servebench.config.keys import Types, known_keys, section_types
 from servebench.contracts.settings import RunSettings
-from servebench.errors import ConfigError
-from servebench.registry import Registry
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError
 
 Origin = Callable[[str], str]
 """Says where the value at a dotted key came from: ` (from load.concurrency=[0])`, or nothing."""

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import httpx
 
-from servebench.bounded import client
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
-from servebench.engine.answers import json_of, reason_of, said
-from servebench.errors import EngineError
+from servebench.engine.supervisor.answers import json_of, reason_of, said
+from servebench.util.bounded_http import client
+from servebench.util.errors import EngineError
 
 CHARACTERS_PER_TOKEN = 4.0
 """English text in common byte-pair vocabularies: about four characters a token (OpenAI's tokenizer help page)."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from servebench.bounded import client
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.engine.answers import json_of, reason_of, said
+from servebench.engine.supervisor.answers import json_of, reason_of, said
+from servebench.util.bounded_http import client
 
 RESET_TIMEOUT_S = 10.0
 """vLLM and SGLang refuse while requests still hold blocks; an engine that is idle lets them go within a second."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.units import NS_PER_MS, NS_PER_S
+from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import Any
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.measure import derive
-from servebench.schemafit import compliance
+from servebench.util.json_schema import compliance
 
 
 def json_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict[str, float | None]:

@@ -25,8 +25,8 @@ from itertools import pairwise
 
 from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.results import Outcome, Record
-from servebench.measure import answer, http, stream
-from servebench.units import NS_PER_MS
+from servebench.protocol import answer, http, stream
+from servebench.util.units import NS_PER_MS
 
 _SAME: dict[WireOutcome, Outcome] = {
     "timeout": "timeout",

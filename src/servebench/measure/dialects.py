@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.measure.columns import gaps_ms
-from servebench.units import NS_PER_MS, NS_PER_S
+from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd

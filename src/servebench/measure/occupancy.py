@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from servebench.contracts.results import Record
-from servebench.units import NS_PER_S
+from servebench.util.units import NS_PER_S
 
 EXCESS_MIN = 1.0
 """Under so many requests that would be held for nothing, an engine's gauges cannot tell."""

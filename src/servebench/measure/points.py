@@ -43,7 +43,7 @@ from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
 from servebench.measure.trend import rate_trend, request_trend
 from servebench.measure.window import Window, find_window
-from servebench.units import NS_PER_MS, NS_PER_S
+from servebench.util.units import NS_PER_MS, NS_PER_S
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

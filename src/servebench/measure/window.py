@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.results import Record
-from servebench.units import NS_PER_S
+from servebench.util.units import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

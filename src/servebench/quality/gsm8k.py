@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
-from servebench.errors import ConfigError
 from servebench.quality.data import GSM8K
 from servebench.quality.rows import examples, read_rows, sample
+from servebench.util.errors import ConfigError
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MARKED = re.compile(r"####\s*\$?(-?\d[\d,]*(?:\.\d+)?)")

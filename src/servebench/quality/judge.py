@@ -16,11 +16,11 @@ from annotated_types import Ge
 
 from servebench.contracts.quality import DIGEST_LENGTH, Answer, Endpoint, Grade, Item, Judged, Scorer
 from servebench.contracts.settings import STRICT, PositiveFloat, PositiveInt, QualitySettings
-from servebench.errors import ConfigError
 from servebench.quality.ask import ask_once
 from servebench.quality.exchange import line
 from servebench.quality.judging import Call, Reply, call_all
 from servebench.quality.rows import read_answers, read_rows, sample
+from servebench.util.errors import ConfigError
 
 RUBRIC = (
     "Is the answer correct, does it do what was asked, and is it clear? A wrong fact or a task not done costs most."

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
-from servebench.errors import QualityError
+from servebench.util.errors import QualityError
 
 CHECK_TIMEOUT_S = 600
 STOP_S = 5.0

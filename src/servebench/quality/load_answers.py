@@ -8,7 +8,7 @@ from typing import Any
 from servebench.contracts.quality import Answer, Item
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
-from servebench.units import NS_PER_MS
+from servebench.util.units import NS_PER_MS
 
 
 def answered(requests: Sequence[Request], records: Sequence[Record]) -> Iterator[tuple[Request, Record]]:

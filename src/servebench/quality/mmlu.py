@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
-from servebench.errors import ConfigError
 from servebench.quality.data import MMLU
 from servebench.quality.rows import examples, read_rows, sample
+from servebench.util.errors import ConfigError
 
 MAX_TOKENS = 8
 CHANCE = {"chance": 0.25}

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
-from servebench.errors import ConfigError
 from servebench.quality.ask import ask_once
 from servebench.quality.rows import read_rows, sample
+from servebench.util.errors import ConfigError
 
 PROMPTS = Path(__file__).parent / "prompts" / "open.jsonl"
 MAX_TOKENS = 128

@@ -11,9 +11,9 @@ from servebench.contracts.quality import Answer, Grade, Item, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import QualitySettings
-from servebench.errors import ConfigError
 from servebench.quality.load_answers import answer_of, answered, item_of
 from servebench.quality.rows import read_rows, sample
+from servebench.util.errors import ConfigError
 
 KINDS = ("rouge1", "rouge2", "rougeL")
 FORMAT = '{"prompt": "...", "reference": "..."}'

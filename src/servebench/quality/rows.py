@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 
 _GZIP = b"\x1f\x8b"
 ANSWERS = "quality.parquet"

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from servebench.errors import PreflightError
+from servebench.util.errors import PreflightError
 
 INSTALL = "install it ('apt-get install bubblewrap', 'dnf install bubblewrap')"
 FOLDER = "/box"

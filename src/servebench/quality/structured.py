@@ -11,7 +11,7 @@ from servebench.contracts.quality import Answer, Grade, Item, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.quality.load_answers import answer_of, answered, item_of
-from servebench.schemafit import compliance
+from servebench.util.json_schema import compliance
 
 CONSTRAINED, UNCONSTRAINED = "constrained", "unconstrained"
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)

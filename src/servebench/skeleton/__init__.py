@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from servebench import __version__
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SUFFIX = ".in"

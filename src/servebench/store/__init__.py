@@ -1,6 +1,5 @@
 """Parquet, manifests, MLflow: the only room that names paths. pandas, pyarrow and mlflow are imported when needed."""
 
-from servebench.redact import redact, redact_text
 from servebench.store.graded import AnswerLog, add_quality, discard_answers, read_quality
 from servebench.store.hold import holding
 from servebench.store.layout import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
@@ -20,6 +19,7 @@ from servebench.store.tables import (
     write_points,
 )
 from servebench.store.tracking import SyncReport, sync_study, tracking_uri
+from servebench.util.redaction import redact, redact_text
 
 __all__ = [
     "AnswerLog",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from servebench.errors import StoreError
+from servebench.util.errors import StoreError
 
 REASONS = {
     errno.ENOSPC: "the disk is full",

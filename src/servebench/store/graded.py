@@ -11,11 +11,11 @@ import orjson
 
 from servebench.contracts.quality import Answer
 from servebench.contracts.results import SCHEMA_VERSION, QualityRecord
-from servebench.redact import redact_text
 from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder
 from servebench.store.tables import reading
 from servebench.store.versions import check_table
+from servebench.util.redaction import redact_text
 
 if TYPE_CHECKING:
     import pandas as pd

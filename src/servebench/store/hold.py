@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from servebench.errors import StoreError
 from servebench.store.files import reason_of
 from servebench.store.layout import StudyFolder
+from servebench.util.errors import StoreError
 
 RELEASED_S = 3.0
 """How long a process that was killed may take to be gone."""

@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.errors import StoreError
-from servebench.redact import redact
 from servebench.store.files import reason_of, write_text
 from servebench.store.versions import upgraded
+from servebench.util.errors import StoreError
+from servebench.util.redaction import redact
 
 PROBE_TIMEOUT_S = 4.0
 PACKAGES = (

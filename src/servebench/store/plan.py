@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.errors import ConfigError, StoreError
-from servebench.redact import MARK, redact
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.state import read_study
 from servebench.store.versions import upgraded
+from servebench.util.errors import ConfigError, StoreError
+from servebench.util.redaction import MARK, redact
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.errors import DamagedError, StoreError
-from servebench.redact import redact
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.versions import KEY, upgraded
+from servebench.util.errors import DamagedError, StoreError
+from servebench.util.redaction import redact
 
 UNFINISHED = "running"
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
 from servebench.contracts.telemetry import Reading
-from servebench.errors import DamagedError, StoreError
-from servebench.redact import redact_text
 from servebench.store.files import reason_of, replacing, writing
 from servebench.store.layout import RunFolder
 from servebench.store.versions import KEY, check_table
+from servebench.util.errors import DamagedError, StoreError
+from servebench.util.redaction import redact_text
 
 if TYPE_CHECKING:
     import pandas as pd

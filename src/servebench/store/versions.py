@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.errors import StoreError
+from servebench.util.errors import StoreError
 
 KEY = "schema_version"
 FIRST = 1

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.telemetry import Reading
-from servebench.units import NS_PER_S
+from servebench.util.units import NS_PER_S
 
 TELEMETRY_COLUMNS = (
     *("server_prefix_cache_hit_rate", "server_running_mean", "server_waiting_max", "server_kv_cache_usage_max"),

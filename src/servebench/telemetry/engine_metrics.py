@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import orjson
 
-from servebench.bounded import client
 from servebench.contracts.telemetry import COMBINE, Reading, Subject, TelemetrySource
+from servebench.util.bounded_http import client
 
 TIMEOUT_S = 3.0
 """TensorRT-LLM's endpoint may take two seconds; a server that takes longer is too busy to be asked."""

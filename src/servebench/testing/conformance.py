@@ -27,28 +27,28 @@ import httpx
 import psutil
 import pytest
 
-from servebench.bounded import client
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
-from servebench.engine.answers import generate
-from servebench.engine.attach import AttachLauncher, AttachSettings
-from servebench.engine.docker import EVERYWHERE, DockerSettings, container_command
-from servebench.engine.flags import SHARED
-from servebench.engine.ports import accepts, free_port
-from servebench.engine.process import ProcessLauncher
-from servebench.errors import ConfigError, EngineError
-from servebench.load.drive import drive
-from servebench.load.jobs import Counts
-from servebench.load.spool import read_spool
+from servebench.engine.adapters.flags import SHARED
+from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
+from servebench.engine.launchers.docker import EVERYWHERE, DockerSettings, container_command
+from servebench.engine.launchers.process import ProcessLauncher
+from servebench.engine.supervisor.answers import generate
+from servebench.engine.supervisor.ports import accepts, free_port
+from servebench.load.client.jobs import Counts
+from servebench.load.client.spool import read_spool
+from servebench.load.coordinator.drive import drive
 from servebench.measure.derive import record
-from servebench.phase import target_of
-from servebench.registry import registry
+from servebench.registry.registry import registry
+from servebench.run.phase import target_of
 from servebench.testing.server import FakeServer, Manners
 from servebench.testing.stand_in import write_stand_in
+from servebench.util.bounded_http import client
+from servebench.util.errors import ConfigError, EngineError
 
 HOST = "127.0.0.1"
 KINDS = {"out_of_memory", "model_missing", "wrong_cuda", "port_in_use", "unknown_flag", "other"}

@@ -28,10 +28,10 @@ from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, 
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import QualitySettings
-from servebench.errors import ConfigError, QualityError
-from servebench.registry import registry
+from servebench.registry.registry import registry
 from servebench.testing.server import FakeServer, Manners
 from servebench.testing.words import overrides, servebench
+from servebench.util.errors import ConfigError, QualityError
 
 NAME = r"[a-z0-9_-]+"
 MODEL = "model"

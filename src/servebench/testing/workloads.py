@@ -23,7 +23,7 @@ import pytest
 
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
-from servebench.registry import registry
+from servebench.registry.registry import registry
 from servebench.testing.server import FakeServer, Manners
 from servebench.testing.words import overrides, servebench
 

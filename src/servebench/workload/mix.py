@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
-from servebench.errors import ConfigError
-from servebench.registry import registry
+from servebench.registry.registry import registry
+from servebench.util.errors import ConfigError
 from servebench.workload.salt import generator
 
 INHERITED = ("seed", "api", "temperature", "cache")

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 
 FORMATS = (
     "a ShareGPT .json, a .jsonl or a .parquet with prompt, messages, conversations, question or text, or hf:OWNER/NAME"

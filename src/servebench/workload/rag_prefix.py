@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import SALT_TOKENS_MAX, as_request, generator, salt
 from servebench.workload.unique import WordList, fill

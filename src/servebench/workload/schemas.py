@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 
 Tier = Literal["flat", "enum", "array", "nested", "hard"]
 """How hard a schema is: plain fields; choices and ranges; lists; objects in objects; references and alternatives."""

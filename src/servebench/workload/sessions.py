@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from servebench.contracts.request import Answer, Message, Request, Tokenizer, answer_mark
 from servebench.contracts.settings import WorkloadSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.salt import SALT_TOKENS_MAX, generator
 from servebench.workload.unique import fill
 

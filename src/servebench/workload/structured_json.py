@@ -10,7 +10,7 @@ from typing import Any
 
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import as_request, generator, salt
 from servebench.workload.schemas import TIERS, Task, Tier, builtin_tasks, instance, notes, own_tasks

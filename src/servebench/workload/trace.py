@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt
 
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.salt import SALT_TOKENS_MAX, as_request, generator, salt
 from servebench.workload.trace_files import (
     BUILTIN_BLOCK_TOKENS,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.settings import TOKENS_MAX
-from servebench.errors import ConfigError
-from servebench.units import NS_PER_S
+from servebench.util.errors import ConfigError
+from servebench.util.units import NS_PER_S
 
 FORMATS = "a Mooncake .jsonl (timestamp in ms, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
 MOONCAKE_BLOCK_TOKENS = 512

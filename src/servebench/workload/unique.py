@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
-from servebench.errors import ConfigError
+from servebench.util.errors import ConfigError
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.prompts import vocabulary
 from servebench.workload.salt import SALT_TOKENS_MAX, as_request, generator, salt

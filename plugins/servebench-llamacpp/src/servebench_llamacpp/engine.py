@@ -25,8 +25,8 @@ from servebench.contracts.engine import (
     Say,
 )
 from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.flags import extra_words
-from servebench.errors import ConfigError, EngineError
+from servebench.engine.adapters.flags import extra_words
+from servebench.util.errors import ConfigError, EngineError
 from servebench_llamacpp.emulation import LLAMACPP
 from servebench_llamacpp.models import fault_of, fetch, model_file
 from servebench_llamacpp.parameters import fault_of_field, plain_fields

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from servebench import packaged
 from servebench.contracts.engine import Say
 from servebench.contracts.settings import ModelSettings, PackagedFile
-from servebench.errors import EngineError
+from servebench.util import wheel_file as packaged
+from servebench.util.errors import EngineError
 
 MAGIC = b"GGUF"
 

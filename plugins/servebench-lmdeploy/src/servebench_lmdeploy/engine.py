@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.flags import FlagTable, extra_words, is_python, missing_executable
+from servebench.engine.adapters.flags import FlagTable, extra_words, is_python, missing_executable
 from servebench_lmdeploy.emulation import LMDEPLOY
 
 VERSION_TIMEOUT_S = 60.0

@@ -22,7 +22,7 @@ from servebench.contracts.engine import (
     Say,
 )
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt
-from servebench.engine.flags import FlagTable, missing_executable
+from servebench.engine.adapters.flags import FlagTable, missing_executable
 from servebench_ollama.emulation import OLLAMA
 from servebench_ollama.library import make_known
 

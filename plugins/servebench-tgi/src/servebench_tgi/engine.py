@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt, WorkloadSettings
-from servebench.engine.flags import FlagTable, extra_words, missing_executable
+from servebench.engine.adapters.flags import FlagTable, extra_words, missing_executable
 from servebench_tgi.emulation import TGI
 
 LAUNCHER = "text-generation-launcher"

@@ -11,7 +11,7 @@ from pathlib import Path
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.flags import FlagTable, extra_words, missing_executable
+from servebench.engine.adapters.flags import FlagTable, extra_words, missing_executable
 from servebench_transformers.emulation import BATCHED, NAIVE
 
 FLAGS = FlagTable(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.flags import SHARED, extra_words, missing_executable
+from servebench.engine.adapters.flags import SHARED, extra_words, missing_executable
 from servebench_triton.emulation import TRITON
 
 VLLM_NAMES = {

@@ -1,0 +1,1 @@
+"""Statistics, validity, comparison, fairness, recommendation."""

@@ -1,0 +1,1 @@
+"""The built-in engines: flags, readiness, metrics and emulation of each."""

@@ -1,0 +1,103 @@
+"""SGLang, by `sglang serve` or, where the executable is a Python interpreter, by its launch module.
+
+Checked against the flags and replies of 0.5.23 and run, patched, on the CPU.
+"""
+
+from __future__ import annotations
+
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.engine.adapters.emulations import SGLANG
+from servebench.engine.adapters.flags import FlagTable, extra_words, is_python, missing_executable
+
+FLAGS = FlagTable(
+    flags={
+        "tensor_parallel_size": "--tp-size",
+        "max_model_len": "--context-length",
+        "dtype": "--dtype",
+        "quantization": "--quantization",
+        "gpu_memory_fraction": "--mem-fraction-static",
+        "max_num_seqs": "--max-running-requests",
+        "seed": "--random-seed",
+    },
+    # the radix cache is on unless it is turned off: there is no flag to turn it on
+    switches={"prefix_caching": ([], ["--disable-radix-cache"])},
+)
+
+
+METRICS = {
+    "requests_running": ("sglang:num_running_reqs",),
+    "requests_waiting": ("sglang:num_queue_reqs",),
+    "kv_cache_usage": ("sglang:token_usage",),
+    # the radix cache is asked for every prompt token
+    "prefix_cache_queries_tokens": ("sglang:prompt_tokens_total",),
+    "prefix_cache_hits_tokens": ("sglang:cached_tokens_total",),
+    "preemptions": ("sglang:num_retracted_requests_total",),
+    "queue_time_s_sum": ("sglang:queue_time_seconds_sum",),
+    "queue_time_s_count": ("sglang:queue_time_seconds_count",),
+    "prompt_tokens": ("sglang:prompt_tokens_total",),
+    "generation_tokens": ("sglang:generation_tokens_total",),
+}
+"""`sglang/srt/observability/metrics_collector.py` of 0.5.23, with `--enable-metrics`."""
+
+
+class SglangEngine(Engine):
+    """SGLang's OpenAI-compatible server."""
+
+    name = "sglang"
+    default_port = 30000
+    # /health generates a token by default while idle; /ready only tells
+    health_path = "/ready"
+    dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
+    container = ContainerImage(image="lmsysorg/sglang:latest")
+    version_path = "/server_info"
+    metrics = METRICS
+    reset_path = "/flush_cache"
+    settings_paths = ("/server_info",)
+    emulation = SGLANG
+    phases = (
+        PhaseMarker("weights_loading", r"Load weight begin"),
+        PhaseMarker("weights_loaded", r"Load weight end"),
+        PhaseMarker("graphs_captured", r"Capture .*graph end"),
+        PhaseMarker("engine_ready", r"max_total_num_tokens="),
+        PhaseMarker("serving", r"The server is fired up and ready to roll"),
+    )
+    hints = (
+        LogHint(
+            r"CUDA out of memory|Not enough memory|out of memory",
+            "out_of_memory",
+            "lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more of them",
+        ),
+        LogHint(
+            r"is not a local folder and is not a valid model identifier|Repository Not Found",
+            "model_missing",
+            "check model.name, or give model.path=",
+        ),
+        LogHint(
+            r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"
+        ),
+        LogHint(
+            r"CUDA driver version is insufficient|no kernel image is available",
+            "wrong_cuda",
+            "this build of sglang does not fit the GPU or its driver",
+        ),
+        LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
+    )
+
+    def check(self, context: LaunchContext) -> list[str]:
+        """Settings without a flag, and a missing executable."""
+        return FLAGS.faults(context.engine) + missing_executable(context.engine, "sglang", 'pip install "sglang[all]"')
+
+    def command(self, context: LaunchContext) -> Command:
+        """`sglang serve --model-path MODEL ...`, with metrics and cached-token counts on."""
+        settings = context.engine
+        executable = settings.executable or "sglang"
+        start = [executable, "-m", "sglang.launch_server"] if is_python(executable) else [executable, "serve"]
+        words = ["--model-path", context.model.path or context.model.name, "--served-model-name", context.model.name]
+        words += ["--host", settings.host, "--port", str(context.port), "--enable-metrics", "--enable-cache-report"]
+        # sampling defaults of the model's own file would differ from those of the other engines
+        words += ["--sampling-defaults", "openai"]
+        if context.model.revision is not None:
+            words += ["--revision", context.model.revision]
+        return Command(
+            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env)
+        )

@@ -1,0 +1,128 @@
+"""vLLM, by `vllm serve` or, where the executable is a Python interpreter, by its API server module.
+
+Checked against the flags and replies of 0.33 (its argument parser, `vllm/engine/arg_utils.py`, and log texts) and run
+on the CPU build 0.32.
+"""
+
+from __future__ import annotations
+
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.contracts.settings import ModelSettings
+from servebench.engine.adapters.emulations import VLLM
+from servebench.engine.adapters.flags import FlagTable, extra_words, is_python, missing_executable
+
+FLAGS = FlagTable(
+    flags={
+        "tensor_parallel_size": "--tensor-parallel-size",
+        "max_model_len": "--max-model-len",
+        "dtype": "--dtype",
+        "quantization": "--quantization",
+        "gpu_memory_fraction": "--gpu-memory-utilization",
+        "max_num_seqs": "--max-num-seqs",
+        "seed": "--seed",
+    },
+    switches={"prefix_caching": (["--enable-prefix-caching"], ["--no-enable-prefix-caching"])},
+)
+
+
+METRICS = {
+    "requests_running": ("vllm:num_requests_running",),
+    "requests_waiting": ("vllm:num_requests_waiting",),
+    "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "prefix_cache_queries_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_cache_hits_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    "preemptions": ("vllm:num_preemptions_total",),
+    "queue_time_s_sum": ("vllm:request_queue_time_seconds_sum",),
+    "queue_time_s_count": ("vllm:request_queue_time_seconds_count",),
+    "prompt_tokens": ("vllm:prompt_tokens_total",),
+    "generation_tokens": ("vllm:generation_tokens_total",),
+    "spec_draft_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
+    "spec_accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
+}
+"""`vllm/v1/metrics/loggers.py` of 0.33; the names with `gpu_` are those of 0.8 and older."""
+
+DEV_MODE = "VLLM_SERVER_DEV_MODE"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class VllmEngine(Engine):
+    """vLLM's OpenAI-compatible server."""
+
+    name = "vllm"
+    default_port = 8000
+    dialect = Dialect(exact_output={"ignore_eos": True})
+    container = ContainerImage(
+        image="vllm/vllm-openai:latest",
+        entrypoint=("vllm", "serve"),
+        caches={".cache/huggingface": "/root/.cache/huggingface", ".cache/vllm": "/root/.cache/vllm"},
+    )
+    version_path = "/version"
+    metrics = METRICS
+    # both need VLLM_SERVER_DEV_MODE=1, which `command` sets where only this machine can reach the server
+    reset_path = "/reset_prefix_cache"
+    settings_paths = ("/server_info?config_format=json",)
+    emulation = VLLM
+    phases = (
+        PhaseMarker("process_up", r"non-default args:|vLLM API server version"),
+        PhaseMarker("weights_loaded", r"Loading weights took"),
+        PhaseMarker(
+            "compiled", r"Initial profiling/warmup run took|torch\.compile takes|Directly load the compiled graph"
+        ),
+        PhaseMarker("graphs_captured", r"Graph capturing finished in"),
+        PhaseMarker("engine_ready", r"init engine \(profile, create kv cache, warmup model\) took"),
+    )
+    hints = (
+        LogHint(
+            r"CUDA out of memory|No available memory for the cache blocks|less than desired GPU memory utilization|"
+            r"larger than the available KV cache memory|Not enough memory",
+            "out_of_memory",
+            "lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more of them",
+        ),
+        LogHint(
+            r"is not a local folder and is not a valid model identifier|Repository Not Found|Invalid repository ID",
+            "model_missing",
+            "check model.name, or give model.path=",
+        ),
+        LogHint(
+            r"does not appear to have a file named config\.json|No such file or directory: .*config\.json",
+            "model_missing",
+            "model.path must be a Hugging Face folder",
+        ),
+        LogHint(
+            r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"
+        ),
+        LogHint(
+            r"CUDA driver version is insufficient|no kernel image is available|Failed to infer device type",
+            "wrong_cuda",
+            "this build of vllm does not fit the GPU or its driver",
+        ),
+        LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
+    )
+
+    def check(self, context: LaunchContext) -> list[str]:
+        """Settings without a flag, and a missing executable."""
+        return FLAGS.faults(context.engine) + missing_executable(context.engine, "vllm", "pip install vllm")
+
+    def command(self, context: LaunchContext) -> Command:
+        """`vllm serve MODEL ...`, with everything asked for on the command line."""
+        settings = context.engine
+        executable = settings.executable or "vllm"
+        model = context.model.path or context.model.name
+        start = [executable, "serve", model]
+        if is_python(executable):
+            start = [executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+        words = ["--served-model-name", context.model.name, "--host", settings.host, "--port", str(context.port)]
+        if context.model.revision is not None:
+            words += ["--revision", context.model.revision]
+        # sampling defaults of the model's own file would differ from those of the other engines
+        words += ["--generation-config", "vllm", "--enable-prompt-tokens-details"]
+        # the development endpoints tell the resolved settings and empty the cache: for nobody but this machine
+        dev_mode = {DEV_MODE: "1"} if settings.host in LOOPBACK else {}
+        return Command(
+            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)),
+            env={**dev_mode, **settings.env},
+        )
+
+    def served_model(self, model: ModelSettings) -> str:
+        """The name given with `--served-model-name`."""
+        return model.name

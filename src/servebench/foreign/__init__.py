@@ -1,0 +1,1 @@
+"""Result files of other load generators, read and stored as studies."""

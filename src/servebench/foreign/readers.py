@@ -1,0 +1,351 @@
+"""Result files of other load generators as rows of points: what each has, under servebench's names, and nothing made up.
+
+Their percentiles are over all requests that succeeded, not over a window, and their definitions differ (`report --as` tells
+how), so that every imported point carries the doubt `foreign`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from servebench.contracts.stored import mapping
+from servebench.util.errors import ConfigError, StoreError
+
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max")
+SECOND_MS = 1000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignPoint:
+    """A load level of a foreign run, under the names of points.csv. What the file does not tell is not there."""
+
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignRun:
+    """What a result file tells."""
+
+    tool: str
+    engine: str | None
+    model: str | None
+    points: tuple[ForeignPoint, ...]
+    config: Mapping[str, Any]
+
+
+def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
+    """The run in a result file; the tool is recognised when none is named. Raises ConfigError, StoreError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise StoreError(f"{path} cannot be read: {reason}") from error
+    documents = _documents(text, path)
+    if tool is not None and tool not in READERS:
+        raise ConfigError(f"--tool {tool} is none of {', '.join(READERS)}")
+    name = tool or next((name for name, (fits, _) in READERS.items() if fits(documents[0])), None)
+    if name is None:
+        raise ConfigError(
+            f"{path} is no result file of {', '.join(READERS)} that is known here; name the tool with --tool"
+        )
+    try:
+        found = READERS[name][1](documents)
+        if name == "genai-bench":
+            found = _with_experiment(found, path.with_name("experiment_metadata.json"))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise StoreError(
+            f"{path} is no result file of {name} as far as it is known: {type(error).__name__} {error}"
+        ) from error
+    if not found.points:
+        raise StoreError(f"{path} holds no result of {name}")
+    return found
+
+
+def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
+    """The run with what genai-bench keeps in a file of its own beside the results: the model, and the engine where the user
+    named it."""
+    try:
+        known = mapping(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return run
+    return replace(
+        run,
+        model=known.get("api_model_name") or known.get("model"),
+        engine=str(known["server_engine"]).lower() if known.get("server_engine") else None,
+    )
+
+
+def _documents(text: str, path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file: one, or one a line."""
+    try:
+        whole = json.loads(text)
+        found = whole if isinstance(whole, list) else [whole]
+    except ValueError:
+        try:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise StoreError(f"{path} is no JSON: {error}") from error
+    kept = [one for one in found if isinstance(one, dict)]
+    if not kept:
+        raise StoreError(f"{path} holds no JSON object")
+    return kept
+
+
+def _number(value: Any) -> float | None:
+    """A number, a numeric text too (`inf` is none)."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if number == number and abs(number) != float("inf") else None
+
+
+def _count(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)
+
+
+def _row(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _load(concurrency: Any, rate: Any) -> dict[str, Any]:
+    """The load level: the concurrency where there is one, else the rate."""
+    level = _count(concurrency)
+    return {"concurrency": level} if level else _row(rate=_number(rate))
+
+
+def _flat_statistics(result: Mapping[str, Any], theirs: str, ours: str) -> dict[str, Any]:
+    """`mean_ttft_ms`, `median_ttft_ms`, `p99_ttft_ms` as vLLM and SGLang write them."""
+    keys = {"mean": f"mean_{theirs}", "p50": f"median_{theirs}"} | {
+        name: f"{name}_{theirs}" for name in ("p90", "p95", "p99", "min", "max")
+    }
+    found = {f"{ours}_{name}": _number(result.get(key)) for name, key in keys.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _flat_point(result: Mapping[str, Any], latency: str, planned: int | None) -> ForeignPoint:
+    completed = _count(result.get("completed")) or 0
+    failed = _count(result.get("failed"))
+    if failed is None:
+        failed = max(0, planned - completed) if planned is not None else 0
+    tokens_in, tokens_out = _number(result.get("total_input_tokens")), _number(result.get("total_output_tokens"))
+    rate = _number(result.get("request_rate"))
+    row = {
+        **_load(result.get("max_concurrency"), rate),
+        **_row(
+            requests_planned=planned if planned is not None else completed + failed,
+            requests_ok=completed,
+            requests_failed=failed,
+            window_s=_number(result.get("duration")),
+            output_throughput_whole_run_tok_s=_number(result.get("output_throughput")),
+            output_throughput_tok_s=_number(result.get("output_throughput")),
+            request_throughput_req_s=_number(result.get("request_throughput")),
+            goodput_req_s=_number(result.get("request_goodput")),
+            input_tokens_mean=None if tokens_in is None or not completed else tokens_in / completed,
+            output_tokens_mean=None if tokens_out is None or not completed else tokens_out / completed,
+            output_tokens_total=_count(tokens_out),
+        ),
+    }
+    # where nothing got through they write latencies of zero, and no latency is known
+    for theirs, ours in (("ttft_ms",) * 2, ("tpot_ms",) * 2, ("itl_ms",) * 2, (latency, "e2e_ms")):
+        row |= _flat_statistics(result, theirs, ours) if completed else {}
+    return ForeignPoint(row=row)
+
+
+def _vllm(documents: list[dict[str, Any]]) -> ForeignRun:
+    first = documents[0]
+    points = [_flat_point(one, "e2el_ms", _count(one.get("num_prompts"))) for one in documents if "completed" in one]
+    return ForeignRun(
+        tool="vllm",
+        engine=_named(first.get("backend") or first.get("endpoint_type")),
+        model=first.get("model_id"),
+        points=tuple(points),
+        config={
+            key: first.get(key) for key in ("backend", "tokenizer_id", "num_prompts", "request_rate", "burstiness")
+        },
+    )
+
+
+def _sglang(documents: list[dict[str, Any]]) -> ForeignRun:
+    first = documents[0]
+    points = [_flat_point(one, "e2e_latency_ms", None) for one in documents if "completed" in one]
+    server = mapping(first.get("server_info"))
+    arguments = ("dataset_name", "random_input_len", "random_output_len", "random_range_ratio", "request_rate")
+    return ForeignRun(
+        tool="sglang",
+        engine=_named(first.get("backend")),
+        model=server.get("served_model_name") or server.get("model_path"),
+        points=tuple(points),
+        config={key: first.get(key) for key in ("backend", *arguments)},
+    )
+
+
+def _named(backend: Any) -> str | None:
+    """The engine that a backend's name tells; None for the generic ones."""
+    text = str(backend or "").lower()
+    return next((name for name in ("sglang", "vllm", "trt", "lmdeploy", "tgi") if text.startswith(name)), None)
+
+
+def _spread(values: Mapping[str, Any], ours: str, factor: float, names: Mapping[str, str]) -> dict[str, Any]:
+    """A block of statistics under servebench's names, times `factor`."""
+    found = {}
+    for name in STATISTICS:
+        value = _number(values.get(names.get(name, name)))
+        if value is not None:
+            found[f"{ours}_{name}"] = value * factor
+    count = _count(values.get("count"))
+    return found | ({f"{ours}_n": count} if count is not None else {})
+
+
+def _guidellm(documents: list[dict[str, Any]]) -> ForeignRun:
+    whole = documents[0]
+    config = mapping(whole.get("config")) or mapping(whole.get("args"))
+    spec = mapping(config.get("spec"))
+    backend = mapping(spec.get("backend"))
+    points = tuple(_guidellm_point(one) for one in whole["benchmarks"])
+    own = mapping(mapping(mapping(whole["benchmarks"][0]).get("config")).get("backend")) if points else {}
+    model = own.get("model") or backend.get("model") or config.get("model")
+    return ForeignRun(tool="guidellm", engine=None, model=model, points=points, config=dict(config))
+
+
+def _guidellm_point(one: Mapping[str, Any]) -> ForeignPoint:
+    metrics = mapping(one.get("metrics"))
+    totals = mapping(metrics.get("request_totals"))
+    strategy = mapping(mapping(one.get("config")).get("strategy")) or mapping(mapping(one.get("args")).get("strategy"))
+    kind = strategy.get("type_") or strategy.get("kind") or strategy.get("type")
+    streams = strategy.get("streams") or strategy.get("max_concurrency")
+    level = _load(1 if kind == "synchronous" else streams, strategy.get("rate"))
+
+    def good(name: str) -> dict[str, Any]:
+        block = mapping(mapping(metrics.get(name)).get("successful"))
+        return {**mapping(block.get("percentiles")), "mean": block.get("mean"), "p50": block.get("median"),
+                "min": block.get("min"), "max": block.get("max"), "count": block.get("count")}  # fmt: skip
+
+    errored = (_count(totals.get("errored")) or 0) + (_count(totals.get("incomplete")) or 0)
+    row = {
+        **level,
+        **_row(
+            requests_planned=_count(totals.get("total")),
+            requests_ok=_count(totals.get("successful")),
+            requests_failed=errored,
+            window_s=_number(one.get("duration")),
+            output_throughput_tok_s=_number(good("output_tokens_per_second").get("mean")),
+            request_throughput_req_s=_number(good("requests_per_second").get("mean")),
+            input_tokens_mean=_number(good("prompt_token_count").get("mean")),
+            output_tokens_mean=_number(good("output_token_count").get("mean")),
+        ),
+        **_spread(good("time_to_first_token_ms"), "ttft_ms", 1.0, {}),
+        **_spread(good("inter_token_latency_ms"), "tpot_ms", 1.0, {}),
+        **_spread(good("request_latency"), "e2e_ms", SECOND_MS, {}),
+    }
+    return ForeignPoint(row=row)
+
+
+def _aiperf(documents: list[dict[str, Any]]) -> ForeignRun:
+    whole = documents[0]
+    config = mapping(whole.get("input_config"))
+    endpoint = mapping(config.get("endpoint")) or mapping(mapping(config.get("cli_config")).get("endpoint"))
+    models = endpoint.get("model_names") or _aiperf_models(config)
+    load = mapping(config.get("loadgen"))
+    phases = [mapping(one) for one in mapping(config.get("benchmark")).get("phases") or config.get("phases") or ()]
+    asked = next(
+        (one for one in (load, *phases) if one.get("concurrency") or one.get("request_rate") or one.get("rate")), {}
+    )
+
+    def block(name: str) -> Mapping[str, Any]:
+        return mapping(whole.get(name))
+
+    def average(name: str) -> float | None:
+        return _number(block(name).get("avg"))
+
+    errors = sum(_count(mapping(one).get("count")) or 0 for one in whole.get("error_summary") or ())
+    ok = _count(average("request_count")) or 0
+    row = {
+        **_load(asked.get("concurrency"), asked.get("request_rate") or asked.get("rate")),
+        **_row(
+            requests_planned=ok + errors,
+            requests_ok=ok,
+            requests_failed=errors,
+            window_s=average("benchmark_duration"),
+            output_throughput_tok_s=average("output_token_throughput"),
+            output_throughput_whole_run_tok_s=average("output_token_throughput"),
+            request_throughput_req_s=average("request_throughput"),
+            goodput_req_s=average("goodput"),
+            input_tokens_mean=average("input_sequence_length"),
+            output_tokens_mean=average("output_sequence_length"),
+        ),
+        **_spread(block("time_to_first_token"), "ttft_ms", _to_ms(block("time_to_first_token")), {"mean": "avg"}),
+        # what AIPerf calls ITL is one mean a request: TPOT here
+        **_spread(block("inter_token_latency"), "tpot_ms", _to_ms(block("inter_token_latency")), {"mean": "avg"}),
+        **_spread(block("inter_chunk_latency"), "itl_ms", _to_ms(block("inter_chunk_latency")), {"mean": "avg"}),
+        **_spread(block("request_latency"), "e2e_ms", _to_ms(block("request_latency")), {"mean": "avg"}),
+    }
+    return ForeignRun(
+        tool="aiperf",
+        engine=None,
+        model=str(models[0]) if models else None,
+        points=(ForeignPoint(row=row),),
+        config=dict(config),
+    )
+
+
+def _aiperf_models(config: Mapping[str, Any]) -> list[Any]:
+    """Model names of the newer config, where they stand in a list of their own."""
+    models = config.get("models") or mapping(config.get("benchmark")).get("models")
+    if isinstance(models, Mapping):
+        models = models.get("items")
+    if not isinstance(models, list):
+        return []
+    return [one.get("name") if isinstance(one, Mapping) else one for one in models]
+
+
+def _to_ms(block: Mapping[str, Any]) -> float:
+    return {"s": SECOND_MS, "sec": SECOND_MS, "seconds": SECOND_MS, "us": 1e-3, "ns": 1e-6}.get(
+        str(block.get("unit")), 1.0
+    )
+
+
+def _genai_bench(documents: list[dict[str, Any]]) -> ForeignRun:
+    points = []
+    for one in documents:
+        whole = mapping(one["aggregated_metrics"])
+        factor = _to_ms({"unit": one.get("_time_unit") or "s"})
+        stats = mapping(whole.get("stats"))
+        row = {
+            **_load(whole.get("num_concurrency"), whole.get("request_rate")),
+            **_row(
+                requests_planned=_count(whole.get("num_requests")),
+                requests_ok=_count(whole.get("num_completed_requests")),
+                requests_failed=_count(whole.get("num_error_requests")),
+                window_s=_number(whole.get("run_duration")),
+                output_throughput_tok_s=_number(whole.get("mean_output_throughput_tokens_per_s")),
+                output_throughput_whole_run_tok_s=_number(whole.get("mean_output_throughput_tokens_per_s")),
+                request_throughput_req_s=_number(whole.get("requests_per_second")),
+                input_tokens_mean=_number(mapping(stats.get("num_input_tokens")).get("mean")),
+                output_tokens_mean=_number(mapping(stats.get("num_output_tokens")).get("mean")),
+            ),
+            **_spread(mapping(stats.get("ttft")), "ttft_ms", factor, {}),
+            **_spread(mapping(stats.get("tpot")), "tpot_ms", factor, {}),
+            **_spread(mapping(stats.get("e2e_latency")), "e2e_ms", factor, {}),
+        }
+        points.append(ForeignPoint(row=row))
+    scenario = mapping(documents[0]["aggregated_metrics"]).get("scenario")
+    return ForeignRun(tool="genai-bench", engine=None, model=None, points=tuple(points), config={"scenario": scenario})
+
+
+Reader = Callable[[list[dict[str, Any]]], ForeignRun]
+
+READERS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], Reader]] = {
+    "genai-bench": (lambda one: "aggregated_metrics" in one, _genai_bench),
+    "guidellm": (lambda one: isinstance(one.get("benchmarks"), list), _guidellm),
+    "aiperf": (lambda one: "request_latency" in one and "input_config" in one, _aiperf),
+    "vllm": (lambda one: "model_id" in one and "mean_ttft_ms" in one, _vllm),
+    "sglang": (lambda one: "median_e2e_latency_ms" in one or ("backend" in one and "dataset_name" in one), _sglang),
+}

@@ -1,0 +1,109 @@
+"""Stores what other load generators measured as a study of its own, so that every reading verb can show it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from servebench import __version__
+from servebench.contracts.results import SCHEMA_VERSION, Doubt, Point
+from servebench.contracts.stored import FOREIGN_KEY
+from servebench.foreign.readers import ForeignRun
+from servebench.measure.points import COLUMNS
+from servebench.store import (
+    RunState,
+    StudyState,
+    create_study,
+    redact,
+    write_manifest,
+    write_points,
+    write_run,
+    write_study,
+)
+from servebench.store.layout import slug
+
+UNKNOWN = "unknown"
+GROUPS = ("engine", "model", "gpu", "workload")
+
+
+def store_foreign(outputs: Path, found: Sequence[tuple[Path, ForeignRun]], asked: Mapping[str, str]) -> Path:
+    """Write a study of foreign runs and return its folder. `asked` are names that the user gives (engine, model, gpu,
+    workload), which win over the files', and `name`, the study's. Raises ConfigError, StoreError.
+    """
+    groups: dict[tuple[str, str, str], list[tuple[Path, ForeignRun]]] = {}
+    for path, run in found:
+        facts = _facts(run, asked)
+        groups.setdefault((run.tool, facts["engine"], facts["model"]), []).append((path, run))
+    names = [f"{i:02d}_{slug(engine)}_{slug(tool)}" for i, (tool, engine, _) in enumerate(groups)]
+    study = create_study(outputs, asked.get("name"), f"import_{found[0][1].tool}")
+    now = time.time()
+    state = StudyState(
+        study_id=study.name,
+        words=("import", *(str(path) for path, _ in found)),
+        runs=tuple(names),
+        status="finished",
+        servebench_version=__version__,
+        tracking={"name": "none"},
+        started_s=now,
+        ended_s=now,
+    )
+    write_study(study, state)
+    for name, files in zip(names, groups.values(), strict=True):
+        _store_run(study.create_run(name), f"{study.name}/{name}", files, asked, now)
+    return study.path
+
+
+def _facts(run: ForeignRun, asked: Mapping[str, str]) -> dict[str, str]:
+    told = {"engine": run.engine, "model": run.model}
+    return {group: asked.get(group) or told.get(group) or UNKNOWN for group in GROUPS}
+
+
+def _store_run(
+    folder: Any, run_id: str, files: Sequence[tuple[Path, ForeignRun]], asked: Mapping[str, str], now: float
+) -> None:
+    run = files[0][1]
+    facts = _facts(run, asked)
+    title = f"{facts['engine']} · {facts['model']} · {facts['workload']} (by {run.tool})"
+    doubt = Doubt(
+        code="foreign",
+        message=f"measured by {run.tool}, by its definitions and over its whole run",
+        remedy="measure it with servebench to compare it without this doubt",
+    )
+    rows = [dict(point.row) for _, one in files for point in one.points]
+    rows.sort(key=lambda row: (row.get("concurrency") or 0, row.get("rate") or 0.0))
+    known = {
+        "run_id": run_id,
+        **facts,
+        "launch": "attach",
+        "gpu_count": 0,
+        "repeat": 0,
+        "emulated": False,
+    }
+    points = [
+        Point(row={name: {**row, **known, "point": f"p{i}"}.get(name) for name in COLUMNS}, doubts=(doubt,))
+        for i, row in enumerate(rows)
+    ]
+    write_points(folder, points)
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "study_id": folder.path.parent.name,
+        "run_id": run_id,
+        "title": title,
+        "status": "finished",
+        "started_s": now,
+        "ended_s": now,
+        "servebench_version": __version__,
+        FOREIGN_KEY: {
+            "tool": run.tool,
+            "files": [
+                {"path": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path, _ in files
+            ],
+            "config": dict(run.config),
+        },
+        "config": {**{group: {"name": facts[group]} for group in GROUPS}, "launch": {"name": "attach"}},
+    }
+    write_manifest(folder.manifest, redact(manifest))
+    write_run(folder, RunState(run_id=run_id, title=title, overrides=(), status="finished", started_s=now, ended_s=now))

@@ -1,0 +1,1 @@
+"""Load workers on the nodes of a Ray cluster."""

@@ -1,0 +1,1 @@
+"""Measures the client's own error against a null server."""

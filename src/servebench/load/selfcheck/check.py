@@ -1,0 +1,220 @@
+"""The self-check: how wrong this client is on this machine, against a null server in another process.
+
+The stages go from little load to much, in one phase of the same worker that measures engines. A stage passes when the 99th
+percentiles of the errors of TTFT and ITL are under a millisecond; the first that does not pass is the last one told.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from servebench.contracts.exchange import (
+    ClientFloor,
+    Exchange,
+    FloorStage,
+    PhaseReport,
+    PlannedRequest,
+    PointPlan,
+    Target,
+)
+from servebench.load.client.spool import read_spool
+from servebench.load.coordinator.drive import drive, worker_environment
+from servebench.load.selfcheck.null_server import EVENT_BYTES, HEADER
+from servebench.util.errors import LoadError
+from servebench.util.units import NS_PER_MS, NS_PER_S
+
+ERROR_MS_MAX = 1.0
+SETTLE_S = 0.15
+"""Between stages, so that one does not wait for the tail of another."""
+
+READY_TIMEOUT_S = 10.0
+STAGE_TIMEOUT_S = 5.0
+DESCRIPTORS_SPARE = 64
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`streams` answers that begin over `over_s` seconds, each of `events` chunks `itl_us` apart."""
+
+    streams: int
+    itl_us: int
+    events: int
+    over_s: float
+
+    @property
+    def seconds(self) -> float:
+        """From its first request to its last chunk, as planned."""
+        return self.over_s + self.itl_us * (self.events - 1) / 1e6
+
+
+STAGES = (
+    Stage(streams=50, itl_us=20_000, events=15, over_s=0.1),
+    Stage(streams=1000, itl_us=50_000, events=8, over_s=0.15),
+    Stage(streams=1000, itl_us=25_000, events=12, over_s=0.15),
+    Stage(streams=1000, itl_us=12_500, events=16, over_s=0.15),
+)
+"""2.5, 20, 40 and 80 thousand events a second where the null server can give them, together two seconds."""
+
+
+def self_check(stages: Sequence[Stage] = STAGES) -> ClientFloor:
+    """Measure this client on this machine. Takes about two seconds. Raises LoadError when it cannot be done."""
+    began = time.monotonic()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - DESCRIPTORS_SPARE
+    stages = [replace(stage, streams=min(stage.streams, most)) for stage in stages]
+    with tempfile.TemporaryDirectory(prefix="servebench-") as name:
+        folder = Path(name)
+        exchanges, report, truth = _drive(folder, stages)
+    found: list[FloorStage] = []
+    first = 0
+    for stage in stages:
+        mine = range(first, first + stage.streams)
+        first += stage.streams
+        measured = measure_stage([(exchanges[i], truth[i]) for i in mine if i in exchanges and i in truth])
+        if measured is not None:
+            found.append(measured)
+    if not found:
+        raise LoadError("the self-check measured nothing: no answer of the null server came whole")
+    return floor_of(found, report.stamp_source, seconds=time.monotonic() - began)
+
+
+def floor_of(stages: Sequence[FloorStage], stamp_source: str, *, seconds: float) -> ClientFloor:
+    """The floor that these stages show: good up to the one before the first that is off by a millisecond. Pure but for
+    the time of day."""
+    good: list[FloorStage] = []
+    for stage in stages:
+        if max(stage.ttft_error_ms, stage.itl_error_ms) > ERROR_MS_MAX:
+            break
+        good.append(stage)
+    return ClientFloor(
+        stages=tuple(stages),
+        streams=max((stage.streams for stage in good), default=0),
+        events_s=max((stage.events_s for stage in good), default=0.0),
+        limit_seen=len(good) < len(stages),
+        stamp_source=stamp_source,
+        measured_s=time.time(),
+        seconds=seconds,
+    )
+
+
+def measure_stage(pairs: Sequence[tuple[Exchange, Sequence[int]]]) -> FloorStage | None:
+    """The errors of a stage, from each exchange and its truth (arrival of the request, then of each chunk). Pure."""
+    ttft, itl, late, stamps = [], [], [], []
+    events = merged = 0
+    for exchange, (arrived_ns, *sent) in pairs:
+        if exchange.outcome != "complete" or exchange.sent_ns is None:
+            continue
+        seen, together = chunk_stamps(exchange.reads)
+        if len(seen) != len(sent):
+            continue
+        events += len(seen)
+        merged += together
+        stamps += seen
+        late.append((exchange.sent_ns - exchange.scheduled_ns) / NS_PER_MS)
+        ttft.append(abs((seen[0] - exchange.sent_ns) - (sent[0] - arrived_ns)) / NS_PER_MS)
+        gaps = zip(pairwise(seen), pairwise(sent), strict=True)
+        itl += [abs((b - a) - (d - c)) / NS_PER_MS for (a, b), (c, d) in gaps]
+    if events < 2:
+        return None
+    return FloorStage(
+        streams=len(ttft),
+        events_s=events * NS_PER_S / max(max(stamps) - min(stamps), 1),
+        ttft_error_ms=_p99(ttft),
+        itl_error_ms=_p99(itl),
+        lateness_ms=_p99(late),
+        merged_share=merged / events,
+    )
+
+
+def chunk_stamps(reads: Sequence[tuple[int, bytes]]) -> tuple[list[int], int]:
+    """When each chunk of a null answer was seen (the stamp of the read with its last byte), and how many met another."""
+    stamps: list[int] = []
+    received = merged = 0
+    for stamp, data in reads:
+        received += len(data)
+        whole = max(0, received - len(HEADER)) // EVENT_BYTES - len(stamps)
+        stamps += [stamp] * whole
+        merged += max(0, whole - 1)
+    return stamps, merged
+
+
+def _p99(values: list[float]) -> float:
+    """The 99th percentile, the higher of two neighbours."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else 0.0
+
+
+def _plan(stages: Sequence[Stage]) -> PointPlan:
+    requests: list[PlannedRequest] = []
+    start_s = 0.05
+    for stage in stages:
+        for number in range(stage.streams):
+            index = len(requests)
+            requests.append(
+                PlannedRequest(
+                    request_id=str(index),
+                    path=f"/{index}/{stage.itl_us}/{stage.events}",
+                    body=b"",
+                    scheduled_s=start_s + stage.over_s * number / stage.streams,
+                )
+            )
+        start_s += stage.seconds + SETTLE_S
+    return PointPlan(
+        requests=requests,
+        concurrency=max(stage.streams for stage in stages),
+        timeout_s=STAGE_TIMEOUT_S,
+        connect_timeout_s=READY_TIMEOUT_S,
+        duration_s=start_s,
+        drain_s=STAGE_TIMEOUT_S,
+    )
+
+
+def _drive(folder: Path, stages: Sequence[Stage]) -> tuple[dict[int, Exchange], PhaseReport, dict[int, array[int]]]:
+    truth_file, spool = folder / "truth", folder / "check.spool"
+    spool.touch()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "servebench.load.selfcheck.null_server", str(truth_file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=worker_environment(),
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            said = server.stdout.readline()
+            if not said:
+                raise LoadError(
+                    f"the null server of the self-check ended with exit code {server.wait(READY_TIMEOUT_S)}"
+                )
+            target = Target(host="127.0.0.1", port=int(said))
+            report = drive(target, _plan(stages), spool=spool, watch=lambda _: None)
+            if report.stopped == "interrupt":
+                raise KeyboardInterrupt
+            server.stdin.close()
+            server.wait(READY_TIMEOUT_S)
+        except BaseException:
+            server.kill()
+            raise
+    exchanges = {int(exchange.request_id): exchange for exchange in read_spool(spool)}
+    return exchanges, report, read_truth(truth_file.read_bytes())
+
+
+def read_truth(data: bytes) -> dict[int, array[int]]:
+    """The truth file of the null server: by request, its arrival and its chunks."""
+    numbers = array("q")
+    numbers.frombytes(data)
+    found, position = {}, 0
+    while position < len(numbers):
+        index, chunks = numbers[position], numbers[position + 1]
+        found[index] = numbers[position + 2 : position + 3 + chunks]
+        position += 3 + chunks
+    return found

@@ -1,0 +1,47 @@
+"""What a point's prompts and answers say beside times: cache hits at best, JSON that fits its schema, facts found.
+
+Knows that workload, measure and score are used for it, and nothing of how they do their work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servebench.contracts.engine import Engine
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.results import Doubt, Record
+from servebench.measure.compliance import json_columns
+from servebench.measure.needles import needle_columns
+from servebench.util.proportions import wilson
+from servebench.workload.ideal import ideal_columns
+
+
+def content_columns(
+    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The columns of a point's row that follow from what was asked and answered; `_low` and `_high` are Wilson's."""
+    columns: dict[str, Any] = {
+        **json_columns(records, requests),
+        **needle_columns(records, requests),
+        **ideal_columns(requests, records, tokenizer, row),
+    }
+    share, count = columns.get("json_compliance"), columns.get("json_compliance_n")
+    if share is not None and count:
+        columns["json_compliance_low"], columns["json_compliance_high"] = wilson(round(share * count), count)
+    return columns
+
+
+def content_doubts(requests: Sequence[Request], engine: Engine) -> list[Doubt]:
+    """Why the content of answers is not what the workload meant it to be."""
+    if engine.dialect.json_schema or not any(request.schema is not None for request in requests):
+        return []
+    return [
+        Doubt(
+            code="schema_not_enforced",
+            message=f"{engine.name} enforces no schema, so none was sent: json_compliance is that of answers that were "
+            "at most told theirs",
+            remedy="compare it with the twins of other engines (json_compliance_unconstrained), or use an engine that "
+            "enforces schemas",
+        )
+    ]

@@ -1,0 +1,251 @@
+"""Reads the stored bytes of an answer, the usual one in a single pass.
+
+The usual answer is a chunked stream of events, one event a read, and nearly all of its events differ from one another in
+one string alone: the generated text. Once an event was read in full, and it is proved that its JSON is what comes before
+the text, the text, and what comes after, a read with the same bytes before and after needs no HTTP, SSE or JSON again.
+Whatever is unusual goes through `http`, `sse` and `answer`, and the outcome is the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat, takewhile
+from typing import Any
+
+import orjson
+
+from servebench.contracts.exchange import Reads
+from servebench.protocol import answer, http, sse
+
+PROBE = "text?"
+LEARN_MAX = 8
+"""An answer whose events keep changing beside their text (a clock in them, say) is not worth learning from more often."""
+
+RUN = 256
+"""So many reads are compared at once."""
+
+NO_HEAD = b"\n"
+"""No chunk has this many bytes with its framing, so none begins like this."""
+
+_TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
+
+
+def read(reads: Sequence[tuple[int, bytes]]) -> tuple[http.HttpAnswer, answer.Scan]:
+    """The response in `reads`, (stamp, bytes) in order, and what is in it. Pure; never raises for what came.
+
+    The body of a streamed answer is not kept: it is in the scan.
+    """
+    try:
+        head = http.find_head(reads)
+    except http.BadHttpError:
+        head = None
+    if head is None or not _usual(head):
+        whole = http.decode(reads)
+        return whole, answer.read(whole)
+    scan = answer.Scan()
+    complete, error = _follow(head, reads if isinstance(reads, Reads) else Reads.of(reads), scan)
+    return http.HttpAnswer(status=head.status, headers=head.headers, complete=complete, error=error), scan
+
+
+def _usual(head: http.Head) -> bool:
+    headers = head.headers
+    return (
+        head.status == 200
+        and headers.get("transfer-encoding", "").lower() == "chunked"
+        and headers.get("content-encoding", "identity").lower() in ("", "identity")
+        and "event-stream" in headers.get("content-type", "").lower()
+    )
+
+
+def _follow(head: http.Head, reads: Reads, scan: answer.Scan) -> tuple[bool, str | None]:
+    """Read a chunked stream of events into a scan; whether it is complete, and what is wrong with its framing."""
+    chunks, stream = http.Chunks(), sse.SseStream()
+    lines, events = sse.Lines(stream), answer.Events(scan)
+    block, bounds, stamps = reads.block, list(reads.bounds), reads.stamps
+    # the read with the end of the head begins behind it
+    bounds[head.read] += head.offset
+    index, learnt = -1, 0
+    error: str | None = None
+    shape: Shape | None = None
+    chunk: dict[str, Any] | None = None
+    plain = True
+    at = alike_from = head.read
+    try:
+        while at < len(stamps):
+            if plain and shape is not None and at >= alike_from:
+                stop = min(at + RUN, len(stamps))
+                count = shape.take(block, bounds, at, stop)
+                # where a run is not all alike, its reads are looked at one by one
+                alike_from = at + count if count else stop
+                if count:
+                    scan.event_ns += stamps[at:alike_from]
+                    at = alike_from
+                    index += count
+                    continue
+            stamp_ns, data = stamps[at], block[bounds[at] : bounds[at + 1]]
+            at += 1
+            if plain and shape is not None and (text := shape.text(data)):
+                scan.event_ns.append(stamp_ns)
+                shape.parts.append(text)
+                index += 1
+                continue
+            before = plain
+            body = chunks.take(data)
+            if body:
+                index += 1
+                lines.take(stamp_ns, body, index)
+            found = stream.events
+            for event in found:
+                chunk = events.take(event.stamp_ns, event.data, event.event, event.read_index)
+            plain = chunks.between and lines.idle and events.bad is None
+            alone = before and len(found) == 1
+            if alone and chunk is not None and learnt < LEARN_MAX and not (shape and shape.fits(data)):
+                shape = learn(data, body, found[0].data, chunk, scan) or shape
+                learnt += 1
+            found.clear()
+    except http.BadHttpError as bad:
+        error = str(bad)
+        # what came whole before the fault counts, also when it came in the same read
+        lines.take(stamp_ns, b"".join(chunks.parts), index + 1)
+    lines.finish()
+    for event in stream.events:
+        events.take(event.stamp_ns, event.data, event.event, event.read_index)
+    scan.unknown_lines = stream.unknown_lines
+    return chunks.done and error is None, error
+
+
+class _Heads(dict[int, bytes]):
+    """How a read of so many bytes begins when it is one chunk of a shape: the chunk's size, then what is before the text."""
+
+    def __init__(self, before: bytes, digits: str) -> None:
+        super().__init__()
+        self._before, self._digits = before, digits
+
+    def __missing__(self, size: int) -> bytes:
+        head = NO_HEAD
+        for digits in range(1, 9):
+            length = size - digits - 4
+            if length > 0 and len(line := format(length, self._digits)) == digits:
+                head = line.encode() + b"\r\n" + self._before
+                break
+        self[size] = head
+        return head
+
+
+class Shape:
+    """What the reads of one stream have before and after their text."""
+
+    __slots__ = ("_after", "_cut", "_heads", "parts")
+
+    def __init__(self, before: bytes, after: bytes, digits: str, parts: list[str]) -> None:
+        """`before` and `after` stand in the chunk around the text; `digits` is `x` or `X`, as the chunk's size is
+        written; `parts` is where its text goes."""
+        self._after = after
+        self._cut = -len(after)
+        self._heads = _Heads(before, digits)
+        self.parts = parts
+
+    def fits(self, data: bytes) -> bool:
+        """Whether a read is of this shape, whatever its text."""
+        return data.startswith(self._heads[len(data)]) and data.endswith(self._after)
+
+    def text(self, data: bytes) -> str | None:
+        """The text of a read of this shape; nothing when it is of another, or of none that could be."""
+        head = self._heads[len(data)]
+        if not (data.startswith(head) and data.endswith(self._after)):
+            return None
+        try:
+            text: str = orjson.loads(b'"%b"' % data[len(head) : self._cut])
+        except orjson.JSONDecodeError:
+            return None
+        return text
+
+    def take(self, block: bytes, bounds: Sequence[int], first: int, stop: int) -> int:
+        """Take the texts of the reads from `first` to before `stop` that are of this shape, all in one go; how many they
+        were. 0 when one of them says nothing or is no string of JSON. Reads lie in `block` between their `bounds`."""
+        # what is unlike the others comes last: the finish reason, the usage
+        while stop > first and not self.fits(block[bounds[stop - 1] : bounds[stop]]):
+            stop -= 1
+        if stop == first:
+            return 0
+        starts, ends = bounds[first:stop], bounds[first + 1 : stop + 1]
+        datas = [block[start:end] for start, end in zip(starts, ends, strict=True)]
+        heads = list(map(self._heads.__getitem__, map(len, datas)))
+        alike = map(bytes.startswith, datas, heads), map(bytes.endswith, datas, repeat(self._after))
+        if not all(alike[0]) or not all(alike[1]):
+            datas = list(takewhile(self.fits, datas))
+        cut = self._cut
+        texts = [data[len(head) : cut] for data, head in zip(datas, heads, strict=False)]
+        bare = b"".join(texts)
+        try:
+            if b"\\" in bare or b'"' in bare:
+                found = [orjson.loads(b'"%b"' % text) for text in texts]
+            else:
+                found = orjson.loads(b'["%b"]' % b'","'.join(texts))
+        except orjson.JSONDecodeError:
+            return 0
+        if not all(found):
+            return 0
+        self.parts.extend(found)
+        return len(texts)
+
+
+def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: answer.Scan) -> Shape | None:
+    """The shape of a read that is exactly one chunk with exactly one event with nothing but text in it, else None.
+
+    `data` is the read, `body` the chunk's payload, `event` the event's data and `chunk` what that is as JSON. Proved by
+    putting another text in the place of its own: the JSON must differ in that and nothing else.
+    """
+    holder, name = _holder(chunk)
+    if holder is None or data[-2:] != b"\r\n" or not body.startswith(b"data:"):
+        return None
+    size = len(data) - len(body) - 4
+    digits = next((form for form in "xX" if data[:size] == format(len(body), form).encode()), None)
+    at = body.find(event)
+    if (
+        digits is None
+        or data[size : size + 2] != b"\r\n"
+        or at < 0
+        or body[at + len(event) :] not in (b"\n\n", b"\r\n\r\n")
+    ):
+        return None
+    text = holder[name]
+    quoted = b'"' + text.encode("utf-8", "replace") + b'"'
+    key = b'"' + name.encode() + b'":'
+    place = event.find(key + quoted)
+    place = place + len(key) if place >= 0 else event.find(key + b" " + quoted) + len(key) + 1
+    if place <= len(key) or body[5:at].strip(b" "):
+        return None
+    before, after = event[: place + 1], event[place + len(quoted) - 1 :]
+    try:
+        other = orjson.loads(before + PROBE.encode() + after)
+    except orjson.JSONDecodeError:
+        return None
+    holder[name] = PROBE
+    same = other == chunk
+    holder[name] = text
+    if not same:
+        return None
+    parts = scan.reasoning_parts if name.startswith("reasoning") else scan.text_parts
+    return Shape(body[:at] + before, after + body[at + len(event) :] + b"\r\n", digits, parts)
+
+
+def _holder(chunk: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """The one object of a chunk that has generated text in it, and under which name; None when there is more to it."""
+    choices = chunk.get("choices")
+    told = any(chunk.get(name) for name in ("usage", "timings", "error")) or chunk.get("object") == "error"
+    if told or choices.__class__ is not list or len(choices) != 1 or choices[0].__class__ is not dict:
+        return None, ""
+    choice: dict[str, Any] = choices[0]
+    if choice.get("finish_reason") or choice.get("token_ids").__class__ is list or choice.get("message"):
+        return None, ""
+    delta = choice.get("delta")
+    if delta is None:
+        text = choice.get("text")
+        return (choice, "text") if text and text.__class__ is str else (None, "")
+    if delta.__class__ is not dict or choice.get("text") or delta.get("tool_calls"):
+        return None, ""
+    names = [name for name in _TEXT_FIELDS if delta.get(name)]
+    if len(names) != 1 or delta[names[0]].__class__ is not str:
+        return None, ""
+    return delta, names[0]

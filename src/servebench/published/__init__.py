@@ -1,0 +1,1 @@
+"""The published articles' set-ups, simulated, and fleet arithmetic."""

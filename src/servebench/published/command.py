@@ -1,0 +1,323 @@
+"""The page that `servebench published` writes: every published number beside ours, and what of the conclusions stands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from servebench.emulator.cost import shape_of
+from servebench.emulator.profiles import stored_profiles
+from servebench.published.page import number, page, percent, table
+from servebench.published.setups import (
+    ENGINES,
+    FITTED_UP_TO,
+    POOL,
+    SOUND_LEVELS,
+    SOURCES,
+    THROUGHPUT_TOLERANCE,
+    TTFT_TOLERANCE,
+    Case,
+    Row,
+    Simulator,
+    published_cells,
+    rows_of,
+    same_requests,
+    sound,
+)
+from servebench.published.simulate import Clients
+from servebench.registry.registry import Registry
+from servebench.util.errors import ConfigError, StoreError
+from servebench.util.proportions import wilson
+
+DEFAULT = "docs/published.md"
+KV_REQUEST_TOKENS = 512 + 256
+
+
+def write_published(words: Sequence[str], registry: Registry) -> int:
+    """Simulate all set-ups and write the page. Returns 0. Raises ConfigError, StoreError."""
+    if len(words) > 1 or any(word.startswith("-") for word in words):
+        raise ConfigError(f"published takes the path of the page to write or nothing, not: {' '.join(words)}")
+    path = Path(words[0] if words else DEFAULT)
+    # the simulation takes a minute: what cannot be written is told before it
+    _write(path, "a")
+    simulator = Simulator(registry)
+    rows = rows_of(simulator)
+    _write(path, "w", published_page(simulator, rows))
+    sys.stdout.write(f"{path}: {_counts(rows, 'output_throughput')}; {_counts(rows, 'ttft')}\n")
+    return 0
+
+
+def _write(path: Path, mode: Literal["a", "w"], text: str = "") -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def within(rows: Sequence[Row], metric: str) -> tuple[int, int]:
+    """How many of the simulated numbers of this metric are near enough, and how many there are."""
+    tolerance = {"output_throughput": THROUGHPUT_TOLERANCE, "ttft": TTFT_TOLERANCE}[metric]
+    errors = [row.error for row in rows if row.cell.metric == metric and row.error is not None]
+    return sum(abs(error) <= tolerance for error in errors), len(errors)
+
+
+def _counts(rows: Sequence[Row], metric: str) -> str:
+    near, count = within(rows, metric)
+    name, tolerance = {
+        "output_throughput": ("output throughput", THROUGHPUT_TOLERANCE),
+        "ttft": ("TTFT", TTFT_TOLERANCE),
+    }[metric]
+    return f"{name} within {100 * tolerance:.0f} % for {near} of {count} numbers"
+
+
+def published_page(simulator: Simulator, rows: Sequence[Row]) -> str:
+    """The whole page in Markdown. Deterministic."""
+    return page(
+        "Published numbers, simulated",
+        {
+            "": _opening(rows),
+            "Every number": _every_number(rows),
+            "Who leads": _leaders(rows),
+            "The 5090's sweep by a sound method": _sound(simulator),
+            "What stands and what does not": _conclusions(simulator, rows),
+            "The profiles": _profiles(),
+        },
+    )
+
+
+def _opening(rows: Sequence[Row]) -> str:
+    outside = [
+        row
+        for row in rows
+        if row.error is not None
+        and row.cell.metric in ("output_throughput", "ttft")
+        and abs(row.error) > (THROUGHPUT_TOLERANCE if row.cell.metric == "output_throughput" else TTFT_TOLERANCE)
+    ]
+    listed = ", ".join(
+        f"{row.cell.engine} {row.cell.metric} {row.cell.statistic} on {row.cell.gpu}"
+        f"{f' at {row.cell.concurrency}' if row.cell.concurrency else ''} ({row.cell.value}, ours {number(row.ours)})"
+        for row in outside
+    )
+    missing = sum(row.ours is None for row in rows)
+    return f"""Made by `servebench published`; do not edit.
+
+Five articles compare vLLM, SGLang and TensorRT-LLM. Their {len(rows)} numbers are shipped with servebench
+(`servebench/emulator/data/published_results.csv`), and the emulated engines play their set-ups: the step loop of
+[emulated engines](emulated.md) with a profile of few parameters for each engine and GPU, the same at every level, driven
+as the articles say they did. **Everything here is emulated**: it shows what a schedule and a method of measuring make of
+an engine's speed, and proves nothing of an engine.
+
+By the articles' own methods, {_counts(rows, "output_throughput")}, {_counts(rows, "ttft")};
+{missing} numbers cannot be simulated. Farther off: {listed or "none"}.
+
+SGLang's 118 ms at 5 stands between 33 ms at 1 and 52 ms at 10: noise, as its 38.6 and 480.6 ms on the 4090 are of single
+requests.
+
+What the articles leave out was inferred from their own numbers: on the 5090, answers of 256 tokens (12,800 tokens in all
+explain throughput and waves at every level); 100 requests at 100 to 500 and 200 from 1,000; and a pool of {POOL} connections,
+the default of the HTTP library that the harness uses, whose clock runs while a request waits for one."""
+
+
+def _every_number(rows: Sequence[Row]) -> str:
+    parts = []
+    for source, some in groupby(rows, key=lambda row: row.cell.source):
+        lines = [
+            (
+                row.cell.engine,
+                row.cell.workload,
+                str(row.cell.concurrency or "-"),
+                f"{row.cell.metric}, {row.cell.statistic}",
+                f"{row.cell.value} {'' if row.cell.unit == '1' else row.cell.unit}".strip(),
+                number(row.ours),
+                percent(row.error),
+                row.said,
+            )
+            for row in some
+        ]
+        head = ("engine", "set-up", "concurrency", "number", "published", "ours", "error", "what servebench says")
+        parts.append(f"### {SOURCES[source][0].upper()}{SOURCES[source][1:]}\n\n{table(head, lines)}")
+    return "\n\n".join(parts)
+
+
+def _leaders(rows: Sequence[Row]) -> str:
+    """Who has the highest throughput at a level, as published and here."""
+    lines = []
+    wanted = {"article 1": ("baseline sweep", "fine-grained sweep", "overload"), "article 5": ("512 in",)}
+    named = [
+        row
+        for row in rows
+        if row.cell.metric == "output_throughput"
+        and row.ours is not None
+        and row.cell.workload.startswith(wanted.get(row.cell.source[:9], ("-",)))
+    ]
+    keyed = sorted(
+        named, key=lambda row: (row.cell.source, row.cell.workload.partition(",")[0], row.cell.concurrency or 0)
+    )
+    for (workload, level), some in groupby(
+        keyed, key=lambda row: (row.cell.workload.partition(",")[0], row.cell.concurrency)
+    ):
+        group = list(some)
+        theirs = sorted(group, key=lambda row: -(row.cell.number or 0))
+        ours = sorted(group, key=lambda row: -(row.ours or 0))
+        lines.append(
+            (
+                "H100, 70B" if workload == "512 in" else workload,
+                str(level),
+                _lead(theirs, [row.cell.number or 0 for row in theirs]),
+                _lead(ours, [row.ours or 0 for row in ours]),
+            )
+        )
+    return table(("sweep", "concurrency", "published: who leads", "ours: who leads"), lines)
+
+
+TIE = 0.03
+"""Engines nearer than this share no order: the articles' own repeats of a set-up differ by as much."""
+
+
+def _lead(ordered: Sequence[Row], values: Sequence[float]) -> str:
+    near = [row.cell.engine for row, value in zip(ordered, values, strict=True) if value >= (1 - TIE) * values[0]]
+    return near[0] if len(near) == 1 else " = ".join(sorted(near))
+
+
+def _sound(simulator: Simulator) -> str:
+    lines = []
+    for level in SOUND_LEVELS:
+        measured = {engine: sound(simulator, engine, level) for engine in ENGINES}
+        lines.append(
+            (
+                f"{level}{' *' if level > FITTED_UP_TO else ''}",
+                *(number(measured[engine].throughput_tok_s) for engine in ENGINES),
+                *(number(_median(measured[engine].ttft_ms)) for engine in ENGINES),
+            )
+        )
+    head = (
+        "concurrency",
+        *(f"{engine}, tok/s" for engine in ENGINES),
+        *(f"{engine}, TTFT p50 ms" for engine in ENGINES),
+    )
+    return f"""The same profiles, with every level held for a window of a minute after a quarter of one to warm up.
+
+{table(head, lines)}
+
+\\* No published point has more than {FITTED_UP_TO} requests in flight: here the profile is drawn on, and a real engine may
+bend."""
+
+
+def _median(values: Sequence[float]) -> float | None:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def _conclusions(simulator: Simulator, rows: Sequence[Row]) -> str:
+    return "\n\n".join(
+        (
+            _saturation(simulator),
+            _jump(simulator),
+            _trt(simulator),
+            _gsm8k(rows),
+            _eager(simulator),
+            _roofline(simulator),
+        )
+    )
+
+
+def _saturation(simulator: Simulator) -> str:
+    parts = []
+    for engine in ENGINES:
+        at = {level: sound(simulator, engine, level).throughput_tok_s for level in (64, 128)}
+        parts.append(f"{engine} {number(at[64])} to {number(at[128])} tok/s ({percent(at[128] / at[64] - 1)})")
+    return f"""**"All three saturate at 64": does not stand.** With 50 requests a point no more than 50 are ever in flight, so
+64 and 128 repeat 50. With the level held, from 64 to 128: {"; ".join(parts)}. What TensorRT-LLM shows is its batch of 64,
+a setting."""
+
+
+def _jump(simulator: Simulator) -> str:
+    def few(requests: int, pool: int | None) -> str:
+        return f"{number(same_requests(simulator, 'vllm', 1000, requests, pool))} ms"
+
+    return f"""**"TTFT jumps between 500 and 1,000": does not stand.** vLLM's mean TTFT here: {few(100, POOL)} with 100 requests
+behind {POOL} connections, {few(200, POOL)} with 200 behind {POOL}, {few(200, None)} with 200 and no pool. The concurrency asked
+for plays no part: the second hundred waits in the client for a connection of the first, while its clock runs."""
+
+
+def _trt(simulator: Simulator) -> str:
+    at = {
+        (engine, level): sound(simulator, engine, level).throughput_tok_s for engine in ENGINES for level in (50, 100)
+    }
+    others = max(at[("vllm", 50)], at[("sglang", 50)])
+    beyond = max(at[("vllm", 100)], at[("sglang", 100)])
+    ahead, behind = at[("trtllm", 50)] / others - 1, at[("trtllm", 100)] / beyond - 1
+    return f"""**"TensorRT-LLM leads at 50, the others at 100": stands for these settings, and says less than it seems.** With the
+level held it has {percent(ahead)} at 50 and {percent(behind)} at 100 against the better of the others.
+Two things make it: its batch ends at 64, so
+36 of 100 wait for a second wave (TTFT 1.3 s is that wait), and the other two take some 5 ms
+a step more from 33 sequences on, which looks like the end of their captured graphs on this card. Both are settings
+(`engine.max_num_seqs`, graph sizes), not architectures."""
+
+
+def _gsm8k(rows: Sequence[Row]) -> str:
+    shares = {row.cell.engine: round((row.cell.number or 0) * 8) for row in rows if row.cell.metric == "exact_match"}
+    told = ", ".join(
+        f"{engine} {right}/8 [{100 * wilson(right, 8)[0]:.0f}, {100 * wilson(right, 8)[1]:.0f}] %"
+        for engine, right in shares.items()
+    )
+    return f"""**The GSM8K spread: no difference is shown.** Eight questions; 95 % intervals (Wilson): {told}. All overlap;
+`sample_too_small`. The article says so itself."""
+
+
+def _eager(simulator: Simulator) -> str:
+    clients = Clients(concurrency=1, requests=50, input_tokens=32, output_tokens=50)
+
+    def whole(words: tuple[str, ...]) -> float:
+        case = Case(experiment="rtx4090_qwen1p5b", engine="vllm", words=words, clients=clients)
+        values = simulator.measure(case).e2e_ms
+        return sum(values) / len(values)
+
+    eager, compiled = whole(("+engine.extra_args.enforce-eager=true",)), whole(())
+    return f"""**The 4090's ranking: `unequal_settings`.** vLLM ran with `enforce_eager`, the others compiled:
+{number(eager)} ms an answer here, {number(compiled)} ms without.
+And what is called TTFT is the time of all 50 tokens: TensorRT-LLM's 223.5 to 227.7 ms
+are 50 steps of 4.5 ms, while a first token after a short prompt takes one."""
+
+
+def _roofline(simulator: Simulator) -> str:
+    spec, _ = simulator.spec("h100_llama70b_fp8", "vllm")
+    shape = shape_of(spec)
+    floor_ms = shape.weight_bytes / shape.bandwidth * 1e3
+    free = shape.memory_bytes - shape.weight_bytes
+    fit = {bits: int(free / (shape.kv_token_bytes / (16 / bits)) / KV_REQUEST_TOKENS) for bits in (16, 8)}
+    fastest = max(
+        cell.number or 0
+        for cell in published_cells()
+        if cell.source.startswith("article 5") and cell.metric == "output_throughput" and cell.concurrency == 1
+    )
+    return f"""**The 70B numbers on one H100: not possible as described.** A token reads {shape.weight_bytes / 1e9:.1f} GB of
+weights;
+at {shape.bandwidth / 1e9:,.0f} GB/s that takes {floor_ms:.1f} ms, so one stream cannot have more than
+{1e3 / floor_ms:.0f} tok/s, and {number(fastest)} are published: speculative decoding, several GPUs or a smaller model would
+explain it. And beside the weights even all of 80 GB has room for the keys and values of {fit[16]} requests of
+{KV_REQUEST_TOKENS} tokens in 16 bits, {fit[8]} in 8, not for
+100. The profile is fitted all the same, with memory for them; its crossings are the article's, its speed is not the card's.
+TTFTs that spread evenly from nothing to twice their median mean that all streams begin together, again and again."""
+
+
+def _profiles() -> str:
+    lines = [
+        (
+            one["engine"] + (f" ({one['variant']})" if one.get("variant") else ""),
+            f"{one['gpus']} x {one['gpu']}",
+            ", ".join(one["models"]),
+            ", ".join(f"{name} {value}" for name, value in one["profile"].items()),
+        )
+        for one in stored_profiles()
+    ]
+    return f"""A step takes `decode_ms + sequence_ms * (sequences - 1) ** exponent`, from `wide_from` sequences on
+`wide_ms + wide_sequence_ms * sequences` more, and `prompt_token_ms` for each token of a prompt; each request costs `request_ms`
+of front end one after another, and `latency_ms` besides.
+
+{table(("engine", "GPU", "model", "parameters"), lines)}"""

@@ -1,0 +1,154 @@
+"""A fleet on paper: what it takes to drive and to keep so many tokens a second, from constants that were measured.
+
+Arithmetic only. `docs/fleet.md` has the formulas, where each constant comes from, and what none of it proves.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servebench.util.errors import ConfigError
+from servebench.util.units import NS_PER_S
+
+CPU_US_PER_EVENT = 10.9
+"""A load worker's CPU time an event; the worst of docs/performance.md at loads that were held (500 streams)."""
+PARSE_US_PER_EVENT = 6.0
+"""From bytes to records, after the clock has stopped (docs/performance.md)."""
+SUMMARY_GB_PER_MILLION = 0.092
+"""Resident memory of a point's summary: 0.92 GB for ten million events (docs/performance.md)."""
+WIRE_BYTES_PER_EVENT = 280
+"""A streamed chunk of 211 bytes (vLLM) or 214 (SGLang), as the emulated servers send them, with the headers of a TCP
+segment of its own (66 bytes with Ethernet)."""
+SPOOL_BYTES_PER_EVENT = 214
+KEPT_BYTES_PER_EVENT = 3
+"""requests.parquet and answers.parquet: 2.7 and 3.0 bytes an event with 256 tokens a request."""
+EVENTS_S_PER_WORKER = 20_000
+"""One worker process was right within 0.02 ms up to 22,190 events/s (docs/performance.md)."""
+STREAMS_PER_WORKER = 2_000
+"""As load.workers=auto divides."""
+BUSY_MAX = 0.5
+"""Of a core or of a network: beyond it, waiting disturbs what is measured."""
+PORTS_PER_ADDRESS = 28_000
+"""Connections from one address to one endpoint: Linux gives out ports 32768 to 60999."""
+REQUEST_BYTES = 400
+BYTES_PER_TOKEN = 4.5
+"""Of a request: its fixed part, and English text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What is to be driven. `tokens_per_event` is above 1 where engines send several tokens at once."""
+
+    tokens_s: float
+    itl_ms: float = 30.0
+    input_tokens: int = 1_000
+    output_tokens: int = 256
+    tokens_per_event: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A machine that drives load: cores for load workers, network in Gbit/s, addresses of its own."""
+
+    cores: int = 16
+    network_gbit_s: float = 10.0
+    addresses: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """What it takes. `bound_by` is what decides the number of nodes."""
+
+    streams: int
+    events_s: float
+    requests_s: float
+    down_gbit_s: float
+    up_gbit_s: float
+    spool_mb_s: float
+    kept_gb_h: float
+    cpu_cores: float
+    workers: int
+    nodes: int
+    bound_by: str
+    parse_cores: float
+    summary_gb_per_minute: float
+
+
+def fleet(demand: Demand, node: Node) -> Fleet:
+    """The fleet for a demand. Streams by Little's law (1961): as many as tokens/s times the time between two of one."""
+    events_s = demand.tokens_s / demand.tokens_per_event
+    requests_s = demand.tokens_s / demand.output_tokens
+    streams = math.ceil(demand.tokens_s * demand.itl_ms / 1000)
+    down_bit_s = 8 * events_s * WIRE_BYTES_PER_EVENT
+    up_bit_s = 8 * requests_s * (REQUEST_BYTES + BYTES_PER_TOKEN * demand.input_tokens)
+    cpu_cores = events_s * CPU_US_PER_EVENT / 1e6
+    workers = max(math.ceil(events_s / EVENTS_S_PER_WORKER), math.ceil(streams / STREAMS_PER_WORKER))
+    needs = {
+        "cores": max(cpu_cores / BUSY_MAX, float(workers)) / node.cores,
+        "network": max(down_bit_s, up_bit_s) / (BUSY_MAX * node.network_gbit_s * NS_PER_S),
+        "ports": streams / (PORTS_PER_ADDRESS * node.addresses),
+    }
+    bound_by = max(needs, key=lambda name: needs[name])
+    return Fleet(
+        streams=streams,
+        events_s=events_s,
+        requests_s=requests_s,
+        down_gbit_s=down_bit_s / 1e9,
+        up_gbit_s=up_bit_s / 1e9,
+        spool_mb_s=events_s * SPOOL_BYTES_PER_EVENT / 1e6,
+        kept_gb_h=3600 * events_s * KEPT_BYTES_PER_EVENT / 1e9,
+        cpu_cores=cpu_cores,
+        workers=workers,
+        nodes=max(1, math.ceil(needs[bound_by])),
+        bound_by=bound_by,
+        parse_cores=events_s * PARSE_US_PER_EVENT / 1e6,
+        summary_gb_per_minute=60 * events_s / 1e6 * SUMMARY_GB_PER_MILLION,
+    )
+
+
+ROWS = (
+    ("streams at once", "streams", ",.0f"),
+    ("events/s", "events_s", ",.0f"),
+    ("requests/s", "requests_s", ",.0f"),
+    ("network to the clients, Gbit/s", "down_gbit_s", ",.2f"),
+    ("network from the clients, Gbit/s", "up_gbit_s", ",.3f"),
+    ("spool while it runs, MB/s in sum", "spool_mb_s", ",.0f"),
+    ("kept on disk, GB an hour", "kept_gb_h", ",.1f"),
+    ("CPU of the load workers, cores", "cpu_cores", ",.1f"),
+    ("load workers", "workers", ",.0f"),
+    ("nodes of 16 cores and 10 Gbit/s", "nodes", ",.0f"),
+    ("what decides the nodes", "bound_by", ""),
+    ("cores to parse as fast as it comes", "parse_cores", ",.1f"),
+    ("memory to summarise a point of a minute, GB", "summary_gb_per_minute", ",.1f"),
+)
+
+
+def table(rates: Sequence[float]) -> str:
+    """A Markdown table: a column for each of these tokens/s, with an ITL of 30 ms, 1,000 tokens in and 256 out."""
+    fleets = [fleet(Demand(tokens_s=rate), Node()) for rate in rates]
+    lines = [
+        f"| | {' | '.join(f'{rate:,.0f} tokens/s' for rate in rates)} |",
+        f"|---|{'---|' * len(rates)}",
+    ]
+    lines += [
+        f"| {name} | {' | '.join(format(getattr(one, key), shape) for one in fleets)} |" for name, key, shape in ROWS
+    ]
+    return "\n".join(lines)
+
+
+def show_fleet(words: Sequence[str]) -> int:
+    """`fleet [TOKENS_S ...]`: the table for these rates, else for 100,000 and ten million. Raises ConfigError."""
+    rates = []
+    for word in words or ("100000", "10000000"):
+        try:
+            rate = float(word.replace("_", ""))
+        except ValueError as error:
+            raise ConfigError(f"fleet: '{word}' is no number of tokens a second, such as 100000") from error
+        if not 0 < rate < math.inf:
+            raise ConfigError(f"fleet: {word} tokens a second cannot be driven; give a number above 0")
+        rates.append(rate)
+    sys.stdout.write(table(rates) + "\n")
+    return 0

@@ -1,0 +1,1 @@
+"""Finds plugins by entry points and answers by kind and name."""

@@ -1,0 +1,197 @@
+"""Finds plugins, loads them one by one without letting a broken one kill the command, and answers by name."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from servebench import builtin
+from servebench.contracts import hooks
+from servebench.contracts.engine import Engine, Launcher
+from servebench.util.errors import ConfigError
+
+DISABLE_VARIABLE = "SERVEBENCH_DISABLE_PLUGINS"
+"""Names of entry points, separated by commas, that are not loaded; `all` loads none but the built-ins."""
+
+_KINDS = {
+    "engine": "servebench_engines",
+    "launch": "servebench_launchers",
+    "workload": "servebench_workloads",
+    "telemetry": "servebench_telemetry",
+    "quality": "servebench_scorers",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginInfo:
+    """One plugin as `servebench plugins` lists it. `status` is `loaded`, `broken` or `disabled`."""
+
+    name: str
+    distribution: str
+    version: str
+    status: str
+    hooks: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Everything that the loaded plugins offer: `kinds` maps a config group to its classes by name."""
+
+    manager: pluggy.PluginManager
+    plugins: tuple[PluginInfo, ...]
+    kinds: Mapping[str, Mapping[str, type[Any]]]
+    config_paths: tuple[str, ...] = ()
+    faults: tuple[str, ...] = field(default_factory=tuple)
+
+    def find(self, kind: str, name: str) -> type[Any]:
+        """The class of that name. Raises ConfigError with the nearest known name."""
+        known = self.kinds[kind]
+        if name in known:
+            return known[name]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(known))}"
+        raise ConfigError(f"no {kind} named '{name}' is installed; {hint} ('servebench plugins' lists what is)")
+
+    def engine(self, name: str) -> Engine:
+        """An engine by name. Raises ConfigError."""
+        found: Engine = self.find("engine", name)()
+        return found
+
+    def launcher(self, name: str) -> Launcher:
+        """A launch strategy by name. Raises ConfigError."""
+        found: Launcher = self.find("launch", name)()
+        return found
+
+    def tell(self, hook: str, event: object) -> list[str]:
+        """Call a life-cycle hook of each plugin alone. A line for each that raised: what it is told of goes on all the same."""
+        faults = []
+        for name, caller in _callers(self.manager, hook):
+            try:
+                caller(event=event)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                faults.append(f"plugin {name}: {hook} raised {_in_words(error)}; the run goes on without it")
+        return faults
+
+
+def _callers(manager: pluggy.PluginManager, hook: str) -> Iterator[tuple[str, pluggy.HookCaller]]:
+    """A hook of each plugin alone, in the order in which they were loaded."""
+    named = manager.list_name_plugin()
+    for name, plugin in named:
+        yield name, manager.subset_hook_caller(hook, [other for _, other in named if other is not plugin])
+
+
+def _in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) -> PluginInfo:
+    distribution = point.dist.name if point.dist else "?"
+    version = point.dist.version if point.dist else "?"
+
+    def info(status: str, hook_names: tuple[str, ...] = (), error: str | None = None) -> PluginInfo:
+        return PluginInfo(
+            name=point.name, distribution=distribution, version=version, status=status, hooks=hook_names, error=error
+        )
+
+    if point.name in disabled or "all" in disabled:
+        return info("disabled")
+    name = f"{distribution}:{point.name}"
+    # a plugin is somebody else's code: whatever it does wrong must end as a line in the table
+    try:
+        plugin = point.load()
+        wanted = getattr(plugin, "requires_api", hooks.API_VERSION)
+        if wanted > hooks.API_VERSION:
+            return info("broken", error=f"it asks for plugin API {wanted}, this servebench has {hooks.API_VERSION}")
+        manager.register(plugin, name)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        if manager.get_plugin(name) is not None:
+            manager.unregister(name=name)
+        return info("broken", error=_in_words(error))
+    callers = manager.get_hookcallers(manager.get_plugin(name)) or []
+    unknown = [
+        attribute
+        for attribute in dir(plugin)
+        if attribute.startswith("servebench_") and not hasattr(manager.hook, attribute)
+    ]
+    if unknown:
+        manager.unregister(name=name)
+        return info("broken", error=f"it implements unknown hooks: {', '.join(unknown)}")
+    return info("loaded", tuple(sorted(caller.name for caller in callers)))
+
+
+def _collect(
+    manager: pluggy.PluginManager, infos: list[PluginInfo]
+) -> tuple[dict[str, dict[str, type[Any]]], list[str], list[str]]:
+    """Ask each plugin alone, so that one that raises is named and left out, and two of one name are both named."""
+    kinds: dict[str, dict[str, type[Any]]] = {kind: {} for kind in _KINDS}
+    owners: dict[tuple[str, str], str] = {}
+    paths: list[str] = []
+    faults: list[str] = []
+    for name, plugin in manager.list_name_plugin():
+        try:
+            offered, some = _offers(manager, plugin)
+        except (Exception, SystemExit) as error:
+            if plugin is builtin:
+                raise
+            # none of its other hooks is called either
+            manager.unregister(name=name)
+            for index, info in enumerate(infos):
+                if name == f"{info.distribution}:{info.name}":
+                    infos[index] = replace(info, status="broken", hooks=(), error=_in_words(error))
+            continue
+        paths.extend(some)
+        for kind, found in offered:
+            if (kind, found.name) in owners:
+                first = owners[kind, found.name]
+                faults.append(f"{kind} '{found.name}' is offered by both {first} and {name}; the first is used")
+                continue
+            owners[kind, found.name] = name
+            kinds[kind][found.name] = found
+    return kinds, paths, faults
+
+
+def _offers(manager: pluggy.PluginManager, plugin: object) -> tuple[list[tuple[str, type[Any]]], list[str]]:
+    """The classes of one plugin with their kinds, and its config folders. Raises what the plugin raises, and TypeError for
+    what is no class with a name."""
+    others = [other for _, other in manager.list_name_plugin() if other is not plugin]
+    offered: list[tuple[str, type[Any]]] = []
+    for kind, hook_name in _KINDS.items():
+        for classes in manager.subset_hook_caller(hook_name, others)():
+            for found in classes:
+                if not isinstance(found, type) or not isinstance(getattr(found, "name", None), str):
+                    raise TypeError(f"{hook_name} gives {found!r}, which is no class with a name")
+                offered.append((kind, found))
+    paths = [str(path) for some in manager.subset_hook_caller("servebench_config_paths", others)() for path in some]
+    return offered, paths
+
+
+def build(points: Iterable[EntryPoint], disabled: set[str]) -> Registry:
+    """A registry of the built-ins and of these entry points. Never raises for a plugin's fault."""
+    manager = pluggy.PluginManager(hooks.GROUP)
+    manager.add_hookspecs(hooks)
+    manager.register(builtin, "servebench:builtin")
+    infos = [_load(manager, point, disabled) for point in points]
+    kinds, paths, faults = _collect(manager, infos)
+    return Registry(manager, tuple(infos), kinds, tuple(paths), tuple(faults))
+
+
+@cache
+def registry() -> Registry:
+    """The registry of this process: built once, from the installed distributions."""
+    disabled = {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()}
+    points = sorted(
+        entry_points(group=hooks.GROUP), key=lambda point: (point.dist.name if point.dist else "", point.name)
+    )
+    return build(points, disabled)

@@ -1,0 +1,41 @@
+"""Starts the dashboard: Streamlit on this machine's own address."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from servebench.util.errors import PreflightError
+
+ADDRESS = "127.0.0.1"
+PORT = 8501
+
+
+def dashboard_command(outputs: Path, port: int) -> list[str]:
+    """The command that serves the dashboard. Raises PreflightError where Streamlit is not installed."""
+    if find_spec("streamlit") is None:
+        raise PreflightError("the dashboard needs Streamlit: pip install 'servebench-suite[dashboard]'")
+    options = {
+        "server.address": ADDRESS,
+        "server.port": str(port),
+        "server.headless": "true",
+        "server.fileWatcherType": "none",
+        "browser.gatherUsageStats": "false",
+        "client.toolbarMode": "minimal",
+        "runner.magicEnabled": "false",
+        "theme.base": "light",
+        "theme.primaryColor": "#0a58a3",
+    }
+    words = [f"--{name}={value}" for name, value in options.items()]
+    return [sys.executable, "-m", "servebench.report.dashboard.serve", str(outputs), *words]
+
+
+def serve_dashboard(outputs: Path, port: int) -> NoReturn:
+    """Become the process that serves, so that whatever stops it stops all of it. Raises PreflightError."""
+    command = dashboard_command(outputs, port)
+    sys.stderr.write(f"servebench: the dashboard is at http://{ADDRESS}:{port}; stop it with ctrl-c\n")
+    sys.stderr.flush()
+    os.execv(command[0], command)  # noqa: S606  no shell is wanted

@@ -1,0 +1,226 @@
+"""Runs in forms that other programs read: CSV, JSON, and the Benchmark Report of llm-d (version 0.2)."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servebench.contracts.stored import RunData, mapping
+from servebench.report.figures import level
+from servebench.report.terminal.listing import rows
+
+LLM_D_VERSION = "0.2.1"
+STATISTICS = (
+    ("mean", "mean"),
+    ("min", "min"),
+    ("p50", "p50"),
+    ("p90", "p90"),
+    ("p95", "p95"),
+    ("p99", "p99"),
+    ("max", "max"),
+)
+ROLE = "replica"
+
+
+def to_csv(runs: Sequence[RunData]) -> str:
+    """All points of all runs, a row each; the study stands before the columns of points.csv."""
+    every = [{"study": run.study_id, "run": run.name, **row} for run in runs for row in rows(run.points)]
+    names = list(dict.fromkeys(name for row in every for name in row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(row.get(name)) for name in names] for row in every)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ";".join(str(one) for one in value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def to_json(runs: Sequence[RunData]) -> str:
+    """All runs with manifest and points."""
+    told = [
+        {
+            "study": run.study_id,
+            "run": run.name,
+            "status": run.status,
+            "error": run.error,
+            "measured_by": run.foreign or "servebench",
+            "manifest": dict(run.manifest),
+            "points": rows(run.points),
+        }
+        for run in runs
+    ]
+    return json.dumps(told, indent=2, default=str) + "\n"
+
+
+def llm_d_reports(run: RunData) -> list[dict[str, Any]]:
+    """A Benchmark Report for each point of a run: llm-d describes one load level at a time.
+
+    What llm-d has no field for (verdict, doubts, intervals, goodput) stands in the load's native configuration.
+    """
+    return [_llm_d(run, row, stage) for stage, row in enumerate(rows(run.points))]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.md5(json.dumps(value, sort_keys=True, default=str).encode(), usedforsecurity=False).hexdigest()
+
+
+def _stamp(nanoseconds: int | None) -> str | None:
+    if nanoseconds is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(nanoseconds / 1e9))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _statistics(row: Mapping[str, Any], name: str, units: str) -> dict[str, Any] | None:
+    """A distribution; None without a mean, which llm-d wants."""
+    if row.get(f"{name}_mean") is None:
+        return None
+    return {"units": units, **{theirs: row.get(f"{name}_{ours}") for ours, theirs in STATISTICS}}
+
+
+def _single(value: float | None, units: str) -> dict[str, Any] | None:
+    return None if value is None else {"units": units, "mean": value}
+
+
+def _length(value: Any, seen: float | None) -> dict[str, Any] | None:
+    """A length as llm-d tells it: what was asked for, else what was seen."""
+    if isinstance(value, (int, float)):
+        return {"distribution": "fixed", "value": value}
+    if isinstance(value, Mapping) and value.get("mean") is not None:
+        known = {"fixed": "fixed", "normal": "gaussian", "uniform": "uniform"}
+        return {
+            "distribution": known.get(str(value.get("kind")), "other"),
+            "value": value["mean"],
+            "std_dev": value.get("stdev"),
+            "min": value.get("min"),
+            "max": value.get("max"),
+        }
+    return None if seen is None else {"distribution": "other", "value": seen}
+
+
+def _llm_d(run: RunData, row: Mapping[str, Any], stage: int) -> dict[str, Any]:
+    config = run.config
+    load = {key: dict(mapping(config.get(key))) for key in ("workload", "load", "slo") if config.get(key)}
+    start, end = row.get("window_start_ns"), row.get("window_end_ns")
+    seconds = row.get("window_s")
+    report = {
+        "version": LLM_D_VERSION,
+        "run": {
+            "uid": _digest([run.run_id, row.get("point"), run.started_s]),
+            "eid": _digest(run.study_id),
+            "time": {
+                "start": _stamp(start),
+                "end": _stamp(end),
+                "duration": None if seconds is None else f"PT{seconds:.6f}S",
+            },
+            "description": f"{run.title}, load {level(row)}: {row.get('verdict')}",
+            "keywords": [str(word) for word in (row.get("verdict"), *(row.get("doubts") or ())) if word],
+        },
+        "scenario": {"stack": [_engine(run, row)], "load": _load(run, row, stage, load)},
+        "results": {"request_performance": {"aggregate": _aggregate(row)}},
+    }
+    cleaned: dict[str, Any] = _without_none(report)
+    return cleaned
+
+
+def _engine(run: RunData, row: Mapping[str, Any]) -> dict[str, Any]:
+    engine = dict(mapping(run.config.get("engine")))
+    command = mapping(run.manifest.get("command"))
+    count = int(row.get("gpu_count") or 0)
+    argv = [str(word) for word in command.get("argv") or ()]
+    return {
+        "metadata": {"label": run.fact("engine") or "engine", "cfg_id": _digest(engine)},
+        "standardized": {
+            "kind": "inference_engine",
+            "tool": run.fact("engine") or "unknown",
+            "tool_version": run.fact("engine_version") or "unknown",
+            "role": ROLE,
+            "replicas": 1,
+            "model": {"name": run.fact("model") or "unknown"},
+            "accelerator": {
+                "model": run.fact("gpu") or "none",
+                "count": count,
+                "parallelism": {"tp": engine.get("tensor_parallel_size") or max(count, 1)},
+            },
+        },
+        "native": {
+            "args": {"argv": argv} if argv else None,
+            "envars": dict(mapping(command.get("env"))) or None,
+            "config": engine or None,
+        },
+    }
+
+
+def _load(run: RunData, row: Mapping[str, Any], stage: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    workload = mapping(run.config.get("workload"))
+    exact = workload.get("exact_output")
+    told = {
+        name: row.get(name)
+        for name in (
+            "verdict",
+            "doubts",
+            "goodput_req_s",
+            "output_throughput_tok_s_low",
+            "output_throughput_tok_s_high",
+        )
+    }
+    version = mapping(run.manifest.get("packages")).get("servebench-suite") or run.manifest.get("servebench_version")
+    return {
+        "metadata": {"cfg_id": _digest(config), "description": run.fact("workload")},
+        "standardized": {
+            "tool": run.foreign or "servebench",
+            "tool_version": str(version or "unknown"),
+            "stage": stage,
+            "source": "random" if run.fact("workload") == "unique" else "sampled",
+            "input_seq_len": _length(workload.get("input_tokens"), row.get("input_tokens_mean"))
+            or {"distribution": "other", "value": 0},
+            "output_seq_len": _length(workload.get("output_tokens"), None) if exact else None,
+            "rate_qps": row.get("rate"),
+            "concurrency": row.get("concurrency"),
+        },
+        "native": {"config": {**config, "servebench": _without_none(told)}},
+    }
+
+
+def _aggregate(row: Mapping[str, Any]) -> dict[str, Any]:
+    ok, failed = row.get("requests_ok") or 0, row.get("requests_failed") or 0
+    request_rate, tokens_in = row.get("request_throughput_req_s"), row.get("input_tokens_mean")
+    tokens_out = row.get("output_throughput_tok_s")
+    input_rate = None if request_rate is None or tokens_in is None else request_rate * tokens_in
+    total = None if input_rate is None or tokens_out is None else input_rate + tokens_out
+    return {
+        "requests": {
+            "total": ok + failed,
+            "failures": failed,
+            "input_length": _single(tokens_in, "count"),
+            "output_length": _single(row.get("output_tokens_mean"), "count"),
+        },
+        "latency": {
+            "time_to_first_token": _statistics(row, "ttft_ms", "ms"),
+            "time_per_output_token": _statistics(row, "tpot_ms", "ms/token"),
+            "inter_token_latency": _statistics(row, "itl_ms", "ms/token"),
+            "request_latency": _statistics(row, "e2e_ms", "ms"),
+        },
+        "throughput": {
+            "input_token_rate": _single(input_rate, "tokens/s"),
+            "output_token_rate": _single(tokens_out, "tokens/s"),
+            "total_token_rate": _single(total, "tokens/s"),
+            "request_rate": _single(request_rate, "queries/s"),
+        },
+    }

@@ -1,0 +1,50 @@
+"""The table of `servebench plugins`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from servebench.registry.registry import Registry
+
+COLUMNS = ("name", "distribution", "version", "status", "hooks", "error")
+
+
+def show_plugins(registry: Registry, *, as_json: bool) -> None:
+    """Write the plugins, what the whole registry offers by kind, and its faults to standard output."""
+    offers = {kind: sorted(classes) for kind, classes in registry.kinds.items()}
+    if as_json:
+        facts = {
+            "plugins": [asdict(info) for info in registry.plugins],
+            "offers": offers,
+            "faults": list(registry.faults),
+        }
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+        return
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    table = Table(header_style="bold", pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column)
+    for info in registry.plugins:
+        style = None if info.status == "loaded" else "red" if info.status == "broken" else "dim"
+        table.add_row(
+            info.name,
+            info.distribution,
+            info.version,
+            info.status,
+            "\n".join(info.hooks),
+            info.error or "",
+            style=style,
+        )
+    if registry.plugins:
+        console.print(table)
+    else:
+        console.print("no plugins are installed; the built-ins are there")
+    for kind, names in offers.items():
+        console.print(f"{kind}: {', '.join(names)}")
+    for fault in registry.faults:
+        console.print(f"doubt: {fault}")

@@ -1,0 +1,1 @@
+"""One run: engine, points, records, quality, manifest."""

@@ -1,0 +1,567 @@
+"""One run: start (or share) an engine, measure its points, store everything. The only module that makes results.
+
+It knows the order of the rooms and nothing of how they do their work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from servebench.analysis.statistics import headline_intervals
+from servebench.analysis.validity import doubts, wrong_gpu
+from servebench.config import Job
+from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
+from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
+from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, Record, RunOutcome, RunStatus
+from servebench.contracts.settings import RunSettings
+from servebench.contracts.telemetry import Reading, Subject
+from servebench.engine.pool import EngineKeeper, Lease
+from servebench.engine.tokenize import engine_tokenizer
+from servebench.engine.upkeep import reset_cache
+from servebench.load.coordinator.drive import ray_nodes
+from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
+from servebench.load.plan.levels import Level, attempt_name, point_plan, replayed, scheduled, supply
+from servebench.load.plan.source import LevelSource, level_source
+from servebench.measure.content import content_columns, content_doubts
+from servebench.measure.derive import count_missing
+from servebench.measure.occupancy import excess_and_freed
+from servebench.measure.points import PointContext, summarize, with_intervals
+from servebench.registry.registry import Registry
+from servebench.report.terminal.console import Display
+from servebench.run.grading import Chosen, Grading, grade, grade_load, missing, stored_summaries
+from servebench.run.ledger import Entry, entry, faults
+from servebench.run.phase import (
+    SILENCE_MARGIN_S,
+    PhaseFacts,
+    Watcher,
+    answer_bytes_max,
+    discard_spools,
+    drive_phase,
+    planned_requests,
+    records_of,
+    target_of,
+)
+from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
+from servebench.study.turns import Turn
+from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
+from servebench.util.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
+
+BROKEN = ("refused", "reset", "truncated")
+"""Outcomes of the last request of a point whose engine may have died."""
+
+DEATH_NEWS_S = 5.0
+POLL_S = 0.05
+
+ANSWER_READER = "servebench.measure.derive:spoken"
+"""What gives the load the text of an answer that belongs into the next prompt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What `execute` is asked to do."""
+
+    job: Job
+    run_id: str
+    title: str
+    folder: RunFolder
+    registry: Registry
+    display: Display
+    keeper: EngineKeeper
+    gpus: tuple[str, ...]
+    """The GPUs of this machine, as the driver names them."""
+    done: Mapping[str, Point] = field(default_factory=dict)
+    """Points that an earlier attempt at this run measured, by their level's name: they are taken as they are."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """How often a level was tried before, by its name; another attempt has other prompts and a name of its own."""
+    floor: ClientFloor | None = None
+    """How exact the client is on this machine, where it was measured."""
+    quality: Chosen = field(default_factory=Chosen)
+    """The scorers to ask after the load; none where quality was not asked for."""
+    turn: Turn = field(default_factory=Turn)
+    """Which part of the run is done now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bench:
+    """An engine that runs, and all that its points share."""
+
+    settings: RunSettings
+    run_id: str
+    folder: RunFolder
+    display: Display
+    engine: Engine
+    running: RunningEngine
+    target: Target
+    workload: Workload
+    tokenizer: Tokenizer
+    writer: RecordWriter
+    ledger: list[Entry]
+    telemetry: Telemetry
+    uses: int
+    gpus: tuple[str, ...]
+    nodes: Sequence[str]
+    """Nodes of a Ray cluster that drive the load; empty when this machine does."""
+    floor: ClientFloor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """How a run ended, and what its manifest needs to know: the engine (None when it never ran) and what was watched."""
+
+    outcome: RunOutcome
+    lease: Lease | None
+    telemetry: Mapping[str, Any] | None
+    ledger: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass
+class _Progress:
+    """How far a run is."""
+
+    points: list[Point] = field(default_factory=list)
+    lease: Lease | None = None
+    telemetry: Telemetry | None = None
+    ledger: list[Entry] = field(default_factory=list)
+
+
+def execute(asked: RunRequest) -> Executed:
+    """Do one run and say how it ended. A user's error, a dead engine and Ctrl-C are outcomes, never exceptions."""
+    progress = _Progress()
+    points = progress.points
+    status: RunStatus = "finished"
+    error: str | None = None
+    failure: str | None = None
+    writer = RecordWriter(asked.folder)
+    settings = asked.job.settings
+    source: LevelSource | None = None
+    try:
+        source = level_source(settings.load, settings.slo, settings.workload.seed)
+        if asked.turn.first:
+            _tell(
+                asked,
+                "servebench_run_started",
+                RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path),
+            )
+        _drive(asked, source, writer, progress)
+        if points and not any(point.row["requests_ok"] for point in points):
+            raise LoadError(_all_failed(points, settings.workload.api))
+        if asked.turn.last:
+            _judge(asked, progress)
+            error = _cut_short(points)
+        if error is not None:
+            status, failure = "failed", WORKER_FAILURE
+    except (KeyboardInterrupt, Interrupted):
+        status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
+    except ServebenchError as problem:
+        status, error = "failed", str(problem)
+        failure = (
+            problem.kind if isinstance(problem, EngineError) else type(problem).__name__.removesuffix("Error").lower()
+        )
+    finally:
+        if progress.telemetry is not None:
+            progress.telemetry.close()
+        writer.close()
+    stored = stored_counts(asked.folder)
+    wrong = faults(progress.ledger, stored)
+    if wrong:
+        status, failure = "failed", "ledger"
+        error = "; ".join([*([error] if error else []), f"the ledger does not add up: {'; '.join(wrong)}"])
+    answer = source.answer(interrupted=status != "finished") if source is not None else None
+    outcome = RunOutcome(
+        run_id=asked.run_id,
+        status=status,
+        error=error,
+        failure=failure,
+        points=tuple(points),
+        search=answer.as_dict() if answer is not None else None,
+        quality=stored_summaries(asked.folder),
+    )
+    if asked.turn.last or status != "finished":
+        _tell(
+            asked,
+            "servebench_run_finished",
+            RunFinished(outcome=outcome, settings=asked.job.settings, folder=asked.folder.path),
+        )
+    watched = progress.telemetry.facts() if progress.telemetry is not None else None
+    book = [one.as_dict(stored.get((one.point, one.warmup), 0)) for one in progress.ledger]
+    return Executed(outcome=outcome, lease=progress.lease, telemetry=watched, ledger=book)
+
+
+def _tell(asked: RunRequest, hook: str, event: RunStarted | PointFinished | RunFinished) -> None:
+    for fault in asked.registry.tell(hook, event):
+        asked.display.problem(fault)
+
+
+def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progress: _Progress) -> None:
+    """Measure level after level; the engine is started when there is one to be measured.
+
+    Raises ServebenchError when the run cannot go on, KeyboardInterrupt and Interrupted when it is stopped.
+    """
+    bench: _Bench | None = None
+    while (level := source.following()) is not None:
+        if (kept := asked.done.get(level.point)) is not None:
+            progress.points.append(kept)
+            source.tell(level, kept)
+            continue
+        if asked.turn.repeat not in (None, level.repeat):
+            continue
+        if bench is None:
+            progress.lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
+            progress.telemetry = _telemetry(asked, progress.lease)
+            bench = _bench(asked, progress.lease, writer, progress, progress.telemetry)
+        name = attempt_name(level.point, asked.attempts.get(level.point, 0))
+        measured = replace(level, point=name)
+        point, stopped, requests, records = _measure(bench, measured)
+        if stopped is None:
+            grade_load(
+                asked.quality,
+                measured,
+                requests,
+                records,
+                settings=bench.settings,
+                run_id=asked.run_id,
+                folder=asked.folder,
+                display=asked.display,
+            )
+        progress.points.append(point)
+        source.tell(level, point)
+        write_points(asked.folder, [*progress.points, *_to_come(asked.done, progress.points)])
+        asked.display.point(point)
+        _tell(
+            asked,
+            "servebench_point_finished",
+            PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path),
+        )
+        if stopped == "interrupt":
+            raise Interrupted("interrupted")
+        # a dead worker is a failed point, a dead engine a failed run
+        if stopped == "engine_died" or bench.running.died():
+            raise EngineError(bench.running.died() or "the engine died under load", kind="died")
+        if stopped == "no_progress":
+            patience_s = asked.job.settings.load.timeout_s + SILENCE_MARGIN_S
+            raise EngineError(
+                f"the engine lives and sent nothing for {patience_s:g} s (load.timeout_s and {SILENCE_MARGIN_S:g} s more), "
+                "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
+                kind="silent",
+            )
+
+
+def _cut_short(points: Sequence[Point]) -> str | None:
+    """What is told of a run in which a load worker died: its other points stand, and it is not whole."""
+    lost = [(p.row["point"], d.message) for p in points for d in p.doubts if d.code == "worker_died"]
+    if not lost:
+        return None
+    names = ", ".join(name for name, _ in lost)
+    return f"{names}: {lost[0][1]}; 'servebench resume' measures that again"
+
+
+def _to_come(done: Mapping[str, Point], so_far: Sequence[Point]) -> list[Point]:
+    """Points of an earlier attempt whose levels come later, or never: what is written before then must have them too."""
+    names = {point.row["point"] for point in so_far}
+    return [point for point in done.values() if point.row["point"] not in names]
+
+
+def _judge(asked: RunRequest, progress: _Progress) -> None:
+    """Put the questions that were not asked yet to the engine, started anew where only they are left.
+
+    Raises ServebenchError, KeyboardInterrupt.
+    """
+    settings = asked.job.settings
+    if not missing(settings.quality, asked.quality, asked.folder):
+        return
+    if progress.lease is None:
+        progress.lease = asked.keeper.acquire(settings, log_path=asked.folder.engine_log)
+    grade(
+        Grading(
+            settings=settings,
+            run_id=asked.run_id,
+            folder=asked.folder,
+            display=asked.display,
+            engine=progress.lease.engine,
+            running=progress.lease.running,
+            chosen=asked.quality,
+        )
+    )
+
+
+def _all_failed(points: Sequence[Point], api: str) -> str:
+    reasons = [doubt.message for point in points for doubt in point.doubts if doubt.code == "errors"]
+    told = reasons[0] if reasons else "see requests.parquet for the errors"
+    if "HTTP 404" in told:
+        told += f"; the server may have another route only: workload.api={'completions' if api == 'chat' else 'chat'} asks it"
+    return f"no request succeeded: {told}"
+
+
+def _telemetry(asked: RunRequest, lease: Lease) -> Telemetry:
+    settings = asked.job.settings
+    subject = Subject(engine=lease.engine, running=lease.running, gpu=settings.gpu)
+    return Telemetry.open(asked.registry.kinds["telemetry"].values(), subject, settings.telemetry)
+
+
+def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, progress: _Progress, telemetry: Telemetry) -> _Bench:
+    settings = asked.job.settings
+    workload_class = asked.registry.find("workload", settings.workload.name)
+    asked.display.status("preparing prompts")
+    return _Bench(
+        settings=settings,
+        run_id=asked.run_id,
+        folder=asked.folder,
+        display=asked.display,
+        engine=lease.engine,
+        running=lease.running,
+        target=target_of(lease.running),
+        workload=workload_class(settings.workload),
+        tokenizer=engine_tokenizer(lease.engine, lease.running, settings.model),
+        writer=writer,
+        ledger=progress.ledger,
+        telemetry=telemetry,
+        uses=lease.uses,
+        gpus=asked.gpus,
+        floor=asked.floor,
+        nodes=ray_nodes() if settings.load.workers == "ray" else [],
+    )
+
+
+def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[Request], Sequence[Record]]:
+    """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was, and gives
+    what was asked and answered."""
+    name = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
+    name = ("trace" if level.trace else name) + (f" repeat {level.repeat}" if bench.settings.load.repeats > 1 else "")
+    rate_req_s = None
+    if level.warmup_requests:
+        requests = _requests(bench, level.warmup_requests, f"warmup-{level.point}")
+        report, _ = _phase(bench, level, requests, warmup=True, label=f"{name}: warm-up")
+        if report.stopped:
+            return _point(bench, level, [], [], report, planned=0, readings=(), cache="as_is"), report.stopped, [], []
+        rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
+    requests = _requests(bench, supply(level, rate_req_s), level.point)
+    if level.trace and level.times_s is None:
+        level, requests = _replay(bench, level, requests)
+    cache = _prepare_cache(bench)
+    with bench.telemetry.sampler() as sampler:
+        report, records = _phase(bench, level, requests, warmup=False, label=name)
+        if report.stopped is None and _engine_is_gone(bench.running, records):
+            report = replace(report, stopped="engine_died")
+    readings = sampler.readings()
+    bench.telemetry.count(sampler)
+    add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
+    counted = level.requests is not None or level.open_loop
+    planned = report.planned if counted else report.sent
+    point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)
+    return point, report.stopped, requests, records
+
+
+def _engine_is_gone(running: RunningEngine, records: Sequence[Record]) -> bool:
+    """Whether the engine died in a phase that came to its end all the same: where nobody listens, requests fail faster
+    than the news of its death comes, which waits until its descendants are gone too."""
+    last = max(records, key=lambda record: record.ended_ns, default=None)
+    if last is None or last.outcome not in BROKEN:
+        return False
+    deadline = time.monotonic() + DEATH_NEWS_S
+    while not running.died():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _replay(bench: _Bench, level: Level, requests: Sequence[Request]) -> tuple[Level, Sequence[Request]]:
+    """A trace's level with the times that the workload gives, and as many requests as it needs. Raises ConfigError."""
+    load = bench.settings.load
+    while True:
+        times = [request.arrival_s for request in requests]
+        known = [time_s for time_s in times if time_s is not None]
+        if len(known) < len(times) or not known:
+            raise ConfigError(
+                f"load=trace: workload={bench.settings.workload.name} gives no arrival times; use workload=trace, or name a "
+                "file with load.trace.path="
+            )
+        enough = level.duration_s is None or (known[-1] - known[0]) * load.time_scale > level.duration_s
+        if enough:
+            timed = replayed(level, load, known)
+            return timed, requests[: len(timed.times_s or ())]
+        requests = _requests(bench, 2 * len(requests), level.point)
+
+
+def _prepare_cache(bench: _Bench) -> str:
+    """Bring the prefix cache to the state that the workload asks for; the word for it in the point's row.
+
+    The workload has salted its prompts already where that is asked; an engine that can empty its cache does so too.
+    """
+    asked = bench.settings.workload.cache
+    if asked != "cold":
+        return asked
+    if bench.engine.reset_path is None:
+        return "salted"
+    bench.display.status(f"emptying the prefix cache of {bench.engine.name}")
+    return "salted" if reset_cache(bench.engine, bench.running) else "reset"
+
+
+def _requests(bench: _Bench, count: int, stream: str) -> Sequence[Request]:
+    bench.display.status(f"preparing {count} prompts")
+    if bench.uses:
+        stream = f"{stream}-use{bench.uses}"
+    return bench.workload.requests(count, stream=stream, tokenizer=bench.tokenizer)
+
+
+def _phase(
+    bench: _Bench, level: Level, requests: Sequence[Request], *, warmup: bool, label: str
+) -> tuple[PhaseReport, list[Record]]:
+    settings = bench.settings
+    planned = planned_requests(bench.engine, bench.running, settings, requests)
+    if not warmup:
+        planned = scheduled(level, settings.load, planned, settings.workload.seed)
+    plan = replace(
+        point_plan(level, settings.load, planned, warmup=warmup), answer_bytes_max=answer_bytes_max(requests)
+    )
+    if any(request.holes for request in planned):
+        plan = replace(plan, reader=ANSWER_READER)
+    facts = PhaseFacts(
+        run_id=bench.run_id,
+        point=level.point,
+        warmup=warmup,
+        concurrency=level.concurrency,
+        rate=level.rate,
+        repeat=level.repeat,
+        planned={r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests},
+    )
+    watch = Watcher(
+        bench.display,
+        bench.running,
+        label,
+        len(planned),
+        plan.duration_s,
+        patience_s=plan.timeout_s + SILENCE_MARGIN_S,
+    )
+    spool = bench.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
+    in_flight = min(plan.concurrency, max(1, len(planned)))
+    nodes = bench.nodes[:in_flight]
+    workers = len(nodes) or worker_count(
+        settings.load.workers,
+        in_flight=in_flight,
+        rate_req_s=None if warmup else level.rate,
+        cores=usable_cores(),
+    )
+    spools = worker_spools(spool, workers)
+    try:
+        report, records = drive_phase(bench.target, plan, facts, spool, watch, workers=workers, nodes=nodes)
+    except (KeyboardInterrupt, ServebenchError):
+        bench.writer.append(records_of(spools, facts))
+        discard_spools(spools)
+        raise
+    records = count_missing(records, bench.tokenizer.count) if bench.tokenizer.exact else records
+    bench.writer.append(records)
+    bench.ledger.append(entry(level.point, report, records, warmup=warmup))
+    discard_spools(spools)
+    return report, records
+
+
+def _point(
+    bench: _Bench,
+    level: Level,
+    requests: Sequence[Request],
+    records: Sequence[Record],
+    report: PhaseReport,
+    *,
+    planned: int,
+    readings: Sequence[Reading],
+    cache: str,
+) -> Point:
+    row = summarize_point(
+        bench.settings,
+        level,
+        records,
+        report,
+        run_id=bench.run_id,
+        engine_version=bench.running.version,
+        floor=bench.floor,
+    )
+    row["requests_planned"] = planned
+    row |= content_columns(requests, records, bench.tokenizer, row)
+    row["cache_state"] = cache
+    _add_telemetry(row, readings)
+    row["server_excess_requests_mean"], row["cancelled_freed"] = excess_and_freed(
+        records, held_requests(readings), row["window_start_ns"], row["window_end_ns"]
+    )
+    found = doubts(
+        row,
+        records,
+        report,
+        bench.settings,
+        tokenizer_exact=bench.tokenizer.exact,
+        tokenizer_name=bench.tokenizer.name,
+        extra=[
+            *_supply_doubts(level, report),
+            *content_doubts(requests, bench.engine),
+            *filter(None, [wrong_gpu(bench.settings, bench.gpus)]),
+        ],
+    )
+    return Point(row=row, doubts=found)
+
+
+def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
+    """What was watched, and what follows from it: hits where answers tell none, energy by token."""
+    row.update(telemetry_columns(readings, row["window_start_ns"], row["window_end_ns"]))
+    if row["prefix_cache_hit_rate"] is None:
+        row["prefix_cache_hit_rate"] = row["server_prefix_cache_hit_rate"]
+    tokens = (row["output_throughput_tok_s"] or 0.0) * (row["window_s"] or 0.0)
+    if row["energy_j"] is not None and tokens:
+        row["energy_j_per_token"] = row["energy_j"] / tokens
+        row["output_tok_s_per_w"] = tokens / row["energy_j"] if row["energy_j"] else None
+
+
+def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:
+    if level.duration_s is None or level.open_loop or report.sent < report.planned or not report.planned:
+        return []
+    return [
+        Doubt(
+            code="supply_exhausted",
+            message=f"all {report.planned} requests that were made ready were used up after {report.elapsed_s:.3g} s of "
+            f"{level.duration_s:g} s: the engine was over twice as fast as in the warm-up",
+            remedy="use more load.warmup_requests, so that its speed is known better",
+        )
+    ]
+
+
+def summarize_point(
+    settings: RunSettings,
+    level: Level,
+    records: Sequence[Record],
+    report: PhaseReport,
+    *,
+    run_id: str,
+    engine_version: str | None,
+    floor: ClientFloor | None = None,
+) -> dict[str, Any]:
+    """The row of a point with the intervals of its headline numbers."""
+    load = settings.load
+    # a closed loop's window begins by itself when the level is there; a rising rate must be told
+    warmup_s = load.warmup_s + (load.ramp.over_s if load.ramp is not None and level.rate is not None else 0.0)
+    context = PointContext(
+        run_id=run_id,
+        point=level.point,
+        engine=settings.engine.name,
+        engine_version=engine_version,
+        launch=settings.launch.name,
+        model=settings.model.name,
+        gpu=settings.gpu.name,
+        gpu_count=settings.gpu.count,
+        price_usd_per_hour=settings.gpu.price_usd_per_hour,
+        workload=settings.workload.name,
+        concurrency=level.concurrency,
+        rate=level.rate,
+        repeat=level.repeat,
+        warmup_s=warmup_s,
+        cooldown_s=settings.load.cooldown_s,
+        cooldown_requests=settings.load.cooldown_requests,
+        workers=report.workers,
+        floor=floor,
+        emulated=settings.launch.name == "emulated",
+    )
+    row, sample = summarize(records, context=context, report=report, slo=settings.slo)
+    return with_intervals(row, headline_intervals(sample)) | dict.fromkeys(TELEMETRY_COLUMNS)

@@ -1,0 +1,96 @@
+"""What a manifest tells of a run beside its config and its machine: plain data, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from servebench.contracts.engine import Phase, StopReport
+from servebench.contracts.results import RunOutcome
+from servebench.engine.pool import Lease
+from servebench.store import RunState
+from servebench.util.units import NS_PER_S
+
+
+def starting_facts(state: RunState) -> dict[str, Any]:
+    """Who the run is, while it runs."""
+    return {"run_id": state.run_id, "title": state.title, "status": "running", "started_s": state.started_s}
+
+
+def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[str, Any]:
+    """Who the run is and how it ended. Times in seconds since the epoch."""
+    return {
+        "run_id": state.run_id,
+        "title": state.title,
+        "status": outcome.status,
+        "error": outcome.error,
+        "started_s": state.started_s,
+        "ended_s": ended_s,
+        **({"search": outcome.search} if outcome.search is not None else {}),
+        **({"quality": [asdict(one) for one in outcome.quality]} if outcome.quality else {}),
+    }
+
+
+def engine_facts(lease: Lease) -> dict[str, Any]:
+    """The engine as it ran: version, endpoint, exact command, cold start by phase, and where in the study its log is."""
+    running = lease.running
+    command = running.command
+    return {
+        "engine_version": running.version,
+        "endpoint": running.base_url,
+        "served_model": running.model,
+        "image": getattr(running, "image", None),
+        "command": {"argv": list(command.argv), "env": dict(command.env)} if command else None,
+        "engine_log": f"{lease.owner_log.parent.name}/{lease.owner_log.name}",
+        "resolved_settings": lease.resolved,
+        "cold_start": cold_start(lease),
+        "warm_restart": warm_restart(lease),
+    }
+
+
+def cold_start(lease: Lease) -> dict[str, Any] | None:
+    """When each phase was over, in seconds from the start of the command; None for an engine that we did not start.
+
+    `shared` says that an earlier run of the study started it, so that a cold start is not counted twice. `prepared` is what
+    was made before the start and is kept, like a built engine, with the seconds that it took when it was made: they are no
+    part of `seconds`.
+    """
+    start = lease.first_start or lease.running
+    found = _start(start.started_ns, start.phases, lease)
+    if found is None:
+        return None
+    return {**found, "prepared": [asdict(one) for one in lease.engine.preparations(lease.context)]}
+
+
+def warm_restart(lease: Lease) -> dict[str, Any] | None:
+    """The same of the second start that `engine.measure_restart` asks for, when files are in the page cache and what the
+    engine compiled is kept; None where it was not asked for."""
+    return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
+
+
+def _start(started_ns: int, ended: Sequence[Phase], lease: Lease) -> dict[str, Any] | None:
+    if not ended:
+        return None
+    phases = [
+        {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - started_ns) / NS_PER_S}
+        for phase in ended
+    ]
+    return {
+        "started_ns": started_ns,
+        "seconds": phases[-1]["seconds"],
+        "phases": phases,
+        "shared": lease.uses > 0,
+    }
+
+
+def stop_facts(stopped: StopReport) -> dict[str, Any]:
+    """How the engine stopped and what it left."""
+    return {
+        "stop": {
+            "forced": stopped.forced,
+            "seconds": stopped.seconds,
+            "killed_pids": list(stopped.killed_pids),
+            "leftover": list(stopped.leftover),
+        }
+    }

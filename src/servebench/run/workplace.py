@@ -1,0 +1,257 @@
+"""One run of a study in this process: an engine is got, points are measured, the run's folder is written.
+
+`study` has runs done here one after another; a cluster's job does one of them on its machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from servebench import __version__
+from servebench.analysis.repeats import over_repeats
+from servebench.config import Job
+from servebench.contracts.engine import StopReport
+from servebench.contracts.exchange import ClientFloor
+from servebench.contracts.results import RunOutcome
+from servebench.contracts.settings import RunSettings
+from servebench.contracts.stored import chosen
+from servebench.engine.pool import EngineKeeper, launch_context
+from servebench.load.coordinator.share import usable_cores, worker_count
+from servebench.load.plan.traces import trace_faults
+from servebench.load.selfcheck.floor import client_floor
+from servebench.registry.registry import Registry
+from servebench.report.figures import level
+from servebench.report.terminal.console import Display
+from servebench.run.execute import RunRequest, execute
+from servebench.run.facts import engine_facts, run_facts, starting_facts, stop_facts
+from servebench.run.grading import choose
+from servebench.store import (
+    RunFolder,
+    RunState,
+    StudyFolder,
+    build_manifest,
+    read_manifest,
+    redact_text,
+    write_manifest,
+    write_run,
+)
+from servebench.study.resume import Earlier
+from servebench.study.turns import Turn
+from servebench.util.errors import ConfigError, LoadError, PreflightError, StoreError
+from servebench.util.redaction import remember_config, secret_name
+
+DESCRIPTORS_SPARE = 40
+"""Of a worker, beside its streams: its spool, pipes and poller, and what Python has open."""
+BETWEEN_TURNS = "its other repeats come in turns with those of other runs"
+CACHE_VARIABLE = "SERVEBENCH_CACHE"
+
+
+def cache_folder() -> Path:
+    """Where models and other big files are kept: `SERVEBENCH_CACHE`, else `~/.cache/servebench`."""
+    asked = os.environ.get(CACHE_VARIABLE)
+    if asked:
+        return Path(asked).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "servebench"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run to do, and what earlier attempts at it left."""
+
+    name: str
+    job: Job
+    earlier: Earlier = field(default_factory=Earlier)
+    turn: Turn = field(default_factory=Turn)
+
+
+@dataclass
+class Workplace:
+    """What all runs that are done in one process share. `facts` go into each manifest."""
+
+    folder: StudyFolder
+    words: Sequence[str]
+    display: Display
+    keeper: EngineKeeper
+    registry: Registry
+    machine: dict[str, Any]
+    floor: ClientFloor | None
+    facts: dict[str, Any]
+
+
+def title_of(job: Job) -> str:
+    """What a run is called: engine, model, workload, and where it differs, launch."""
+    settings = job.settings
+    launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
+    return f"{chosen_name(job, 'engine')}{launch} · {settings.model.name} · {chosen_name(job, 'workload')}"
+
+
+def chosen_name(job: Job, group: Literal["engine", "workload"]) -> str:
+    """What was chosen, so that two files of the user's own for one engine or workload are told apart."""
+    return chosen(job.overrides, group, getattr(job.settings, group).name)
+
+
+def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
+    """Ask engines, launchers and workloads what makes a job impossible. Raises PreflightError with all reasons.
+
+    Without `here` the runs are done on other machines: what this one lacks is no reason.
+    """
+    faults: list[str] = []
+    for job in jobs:
+        settings = job.settings
+        engine = registry.engine(settings.engine.name)
+        context = launch_context(settings, cache_folder())
+        launcher = registry.launcher(settings.launch.name)
+        if launcher.asks_engine == "all" and here:
+            faults += engine.check(context)
+        elif launcher.asks_engine != "nothing":
+            faults += engine.refused(context)
+        if here:
+            faults += launcher.check(engine, context, settings.launch)
+            if launcher.asks_engine != "nothing" and settings.launch.name != "emulated":
+                faults += in_process_list(settings)
+            faults += descriptor_faults(settings)
+            faults += trace_faults(settings.load)
+            if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
+                faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
+        faults += registry.find("workload", settings.workload.name)(settings.workload).check()
+    graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
+    for own in graded.values():
+        try:
+            choose(own, registry, cache_folder())
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def descriptor_faults(settings: RunSettings) -> list[str]:
+    """A line when the streams of a level are more than the files that this machine lets a process open."""
+    load = settings.load
+    most = max([*(load.concurrency or ()), load.max_concurrency or 0])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if load.workers == "ray" or not most or hard == resource.RLIM_INFINITY:
+        return []
+    workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=usable_cores())
+    if -(-most // workers) + DESCRIPTORS_SPARE <= hard:
+        return []
+    return [
+        f"load.concurrency={most}: each stream needs a file descriptor, and a process may have {hard} here (ulimit -Hn); "
+        "raise that limit, lower the level, or share it among more load.workers"
+    ]
+
+
+def in_process_list(settings: RunSettings) -> list[str]:
+    """A line for each flag of the engine that holds a secret: a command line is there for all on the machine to read."""
+    return [
+        f"engine.extra_args.{name}: all users of this machine would see it in the process list; "
+        "give it to the engine as a variable, with engine.env.NAME=..., or not at all: servebench talks to it on loopback"
+        for name, value in settings.engine.extra_args.items()
+        if secret_name(name.strip("-")) and value not in (None, "", True, False)
+    ]
+
+
+def floor_of(jobs: Sequence[Job], display: Display) -> ClientFloor | None:
+    """How exact this machine's client is, measured where it is asked for and not known. It is never a reason to stop."""
+    modes = {job.settings.load.self_check for job in jobs}
+    mode: Literal["auto", "always", "never"] = next((m for m in ("always", "auto") if m in modes), "never")
+    if mode != "never":
+        display.status("self-check of the client")
+    try:
+        return client_floor(mode, cache_folder())
+    except LoadError as error:
+        display.problem(f"no self-check: {error}; the points have no error of the client beside them")
+        return None
+
+
+def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: str = "") -> RunOutcome:
+    """Do a run, or a turn of it, and store it. `following` are the settings of the run after it, which may want the same
+    engine."""
+    job, name = task.job, task.name
+    remember_config(job.resolved)
+    title = title_of(job)
+    folder = place.folder.create_run(name)
+    state = RunState(run_id=f"{place.folder.name}/{name}", title=title, overrides=job.overrides)
+    write_run(folder, state)
+    so_far = _ledger_so_far(folder)
+    # a run that is killed has its config and machine on disk all the same
+    _write_manifest(place, job, folder, {**starting_facts(state), "ledger": so_far})
+    place.display.begin(prefix + title)
+    scorers = choose(job.settings, place.registry, cache_folder())
+    for reason in scorers.left_out:
+        place.display.say(f"quality: left out: {reason}")
+    asked = RunRequest(
+        job=job,
+        run_id=state.run_id,
+        title=title,
+        folder=folder,
+        registry=place.registry,
+        display=place.display,
+        keeper=place.keeper,
+        done=task.earlier.points,
+        attempts=task.earlier.attempts,
+        gpus=tuple(str(gpu["name"]) for gpu in place.machine["gpus"]),
+        quality=scorers,
+        turn=task.turn,
+        floor=place.floor if job.settings.load.self_check != "never" else None,
+    )
+    done = execute(asked)
+    outcome, lease = done.outcome, done.lease
+    stopped = place.keeper.keep_for(None if outcome.status == "interrupted" else following)
+    _tell_leftover(place.display, stopped)
+    more = {
+        **run_facts(state, outcome, ended_s=time.time()),
+        **({"self_check": asdict(asked.floor)} if asked.floor is not None else {}),
+        **(engine_facts(lease) if lease is not None else {}),
+        **(stop_facts(stopped) if stopped is not None else {}),
+        "ledger": [*so_far, *done.ledger],
+        **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
+        **({"telemetry": done.telemetry} if done.telemetry is not None else {}),
+    }
+    _write_manifest(place, job, folder, more)
+    error = redact_text(outcome.error) if outcome.error else None
+    if outcome.status == "finished" and not task.turn.last:
+        # should the study end here, a resume goes on with the run
+        write_run(folder, replace(state, status="interrupted", error=BETWEEN_TURNS, failure="interrupted"))
+        return outcome
+    write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
+    repeats = over_repeats([(level(p.row), {**p.row, "verdict": p.verdict}) for p in outcome.points])
+    place.display.finish(outcome, prefix + title, repeats)
+    if error is not None:
+        place.display.problem(error)
+    return outcome
+
+
+def _ledger_so_far(folder: RunFolder) -> list[dict[str, Any]]:
+    """What earlier turns of a run, or attempts at it, entered in its ledger."""
+    if not folder.manifest.exists():
+        return []
+    with suppress(StoreError):
+        entries = read_manifest(folder.manifest).get("ledger")
+        return entries if isinstance(entries, list) else []
+    return []
+
+
+def _write_manifest(place: Workplace, job: Job, folder: RunFolder, more: dict[str, Any]) -> None:
+    facts = {
+        "study_id": place.folder.name,
+        "words": list(place.words),
+        "servebench_version": __version__,
+        "overrides": list(job.overrides),
+        **place.facts,
+        **more,
+    }
+    write_manifest(folder.manifest, build_manifest(config=job.resolved, facts=facts, machine=place.machine))
+
+
+def _tell_leftover(display: Display, stopped: StopReport | None) -> None:
+    if stopped is not None and stopped.leftover:
+        display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")

@@ -1,1 +1,0 @@
-"""What may be concluded from numbers: intervals, doubts, comparison."""

@@ -1,0 +1,340 @@
+"""What is on disk, for everything that only looks: studies and runs as frozen objects, tables as pandas frames.
+
+Nothing here starts, sends or changes anything. A run that is missing, failed or broken is a `RunData` with faults, never
+an error: one bad folder must not hide the others. Columns and manifest keys that this version does not know are kept as
+they are, and those that an older version did not write are null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from servebench.contracts.results import SCHEMA_VERSION
+from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
+from servebench.store import RunFolder, outputs_folder, read_points, read_requests
+from servebench.store.versions import FIRST, Kind, check_table, upgraded
+from servebench.store.versions import KEY as VERSION
+from servebench.util.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OUTPUTS = "outputs"
+OUTPUTS_WORD = "--outputs"
+READERS = 8
+
+
+def table(path: Path) -> pd.DataFrame:
+    """A Parquet table; an empty frame where there is none. Raises StoreError for a broken one."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        return pd.DataFrame()
+    try:
+        check_table(pq.read_schema(path).metadata, path)
+        frame: pd.DataFrame = pq.read_table(path).to_pandas()
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    return frame
+
+
+def _heavy(folder: RunFolder, name: str) -> pd.DataFrame:
+    """A heavy table of a run by name. Raises StoreError for a broken one."""
+    if name == "requests":
+        return read_requests(folder)
+    return table(folder.path / f"{name}.parquet")
+
+
+def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
+    """What the engine said: the log of the run that started it."""
+    name = manifest.get("engine_log")
+    path = folder.path.parent / str(name) if name else folder.engine_log
+    return path if path.is_file() else None
+
+
+def _json(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
+    """An object in a JSON file, brought up to date; empty, with a fault, when there is none or it is of a newer version."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        faults.append(f"{path.name} is missing")
+        return {}
+    except (OSError, ValueError) as error:
+        faults.append(f"{path.name} cannot be read: {str(error).splitlines()[0]}")
+        return {}
+    if not isinstance(value, dict):
+        faults.append(f"{path.name} is no object")
+        return {}
+    try:
+        return upgraded(kind, value, path)
+    except StoreError as error:
+        faults.append(str(error))
+        return {}
+
+
+def load_run(path: Path) -> RunData:
+    """A run's folder, whatever is in it."""
+    import pandas as pd
+
+    folder = RunFolder(path)
+    faults: list[str] = []
+    state = _json(folder.state, faults, "run")
+    manifest = _json(folder.manifest, faults, "manifest")
+    try:
+        points = read_points(folder)
+    except StoreError as error:
+        faults.append(str(error))
+        points = pd.DataFrame()
+    return RunData(
+        study_id=path.parent.name,
+        name=path.name,
+        path=path,
+        state=state,
+        manifest=manifest,
+        points=points,
+        tables=partial(_heavy, folder),
+        engine_log=_log(folder, manifest),
+        faults=tuple(faults),
+    )
+
+
+def load_study(path: Path) -> StudyData:
+    """A study's folder with all its runs: those it planned, and any other folder that holds one."""
+    faults: list[str] = []
+    state = _json(path / "study.json", faults, "study")
+    runs = state.get("runs")
+    planned = [str(name) for name in runs] if isinstance(runs, list) else []
+    found = [child.name for child in sorted(path.iterdir()) if _is_run(child)]
+    names = list(dict.fromkeys([*planned, *found]))
+    loaded = tuple(load_run(path / name) for name in names)
+    return StudyData(study_id=path.name, path=path, state=state, runs=loaded, faults=tuple(faults))
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and any((path / name).is_file() for name in ("run.json", "manifest.json", "points.parquet"))
+
+
+def _is_study(path: Path) -> bool:
+    return path.is_dir() and ((path / "study.json").is_file() or any(_is_run(child) for child in path.iterdir()))
+
+
+def study_paths(outputs: Path) -> list[Path]:
+    """The studies of an outputs folder, oldest name first."""
+    if not outputs.is_dir():
+        return []
+    return [path for path in sorted(outputs.iterdir()) if not path.name.startswith(".") and _is_study(path)]
+
+
+def load_outputs(outputs: Path) -> list[StudyData]:
+    """All studies of a folder, oldest name first."""
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(load_study, study_paths(outputs)))
+
+
+def take_option(words: Sequence[str], name: str) -> tuple[str | None, list[str]]:
+    """The value of `--name VALUE` or `--name=VALUE` (the last one given), and the words without it. Raises ConfigError."""
+    rest: list[str] = []
+    value: str | None = None
+    stream = iter(words)
+    for word in stream:
+        if word == name:
+            value = next(stream, None)
+            if value is None:
+                raise ConfigError(f"{name} needs a value behind it")
+        elif word.startswith(f"{name}="):
+            value = word.removeprefix(f"{name}=")
+        else:
+            rest.append(word)
+    return value, rest
+
+
+def take_flag(words: Sequence[str], name: str) -> tuple[bool, list[str]]:
+    """Whether a word is there, and the words without it."""
+    return name in words, [word for word in words if word != name]
+
+
+def take_outputs(words: Sequence[str]) -> tuple[Path, list[str]]:
+    """The outputs folder that is looked into, and the words without `--outputs DIR`."""
+    asked, rest = take_option(words, OUTPUTS_WORD)
+    return outputs_folder(asked or OUTPUTS), rest
+
+
+def no_options(verb: str, words: Sequence[str], known: Iterable[str]) -> None:
+    """Raises ConfigError for a word that begins with a hyphen: all options that are known were taken before."""
+    unknown = next((word for word in words if word.startswith("-")), None)
+    if unknown is not None:
+        raise ConfigError(f"{verb}: unknown option '{unknown}'; it takes {', '.join(known)}")
+
+
+def find_run(word: str, outputs: Path) -> RunData:
+    """The run that a word names: a folder, `study/run`, a run's name, or a study that has one run.
+
+    Raises ConfigError, naming the candidates, when it names none or several.
+    """
+    found = find(word, outputs)
+    if isinstance(found, RunData):
+        return found
+    if len(found.runs) == 1:
+        return found.runs[0]
+    if not found.runs:
+        raise ConfigError(f"study '{word}' has no runs")
+    raise ConfigError(f"study '{word}' has {len(found.runs)} runs; name one: {_some(run.run_id for run in found.runs)}")
+
+
+def find(word: str, outputs: Path) -> RunData | StudyData:
+    """The run or study that a word names. Raises ConfigError when it names none or several."""
+    for place in (Path(word), outputs / word):
+        if _is_run(place):
+            return load_run(place.absolute())
+        if place.is_dir() and _is_study(place):
+            return load_study(place.absolute())
+    if word == "last":
+        paths = study_paths(outputs)
+        if not paths:
+            raise ConfigError(f"there are no studies in {outputs}; {OUTPUTS_WORD} DIR names another folder")
+        return load_study(max(paths, key=lambda path: path.stat().st_mtime))
+    every = [path for study in study_paths(outputs) for path in (study, *_run_paths(study))]
+    for match in _matches(word, every):
+        if len(match) == 1:
+            return load_run(match[0]) if _is_run(match[0]) else load_study(match[0])
+        if match:
+            raise ConfigError(f"'{word}' could be {_some(_name(path, outputs) for path in match)}; say which")
+    known = _some(path.name for path in study_paths(outputs)[::-1]) or "nothing"
+    raise ConfigError(f"'{word}' is no run and no study, neither as a path nor in {outputs}, which has: {known}")
+
+
+def _matches(word: str, paths: Sequence[Path]) -> list[list[Path]]:
+    tests: tuple[Callable[[str], bool], ...] = (
+        lambda name: name == word,
+        lambda name: name.startswith(word),
+        lambda name: word in name,
+    )
+    return [[path for path in paths if test(path.name)] for test in tests]
+
+
+def _run_paths(study: Path) -> list[Path]:
+    return [child for child in sorted(study.iterdir()) if _is_run(child)]
+
+
+def _name(path: Path, outputs: Path) -> str:
+    return str(path.relative_to(outputs)) if path.is_relative_to(outputs) else str(path)
+
+
+def _some(names: Iterable[str], most: int = 6) -> str:
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def runs_of(found: RunData | StudyData) -> tuple[RunData, ...]:
+    """The runs of a study, or the run itself."""
+    return found.runs if isinstance(found, StudyData) else (found,)
+
+
+def matches(run: RunData, conditions: Mapping[str, str]) -> bool:
+    """Whether a run is what the conditions say. A key is one of FACTS, `status`, `study`, `run`, or a config key such
+    as `engine.dtype`; a value matches the whole or, with `*`, a part of it, and commas part alternatives."""
+    from fnmatch import fnmatchcase
+
+    for key, asked in conditions.items():
+        actual = _looked_up(run, key)
+        told = "null" if actual is None else str(actual).lower()
+        if not any(fnmatchcase(told, one.strip().lower()) for one in asked.split(",")):
+            return False
+    return True
+
+
+def _looked_up(run: RunData, key: str) -> Any:
+    known = {"status": run.status, "study": run.study_id, "run": run.name, "tool": run.foreign or "servebench"}
+    if key in known:
+        return known[key]
+    if key in FACTS:
+        return run.fact(key)
+    value: Any = run.config
+    for part in key.split("."):
+        value = mapping(value).get(part)
+    return value
+
+
+def parse_conditions(words: Sequence[str]) -> dict[str, str]:
+    """`key=value` words. Raises ConfigError for one that is none."""
+    conditions = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        plain = key in FACTS or key in ("status", "study", "run", "tool") or "." in key
+        if not equals or not plain:
+            raise ConfigError(
+                f"'{word}' is no condition; give key=value with one of {', '.join(FACTS)}, status, study, run, tool, "
+                "or a config key such as engine.dtype"
+            )
+        conditions[key] = value
+    return conditions
+
+
+def select(outputs: Path, words: Sequence[str]) -> list[StudyData]:
+    """The studies of a folder with only those runs that meet the conditions; studies without any are left out.
+
+    Without conditions every study is there. Raises ConfigError.
+    """
+    conditions = parse_conditions(words)
+    studies = load_outputs(outputs)
+    if not conditions:
+        return studies
+    kept = []
+    for study in studies:
+        runs = tuple(run for run in study.runs if matches(run, conditions))
+        if runs:
+            kept.append(replace(study, runs=runs))
+    return kept
+
+
+def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """All points of a folder, and all runs, each in one frame: for views over a thousand runs.
+
+    Points come from points.csv, which is fifty times quicker to open than as many Parquet files; `study` and `run` stand in
+    front. Runs have study, run, title, status, error and started_s; those without points are there too.
+    """
+    import csv
+
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    for study in study_paths(outputs):
+        for path in _run_paths(study):
+            names = {"study": study.name, "run": path.name}
+            state = _json(path / "run.json", [], "run")
+            told = {name: state.get(name) for name in ("title", "status", "error", "started_s")}
+            runs.append(names | told)
+            try:
+                with (path / "points.csv").open(encoding="utf-8", newline="") as file:
+                    rows += [names | row for row in csv.DictReader(file) if _readable(row.pop(VERSION, None))]
+            except (OSError, UnicodeDecodeError, csv.Error):
+                continue
+    points = pd.DataFrame(rows).replace({"": None})
+    for name in points.columns:
+        if name not in TEXT_COLUMNS:
+            points[name] = pd.to_numeric(points[name], errors="coerce")
+    return points, pd.DataFrame(runs)
+
+
+def _readable(version: str | None) -> bool:
+    """Whether a row of points.csv is of a version that is known; the first had no column for it."""
+    try:
+        return FIRST <= int(version or FIRST) <= SCHEMA_VERSION
+    except ValueError:
+        return False
+
+
+TEXT_COLUMNS = (
+    *("study", "run", "run_id", "engine", "engine_version", "launch", "model", "gpu", "workload", "point"),
+    *("verdict", "doubts", "stamp_source", "emulated", "level_reached"),
+)
+"""Columns of points.csv that are not numbers."""

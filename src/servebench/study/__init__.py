@@ -1,0 +1,1 @@
+"""Many runs: schedule, resume, recover, sync, summary."""

@@ -1,0 +1,179 @@
+"""A study told as a whole, on disk: `summary/` has what is looked at outside of servebench, above all in MLflow.
+
+`report.html` is the page of `servebench report`, `comparison.md` the verdicts, `points.csv` every point of every run, the
+pictures are the charts of the report as files of their own, and `summary.json` tells MLflow's parent run what to say of the
+study: a note in Markdown, metrics for each engine, and tags.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from servebench.contracts.stored import RunData, StudyData
+
+if TYPE_CHECKING:
+    from servebench.report.html.page import Page
+
+FOLDER = "summary"
+METRICS = (
+    "output_throughput_tok_s",
+    "goodput_req_s",
+    "ttft_ms_p50",
+    "ttft_ms_p99",
+    "itl_ms_mean",
+    "tpot_ms_mean",
+    "e2e_ms_p50",
+    "requests_failed",
+    "json_compliance",
+    "prefix_cache_hit_rate",
+    "energy_j_per_token",
+    "cost_usd_per_mtok",
+    "cost_usd_per_mgood",
+)
+"""What the parent run shows of each engine over the load."""
+FACTS = ("engine", "model", "gpu", "workload", "launch")
+SVG_STYLE = (
+    "<style>text{font:11px sans-serif;fill:#333}text.ax{fill:#111;font-size:11.5px}text.lim{fill:#a00000;font-weight:600}"
+    ".grid{stroke:#e4e4e4}.limit{stroke:#a00000;stroke-width:1.4;stroke-dasharray:7 4}.window{opacity:.06}</style>"
+)
+
+
+def write_summary(path: Path) -> Path:
+    """Write the summary of the study in this folder, over an earlier one; returns its folder.
+
+    Raises ConfigError, StoreError, OSError.
+    """
+    from servebench.analysis.recommend import load_rules
+    from servebench.cli import decide
+    from servebench.report.export.export import to_csv
+    from servebench.report.html.page import page
+    from servebench.report.terminal.verdicts import to_markdown, write_page
+    from servebench.store import studies as read
+
+    study = read.load_study(path)
+    data = decide.page_of(study, load_rules())
+    folder = path / FOLDER
+    folder.mkdir(exist_ok=True)
+    write_page(folder / "report.html", page(data))
+    if data.comparisons:
+        write_page(folder / "comparison.md", to_markdown(data.comparisons))
+    if any(one.rows for one in data.runs):
+        write_page(folder / "points.csv", to_csv(study.runs))
+    for name, svg in figures(data).items():
+        write_page(folder / f"{name}.svg", standalone(svg))
+    told = {"note": note(data, study), "metrics": metrics(data), "tags": tags(study.runs)}
+    write_page(folder / "summary.json", json.dumps(told, indent=1) + "\n")
+    return folder
+
+
+def figures(data: Page) -> dict[str, str]:
+    """The charts that compare runs, by file name; those without a value are not there."""
+    from servebench.report.html import charts
+    from servebench.report.html.svg import Axis
+
+    views = [one.view for one in data.runs]
+    drawn = {
+        "output_throughput": charts.against_load(
+            views, "output_throughput_tok_s", Axis(title="output tokens a second", zero=True),
+            title="output throughput against load", unit="tok/s",
+        ),
+        "ttft_p50": charts.against_load(
+            views, "ttft_ms_p50", Axis(title="TTFT p50, ms", log=True), title="TTFT p50 against load", unit="ms"
+        ),
+        "ttft_p99": charts.against_load(
+            views, "ttft_ms_p99", Axis(title="TTFT p99, ms", log=True), title="TTFT p99 against load", unit="ms"
+        ),
+        "tpot": charts.against_load(
+            views, "tpot_ms_mean", Axis(title="TPOT mean, ms", zero=True), title="TPOT against load", unit="ms"
+        ),
+        "user_speed_against_throughput": charts.pareto(views, title="speed for a user against throughput"),
+        "ttft_against_throughput": charts.tradeoff(views, title="TTFT against throughput"),
+    }  # fmt: skip
+    return {name: svg for name, svg in drawn.items() if svg is not None}
+
+
+def standalone(svg: str) -> str:
+    """A chart of the page as a picture of its own: with its size, a white ground and the page's style."""
+    box = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
+    size = f'width="{box[1]}" height="{box[2]}" ' if box else ""
+    alone = svg.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size}', 1) if "xmlns=" not in svg else svg
+    ground = '<rect width="100%" height="100%" fill="#fff"/>'
+    return re.sub(r"(<svg [^>]*>)", rf"\1{SVG_STYLE}{ground}", alone, count=1)
+
+
+def label(name: str) -> str:
+    """A run's short name as a part of a metric's name."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")
+
+
+def metrics(data: Page) -> list[dict[str, Any]]:
+    """`metric/engine` of each point that may be believed, with its row's load and time."""
+    return [
+        {
+            "name": f"{name}/{label(one.view.name)}",
+            "value": float(row[name]),
+            **{key: row.get(key) for key in ("concurrency", "rate", "window_end_ns")},
+        }
+        for one in data.runs
+        for row in one.rows
+        if row.get("verdict") != "void"
+        for name in METRICS
+        if isinstance(row.get(name), (int, float))
+    ]
+
+
+def tags(runs: Sequence[RunData]) -> dict[str, str]:
+    """What the runs of a study are, to filter by: each fact with all its values."""
+    found = {
+        f"servebench.{name}": ",".join(dict.fromkeys(str(value) for run in runs if (value := run.fact(name))))
+        for name in FACTS
+    }
+    found["servebench.emulated"] = str(any(run.emulated for run in runs)).lower()
+    return found
+
+
+def _cell(value: Any) -> str:
+    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", str(value)).replace("\n", " ")
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    rule = "|" + "|".join(["---", *["---:"] * (len(head) - 1)]) + "|"
+    return [f"| {' | '.join(head)} |", rule, *(f"| {' | '.join(map(_cell, row))} |" for row in body), ""]
+
+
+def note(data: Page, study: StudyData) -> str:
+    """The study in Markdown: its runs at their best, the verdicts between them, and the advice."""
+    from servebench.report.figures import MISSING, level, number, with_interval
+    from servebench.report.terminal.advice import headline
+    from servebench.report.terminal.listing import best_row
+
+    def cells(one: Any) -> list[str]:
+        best: Mapping[str, Any] = best_row(one.rows) or {}
+        return [
+            one.view.name,
+            f"{one.run.fact('engine') or MISSING} {one.run.fact('engine_version') or ''}".strip(),
+            with_interval(best, "output_throughput_tok_s"),
+            level(best) if best else MISSING,
+            number(best.get("ttft_ms_p50")),
+            number(best.get("tpot_ms_mean")),
+            number(best.get("cost_usd_per_mtok")),
+            str(best.get("verdict") or one.run.status),
+        ]
+
+    head = ("run", "engine", "best output tok/s", "at load", "TTFT p50 ms", "TPOT ms", "$/M tokens", "verdict")
+    # MLflow folds a long note: what is looked for comes first
+    lines = _table(head, [cells(one) for one in data.runs])
+    if any(run.emulated for run in study.runs):
+        lines += ["**Emulated engines: the numbers say nothing of real ones.**", ""]
+    for one in data.comparisons:
+        lines.append(f"- **{_cell(one.candidate)}** against {_cell(one.baseline)}: {_cell(one.summary)}")
+    advice = [f"- {_cell(one.use_case.title)}: {_cell(headline(one))}" for one in data.answers if one.ranking]
+    lines += ["", "Which for what:", "", *advice] if advice else []
+    if study.words:
+        lines += ["", f"`servebench {shlex.join(study.words)}`".replace("``", "")]
+    return "\n".join([*lines, "", f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts."])

@@ -1,0 +1,1 @@
+"""Small helpers without knowledge of benchmarks: clock, units, errors, signals, standard streams, bounded HTTP, redaction."""

@@ -1,0 +1,55 @@
+"""Where speed is compared and advised on, right answers have their say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from servebench.cli import decide
+from servebench.store import RunFolder, add_quality
+
+
+@pytest.fixture
+def study(make_study, simulated, graded, tmp_path, monkeypatch):
+    """Two engines, the faster of which is less right on 60 questions."""
+    monkeypatch.chdir(tmp_path)
+    fast = simulated.Engine(name="fast"), simulated.Shape(requests=200, workload="unique")
+    slow = simulated.Engine(name="slow", slow=1.6), simulated.Shape(requests=200, workload="unique")
+    path = make_study(fast, slow)
+    add_quality(RunFolder(path / "00_fast_unique"), graded("mmlu", [True] * 20 + [False] * 40))
+    add_quality(RunFolder(path / "01_slow_unique"), graded("mmlu", [True] * 50 + [False] * 10))
+    return path
+
+
+def test_the_winner_that_is_less_right_is_told_so(study, capsys):
+    assert decide.recommend(["study"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "but: study/00_fast_unique is less right than study/01_slow_unique: mmlu at concurrency 8: different" in told
+    assert "different: 33.3% against 83.3% on 60 questions" in told
+    decide.recommend(["study", "--json"])
+    answers = json.loads(capsys.readouterr().out)
+    assert any("less right" in line for answer in answers for line in answer["quality"])
+
+
+def test_the_page_and_show_have_the_figures(study, capsys, graded):
+    assert decide.report(["study"]) == 0
+    page = (study / "report.html").read_text()
+    assert "less right" in page
+    assert "mmlu at concurrency 8: different: 83.3% against 33.3%" in page
+    more = [row for level in (1, 32) for row in graded("mmlu", [True, False], concurrency=level)]
+    add_quality(RunFolder(study / "00_fast_unique"), more)
+    decide.report(["study"])
+    assert "Right answers a second on mmlu" in (study / "report.html").read_text()
+    capsys.readouterr()
+    manifest = study / "00_fast_unique" / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    doubts = [{"code": "sample_too_small"}]
+    facts["quality"] = [
+        {"benchmark": "mmlu", "concurrency": 8, "n": 60, "accuracy": 1 / 3, "low": 0.2, "high": 0.5, "doubts": doubts}
+    ]
+    manifest.write_text(json.dumps(facts))
+    decide.show(["study/00_fast_unique"])
+    told = capsys.readouterr().out
+    assert "quality: mmlu at 8: 33.3 % right [20.0, 50.0] of 60" in told
+    assert "sample_too_small: the quality figure rests on too few questions" in told

@@ -1,0 +1,135 @@
+"""What `--preview` shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from servebench.cli.preview import preview
+from servebench.registry.registry import build
+from servebench.report.terminal.preview import bins
+from servebench.util.errors import ConfigError, PreflightError
+
+WORKLOADS = (
+    "agent_loop", "long_context", "mix", "multi_turn", "rag_prefix", "sharegpt", "structured_json", "summarization",
+    "trace", "unique",
+)  # fmt: skip
+ATTACHED = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1")
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_can_be_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Examples, both histograms, the hit rate, who counted; nothing is contacted."""
+    short = ["workload.input_tokens=2000"] if name == "long_context" else []
+    assert preview([*ATTACHED, f"workload={name}", "load.requests=12", *short], build([], set())) == 0
+    shown = capsys.readouterr().out
+    for said in (
+        f"{name} for",
+        "12 requests",
+        "approximate",
+        "-00000",
+        "input tokens",
+        "output tokens",
+        "ideal prefix-cache",
+    ):
+        assert said in shown
+    assert "█" in shown
+
+
+def test_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sweep over something else shows a workload once, one over a workload's key each."""
+    registry = build([], set())
+    preview(
+        [*ATTACHED, "-m", "workload=unique", "load.requests=3", "load.timeout_s=1,2", "workload.seed=1,2"], registry
+    )
+    assert capsys.readouterr().out.count("unique for") == 2
+
+
+def test_adapters_and_sessions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """How many sessions, and how often each adapter."""
+    words = ["workload=multi_turn", "load.requests=12", "workload.adapters=[x]"]
+    preview([*ATTACHED, *words], build([], set()))
+    shown = capsys.readouterr().out
+    assert "sessions: 3, of 4 to 4 requests" in shown
+    assert "adapters: x 12" in shown
+
+
+def test_mistakes() -> None:
+    """A key that does not exist, and a workload that is impossible, are errors here, too."""
+    with pytest.raises(ConfigError):
+        preview([*ATTACHED, "workload.sed=1"], build([], set()))
+    with pytest.raises(PreflightError, match="no such file"):
+        preview([*ATTACHED, "workload=trace", "workload.path=no.csv"], build([], set()))
+
+
+FILES = {"empty.jsonl": "", "other.jsonl": '{"foo": 1}\n', "broken.jsonl": "{foo\n", "other.csv": "a,b\n1,2\n"}
+
+MISTAKES = (
+    (["workload=sharegpt", "workload.path=no.json"], "workload.path=no.json: there is no such file; give"),
+    (
+        ["workload=sharegpt", "workload.path=empty.jsonl"],
+        "workload.path=empty.jsonl has no prompts in it: it has no row",
+    ),
+    (["workload=sharegpt", "workload.path=other.jsonl"], "has no prompts in it: its rows have foo; give"),
+    (
+        ["workload=sharegpt", "workload.dataset=broken.jsonl"],
+        "workload.dataset=broken.jsonl has no prompts in it: it has",
+    ),
+    (
+        ["workload=sharegpt", "workload.min_prompt_tokens=9999"],
+        "has no prompt of 9999 tokens or more (its prompts have",
+    ),
+    (["workload=trace", "workload.path=other.csv"], "workload.path=other.csv has the columns a, b; give"),
+    (["workload=trace", "workload.path=other.jsonl"], "workload.path=other.jsonl, line 1: no request"),
+    (["workload=structured_json", "workload.path=other.jsonl"], "line 1: no task ('schema'); give"),
+    (["workload=structured_json", "workload.path=empty.jsonl"], "workload.path=empty.jsonl has no schema in it; give"),
+    (["workload=mix", "workload.parts.unique.weight=-1"], "workload.parts.unique.weight=-1 is no weight; give"),
+    (
+        ["workload=mix", "+workload.parts.unique.wait=1"],
+        "workload.parts.unique.wait: unknown key; did you mean weight?",
+    ),
+    (["workload=mix", "workload.parts.unique.input_tokens=-3"], "unique.input_tokens: -3 is not allowed: it should be"),
+    (["workload=mix", "+workload.parts.uniq.weight=1"], "workload.parts.uniq: no workload named 'uniq' is installed"),
+    (["workload=rag_prefix", "workload.share=2"], "workload.share: 2 is not allowed"),
+    (["workload=multi_turn", "workload.input_tokens=2"], "a message of 2 tokens for the user is too short"),
+    (["workload=multi_turn", "workload.history=reel"], "workload.history: 'reel' is not allowed"),
+    (["workload=agent_loop", "workload.enforce_calls=true"], "a call ends where its JSON does"),
+    (["workload=summarization", "workload.input_tokens=20"], "workload.input_tokens=20 is too short for a chronicle"),
+    (
+        ["workload=unique", "workload.input_tokens=100000", "engine.max_model_len=2048"],
+        "workload.input_tokens=100000 and workload.output_tokens=64 do not fit engine.max_model_len=2048",
+    ),
+)
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_mistakes_are_one_line_each(words: list[str], line: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key with its value, what is wrong with it, and what to do."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises((ConfigError, PreflightError)) as caught:
+        preview([*ATTACHED, *words], build([], set()))
+    (told,) = str(caught.value).splitlines()
+    assert line in told
+
+
+def test_requests_that_are_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are shown all the same, with a line that says how many no engine will take."""
+    preview([*ATTACHED, "workload=multi_turn", "load.requests=8", "engine.max_model_len=500"], build([], set()))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "of 8 requests are too long: up to" in shown
+    assert "and engine.max_model_len is 500; lower the workload's lengths" in shown
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([5, 5, 5], [(5, 5, 3)]),
+        ([1, 2, 3], [(1, 1, 1), (2, 2, 1), (3, 3, 1)]),
+        (list(range(100)), [(10 * n, 10 * n + 9, 10) for n in range(10)]),
+        ([0, 104], [(0, 10, 1), *((11 * n, 11 * n + 10, 0) for n in range(1, 9)), (99, 104, 1)]),
+    ],
+)
+def test_bins(lengths: list[int], expected: list[tuple[int, int, int]]) -> None:
+    """Equal ranges that hold every length once."""
+    assert bins(lengths) == expected

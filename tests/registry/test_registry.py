@@ -1,0 +1,96 @@
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from servebench.contracts.hooks import GROUP
+from servebench.registry.registry import build
+
+HEAD = "from servebench.contracts.engine import Engine\nfrom servebench.contracts.hooks import hookimpl\n"
+ENGINE = """
+class Mine(Engine):
+    name = "{name}"
+
+@hookimpl
+def servebench_engines():
+    return (Mine,)
+"""
+TOLD = """
+told = []
+
+@hookimpl
+def servebench_run_started(event):
+    told.append(event)
+"""
+RAISES = """
+@hookimpl
+def {hook}({arguments}):
+    {how}
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    """Installs plugins by name and source, and builds a registry of them."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = []
+
+    def install(**sources):
+        for name, source in sources.items():
+            (tmp_path / f"sb_test_{name}.py").write_text(HEAD + source)
+            made.append(f"sb_test_{name}")
+        return build([EntryPoint(name, f"sb_test_{name}", GROUP) for name in sources], set())
+
+    yield install
+    for module in made:
+        sys.modules.pop(module, None)
+
+
+def statuses(registry):
+    return {info.name: (info.status, info.error) for info in registry.plugins}
+
+
+@pytest.mark.parametrize("how", ["raise RuntimeError('boom')", "1 / 0", "raise SystemExit('boom')"])
+def test_a_life_cycle_hook_that_raises_is_told_and_stops_nobody(plugins, how):
+    bad = RAISES.format(hook="servebench_run_started", arguments="event", how=how)
+    registry = plugins(first=TOLD, bad=bad, last=TOLD)
+    (fault,) = registry.tell("servebench_run_started", "the event")
+    assert fault.startswith("plugin ?:bad: servebench_run_started raised ")
+    assert fault.endswith("the run goes on without it")
+    assert "\n" not in fault
+    assert [sys.modules[f"sb_test_{name}"].told for name in ("first", "last")] == [["the event"], ["the event"]]
+
+
+def test_an_interrupt_in_a_hook_is_the_users(plugins):
+    bad = RAISES.format(hook="servebench_run_finished", arguments="event", how="raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        plugins(bad=bad).tell("servebench_run_finished", "the event")
+
+
+@pytest.mark.parametrize(
+    ("hook", "how", "error"),
+    [
+        ("servebench_workloads", "raise KeyError('boom')", "KeyError: 'boom'"),
+        ("servebench_scorers", "return [5]", "TypeError: servebench_scorers gives 5, which is no class with a name"),
+        ("servebench_launchers", "return [int]", "TypeError: servebench_launchers gives <class 'int'>"),
+        ("servebench_config_paths", "1 / 0", "ZeroDivisionError: division by zero"),
+        ("servebench_telemetry", "raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_nothing_is_taken_of_a_plugin_that_is_broken(plugins, hook, how, error):
+    broken = ENGINE.format(name="mine") + TOLD + RAISES.format(hook=hook, arguments="", how=how)
+    registry = plugins(broken=broken, good=ENGINE.format(name="theirs"))
+    status, told = statuses(registry)["broken"]
+    assert status == "broken"
+    assert told.startswith(error)
+    assert "mine" not in registry.kinds["engine"]
+    assert "theirs" in registry.kinds["engine"]
+    assert registry.tell("servebench_run_started", "the event") == []
+    assert sys.modules["sb_test_broken"].told == []
+
+
+def test_of_two_of_one_name_the_first_is_used_and_both_are_named(plugins):
+    registry = plugins(one=ENGINE.format(name="same"), two=ENGINE.format(name="same"))
+    assert registry.kinds["engine"]["same"].__module__ == "sb_test_one"
+    assert registry.faults == ("engine 'same' is offered by both ?:one and ?:two; the first is used",)
+    assert {status for status, _ in statuses(registry).values()} == {"loaded"}

@@ -1,0 +1,56 @@
+"""The watchdog of a phase: silence of an engine that was asked ends it, a pause of the plan does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from servebench.load.client.jobs import Counts
+from servebench.run import phase
+
+
+class Still:
+    def __init__(self):
+        self.told = []
+
+    def progress(self, **facts):
+        self.told.append(facts)
+
+
+class Alive:
+    def died(self):
+        return None
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """`watch(*counts)`: what the watchdog says of these counts, a second apart, with a patience of 3 s."""
+
+    def run(*counts):
+        now = iter(range(100))
+        monkeypatch.setattr(phase.time, "monotonic", lambda: float(next(now)))
+        watcher = phase.Watcher(Still(), Alive(), "x", 10, None, patience_s=3.0)
+        return [watcher(one) for one in counts]
+
+    return run
+
+
+def counts(**facts):
+    return Counts(**{"sent": 4, "in_flight": 4, **facts})
+
+
+@pytest.mark.parametrize(
+    ("seen", "ended"),
+    [
+        ([counts()] * 5, True),
+        ([counts(reads=n) for n in range(8)], False),
+        ([counts(), counts(), counts(), counts(reads=1), counts(reads=1), counts(reads=1)], False),
+        ([counts(in_flight=0)] * 8, False),
+        # answers that only time out are no progress
+        ([counts(failed=n) for n in range(6)], True),
+        ([counts(in_flight=0, failed=n) for n in range(6)], True),
+        ([counts(completed=n) for n in range(6)], False),
+    ],
+    ids=["silent", "reads", "a late read", "nothing asked", "only timeouts", "only refusals", "answers"],
+)
+def test_silence_ends_a_phase(watch, seen, ended):
+    assert ("no_progress" in watch(*seen)) is ended

@@ -1,0 +1,166 @@
+"""`servebench plugins new`: what it writes installs, is found, and passes its own tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from servebench.skeleton import KINDS, new_plugin, skeleton
+from servebench.util.errors import ConfigError
+
+BOUND_S = 60.0
+"""It takes some ten seconds; a machine that is busy with other things may need more."""
+
+
+def run(*words, cwd, site=None):
+    path = os.pathsep.join([str(site), *(place for place in sys.path if place)]) if site else ""
+    env = {**os.environ, "PYTHONPATH": path} if site else None
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=BOUND_S, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    """A new plugin's folder, and the folder that it is installed in."""
+    folder = tmp_path_factory.mktemp("new")
+    written = run("servebench", "plugins", "new", "my-engine", "--dir", "here", cwd=folder)
+    assert written.returncode == 0, written.stderr
+    mine, site = folder / "here" / "servebench-my-engine", folder / "site"
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation")
+    installed = run("pip", "install", *quiet, "--target", str(site), str(mine), cwd=folder)
+    assert installed.returncode == 0, installed.stderr
+    return mine, site
+
+
+def test_it_is_found_and_composes(plugin):
+    """With its version and hooks; its command is printed."""
+    folder, site = plugin
+    listed = json.loads(run("servebench", "plugins", "--json", cwd=folder, site=site).stdout)
+    (mine,) = [one for one in listed["plugins"] if one["name"] == "my-engine"]
+    assert (mine["distribution"], mine["version"], mine["status"]) == ("servebench-my-engine", "0.1.0", "loaded")
+    asked = ("engine=my-engine", "model.path=/m", "engine.threads=2", "--cfg", "command")
+    printed = run("servebench", *asked, cwd=folder, site=site)
+    assert printed.stdout == "my-engine-server --model /m --host 127.0.0.1 --port 8000 --threads 2\n"
+
+
+@pytest.mark.timeout(90)
+def test_it_passes_its_own_tests(plugin):
+    """The conformance suite among them, with a stand-in for the program that is not there."""
+    folder, site = plugin
+    began = time.monotonic()
+    done = run("pytest", "-q", "-rs", "-p", "no:cacheprovider", cwd=folder, site=site)
+    assert done.returncode == 0, done.stdout[-3000:]
+    passed, skipped = re.search(r"(\d+) passed, (\d+) skipped", done.stdout).groups()
+    assert int(passed) > 25
+    assert skipped == "3", "no image, no emulation of its own, no program"
+    assert "the life was tested with a stand-in: my-engine is not installed here" in done.stdout
+    assert time.monotonic() - began < BOUND_S
+
+
+def test_a_broken_one_does_not_pass(plugin, tmp_path):
+    """A flag that is dropped in silence, a log line that no pattern finds, a field that the engine does not know: seen."""
+    folder, site = plugin
+    engine = site / "servebench_my_engine" / "engine.py"
+    good = engine.read_text()
+    bad = good.replace('"--max-num-seqs",\n', '"",\n').replace("*FLAGS.words(settings), ", "")
+    assert bad != good
+    engine.write_text(bad.replace(r'r"weights loaded"', 'r"weights are here"'))
+    try:
+        done = run("pytest", "-q", "-p", "no:cacheprovider", "-k", "dropped or patterns", cwd=folder, site=site)
+    finally:
+        engine.write_text(good)
+    assert done.returncode == 1
+    failed = set(re.findall(r"FAILED \S+::(\w+)", done.stdout))
+    assert failed == {"test_no_setting_is_dropped_in_silence", "test_its_patterns_find_their_lines"}
+    assert "engine.max_num_seqs=24 changes nothing" in done.stdout
+    assert "no line of sample_log tells of ['weights_loaded']" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "arguments are required: name; it takes plugins new NAME [--kind engine|scorer|workload] [--dir FOLDER]"),
+        (["My_Engine"], "'My_Engine' is no name for an engine"),
+        (["a--b"], "'a--b' is no name"),
+        (["vllm"], "there is an engine 'vllm' already"),
+        (["mmlu", "--kind", "scorer"], "there is a scorer 'mmlu' already"),
+        (["unique", "--kind", "workload"], "there is a workload 'unique' already"),
+        (["x", "--kind", "pacer"], "invalid choice: 'pacer'"),
+        (["x", "--dri", "y"], "unrecognized arguments: --dri y"),
+        (["x", "--dir", "/proc"], "cannot write /proc/servebench-x"),
+    ],
+)
+def test_what_cannot_be_written(words, told):
+    """In one line."""
+    with pytest.raises(ConfigError) as error:
+        new_plugin(words, {"engine": ["vllm"], "quality": ["mmlu"], "workload": ["unique"]})
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_is_overwritten(tmp_path):
+    """A folder that is there stays as it is."""
+    (tmp_path / "servebench-x").mkdir()
+    with pytest.raises(ConfigError, match="is there already"):
+        new_plugin(["x", "--dir", str(tmp_path)], {})
+    assert list((tmp_path / "servebench-x").iterdir()) == []
+
+
+@pytest.mark.parametrize(("kind", "group"), list(KINDS.items()))
+def test_no_placeholder_is_left(kind, group):
+    """In texts and in paths."""
+    for path, text in skeleton("a-b2", kind).items():
+        assert not re.search(r"@[A-Z_]+@|PACKAGE|MODULE|NAME", path)
+        assert not re.search(r"@[A-Z_]+@", text), path
+    assert f"src/servebench_a_b2/conf/{group}/a-b2.yaml" in skeleton("a-b2", kind)
+
+
+@pytest.fixture(scope="module", params=["scorer", "workload"])
+def other(request, tmp_path_factory):
+    """Its kind, its folder, and the folder that it is installed in."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    written = run("servebench", "plugins", "new", "my-own", "--kind", kind, cwd=folder)
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.startswith(f"servebench-my-own: a {kind} plugin")
+    mine, site = folder / "servebench-my-own", folder / "site"
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation")
+    installed = run("pip", "install", *quiet, "--target", str(site), str(mine), cwd=folder)
+    assert installed.returncode == 0, installed.stderr
+    return kind, mine, site
+
+
+@pytest.mark.timeout(90)
+def test_a_scorer_and_a_workload_pass_their_own_tests(other):
+    """Their suite runs them through the command."""
+    _, folder, site = other
+    done = run("pytest", "-q", "-p", "no:cacheprovider", cwd=folder, site=site)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", done.stdout).group(1)) > 10
+
+
+BREAK = {
+    "scorer": ("if answer.error is not None:", "if False:", "test_a_failed_request_is_neither_right_nor_wrong"),
+    "workload": ("salt(settings.seed, stream, index)", "index", "test_requests_follow_from_settings_seed_and_stream"),
+}
+
+
+def test_a_broken_scorer_or_workload_does_not_pass(other):
+    """Failed requests that count as wrong, prompts that a warm-up leaves in the cache: seen."""
+    kind, folder, site = other
+    good, bad, test = BREAK[kind]
+    code = site / "servebench_my_own" / f"{kind}.py"
+    text = code.read_text()
+    assert good in text
+    code.write_text(text.replace(good, bad))
+    try:
+        done = run("pytest", "-q", "-p", "no:cacheprovider", "-k", "not command", cwd=folder, site=site)
+    finally:
+        code.write_text(text)
+    assert set(re.findall(r"FAILED \S+::(\w+)", done.stdout)) == {test}

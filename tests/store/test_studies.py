@@ -1,0 +1,131 @@
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from servebench.cli import decide
+from servebench.cli.main import dispatch
+from servebench.contracts.stored import RunData, StudyData
+from servebench.store import studies as read
+from servebench.util.errors import ConfigError
+
+
+@pytest.fixture
+def outputs(make_study, simulated):
+    alpha, beta = simulated.Engine(name="alpha"), simulated.Engine(name="beta", slow=1.5)
+    rag = simulated.Shape(requests=20, workload="rag_prefix")
+    make_study((alpha, simulated.Shape(requests=20)), (beta, rag), name="2026-one")
+    return make_study((alpha, simulated.Shape(requests=20, config={"engine.dtype": "float16"})), name="2026-two").parent
+
+
+def test_a_study_is_loaded_with_its_runs_points_and_requests(outputs):
+    study = read.load_study(outputs / "2026-one")
+    assert [run.name for run in study.runs] == ["00_alpha_unique", "01_beta_rag_prefix"]
+    run = study.runs[0]
+    assert (run.status, run.fact("engine"), run.fact("workload"), run.faults) == ("finished", "alpha", "unique", ())
+    assert len(run.points) == 1
+    assert len(run.requests) == 20
+    assert run.quality.empty
+    assert run.telemetry.empty
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], 3),
+        (["engine=alpha"], 2),
+        (["engine=beta,alpha"], 3),
+        (["engine=alpha", "workload=unique"], 2),
+        (["workload=rag*"], 1),
+        (["engine.dtype=float16"], 1),
+        (["study=*two"], 1),
+        (["status=failed"], 0),
+    ],
+)
+def test_runs_are_found_by_what_they_were(outputs, words, expected):
+    assert sum(len(study.runs) for study in read.select(outputs, words)) == expected
+
+
+@pytest.mark.parametrize("word", ["2026-two/00_alpha_unique", "01_beta_rag_prefix", "beta", "2026-two"])
+def test_a_run_is_named_by_path_name_or_part(outputs, word):
+    assert isinstance(read.find_run(word, outputs), RunData)
+
+
+def test_a_name_that_fits_several_is_told_with_the_candidates(outputs):
+    with pytest.raises(ConfigError, match=r"could be 2026-one/00_alpha_unique, 2026-two/00_alpha_unique"):
+        read.find("alpha", outputs)
+    with pytest.raises(ConfigError, match="has 2 runs; name one"):
+        read.find_run("2026-one", outputs)
+    with pytest.raises(ConfigError, match="is no run and no study"):
+        read.find("gamma", outputs)
+
+
+def test_what_is_broken_is_told_and_hides_nothing_else(outputs):
+    run = outputs / "2026-one" / "00_alpha_unique"
+    (run / "points.parquet").write_bytes(b"PAR1 not really")
+    (run / "manifest.json").write_text("{")
+    shutil.rmtree(outputs / "2026-one" / "01_beta_rag_prefix")
+    study = read.load_study(outputs / "2026-one")
+    assert len(study.runs) == 2
+    assert any("points.parquet" in fault for fault in study.runs[0].faults)
+    assert any("manifest.json cannot be read" in fault for fault in study.runs[0].faults)
+    assert study.runs[0].status == "finished"
+    assert study.runs[1].status == "missing"
+    assert isinstance(read.find("2026-one", outputs), StudyData)
+
+
+@pytest.mark.parametrize("value", [5, "x", [1], {"a": 5}, None])
+@pytest.mark.parametrize("verb", [["show", "alpha_unique"], ["report", "alpha_unique", "--out", "page.html"], ["ls"]])
+def test_files_of_strange_parts_are_shown_all_the_same(outputs, verb, value, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = outputs / "2026-one" / "00_alpha_unique"
+    shutil.rmtree(outputs / "2026-two")
+    for path in (run / "manifest.json", run / "run.json", run.parent / "study.json"):
+        found = json.loads(path.read_text())
+        path.write_text(json.dumps({key: part if key == "schema_version" else value for key, part in found.items()}))
+    assert dispatch([*verb, "--outputs", str(outputs)]) == 0
+    assert capsys.readouterr().out
+
+
+def test_unknown_columns_and_keys_are_read_on_and_a_newer_schema_is_told(outputs):
+    folder = outputs / "2026-two" / "00_alpha_unique"
+    frame = pd.read_parquet(folder / "points.parquet").drop(columns="goodput_req_s").assign(novel_metric=3.5)
+    frame.to_parquet(folder / "points.parquet")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"novel": {"a": 1}}))
+    run = read.load_run(folder)
+    assert run.points["novel_metric"].tolist() == [3.5]
+    assert run.manifest["novel"] == {"a": 1}
+    assert run.faults == ()
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"schema_version": 9}))
+    (told,) = read.load_run(folder).faults
+    assert "was written by a newer servebench (schema version 9, this one reads up to 2); upgrade" in told
+
+
+def test_ls_and_show_tell_it_as_text_and_as_json(outputs, capsys):
+    assert decide.ls(["--outputs", str(outputs), "engine=beta", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["engine"] for one in told] == ["beta"]
+    assert told[0]["best_output_throughput_tok_s"] > 0
+    assert decide.ls(["--outputs", str(outputs)]) == 0
+    assert "2026-two/00_alpha_unique" in capsys.readouterr().out
+    assert decide.show(["--outputs", str(outputs), "2026-two"]) == 0
+    assert "alpha 1.0 (process)" in capsys.readouterr().out
+    assert decide.show(["--outputs", str(outputs), "2026-one", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "told"),
+    [
+        ("ls", ["engin=vllm"], "is no condition"),
+        ("ls", ["--jsn"], "unknown option '--jsn'"),
+        ("show", [], "takes one run or study"),
+        ("show", ["a", "b"], "takes one run or study"),
+        ("ls", ["--outputs"], "needs a value"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(outputs, verb, words, told):
+    with pytest.raises(ConfigError, match=told):
+        getattr(decide, verb)(words)

@@ -1,0 +1,360 @@
+"""What a killed study left becomes tables again, and studies are sent whatever is wrong with one of them."""
+
+import json
+import os
+import socket
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+
+from servebench.load.client.spool import TIMESPEC, end_frame, meta_frame, reads_frame, sent_frame
+from servebench.load.coordinator.share import worker_spools
+from servebench.run.phase import PhaseFacts, discard_spools, records_of
+from servebench.store import (
+    RecordWriter,
+    RunState,
+    StudyFolder,
+    StudyState,
+    build_manifest,
+    read_requests,
+    read_run,
+    read_study,
+    write_manifest,
+    write_run,
+    write_study,
+)
+from servebench.study.aftermath import chosen, recover, sync
+from servebench.util.errors import ConfigError
+
+BASE_NS = 1_700_000_000 * 10**9
+STEP_NS = 10_000_000
+DEAD_PID = 999_999_999
+WORDS = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", "model.name=m",
+         "load.concurrency=[1,2]", "load.requests=3", "load.warmup_requests=1")  # fmt: skip
+RUN = "00_openai_sharegpt"
+
+
+def answer_frames(index, at_ns):
+    """What a server sent: two content events, the usage and the end, one read."""
+    chunks = [{"choices": [{"index": 0, "delta": {"content": word}}]} for word in ("one ", "two")]
+    chunks += [
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}},
+    ]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    data = (
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()  # fmt: skip
+    cut = data.index(b"data: ", data.index(b"two") - 60)
+    stamps = [TIMESPEC.pack(*divmod(stamp, 10**9)) for stamp in (at_ns, at_ns + STEP_NS)]
+    return reads_frame(index, stamps, [data[:cut], data[cut:]])
+
+
+def write_spool(folder, point, count, done, *, warmup=False, run_id="s/00", cut=b""):
+    """A phase of `count` requests at concurrency 1 that was killed when `done` of them had ended and one more was sent."""
+    path = folder.spool(point + ("-warmup" if warmup else ""))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = [f"{path.stem}-{number}" for number in range(count)]
+    facts = PhaseFacts(run_id=run_id, point=point, warmup=warmup, concurrency=1, repeat=0,
+                       planned=dict.fromkeys(names, (5, 2, False)))  # fmt: skip
+    path.with_suffix(".json").write_bytes(facts.dump())
+    data = meta_frame([(name, None) for name in names])
+    for index in range(min(count, done + 1)):
+        sent_ns = BASE_NS + index * 4 * STEP_NS
+        data += sent_frame(index, sent_ns, 0, 0, sent_ns)
+        if index < done:
+            data += answer_frames(index, sent_ns + STEP_NS)
+            data += end_frame(index, sent_ns + 2 * STEP_NS, "complete")
+    path.write_bytes(data + cut)
+    return path
+
+
+def write_killed(outputs, name="killed", words=WORDS, **changes):
+    """A study as kill -9 leaves it."""
+    study = StudyFolder(outputs / name)
+    study.path.mkdir(parents=True)
+    state = StudyState(study_id=name, words=words, runs=(RUN, "01_never_begun"), pid=DEAD_PID, started_s=1_700_000_000.0,
+                       tracking={"name": "mlflow", "experiment": "servebench"})  # fmt: skip
+    write_study(study, replace(state, **changes))
+    folder = study.create_run(RUN)
+    write_run(folder, RunState(run_id=f"{name}/{RUN}", title="t", overrides=(), started_s=1_700_000_000.0))
+    return study, folder
+
+
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    """The outputs folder of a fresh place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "outputs").mkdir()
+    return tmp_path / "outputs"
+
+
+def rows(folder):
+    return pq.read_table(folder.points).to_pylist()
+
+
+def test_a_killed_point_is_recovered(outputs, capsys):
+    """Its finished requests and the one in flight are rows; it is a point, void, because it was interrupted."""
+    _, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 2, cut=b"\x02half")
+    assert recover([]) == 0
+    assert capsys.readouterr().out == f"killed/{RUN}: 3 requests and 1 points recovered\n"
+    frame = read_requests(folder)
+    assert list(frame["outcome"]) == ["ok", "ok", "cancelled"]
+    assert list(frame["output_tokens"])[:2] == [2, 2]
+    (row,) = rows(folder)
+    assert (row["point"], row["concurrency"], row["engine"], row["model"]) == ("c1-r0", 1, "openai", "m")
+    assert (row["requests_planned"], row["requests_ok"], row["requests_failed"]) == (3, 2, 1)
+    assert row["ttft_ms_mean"] == pytest.approx(10.0)
+    assert (row["verdict"], "interrupted" in row["doubts"]) == ("void", True)
+    assert (row["client_cpu_share"], row["loop_lag_ms_p99"], row["clock_step_ms"]) == (None, None, None)
+    assert folder.points_csv.read_text().count("\n") == 2
+    assert not folder.spools()
+    assert not list(folder.raw.iterdir())
+    assert not folder.parts.exists()
+
+
+def test_an_engine_that_went_with_servebench(outputs):
+    """All requests have ended, the last by a broken connection: the point is none to be kept."""
+    _, folder = write_killed(outputs)
+    spool = write_spool(folder, "c1-r0", 3, 2)
+    spool.write_bytes(spool.read_bytes() + end_frame(2, BASE_NS + 20 * STEP_NS, "reset", "connection reset by peer"))
+    assert recover([]) == 0
+    (row,) = rows(folder)
+    assert (row["requests_ok"], row["requests_failed"], row["verdict"]) == (2, 1, "void")
+    assert "engine_died" in row["doubts"]
+    assert "interrupted" not in row["doubts"]
+
+
+def test_an_earlier_attempt_does_not_come_back(outputs):
+    """Its row, which told why it did not count, was replaced by that of a later one."""
+    _, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 3)
+    write_spool(folder, "c1-r0-a10", 3, 3)
+    write_spool(folder, "c1-r0-a9", 3, 1)
+    assert recover([]) == 0
+    assert [row["point"] for row in rows(folder)] == ["c1-r0-a10"]
+    assert len(read_requests(folder)) == 8
+
+
+def test_what_was_being_written_is_removed(outputs):
+    """Nobody will finish it, and nobody may take it for a table."""
+    study, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 2)
+    for path in (
+        study.path / ".study.json.7.tmp",
+        folder.path / ".points.parquet.7.tmp",
+        folder.raw / ".c1-r0.json.7.tmp",
+    ):
+        path.write_text("half")
+    (study.path / ".mine").write_text("kept")
+    assert recover([]) == 0
+    assert [path.name for path in study.path.rglob(".*")] == [".mine"]
+
+
+def test_the_spools_of_all_workers_make_one_point(outputs):
+    """A phase of three processes, one of which had written nothing yet."""
+    _, folder = write_killed(outputs, words=(*WORDS[:-2], "load.requests=9"))
+    first = write_spool(folder, "c1-r0", 3, 3)
+    for number, path in enumerate(worker_spools(first, 3)[1:], 1):
+        text = first.read_bytes() if number == 1 else b""
+        path.write_bytes(text.replace(b'"c1-r0-', b'"c1-r9-'))
+        path.with_suffix(".json").write_bytes(first.with_suffix(".json").read_bytes())
+    assert recover(["killed"]) == 0
+    assert sorted(read_requests(folder)["request_id"]) == [f"c1-r{r}-{i}" for r in (0, 9) for i in range(3)]
+    (row,) = rows(folder)
+    assert (row["point"], row["requests_ok"]) == ("c1-r0", 6)
+    assert not list(folder.raw.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "point", "concurrency", "rate"),
+    [
+        (("load=search_slo", "slo=interactive"), "c6-r1", 6, None),
+        (("load=search_saturation", "load.search.of=rate"), "q2.5-r0", None, 2.5),
+        (("load=trace",), "trace-r0", None, 25.0),
+    ],
+)
+def test_points_of_searches_and_traces_are_known_by_their_names(outputs, words, point, concurrency, rate):
+    """Their levels are in no list."""
+    _, folder = write_killed(outputs, words=(*WORDS[:4], *words))
+    write_spool(folder, point, 5, 3)
+    assert recover(["killed"]) == 0
+    (row,) = rows(folder)
+    assert (row["point"], row["concurrency"], row["rate"], row["requests_ok"]) == (point, concurrency, rate, 3)
+    assert row["verdict"] == "void"
+
+
+def test_the_study_and_its_run_are_marked(outputs):
+    """Nobody is at work on them any more."""
+    study, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 1)
+    recover(["killed"])
+    run = read_run(folder)
+    assert (run.status, run.error, run.failure) == ("interrupted", "servebench was killed", "killed")
+    assert read_study(study).status == "interrupted"
+
+
+def test_a_second_time_there_is_nothing(outputs, capsys):
+    """And nothing is changed."""
+    _, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 2)
+    recover([])
+    before = {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert recover([]) == 0
+    assert capsys.readouterr().out == "nothing to recover\n"
+    assert {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()} == before
+
+
+def test_a_warm_up_makes_no_point(outputs):
+    """Its requests are kept and told from the others."""
+    _, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 1, 1, warmup=True)
+    recover([])
+    assert list(read_requests(folder)["warmup"]) == [True]
+    assert not folder.points.exists()
+
+
+def test_what_was_stored_already_is_not_there_twice(outputs):
+    """Killed after the records were stored and before the spool was removed."""
+    _, folder = write_killed(outputs)
+    spool = write_spool(folder, "c1-r0", 3, 3)
+    RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
+    recover([])
+    assert len(read_requests(folder)) == 3
+    assert not folder.spools()
+
+
+def test_a_point_that_was_whole_is_not_called_interrupted(outputs):
+    """Killed after its last request and before its row was written: only the batch is there."""
+    _, folder = write_killed(outputs)
+    spool = write_spool(folder, "c1-r0", 3, 3)
+    RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
+    discard_spools([spool])
+    recover([])
+    (row,) = rows(folder)
+    assert (row["requests_ok"], "interrupted" in row["doubts"]) == (3, False)
+
+
+def test_points_that_were_written_stay(outputs):
+    """The recovered one is added behind them."""
+    _, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 3)
+    recover([])
+    before = rows(folder)
+    write_spool(folder, "c2-r0", 3, 1)
+    recover([])
+    after = rows(folder)
+    assert after[:1] == before
+    assert [row["point"] for row in after] == ["c1-r0", "c2-r0"]
+
+
+def test_an_empty_spool(outputs, capsys):
+    """Killed before the first request was sent: the run is marked and nothing is recovered."""
+    _, folder = write_killed(outputs)
+    write_spool(folder, "c1-r0", 3, 0).write_bytes(b"")
+    assert recover([]) == 0
+    assert capsys.readouterr().out == "nothing to recover\n"
+    assert read_run(folder).status == "interrupted"
+    assert not folder.spools()
+
+
+def test_a_study_at_work_is_left_alone(outputs, capsys):
+    """Its spools are being written; named, it is told why."""
+    study, folder = write_killed(outputs, pid=os.getpid())
+    spool = write_spool(folder, "c1-r0", 3, 1)
+    assert recover(["killed"]) == 0
+    assert "killed: is still running" in capsys.readouterr().out
+    assert spool.exists()
+    assert read_run(folder).status == read_study(study).status == "running"
+
+
+def test_a_config_that_cannot_be_composed_any_more(outputs, capsys):
+    """The records are recovered all the same, and the reason for no points is told."""
+    _, folder = write_killed(outputs, words=("engine=gone",))
+    write_spool(folder, "c1-r0", 3, 2)
+    assert recover([]) == 0
+    told = capsys.readouterr()
+    assert "3 requests and 0 points recovered" in told.out
+    assert "no points are made" in told.err
+    assert len(read_requests(folder)) == 3
+
+
+def test_what_cannot_be_read_keeps_nothing_else_back(outputs, capsys):
+    """A broken study, broken facts of a phase, and a whole study behind them."""
+    write_killed(outputs, name="a-broken")[0].state.write_text("{")
+    _, second = write_killed(outputs, name="b-facts")
+    spool = write_spool(second, "c1-r0", 3, 2)
+    spool.with_suffix(".json").write_text("[]")
+    _, third = write_killed(outputs, name="c-good")
+    write_spool(third, "c1-r0", 3, 2)
+    assert recover([]) == 6
+    told = capsys.readouterr()
+    assert [line.split(":")[1].strip() for line in told.err.splitlines()] == ["a-broken", "b-facts"]
+    assert spool.with_name("c1-r0.spool.damaged").exists()
+    assert not second.spools()
+    assert len(rows(third)) == 1
+
+
+def test_studies_are_named_or_all_are_meant(outputs, tmp_path):
+    """By folder or by name in outputs/; one that is not there is a mistake in the words."""
+    write_killed(outputs, name="one")
+    write_killed(tmp_path / "elsewhere", name="two")
+    assert [study.name for study in chosen([])] == ["one"]
+    assert [study.name for study in chosen(["elsewhere/two", "one"])] == ["two", "one"]
+    assert [study.name for study in chosen(["--outputs", "elsewhere"])] == ["two"]
+    assert [study.name for study in chosen(["two", "--outputs=elsewhere"])] == ["two"]
+    with pytest.raises(ConfigError, match="unknown option '--all'; studies are named by folder"):
+        chosen(["--all"])
+    with pytest.raises(ConfigError, match=r"'three' is no study: neither three nor .*outputs/three has a study\.json$"):
+        chosen(["three"])
+
+
+def test_sync_sends_all_and_again_nothing(outputs, capsys):
+    """Whatever is broken in one study, the others go; the exit code says that not all did."""
+    write_killed(outputs, name="a-broken")[0].state.write_text("{")
+    _, folder = write_killed(outputs, name="b-points", status="finished")
+    folder.points.write_bytes(b"nonsense")
+    write_killed(outputs, name="c-good", status="interrupted")
+    write_killed(outputs, name="d-none", tracking={"name": "none"})
+    assert sync([]) == 1
+    told = capsys.readouterr()
+    assert [line.split(":")[1].strip() for line in told.err.splitlines()] == ["a-broken", "b-points"]
+    assert told.out.splitlines() == ["b-points: 0 sent, 0 unchanged", "c-good: 1 sent, 0 unchanged"]
+    assert sync(["c-good"]) == 0
+    assert capsys.readouterr().out == "c-good: 0 sent, 1 unchanged\n"
+
+
+def test_sync_asks_a_dead_server_once(outputs, capsys):
+    """Ten studies do not wait for it ten times; all are told as not sent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+    for name in ("a", "b", "c"):
+        write_killed(outputs, name=name)
+    assert sync([f"--uri={uri}"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "refused" in lines[0]
+    assert lines[1:] == [f"servebench: {name}: not sent, for its tracking server is down" for name in "bc"]
+
+
+def test_sync_goes_to_the_server_that_the_study_asked_for(outputs, capsys):
+    """As its manifest has it; one whose password was taken out must be named."""
+    _, folder = write_killed(outputs, name="a")
+    for uri, why in (("foo://x", "scheme 'foo'"), ("http://me:hush-hush@127.0.0.1:9", "name it with --uri=...")):
+        config = {"tracking": {"uri": uri}}
+        write_manifest(folder.manifest, build_manifest(config=config, facts={}, machine={}))
+        assert sync([]) == 1
+        told = capsys.readouterr().err
+        assert why in told
+        assert "hush" not in told
+
+
+def test_sync_without_studies(outputs, capsys):
+    """It says so, and that is no failure."""
+    assert sync([]) == 0
+    assert capsys.readouterr().out == "there are no studies to send\n"

@@ -1,0 +1,128 @@
+"""No secret is in anything that is written; what only looks like one stays."""
+
+import json
+import time
+
+import pytest
+
+from servebench.util.redaction import MARK, redact, redact_text, secret_name
+
+SECRET = "s3cr3t-Value-42"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPENAI_API_KEY", "api_key", "apikey", "api-key", "apiKey", "x-api-key", "launch.api_key", "hf_token", "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN", "token", "accessToken", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "db_password",
+        "PGPASSWORD", "passwd", "client_secret", "Authorization", "credentials", "private_key", "OPENAI_KEY",
+        "WANDB_API_KEY", "NGC_CLI_API_KEY", "GITHUB_TOKEN_2", "bearer", "passphrase",
+    ],
+)  # fmt: skip
+def test_names_of_secrets(name):
+    """Keys, flags and variables by which secrets are given, in every spelling."""
+    assert secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "input_tokens", "output_tokens", "max_tokens", "max_new_tokens", "tokenizer", "tokenizer_mode", "api_key_env",
+        "prefix_caching", "eos_token_id", "eos_token", "bos_token", "pad_token_id", "token_ids", "token_count",
+        "num_tokens", "max-num-batched-tokens", "energy_j_per_token", "time_per_output_token", "event_tokens",
+        "skip_tokenizer_init", "cached_tokens", "key", "cache_key", "keyword", "HF_TOKEN_PATH", "api_key_file",
+        "tokens", "secretary", "passing", "compass", "kv_cache_dtype", "seed", "token_throughput",
+    ],
+)  # fmt: skip
+def test_names_that_only_look_like_it(name):
+    """Token counts, tokenizers and names of variables are not secrets."""
+    assert not secret_name(name)
+
+
+PLANTED = {
+    "config value": {"engine": {"env": {"HF_TOKEN": SECRET}}},
+    "list under a secret key": {"extra_args": {"api-key": [SECRET, SECRET + "2"]}},
+    "mapping under a secret key": {"credentials": {"user": SECRET, "more": [SECRET]}},
+    "flag, then value": {"argv": ["vllm", "serve", "--api-key", SECRET, "--port", "1"]},
+    "flag=value": {"argv": ["vllm", f"--api-key={SECRET}"]},
+    "flag with underscores": {"argv": [f"--hf_token={SECRET}"]},
+    "short flag name": ["-token", SECRET],
+    "url userinfo": {"uri": f"https://user:{SECRET}@host/x"},
+    "userinfo with an at sign": {"uri": f"postgresql://user:p@{SECRET}@host/db"},
+    "url query": {"uri": f"https://host/x?a=1&api_key={SECRET}&b=2"},
+    "signed url": f"https://host/x?X-Amz-Signature={SECRET}",
+    "bearer": {"header": f"Bearer {SECRET}"},
+    "basic": f"Authorization: Basic {SECRET}",
+    "header pair": {"headers": [["X-Api-Key", SECRET], ["Accept", "x"]]},
+    "hydra word": {"words": ["-m", f"+engine.env.OPENAI_API_KEY={SECRET},a b,{SECRET}"]},
+    "hydra mapping": [f"engine.env={{HF_TOKEN:{SECRET},A:1}}"],
+    "hydra quoted": [f"engine.extra_args.api-key='one {SECRET}'"],
+    "command in one line": f"HF_TOKEN={SECRET} vllm serve x --api-key '{SECRET} two' --port 1",
+    "log of an engine": f"INFO args: Namespace(host='x', api_key='{SECRET}', max_model_len=5)",
+    "json in text": json.dumps({"api_key": SECRET, "n": 1}),
+    "yaml in text": f"password: {SECRET}",
+    "nested lists": [[["deep", {"list": [{"secret": SECRET}]}]]],
+    "tuple": ({"password": SECRET},),
+    "a number": {"password": 987654321},
+}
+
+
+@pytest.mark.parametrize("place", PLANTED)
+def test_planted_secrets_are_gone(place):
+    """Wherever a secret was put, it is not in what comes out, and the mark is."""
+    text = json.dumps(redact(PLANTED[place]))
+    assert SECRET not in text
+    assert "987654321" not in text
+    assert MARK in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"Incorrect key provided: {SECRET}.", f"connect to http://h/{SECRET}/x failed", f"x{SECRET}y"],
+)
+def test_values_of_secret_variables_are_gone(text, monkeypatch):
+    """What the environment calls secret is found in any text, whatever is around it."""
+    monkeypatch.setenv("MY_SERVICE_TOKEN", SECRET)
+    assert SECRET not in redact_text(text)
+    assert SECRET not in json.dumps(redact({"error": [text]}))
+
+
+def test_a_short_value_of_a_secret_variable_is_no_secret(monkeypatch):
+    """A placeholder (`EMPTY`) would be found inside other words."""
+    monkeypatch.setenv("OPENAI_API_KEY", "EMPTY")
+    assert redact_text("the queue is EMPTY") == "the queue is EMPTY"
+
+
+HARMLESS = [
+    {"input_tokens": 512, "output_tokens": 128, "max_tokens": 7, "eos_token_id": 2, "eos_token": "</s>"},
+    {"tokenizer": "meta/x", "api_key_env": "OPENAI_API_KEY", "prefix_caching": True, "api_key": None, "token": ""},
+    {"argv": ["vllm", "--max-num-batched-tokens", "8192", "--tokenizer", "x/y", "--max-num-seqs=64", "--eos-token", "x"]},
+    ["workload.output_tokens=64,128", "launch.api_key_env=MY_KEY_VARIABLE", "engine.prefix_caching=true"],
+    "unexpected token: x; 512 input_tokens: 3, output_tokens=5, api_key_env=NAME, tokenizer: qwen",
+    "https://host:8000/v1?model=x&max_tokens=5",
+    "--max-num-batched-tokens 8192 --tokenizer-mode auto --api-key --port 1",
+    "a bearer of news and the basic settings",
+    "mail me at someone@example.org; see http://host/a and x@y",
+    {"n": 1, "x": 1.5, "y": None, "z": [True, None]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", HARMLESS, ids=range(len(HARMLESS)))
+def test_harmless_things_stay(value):
+    """Token counts, names of variables, URLs and prose come out as they went in."""
+    assert redact(value) == value
+
+
+def test_redaction_changes_nothing_the_second_time():
+    """What is redacted is redacted again when it is sent."""
+    for value in PLANTED.values():
+        once = redact(value)
+        assert redact(once) == once
+
+
+@pytest.mark.parametrize("text", ["a" * 200_000, "a." * 100_000, "http://" * 20_000, "--a " * 50_000, "x " * 100_000])
+def test_long_lines_take_no_time(text):
+    """An engine may log a line of any length; the time taken grows with it and not with its square."""
+    began = time.process_time()
+    assert redact_text(text) == text
+    assert time.process_time() - began < 2.0

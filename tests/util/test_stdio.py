@@ -1,0 +1,54 @@
+"""Whoever listens to a command may go: nobody's study ends by that, and what cannot be told is one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+SAY = "import sys; from servebench.util.stdio import best_effort, prepare_streams; prepare_streams(); "
+
+
+def shell(line, program):
+    """What a shell's line gives in which $P stands for a Python program."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", line.replace("$P", '"$0" -c "$1"'), sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+@FULL
+def test_what_cannot_be_told_ends_nothing(redirected):
+    """Neither while it is written nor when Python ends, which tries once more and would end with 120."""
+    program = (
+        SAY + "out = best_effort(sys.stdout)\nfor _ in range(3): print('x' * 9000, file=sys.stderr); print(1, file=out)"
+    )
+    code, _, _ = shell(f"$P {redirected}", program)
+    assert code == 0
+
+
+def test_closed_descriptors_are_taken_by_nothing_else(tmp_path):
+    """A file that is opened next would be standard output, and hold what is told."""
+    program = (
+        SAY + f"file = open({str(tmp_path / 'f')!r}, 'w'); print('told'); print('told', file=sys.stderr); file.close()"
+    )
+    assert shell("$P <&- >&- 2>&-", program)[0] == 0
+    assert (tmp_path / "f").read_text() == ""
+
+
+@FULL
+@pytest.mark.parametrize("words", [["ls", "--json"], ["help"], ["plugins"]])
+def test_output_that_finds_no_room_is_one_line(tmp_path, words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "servebench", *words],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.stderr == "servebench: cannot write to standard output: no space left on device\n"
+    assert done.returncode == 6
