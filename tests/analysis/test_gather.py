@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from servebench.analysis import gather
+from servebench.analysis import stored_runs as gather
 from servebench.store import RunFolder, add_quality
 from servebench.store import studies as read
 

@@ -11,8 +11,8 @@ import pytest
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.load.client.jobs import WireRequest
+from servebench.load.client.order import Order
 from servebench.load.coordinator.share import shares
-from servebench.load.plan.order import Order
 from servebench.util.errors import LoadError
 
 from .conftest import HEADER, LAST, chunk, event, reset

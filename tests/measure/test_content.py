@@ -10,7 +10,7 @@ import pytest
 from servebench.contracts.engine import Dialect, Engine
 from servebench.contracts.request import Request
 from servebench.engine.tokenize import ApproximateTokenizer
-from servebench.measure.content import content_columns, content_doubts
+from servebench.run.content import content_columns, content_doubts
 from servebench.util.proportions import wilson
 
 SCHEMA = {"type": "array"}

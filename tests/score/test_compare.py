@@ -7,7 +7,7 @@ import pytest
 
 from servebench.analysis.compare import METRICS, Sample, Side, compare, holm, statistic
 from servebench.analysis.fairness import Difference
-from servebench.analysis.gather import side_of
+from servebench.analysis.stored_runs import side_of
 from servebench.contracts.stored import RunData
 
 SHARED = ("ttft_ms_p50", "tpot_ms_p50", "output_throughput_tok_s")

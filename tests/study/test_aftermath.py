@@ -24,7 +24,8 @@ from servebench.store import (
     write_run,
     write_study,
 )
-from servebench.study.aftermath import chosen, recover, sync
+from servebench.store.studies import chosen
+from servebench.study.aftermath import recover, sync
 from servebench.util.errors import ConfigError
 
 BASE_NS = 1_700_000_000 * 10**9

@@ -3,6 +3,7 @@
 import pytest
 from tests.test_aftermath import DEAD_PID, WORDS, outputs, write_spool
 
+from servebench.cli.resume import resume
 from servebench.config import compose_jobs
 from servebench.registry.registry import registry
 from servebench.store import (
@@ -15,7 +16,7 @@ from servebench.store import (
     write_run,
     write_study,
 )
-from servebench.study.resume import remaining, resume, tell
+from servebench.study.resume import remaining, tell
 from servebench.util.errors import ConfigError, StoreError
 
 __all__ = ["outputs"]
@@ -84,7 +85,7 @@ def test_a_system_that_refuses_is_no_damage(study, monkeypatch):
         raise StoreError("cannot write: the disk is full")
 
     write_spool(study.run(RUNS[1]), "c2-r0-a1", 3, 1)
-    monkeypatch.setattr("servebench.study.aftermath.recover_run", refuse)
+    monkeypatch.setattr("servebench.run.recovery.recover_run", refuse)
     with pytest.raises(StoreError, match="what was cut off cannot be recovered"):
         remaining(study, registry(), retry_failed=True)
     assert sorted(path.name for path in study.path.iterdir() if path.is_dir()) == list(RUNS)

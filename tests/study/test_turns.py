@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from servebench.contracts.settings import LoadSettings, SearchSettings
-from servebench.study.turns import Turn, turns
+from servebench.contracts.turn import Turn
+from servebench.study.turns import turns
 
 IN_TURNS = LoadSettings(name="l", concurrency=(1,), repeats=2, order="interleaved")
 

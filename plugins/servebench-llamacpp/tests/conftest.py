@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from servebench.contracts.engine import LaunchContext, RunningEngine
-from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings, PackagedFile
 from servebench.engine.launchers.process import ProcessLauncher
-from servebench.engine.supervisor.ports import free_port
+from servebench.plugin import (
+    GpuSettings,
+    LaunchContext,
+    LaunchSettings,
+    ModelSettings,
+    PackagedFile,
+    RunningEngine,
+    free_port,
+)
 from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
 
 ROOT = Path(__file__).parents[3]

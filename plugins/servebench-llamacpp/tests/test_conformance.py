@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from servebench.contracts.settings import ModelSettings, PackagedFile
+from servebench.plugin import ModelSettings, PackagedFile
 from servebench.testing import EngineConformance
 from servebench_llamacpp.engine import LlamaCppEngine
 

@@ -16,12 +16,17 @@ import httpx
 import psutil
 import pytest
 
-from servebench.contracts.engine import LaunchContext, RunningEngine
-from servebench.contracts.request import Request
-from servebench.contracts.settings import ModelSettings, WorkloadSettings
-from servebench.engine.supervisor.ports import accepts
 from servebench.engine.tokenize import engine_tokenizer
-from servebench.util.errors import ConfigError, EngineError
+from servebench.plugin import (
+    ConfigError,
+    EngineError,
+    LaunchContext,
+    ModelSettings,
+    Request,
+    RunningEngine,
+    WorkloadSettings,
+    accepts,
+)
 from servebench_llamacpp.engine import LlamaCppEngine
 
 ContextOf = Callable[..., LaunchContext]

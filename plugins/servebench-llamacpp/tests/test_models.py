@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.contracts.settings import ModelSettings, PackagedFile
-from servebench.util.errors import EngineError
+from servebench.plugin import EngineError, ModelSettings, PackagedFile
 from servebench_llamacpp.models import fault_of, fetch, model_file
 
 DATA = b"GGUF" + b"x" * 5_000_000

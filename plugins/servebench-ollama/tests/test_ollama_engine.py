@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from servebench.contracts.settings import ModelSettings
+from servebench.plugin import EngineError, ModelSettings
 from servebench.testing import EngineConformance
-from servebench.util.errors import EngineError
 from servebench_ollama.engine import OllamaEngine
 from servebench_ollama.library import source_of
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from servebench.contracts.settings import LaunchSettings
 from servebench.engine.launchers.process import ProcessLauncher
-from servebench.engine.supervisor.ports import free_port
+from servebench.plugin import LaunchSettings, free_port
 from servebench.testing import EngineConformance, Manners, write_stand_in
 from servebench.testing.conformance import CHAT, SCHEMA, TEXT, WORKLOAD
 from servebench_tgi.engine import TgiEngine

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from servebench.contracts.engine import LaunchContext
-from servebench.contracts.request import Message, Request
-from servebench.contracts.settings import GpuSettings, ModelSettings, WorkloadSettings
+from servebench.plugin import GpuSettings, LaunchContext, Message, ModelSettings, Request, WorkloadSettings
 from servebench.testing import EngineConformance
 from servebench_transformers.engine import TransformersEngine, TransformersSettings
 

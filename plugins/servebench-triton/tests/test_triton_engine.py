@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.contracts.settings import ModelSettings
+from servebench.plugin import ModelSettings
 from servebench.testing import EngineConformance
 from servebench_triton.engine import TritonEngine
 

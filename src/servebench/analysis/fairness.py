@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from servebench.contracts.stored import mapping
+from servebench.contracts.stored import RunData, mapping
 
 ON_PURPOSE = "this is what is compared"
 ABSENT = "-"
@@ -219,3 +219,9 @@ def _flat(prefix: str, value: Any) -> dict[str, Any]:
 
 def _words(value: Any) -> str:
     return ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def differences(a: RunData, b: RunData, varying: str | None = None) -> tuple[Difference, ...]:
+    """What is unequal between two runs, but for what is varied on purpose."""
+    on_purpose = [*varied(a.manifest, b.manifest), *(key.strip() for key in (varying or "").split(",") if key.strip())]
+    return unequal(a.manifest, b.manifest, varying=on_purpose)

@@ -6,35 +6,25 @@ Each verb parses its words, has `read` load what they name, `score` judge it and
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from servebench.analysis.advice import advise
 from servebench.analysis.compare import Comparison, Row
 from servebench.analysis.compare import told as row_told
-from servebench.analysis.fairness import Difference, unequal, varied
-from servebench.analysis.gather import (
-    common_level,
-    entrant_of,
-    limits_of,
+from servebench.analysis.fairness import differences
+from servebench.analysis.rightness import Agreement
+from servebench.analysis.stored_runs import (
     quality_agreements,
     quality_parities,
-    quality_rows,
     repeats_of,
-    run_page,
-    short_names,
     side_of,
-    timeline_of,
 )
-from servebench.analysis.recommend import Answer, Entrant, Rules
-from servebench.analysis.rightness import Agreement
 from servebench.contracts.stored import RunData, StudyData
+from servebench.report.html.build import page_of
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
-
-if TYPE_CHECKING:
-    from servebench.report.html.page import Page
 
 
 def ls(words: Sequence[str]) -> int:
@@ -181,12 +171,6 @@ def compare(words: Sequence[str]) -> int:
     return 0 if limit is None else _gate(comparisons, told, limit)
 
 
-def differences(a: RunData, b: RunData, varying: str | None = None) -> tuple[Difference, ...]:
-    """What is unequal between two runs, but for what is varied on purpose."""
-    on_purpose = [*varied(a.manifest, b.manifest), *(key.strip() for key in (varying or "").split(",") if key.strip())]
-    return unequal(a.manifest, b.manifest, varying=on_purpose)
-
-
 def _beyond(comparisons: Sequence[Comparison], limit: float | None) -> list[tuple[str, Row]]:
     """The regressions that are larger than the limit, with the candidate's name."""
     if limit is None:
@@ -253,42 +237,6 @@ def recommend(words: Sequence[str]) -> int:
     return 0
 
 
-def advise(
-    runs: Sequence[RunData], rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
-) -> list[Answer]:
-    """The answers of the rules for these runs."""
-    from servebench.analysis.recommend import recommend as judge
-
-    by_name = {run.run_id: run for run in runs}
-
-    def unfair(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[Difference]:
-        more = [f"{group}.*" for group in across] + (["machine.*"] if "gpu" in across else [])
-        told = ",".join([*more, *([varying] if varying else [])])
-        return differences(by_name[a.name], by_name[b.name], told)
-
-    answers = judge([entrant_of(run) for run in runs], rules, unfair=unfair, with_doubtful=with_doubtful)
-    return [replace(one, quality=_rightness(one, by_name)) for one in answers]
-
-
-def _rightness(answer: Answer, runs: Mapping[str, RunData]) -> tuple[str, ...]:
-    """Which of the ranked runs are less right than the first, or more, where that is no chance."""
-    found = []
-    if answer.ranking:
-        first = answer.ranking[0].entrant.name
-        for score in answer.ranking[1:]:
-            other = score.entrant.name
-            for one in quality_agreements(runs[other], runs[first]):
-                if one.second_is_worse:
-                    found.append(f"{first} is less right than {other}: {one.turned().sentence}")
-                elif one.turned().second_is_worse:
-                    found.append(f"{other} is less right than {first}: {one.sentence}")
-    return tuple(found)
-
-
-TIMELINES_MAX = 6
-COMPARISONS_MAX = 12
-
-
 def report(words: Sequence[str]) -> int:
     """`report RUN|STUDY [--out FILE]`: one self-contained page; `--as TOOL`: the numbers by that tool's definitions.
 
@@ -321,10 +269,10 @@ def report(words: Sequence[str]) -> int:
 
 def _report_as(tool: str, words: Sequence[str], outputs: Path) -> int:
     """The same run as another tool would print it. Raises ConfigError, StoreError."""
+    from servebench.contracts.stored import level_label, rows
     from servebench.measure.dialects import DIALECTS, retell
-    from servebench.report.figures import level
     from servebench.report.terminal.as_tool import RetoldPoint, print_retold, write_json
-    from servebench.report.terminal.listing import console, rows
+    from servebench.report.terminal.listing import console
 
     as_json, rest = read.take_flag(words, "--json")
     read.no_options("report --as", rest, ("--json", "--outputs DIR"))
@@ -340,7 +288,7 @@ def _report_as(tool: str, words: Sequence[str], outputs: Path) -> int:
                 retell(requests[requests["point"] == row.get("point")], row, DIALECTS[tool]) if len(requests) else []
             )
             if retold:
-                points.append(RetoldPoint(run=run.run_id, level=level(row), rows=retold))
+                points.append(RetoldPoint(run=run.run_id, level=level_label(row), rows=retold))
     if not points:
         raise ConfigError(f"'{rest[0]}' has no requests to tell again: it was imported, or nothing succeeded")
     dialect = DIALECTS[tool]
@@ -349,67 +297,6 @@ def _report_as(tool: str, words: Sequence[str], outputs: Path) -> int:
     else:
         print_retold(points, dialect.title, dialect.notes, console())
     return 0
-
-
-def page_of(
-    found: RunData | StudyData, rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
-) -> Page:
-    """Everything that the report of a run or study shows."""
-    from servebench import __version__
-    from servebench.analysis.published import beside
-    from servebench.analysis.remedies import REMEDIES
-    from servebench.report.html.page import Page
-
-    runs = read.runs_of(found)
-    names = short_names(runs)
-    pages = [run_page(run, names[run.run_id], index) for index, run in enumerate(runs)]
-    readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
-    comparisons, unjudged = _all_compared(readable, with_doubtful=with_doubtful, varying=varying)
-    at = common_level(pages)
-    over = [(one.view.name, repeats_of(one.run)) for one in pages]
-    return Page(
-        title=found.study_id if isinstance(found, StudyData) else found.title,
-        words=found.words,
-        runs=pages,
-        version=__version__,
-        remedies=REMEDIES,
-        answers=advise(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
-        comparisons=comparisons,
-        agreements=_all_agreements(runs),
-        unjudged=unjudged,
-        timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
-        quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
-        published=[one for page in pages for one in beside(page.view.name, page.rows)],
-        faults=found.faults if isinstance(found, StudyData) else (),
-        distribution_at=at,
-        repeats=[(name, found) for name, found in over if found.rows],
-        limits=limits_of(runs),
-    )
-
-
-def _all_agreements(runs: Sequence[RunData]) -> list[tuple[str, str, Agreement]]:
-    """Each run's answers against those of the first run of its model: (baseline, candidate, what came of it)."""
-    groups: dict[str | None, list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(run.fact("model"), []).append(run)
-    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
-    return [(a.run_id, b.run_id, one) for a, b in pairs for one in quality_agreements(a, b)]
-
-
-def _all_compared(runs: Sequence[RunData], *, with_doubtful: bool, varying: str | None) -> tuple[list[Comparison], str]:
-    """Each run against the first of its set-up; and why nothing could be compared."""
-    from servebench.analysis.compare import compare as judge
-
-    groups: dict[tuple[str | None, ...], list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(tuple(run.fact(name) for name in ("model", "gpu", "workload")), []).append(run)
-    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
-    if not pairs:
-        return [], "one run a set-up: there is nothing to compare" if len(runs) > 1 else ""
-    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
-    return judge(
-        [(sides[a.run_id], sides[b.run_id], differences(a, b, varying)) for a, b in pairs], with_doubtful=with_doubtful
-    ), ""
 
 
 FORMATS = ("csv", "json", "llm-d")

@@ -86,7 +86,7 @@ def _sync(words: Sequence[str]) -> int:
 
 
 def _resume(words: Sequence[str]) -> int:
-    from servebench.study.resume import resume
+    from servebench.cli.resume import resume
 
     return resume(words)
 
@@ -98,7 +98,7 @@ def _recover(words: Sequence[str]) -> int:
 
 
 def _work(words: Sequence[str]) -> int:
-    from servebench.cluster.agent import work
+    from servebench.cli.work import work
 
     return work(words)
 

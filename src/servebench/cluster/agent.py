@@ -7,7 +7,6 @@ import io
 import os
 import platform
 import signal
-import sys
 import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,8 @@ from servebench.engine.pool import EngineKeeper
 from servebench.engine.supervisor.ports import free_port, port_fault
 from servebench.registry.registry import Registry, registry
 from servebench.report.terminal.console import Display
+from servebench.run.earlier import earlier_of
+from servebench.run.recovery import recover_one
 from servebench.run.workplace import Task, Workplace, cache_folder, check_jobs, do_run, floor_of
 from servebench.store import (
     RunState,
@@ -40,9 +41,7 @@ from servebench.store import (
     with_secrets,
     write_run,
 )
-from servebench.study.aftermath import recover_one
-from servebench.study.resume import earlier_of
-from servebench.util.errors import ConfigError, ServebenchError, StoreError
+from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.signals import interrupts
 
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -239,31 +238,3 @@ def unpack(files: bytes, run: Path) -> None:
             archive.extractall(run, filter="data")
     except (OSError, tarfile.TarError) as error:
         raise StoreError(f"the files of {run.name} cannot be written to {run}: {error}") from error
-
-
-def work(words: Sequence[str]) -> int:
-    """`work STUDY RUN`: one run of a stored plan, here and now: what a job of a scheduler that servebench does not know
-    may call. Returns the exit code, as a study's own. Raises ConfigError, StoreError."""
-    from servebench.study.aftermath import chosen
-    from servebench.study.study import exit_code
-
-    if len(words) != 2:
-        raise ConfigError(f"work takes a study and one of its runs, not: {' '.join(words) or 'nothing'}")
-    folder = chosen(words[:1])[0]
-    state = read_study(folder)
-    if words[1] not in state.runs:
-        raise ConfigError(f"{folder.name} has no run '{words[1]}'; it has {', '.join(state.runs)}")
-    order = Order(
-        study=str(folder.path),
-        run=words[1],
-        title=words[1],
-        ticket=state.ticket,
-        gpus=0,
-        runs_per_machine=None,
-        cluster_gives_gpus=True,
-    )
-    answer = carry_out(order)
-    if answer.outcome is None:
-        raise ConfigError(answer.refused or "refused")
-    sys.stderr.write(f"{words[1]}: {answer.outcome.status}{f': {e}' if (e := answer.outcome.error) else ''}\n")
-    return exit_code(answer.outcome)

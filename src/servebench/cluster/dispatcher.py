@@ -23,10 +23,10 @@ from servebench.contracts.cluster import (
 )
 from servebench.contracts.results import RunOutcome
 from servebench.report.terminal.console import Display
+from servebench.run.earlier import stored_points
+from servebench.run.recovery import recover_one
 from servebench.run.workplace import Task, title_of
 from servebench.store import RunFolder, RunState, StudyFolder, StudyState, read_run, redact_text, write_run
-from servebench.study.aftermath import recover_one
-from servebench.study.resume import stored_points
 from servebench.util.errors import ServebenchError
 from servebench.util.redaction import redact
 

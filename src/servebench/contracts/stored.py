@@ -159,3 +159,25 @@ def chosen(overrides: Iterable[str], group: str, name: str) -> str:
 def mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
+
+
+MISSING = "-"
+
+
+def level_label(row: Mapping[str, Any]) -> str:
+    """The load level of a point, with its unit where it is a rate."""
+    if row.get("rate") is not None:
+        return f"{row['rate']:g}/s"
+    return str(row.get("concurrency") if row.get("concurrency") is not None else MISSING)
+
+
+def rows(frame: Any) -> list[dict[str, Any]]:
+    """The rows of a frame as plain values, a missing one as None."""
+    return [{name: plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def plain(value: Any) -> Any:
+    """A cell as a plain value: numpy scalars as Python's, arrays as lists, NaN as None."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return None if isinstance(value, float) and value != value else value

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, Phase, RunningEngine, StopReport
+from servebench.contracts.progress import Progress
 from servebench.contracts.settings import RunSettings
 from servebench.engine.supervisor.ports import free_port
 from servebench.engine.upkeep import resolved_settings
 from servebench.registry.registry import Registry
-from servebench.report.terminal.console import Display
 from servebench.util.errors import EngineError
 from servebench.util.redaction import redact_file
 from servebench.util.units import NS_PER_S
@@ -72,7 +72,7 @@ class EngineKeeper:
     """Starts engines on demand and stops them when the next run needs another, or at the end."""
 
     def __init__(
-        self, registry: Registry, display: Display, cache_dir: Path, port_of: Callable[[str], int] = free_port
+        self, registry: Registry, display: Progress, cache_dir: Path, port_of: Callable[[str], int] = free_port
     ) -> None:
         """`port_of` gives a port of a host to an engine for which none is named."""
         self._port_of = port_of

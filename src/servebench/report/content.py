@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from servebench.contracts.results import Point
-from servebench.report.figures import level
+from servebench.contracts.stored import level_label
 
 
 def content_lines(points: Iterable[Point]) -> list[str]:
     """A line for each subject that a point knows something of, and each level."""
     rows = [point.row for point in points]
     makers = (_cache, _json, _needles)
-    return [f"{said} (at {level(row)})" for make in makers for row in rows if (said := make(row)) is not None]
+    return [f"{said} (at {level_label(row)})" for make in makers for row in rows if (said := make(row)) is not None]
 
 
 def _percent(share: float) -> str:

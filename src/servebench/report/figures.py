@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-MISSING = "-"
+from servebench.contracts.stored import MISSING
 
 
 def number(value: float | int | None, digits: int = 3) -> str:
@@ -28,13 +28,6 @@ def with_interval(row: Mapping[str, Any], column: str) -> str:
     if value is None or low is None or high is None:
         return text
     return f"{text} ±{number(max(value - low, high - value), 2)}"
-
-
-def level(row: Mapping[str, Any]) -> str:
-    """The load level of a point, with its unit where it is a rate."""
-    if row.get("rate") is not None:
-        return f"{row['rate']:g}/s"
-    return str(row.get("concurrency") if row.get("concurrency") is not None else MISSING)
 
 
 def seconds(value: float) -> str:

@@ -20,6 +20,7 @@ from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading, Subject
+from servebench.contracts.turn import Turn
 from servebench.engine.pool import EngineKeeper, Lease
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
@@ -27,12 +28,12 @@ from servebench.load.coordinator.drive import ray_nodes
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
 from servebench.load.plan.levels import Level, attempt_name, point_plan, replayed, scheduled, supply
 from servebench.load.plan.source import LevelSource, level_source
-from servebench.measure.content import content_columns, content_doubts
 from servebench.measure.derive import count_missing
 from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
+from servebench.run.content import content_columns, content_doubts
 from servebench.run.grading import Chosen, Grading, grade, grade_load, missing, stored_summaries
 from servebench.run.ledger import Entry, entry, faults
 from servebench.run.phase import (
@@ -47,7 +48,6 @@ from servebench.run.phase import (
     target_of,
 )
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
-from servebench.study.turns import Turn
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
 from servebench.util.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
 

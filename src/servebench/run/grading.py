@@ -18,7 +18,7 @@ from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
-from servebench.contracts.settings import PackagedFile, QualitySettings, RunSettings
+from servebench.contracts.settings import QualitySettings, RunSettings
 from servebench.engine.upkeep import reset_cache
 from servebench.load.plan.levels import Level
 from servebench.quality.ask import ask
@@ -27,6 +27,7 @@ from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
 from servebench.util.errors import ConfigError, EngineError, QualityError
+from servebench.util.wheel_file import PackagedFile
 
 ALL = "all"
 NONE = "none"

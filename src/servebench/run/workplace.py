@@ -22,14 +22,15 @@ from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.contracts.stored import chosen
+from servebench.contracts.stored import chosen, level_label
+from servebench.contracts.turn import Turn
 from servebench.engine.pool import EngineKeeper, launch_context
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_faults
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
-from servebench.report.figures import level
 from servebench.report.terminal.console import Display
+from servebench.run.earlier import Earlier
 from servebench.run.execute import RunRequest, execute
 from servebench.run.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.run.grading import choose
@@ -43,8 +44,6 @@ from servebench.store import (
     write_manifest,
     write_run,
 )
-from servebench.study.resume import Earlier
-from servebench.study.turns import Turn
 from servebench.util.errors import ConfigError, LoadError, PreflightError, StoreError
 from servebench.util.redaction import remember_config, secret_name
 
@@ -223,7 +222,7 @@ def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: 
         write_run(folder, replace(state, status="interrupted", error=BETWEEN_TURNS, failure="interrupted"))
         return outcome
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
-    repeats = over_repeats([(level(p.row), {**p.row, "verdict": p.verdict}) for p in outcome.points])
+    repeats = over_repeats([(level_label(p.row), {**p.row, "verdict": p.verdict}) for p in outcome.points])
     place.display.finish(outcome, prefix + title, repeats)
     if error is not None:
         place.display.problem(error)

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock
 
 from servebench.store.reach import sqlite_path
-from servebench.store.tracking import KEY_TAG, NOTE_TAG, TrackedRun, TrackedStudy
+from servebench.store.tracked import KEY_TAG, NOTE_TAG, TrackedRun, TrackedStudy
 from servebench.util.redaction import redact_text
 
 NAME_CHARACTERS_MAX = 250

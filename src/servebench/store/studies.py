@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
-from servebench.store import RunFolder, outputs_folder, read_points, read_requests
+from servebench.store import RunFolder, StudyFolder, find_studies, outputs_folder, read_points, read_requests
 from servebench.store.versions import FIRST, Kind, check_table, upgraded
 from servebench.store.versions import KEY as VERSION
 from servebench.util.errors import ConfigError, StoreError
@@ -338,3 +338,25 @@ TEXT_COLUMNS = (
     *("verdict", "doubts", "stamp_source", "emulated", "level_reached"),
 )
 """Columns of points.csv that are not numbers."""
+
+
+def chosen(words: Sequence[str]) -> list[StudyFolder]:
+    """The studies that the words name, as folders or as names in `outputs/` (`--outputs DIR`); without words, all of it.
+
+    Raises ConfigError for one that is not there, and for an option that is none.
+    """
+    outputs, names = take_outputs(words)
+    if not names:
+        return find_studies(outputs)
+    studies = []
+    for word in names:
+        if word.startswith("-"):
+            raise ConfigError(f"unknown option '{word}'; studies are named by folder, or by name in {OUTPUTS_WORD} DIR")
+        places = [Path(word), outputs / word]
+        found = next((place for place in places if (place / "study.json").is_file()), None)
+        if found is None:
+            begun = any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places)
+            why = "; it was cut off before anything was done: give its command again" if begun else ""
+            raise ConfigError(f"'{word}' is no study: neither {places[0]} nor {places[1]} has a study.json{why}")
+        studies.append(StudyFolder(found.absolute()))
+    return studies

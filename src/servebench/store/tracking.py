@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +21,7 @@ from servebench.store.manifest import digest, read_manifest
 from servebench.store.reach import sqlite_path, unreachable
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
+from servebench.store.tracked import KEY_TAG, NOTE_TAG, TrackedRun, TrackedStudy
 from servebench.util.errors import StoreError
 from servebench.util.redaction import redact_text
 from servebench.util.units import NS_PER_MS
@@ -38,20 +39,6 @@ class SyncReport:
     unchanged: tuple[str, ...] = ()
     error: str | None = None
     tracker_down: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackedRun:
-    """A run in the form in which MLflow keeps one. `metrics` are (name, value, step, milliseconds since the epoch)."""
-
-    name: str
-    status: str
-    params: dict[str, str]
-    tags: dict[str, str]
-    metrics: list[tuple[str, float, int, int]]
-    artifacts: list[Path] = field(default_factory=list)
-    started_ms: int
-    ended_ms: int | None
 
 
 def tracking_uri(asked: str | None, outputs: Path) -> str:
@@ -74,7 +61,6 @@ QUALITY_METRICS = {
     "right_per_s": "right_per_s",
 }
 """By the name that MLflow has: the key in the manifest."""
-KEY_TAG = "servebench.key"
 KEY_LENGTH = 32
 LINE_MAX = 300
 LOCK_TIMEOUT_S = 60.0
@@ -84,19 +70,8 @@ SLOWEST_BYTES_S = 1e6
 """Artifacts that go slower are not worth waiting for."""
 
 
-NOTE_TAG = "mlflow.note.content"
-"""Where MLflow keeps the description of a run; Markdown."""
 RATE_SCALE = 100
 """MLflow's steps are whole numbers: rates that are not are told in hundredths."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrackedStudy:
-    """What the study's own run shows of its runs; metrics and artifacts as in TrackedRun."""
-
-    tags: dict[str, str] = field(default_factory=dict)
-    metrics: list[tuple[str, float, int, int]] = field(default_factory=list)
-    artifacts: list[Path] = field(default_factory=list)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:

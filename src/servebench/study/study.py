@@ -12,14 +12,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from servebench import __version__
-from servebench.config import Job, compose_jobs, launcher_from_dict, settings_from_dict
+from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import SpreadSettings
-from servebench.contracts.results import WORKER_FAILURE, RunOutcome
+from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
 from servebench.engine.pool import EngineKeeper, launch_context
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
+from servebench.run.earlier import unmeasured
+from servebench.run.exit_codes import exit_code
+from servebench.run.jobs import jobs_of
 from servebench.run.workplace import Task, Workplace, cache_folder, check_jobs, chosen_name, do_run, floor_of
 from servebench.store import (
     PlannedRun,
@@ -30,7 +33,6 @@ from servebench.store import (
     create_study,
     holding,
     outputs_folder,
-    read_manifest,
     read_run,
     read_study,
     sync_study,
@@ -39,55 +41,18 @@ from servebench.store import (
     write_study,
 )
 from servebench.study.aftermath import who_works
-from servebench.study.resume import remaining, tell, unmeasured
+from servebench.study.resume import remaining, tell
 from servebench.study.summary import write_summary
 from servebench.study.turns import turns
 from servebench.util.errors import (
     ConfigError,
-    EngineError,
     Interrupted,
-    LoadError,
     PreflightError,
-    QualityError,
     ServebenchError,
     StoreError,
 )
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
-
-LOCK_WORD = "--lock"
-EXIT_CODES = {
-    "config": ConfigError.exit_code,
-    "preflight": PreflightError.exit_code,
-    "load": LoadError.exit_code,
-    WORKER_FAILURE: LoadError.exit_code,
-    "store": StoreError.exit_code,
-    "damaged": StoreError.exit_code,
-    "quality": QualityError.exit_code,
-}
-"""By a run's `failure`; every other failure is the engine's."""
-
-
-def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
-    """The jobs that the words ask for: composed, or read from the manifest after `--lock`. Raises ConfigError, StoreError."""
-    if LOCK_WORD not in words:
-        return compose_jobs(words, registry)
-    rest = [word for word in words if word != LOCK_WORD]
-    if len(rest) != 1:
-        raise ConfigError(
-            f"run {LOCK_WORD} takes the path of one manifest.json and nothing else, not: {' '.join(words)}"
-        )
-    manifest = read_manifest(Path(rest[0]))
-    settings = settings_from_dict(manifest["config"], registry)
-    # the stored name belongs to the study that is being repeated
-    settings = replace(settings, study=replace(settings.study, name=None))
-    return [
-        Job(
-            tuple(manifest.get("overrides", ())),
-            settings,
-            {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}},
-        )
-    ]
 
 
 def show_commands(words: Sequence[str], registry: Registry) -> int:
@@ -135,15 +100,6 @@ class _Study:
     def code(self) -> int:
         """The exit code that the runs so far make: that of the first which is not finished."""
         return next((code for _, outcome in self.outcomes if (code := exit_code(outcome))), 0)
-
-
-def exit_code(outcome: RunOutcome) -> int:
-    """0 for a run that is finished, else by what ended it."""
-    if outcome.status == "finished":
-        return 0
-    if outcome.failure == "interrupted":
-        return Interrupted.exit_code
-    return EXIT_CODES.get(outcome.failure or "", EngineError.exit_code)
 
 
 def run_study(words: Sequence[str], registry: Registry) -> int:

@@ -49,14 +49,14 @@ def write_summary(path: Path) -> Path:
     Raises ConfigError, StoreError, OSError.
     """
     from servebench.analysis.recommend import load_rules
-    from servebench.cli import decide
     from servebench.report.export.export import to_csv
+    from servebench.report.html.build import page_of
     from servebench.report.html.page import page
     from servebench.report.terminal.verdicts import to_markdown, write_page
     from servebench.store import studies as read
 
     study = read.load_study(path)
-    data = decide.page_of(study, load_rules())
+    data = page_of(study, load_rules())
     folder = path / FOLDER
     folder.mkdir(exist_ok=True)
     write_page(folder / "report.html", page(data))
@@ -148,7 +148,8 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 def note(data: Page, study: StudyData) -> str:
     """The study in Markdown: its runs at their best, the verdicts between them, and the advice."""
-    from servebench.report.figures import MISSING, level, number, with_interval
+    from servebench.contracts.stored import MISSING, level_label
+    from servebench.report.figures import number, with_interval
     from servebench.report.terminal.advice import headline
     from servebench.report.terminal.listing import best_row
 
@@ -158,7 +159,7 @@ def note(data: Page, study: StudyData) -> str:
             one.view.name,
             f"{one.run.fact('engine') or MISSING} {one.run.fact('engine_version') or ''}".strip(),
             with_interval(best, "output_throughput_tok_s"),
-            level(best) if best else MISSING,
+            level_label(best) if best else MISSING,
             number(best.get("ttft_ms_p50")),
             number(best.get("tpot_ms_mean")),
             number(best.get("cost_usd_per_mtok")),

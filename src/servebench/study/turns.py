@@ -8,21 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from servebench.contracts.settings import LoadSettings
+from servebench.contracts.turn import Turn
 
 IN_TURNS = ("interleaved", "shuffled")
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A part of a run: the points of one repeat, or all of them (`repeat` None). `first` and `last` say whether the run
-    begins and ends with it."""
-
-    repeat: int | None = None
-    first: bool = True
-    last: bool = True
 
 
 def turns(loads: Sequence[LoadSettings], seed: int) -> list[tuple[int, Turn]]:

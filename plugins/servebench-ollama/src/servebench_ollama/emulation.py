@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from servebench.contracts.emulation import Emulation, Loading
+from servebench.plugin import Emulation, Loading
 
 OLLAMA = Emulation(
     max_num_seqs=1,

@@ -11,18 +11,21 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from servebench.contracts.engine import (
+from servebench.plugin import (
     Command,
     ContainerImage,
     Dialect,
     Engine,
+    EngineSettings,
+    FlagTable,
     LaunchContext,
     LogHint,
+    ModelSettings,
     PhaseMarker,
+    PositiveInt,
     Say,
+    missing_executable,
 )
-from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt
-from servebench.engine.adapters.flags import FlagTable, missing_executable
 from servebench_ollama.emulation import OLLAMA
 from servebench_ollama.library import make_known
 

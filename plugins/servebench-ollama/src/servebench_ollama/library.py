@@ -9,10 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from servebench.contracts.engine import Command, Say
-from servebench.engine.supervisor.guarded import Guarded
-from servebench.engine.supervisor.ports import accepts, free_port
-from servebench.util.errors import EngineError
+from servebench.plugin import Command, EngineError, Guarded, Say, accepts, free_port
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0

@@ -10,10 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
-from servebench.contracts.request import Request
-from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveInt, WorkloadSettings
-from servebench.engine.adapters.flags import FlagTable, extra_words, missing_executable
+from servebench.plugin import (
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    EngineSettings,
+    FlagTable,
+    LaunchContext,
+    LogHint,
+    ModelSettings,
+    PhaseMarker,
+    PositiveInt,
+    Request,
+    WorkloadSettings,
+    extra_words,
+    missing_executable,
+)
 from servebench_tgi.emulation import TGI
 
 LAUNCHER = "text-generation-launcher"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servebench.contracts.engine import Engine
-from servebench.contracts.hooks import hookimpl
+from servebench.plugin import Engine, hookimpl
 from servebench_tgi.engine import TgiEngine
 
 requires_api = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from servebench.contracts.emulation import Emulation, Loading
+from servebench.plugin import Emulation, Loading
 
 BATCHED = Emulation(
     max_num_seqs=1024,

@@ -8,10 +8,20 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from servebench.contracts.emulation import Emulation
-from servebench.contracts.engine import Command, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
-from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.adapters.flags import FlagTable, extra_words, missing_executable
+from servebench.plugin import (
+    Command,
+    Dialect,
+    Emulation,
+    Engine,
+    EngineSettings,
+    FlagTable,
+    LaunchContext,
+    LogHint,
+    ModelSettings,
+    PhaseMarker,
+    extra_words,
+    missing_executable,
+)
 from servebench_transformers.emulation import BATCHED, NAIVE
 
 FLAGS = FlagTable(

@@ -13,9 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
-from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.engine.adapters.flags import SHARED, extra_words, missing_executable
+from servebench.plugin import (
+    SHARED,
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    EngineSettings,
+    LaunchContext,
+    LogHint,
+    ModelSettings,
+    PhaseMarker,
+    extra_words,
+    missing_executable,
+)
 from servebench_triton.emulation import TRITON
 
 VLLM_NAMES = {

@@ -28,6 +28,7 @@ import orjson
 
 from servebench.contracts.exchange import WireOutcome
 from servebench.load.client.jobs import GO, STOP, Job, Progress, read_job
+from servebench.load.client.order import Order
 from servebench.load.client.reader import AnswerReader
 from servebench.load.client.spool import end_frame, meta_frame, reads_frame, sent_frame
 from servebench.load.client.wire import (
@@ -40,7 +41,6 @@ from servebench.load.client.wire import (
     raise_descriptor_limit,
     user_stamp,
 )
-from servebench.load.plan.order import Order
 from servebench.protocol.framing import SIZE_LINES, FramingError
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.signals import leave_stopping_to_the_parent

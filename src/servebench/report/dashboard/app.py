@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from servebench.analysis import gather
-from servebench.cli import decide
+from servebench.analysis import stored_runs
+from servebench.analysis.fairness import differences
 from servebench.report.dashboard import charts as drawn
 from servebench.report.dashboard import serve as warm
+from servebench.report.html import build
 from servebench.store import studies as read
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     import pandas as pd
 
     keys = [key for key in points["run_key"].drop_duplicates() if (Path(outputs) / key / "quality.parquet").is_file()]
-    rows = [row for key in keys[-LINES_MAX:] for row in gather.quality_rows(load_run(outputs, key, changed), key)]
+    rows = [row for key in keys[-LINES_MAX:] for row in build.quality_rows(load_run(outputs, key, changed), key)]
     if not rows:
         st.info("None of these runs measured quality. Ask for it with quality=.")
         return
@@ -271,8 +272,8 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     from servebench.report.terminal import verdicts
 
     runs = [load_run(outputs, key, changed) for key in keys]
-    sides = [gather.side_of(run) for run in runs]
-    pairs = [(sides[0], side, decide.differences(runs[0], run)) for side, run in zip(sides[1:], runs[1:], strict=True)]
+    sides = [stored_runs.side_of(run) for run in runs]
+    pairs = [(sides[0], side, differences(runs[0], run)) for side, run in zip(sides[1:], runs[1:], strict=True)]
     found = compare(pairs, with_doubtful=with_doubtful)
     return [
         {
@@ -316,7 +317,7 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     if key is None:
         return
     run = load_run(outputs, str(key), changed)
-    found = gather.timeline_of(run, run.name)
+    found = build.timeline_of(run, run.name)
     if found is None:
         st.info("No requests of this run are stored.")
         return
@@ -333,7 +334,7 @@ def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         return
     runs = [load_run(outputs, key, changed) for key in keys]
     for run in runs[1:]:
-        found = decide.differences(runs[0], run)
+        found = differences(runs[0], run)
         st.code(f"{run.run_id} against {runs[0].run_id}", language=None)
         if not found:
             st.success("set up equally")

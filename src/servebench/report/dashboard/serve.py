@@ -48,12 +48,12 @@ def main() -> None:
     """Warm up, then become Streamlit."""
     from streamlit.web import cli
 
-    from servebench import gather  # noqa: F401  slow to import
-    from servebench.report import dashboard_charts  # noqa: F401
+    from servebench.report.dashboard import charts  # noqa: F401
+    from servebench.report.html import build  # noqa: F401  slow to import
 
     outputs = sys.argv[1]
     points_of(outputs, signature(Path(outputs)))
-    app = Path(__file__).with_name("dashboard_app.py")
+    app = Path(__file__).with_name("app.py")
     sys.argv = ["streamlit", "run", str(app), *sys.argv[2:], "--", outputs]
     cli.main()
 

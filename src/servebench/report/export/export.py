@@ -10,9 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servebench.contracts.stored import RunData, mapping
-from servebench.report.figures import level
-from servebench.report.terminal.listing import rows
+from servebench.contracts.stored import RunData, level_label, mapping, rows
 
 LLM_D_VERSION = "0.2.1"
 STATISTICS = (
@@ -129,7 +127,7 @@ def _llm_d(run: RunData, row: Mapping[str, Any], stage: int) -> dict[str, Any]:
                 "end": _stamp(end),
                 "duration": None if seconds is None else f"PT{seconds:.6f}S",
             },
-            "description": f"{run.title}, load {level(row)}: {row.get('verdict')}",
+            "description": f"{run.title}, load {level_label(row)}: {row.get('verdict')}",
             "keywords": [str(word) for word in (row.get("verdict"), *(row.get("doubts") or ())) if word],
         },
         "scenario": {"stack": [_engine(run, row)], "load": _load(run, row, stage, load)},

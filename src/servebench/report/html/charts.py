@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.report.figures import level, number
+from servebench.contracts.stored import level_label
+from servebench.report.figures import number
 from servebench.report.html.svg import Axis, Bar, Dot, Mark, Series, Span, bars, chart, timeline
 
 Floats = NDArray[np.float64]
@@ -74,7 +75,7 @@ def _dots(view: RunView, column: str, unit: str) -> list[Dot]:
             low, high = (float(f(row[column] for row in own)) for f in (min, max))
             repeats = f", mean of {len(own)} repeats"
         verdicts = ", ".join(dict.fromkeys(str(row.get("verdict")) for row in own))
-        tip = f"{view.name}, {level(own[0])}: {number(value)} {unit}{repeats}, {verdicts}"
+        tip = f"{view.name}, {level_label(own[0])}: {number(value)} {unit}{repeats}, {verdicts}"
         hollow = any(row.get("verdict") != "valid" for row in own)
         found.append(Dot(x=load, y=value, low=low, high=high, hollow=hollow, tip=tip))
     return found
@@ -106,7 +107,7 @@ def pareto(views: Sequence[RunView], *, title: str) -> str | None:
                     x=1000 / tpot,
                     y=share,
                     hollow=any(row.get("verdict") != "valid" for row in rows),
-                    tip=f"{view.name}, {level(rows[0])}: {number(1000 / tpot)} tok/s a user, {number(share)} tok/s a GPU",
+                    tip=f"{view.name}, {level_label(rows[0])}: {number(1000 / tpot)} tok/s a user, {number(share)} tok/s a GPU",
                 )
             )
         series.append(Series(name=view.name, dots=dots, index=view.index))
@@ -134,7 +135,7 @@ def tradeoff(views: Sequence[RunView], *, title: str) -> str | None:
                 y=float(row["ttft_ms_p50"]),
                 size=3 + 7 * (np.log1p(load_of(row) or 0) / np.log1p(max(loads))),
                 hollow=row.get("verdict") != "valid",
-                tip=f"{view.name}, {level(row)}",
+                tip=f"{view.name}, {level_label(row)}",
             )
             for row in view.rows
             if row.get("output_throughput_tok_s") and row.get("ttft_ms_p50") and row.get("verdict") != "void"

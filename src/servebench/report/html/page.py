@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from servebench.contracts.stored import RunData, mapping
-from servebench.report.figures import MISSING, level, number, seconds, with_interval
+from servebench.contracts.stored import MISSING, RunData, level_label, mapping
+from servebench.report.figures import number, seconds, with_interval
 from servebench.report.html import charts
 from servebench.report.html.charts import RunView
 from servebench.report.html.svg import Axis, Mark, Span
@@ -261,7 +261,7 @@ def _card(one: RunPage) -> str:
         ttft = number(best.get("ttft_ms_p50"))
         figures = (
             f"<b>{e(with_interval(best, 'output_throughput_tok_s'))} tok/s</b>"
-            f"<span>best, at load {e(level(best))} ({e(best.get('verdict'))}); TTFT p50 {e(ttft)} ms</span>"
+            f"<span>best, at load {e(level_label(best))} ({e(best.get('verdict'))}); TTFT p50 {e(ttft)} ms</span>"
         )
     return (
         f'<div class="card"><span>{e(name)}</span>{figures}<span>{e(facts)}</span>'
@@ -419,7 +419,7 @@ def _points(data: Page) -> str:
     body = [
         [
             e(one.view.name),
-            e(level(row) + (f" ·{row['repeat']}" if row.get("repeat") else "")),
+            e(level_label(row) + (f" ·{row['repeat']}" if row.get("repeat") else "")),
             *(_figure(row, column) for _, column in kept),
             tag(str(row.get("verdict") or MISSING), kind_of(str(row.get("verdict")))),
         ]
@@ -614,7 +614,7 @@ def _doubts(data: Page) -> str:
     for one in data.runs:
         for row in one.rows:
             for code in row.get("doubts") or ():
-                about.setdefault(str(code), []).append(f"{one.view.name} at {level(row)}")
+                about.setdefault(str(code), []).append(f"{one.view.name} at {level_label(row)}")
     for answers in data.quality:
         for code in answers.doubts:
             about.setdefault(code, []).append(f"{answers.run}, {answers.dataset} at {answers.at}")

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from servebench.report.figures import MISSING, number
+from servebench.contracts.stored import MISSING
+from servebench.report.figures import number
 
 TITLES = {
     "output_throughput_tok_s": "output tok/s",

@@ -22,8 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.contracts.results import SUMMED, Doubt, Point, QualitySummary, RunOutcome
+from servebench.contracts.stored import MISSING, level_label
 from servebench.report.content import content_lines
-from servebench.report.figures import MISSING, level, number, seconds, with_interval
+from servebench.report.figures import number, seconds, with_interval
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 
@@ -209,7 +210,7 @@ def point_line(point: Point) -> str:
     """A point in one plain line."""
     row = point.row
     return (
-        f"{'rate' if row.get('rate') is not None else 'concurrency'} {level(row)}: "
+        f"{'rate' if row.get('rate') is not None else 'concurrency'} {level_label(row)}: "
         f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.get('ttft_ms_p50'))} ms, "
         f"ITL mean {number(row.get('itl_ms_mean'))} ms, {row.get('requests_ok')} ok, {row.get('requests_failed')} failed, "
         f"{point.verdict}"
@@ -267,7 +268,7 @@ def points_table(points: Sequence[Point], title: str) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for point in points:
-        cells = [level(point.row)]
+        cells = [level_label(point.row)]
         if repeated:
             cells.append(str(point.row.get("repeat", 0)))
         cells += [cell(point.row, column) for _, column in COLUMNS]
@@ -284,7 +285,7 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
     first: dict[str, Doubt] = {}
     for point in points:
         for doubt in point.doubts:
-            about.setdefault(doubt.code, []).append(level(point.row))
+            about.setdefault(doubt.code, []).append(level_label(point.row))
             first.setdefault(doubt.code, doubt)
     lines = []
     for code, levels in about.items():
@@ -348,7 +349,7 @@ def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
 def failed_lines(points: Iterable[Point]) -> list[str]:
     """Where requests failed: what users waited when a failed one is worse than any latency."""
     return [
-        f"with failed requests counted as infinitely slow (at {level(row)}): TTFT p50 {number(row.get('ttft_ms_p50_all'))} "
+        f"with failed requests counted as infinitely slow (at {level_label(row)}): TTFT p50 {number(row.get('ttft_ms_p50_all'))} "
         f"and p99 {number(row.get('ttft_ms_p99_all'))} ms, E2E p50 {number(row.get('e2e_ms_p50_all'))} "
         f"and p99 {number(row.get('e2e_ms_p99_all'))} ms"
         for row in (point.row for point in points)
@@ -418,7 +419,7 @@ def study_table(rows: Sequence[tuple[str, RunOutcome]]) -> Table:
             name,
             status,
             with_interval(row, "output_throughput_tok_s"),
-            level(row) if best else MISSING,
+            level_label(row) if best else MISSING,
             number(row.get("ttft_ms_p50")),
             best.verdict if best else MISSING,
         )

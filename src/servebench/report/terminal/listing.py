@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from servebench.contracts.stored import FACTS, RunData, StudyData
-from servebench.report.figures import MISSING, level, number, seconds, with_interval
+from servebench.contracts.stored import FACTS, MISSING, RunData, StudyData, level_label, rows
+from servebench.report.figures import number, seconds, with_interval
 from servebench.report.terminal.console import print_repeats
 
 STATUS_STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "running": "cyan", "missing": "red"}
@@ -28,18 +28,6 @@ def console() -> Console:
     """Standard output; where that is no terminal, wide enough to cut nothing."""
     terminal = sys.stdout.isatty()
     return Console(highlight=False, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
-
-
-def rows(frame: Any) -> list[dict[str, Any]]:
-    """The rows of a frame as plain values, a missing one as None."""
-    return [{name: plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def plain(value: Any) -> Any:
-    """A cell as a plain value: numpy scalars as Python's, arrays as lists, NaN as None."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    return None if isinstance(value, float) and value != value else value
 
 
 def best_row(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -91,7 +79,7 @@ def run_facts(run: RunData) -> dict[str, Any]:
         "points": len(points),
         "verdicts": {verdict: sum(p.get("verdict") == verdict for p in points) for verdict in VERDICTS},
         "best_output_throughput_tok_s": best.get("output_throughput_tok_s"),
-        "best_at": level(best) if best else None,
+        "best_at": level_label(best) if best else None,
         "best_ttft_ms_p50": best.get("ttft_ms_p50"),
         "faults": list(run.faults),
     }
@@ -116,7 +104,7 @@ def list_runs(studies: Sequence[StudyData], *, as_json: bool) -> None:
                 Text(run.status, style=STATUS_STYLE.get(run.status, "")),
                 verdict_counts(points),
                 number(best.get("output_throughput_tok_s")),
-                level(best) if best else MISSING,
+                level_label(best) if best else MISSING,
                 number(best.get("ttft_ms_p50")),
             )
     out.print(table)
@@ -176,7 +164,7 @@ def show_run(run: RunData, remedies: Mapping[str, str], *, as_json: bool, over_r
         print_repeats(over_repeats, out)
         codes = dict.fromkeys(code for point in points for code in point.get("doubts") or ())
         for code in codes:
-            where = ", ".join(dict.fromkeys(level(p) for p in points if code in (p.get("doubts") or ())))
+            where = ", ".join(dict.fromkeys(level_label(p) for p in points if code in (p.get("doubts") or ())))
             out.print(
                 f"{code} (at {where}): {remedies.get(code, 'a doubt that this version does not know')}", markup=False
             )
@@ -199,7 +187,7 @@ def _quality(found: Any, remedies: Mapping[str, str]) -> list[str]:
             measure = "mean score" if one.get("accuracy") is None else one.get("means", "right")
             figure = f"{_percent(value)} % {measure}{reach} of {one.get('n')}"
         failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
-        lines.append(f"quality: {one.get('benchmark')} at {level(one)}: {figure}{failed}")
+        lines.append(f"quality: {one.get('benchmark')} at {level_label(one)}: {figure}{failed}")
     codes = dict.fromkeys(str(doubt.get("code")) for one in rows for doubt in one.get("doubts") or ())
     return lines + [f"{code}: {remedies.get(code, 'a doubt that this version does not know')}" for code in codes]
 
@@ -219,7 +207,7 @@ def _points(points: Sequence[Mapping[str, Any]]) -> Table:
             for _, column in POINT_COLUMNS
         ]
         verdict = str(point.get("verdict") or MISSING)
-        table.add_row(level(point), *cells, Text(verdict, style=VERDICT_STYLE.get(verdict, "")))
+        table.add_row(level_label(point), *cells, Text(verdict, style=VERDICT_STYLE.get(verdict, "")))
     table.caption = "times in ms; ± half of a 95 % interval"
     table.caption_justify = "left"
     return table

@@ -1,4 +1,4 @@
-"""From stored runs to what is judged and shown: sides, entrants, pages, timelines, panels, shares."""
+"""Collects everything that the HTML report of a run or study shows."""
 
 from __future__ import annotations
 
@@ -6,25 +6,100 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from servebench.analysis.compare import Sample, Side
-from servebench.analysis.recommend import Entrant, Level
-from servebench.analysis.repeats import OverRepeats, over_repeats
-from servebench.analysis.slo import Limits
-from servebench.contracts.stored import RunData, mapping
-from servebench.measure.columns import gaps_ms, in_window, request_metrics, token_slices
+from servebench.analysis.advice import advise
+from servebench.analysis.compare import Comparison
+from servebench.analysis.fairness import differences
+from servebench.analysis.recommend import Rules
+from servebench.analysis.rightness import Agreement
+from servebench.analysis.stored_runs import (
+    limits_of,
+    quality_agreements,
+    quality_summaries,
+    repeats_of,
+    side_of,
+)
+from servebench.contracts.stored import RunData, StudyData, mapping
+from servebench.measure.columns import gaps_ms, in_window, request_metrics
+from servebench.report.html.page import QualityRow, RunPage, Timeline
+from servebench.store import studies as read
 from servebench.util.errors import StoreError
 from servebench.util.units import NS_PER_S
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from servebench.report.html.page import Page
 
-    from servebench.analysis.parity import Parity
-    from servebench.analysis.rightness import Agreement
-    from servebench.contracts.results import QualitySummary
-    from servebench.report.html.page import QualityRow, RunPage, Timeline
+
+TIMELINES_MAX = 6
+
+
+COMPARISONS_MAX = 12
+
+
+def page_of(
+    found: RunData | StudyData, rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
+) -> Page:
+    """Everything that the report of a run or study shows."""
+    from servebench import __version__
+    from servebench.analysis.published import beside
+    from servebench.analysis.remedies import REMEDIES
+    from servebench.report.html.page import Page
+
+    runs = read.runs_of(found)
+    names = short_names(runs)
+    pages = [run_page(run, names[run.run_id], index) for index, run in enumerate(runs)]
+    readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
+    comparisons, unjudged = _all_compared(readable, with_doubtful=with_doubtful, varying=varying)
+    at = common_level(pages)
+    over = [(one.view.name, repeats_of(one.run)) for one in pages]
+    return Page(
+        title=found.study_id if isinstance(found, StudyData) else found.title,
+        words=found.words,
+        runs=pages,
+        version=__version__,
+        remedies=REMEDIES,
+        answers=advise(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
+        comparisons=comparisons,
+        agreements=_all_agreements(runs),
+        unjudged=unjudged,
+        timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
+        quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
+        published=[one for page in pages for one in beside(page.view.name, page.rows)],
+        faults=found.faults if isinstance(found, StudyData) else (),
+        distribution_at=at,
+        repeats=[(name, found) for name, found in over if found.rows],
+        limits=limits_of(runs),
+    )
+
+
+def _all_agreements(runs: Sequence[RunData]) -> list[tuple[str, str, Agreement]]:
+    """Each run's answers against those of the first run of its model: (baseline, candidate, what came of it)."""
+    groups: dict[str | None, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(run.fact("model"), []).append(run)
+    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
+    return [(a.run_id, b.run_id, one) for a, b in pairs for one in quality_agreements(a, b)]
+
+
+def _all_compared(runs: Sequence[RunData], *, with_doubtful: bool, varying: str | None) -> tuple[list[Comparison], str]:
+    """Each run against the first of its set-up; and why nothing could be compared."""
+    from servebench.analysis.compare import compare as judge
+
+    groups: dict[tuple[str | None, ...], list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.fact(name) for name in ("model", "gpu", "workload")), []).append(run)
+    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
+    if not pairs:
+        return [], "one run a set-up: there is nothing to compare" if len(runs) > 1 else ""
+    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
+    return judge(
+        [(sides[a.run_id], sides[b.run_id], differences(a, b, varying)) for a, b in pairs], with_doubtful=with_doubtful
+    ), ""
+
 
 Panel = tuple[str, list[tuple[float, float]]]
+
 
 PANELS: tuple[tuple[str, str, str], ...] = (
     ("requests_running", "level", "requests the engine works on"),
@@ -37,8 +112,14 @@ PANELS: tuple[tuple[str, str, str], ...] = (
     ("engine_cpu_s", "rate", "processor cores the engine uses"),
 )
 """Telemetry that is drawn: its name, how it becomes a line, and what the line is called."""
+
+
 FACTORS = {"level": 1.0, "percent": 100.0, "gib": 1 / 2**30, "rate": 1.0}
+
+
 BINS = 160
+
+
 MAXIMA = ("kv_cache_usage", "gpu_utilization")
 """What is not summed over several GPUs or ranks: the largest is shown."""
 
@@ -113,140 +194,6 @@ def quality_rows(run: RunData, name: str) -> list[QualityRow]:
     return found
 
 
-def quality_summaries(run: RunData) -> list[QualitySummary]:
-    """The figures of a run's quality table; none where there is no table, or one that cannot be read."""
-    from servebench.analysis.rightness import summaries
-
-    try:
-        return summaries(run.quality)
-    except (StoreError, KeyError):
-        return []
-
-
-def quality_agreements(a: RunData, b: RunData) -> list[Agreement]:
-    """Two runs' answers compared, question by question; none where one has no table."""
-    from servebench.analysis.rightness import agreements
-
-    try:
-        return agreements(a.quality, b.quality)
-    except (StoreError, KeyError):
-        return []
-
-
-def quality_parities(a: RunData, b: RunData) -> list[Parity]:
-    """Two runs' answers to the same prompts, set side by side; none where one has none."""
-    from servebench.analysis.parity import parities
-
-    try:
-        return parities(a.quality, b.quality)
-    except (StoreError, KeyError, ValueError):
-        return []
-
-
-def side_of(run: RunData) -> Side:
-    """A run as one side of a comparison: its points with the requests in their windows."""
-    from servebench.report.figures import level
-    from servebench.report.terminal.listing import rows
-
-    metrics = request_metrics(run.requests)
-    samples = []
-    for row in rows(run.points):
-        of_point = metrics[metrics["point"] == row.get("point")]
-        start, end = row.get("window_start_ns"), row.get("window_end_ns")
-        facts: dict[str, Any] = {
-            "level": level(row),
-            "repeat": int(row.get("repeat") or 0),
-            "verdict": str(row.get("verdict")),
-            "doubts": tuple(row.get("doubts") or ()),
-        }
-        if start is None or end is None or of_point.empty:
-            samples.append(Sample(**facts))
-            continue
-        inside = in_window(of_point, int(start), int(end))
-        failed = ~inside["ok"].to_numpy(dtype=bool)
-        own = run.requests[run.requests["point"] == row.get("point")]
-        latencies: dict[str, Any] = {
-            name: np.where(failed, np.inf, inside[name].to_numpy(dtype=np.float64))
-            for name in ("ttft_ms", "tpot_ms", "e2e_ms")
-        }
-        samples.append(
-            Sample(
-                **facts,
-                request_ids=tuple(inside["request_id"]),
-                sizes=np.nan_to_num(
-                    inside["planned_prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan), nan=-1
-                ),
-                failed=failed,
-                throughput_tok_s=token_slices(own, int(start), int(end)),
-                **latencies,
-            )
-        )
-    return Side(name=run.run_id, samples=tuple(samples))
-
-
-def repeats_of(run: RunData) -> OverRepeats:
-    """What the repeats of a run's levels say together."""
-    from servebench.report.figures import level
-    from servebench.report.terminal.listing import rows
-
-    return over_repeats([(level(row), row) for row in rows(run.points)])
-
-
-def entrant_of(run: RunData) -> Entrant:
-    """A run as it takes part in a recommendation: its levels, repeats pooled."""
-    from servebench.report.terminal.listing import rows
-
-    side = side_of(run)
-    levels: dict[str, list[tuple[dict[str, Any], Sample]]] = {}
-    for row, sample in zip(rows(run.points), side.samples, strict=True):
-        levels.setdefault(sample.level, []).append((row, sample))
-    start = mapping(run.manifest.get("cold_start"))
-    gpu = mapping(run.config.get("gpu"))
-    return Entrant(
-        name=run.run_id,
-        engine=run.fact("engine") or "",
-        model=run.fact("model") or "",
-        gpu=run.fact("gpu") or "",
-        workload=run.fact("workload") or "",
-        levels=tuple(_level(label, parts) for label, parts in levels.items()),
-        cold_start_s=None if start.get("shared") else start.get("seconds"),
-        own_limits=own_limits(run),
-        price_usd_per_hour=gpu.get("price_usd_per_hour"),
-        gpu_count=int(gpu.get("count") or 0),
-        manifest=run.manifest,
-    )
-
-
-def own_limits(run: RunData) -> Limits | None:
-    """The SLO that a run was given; None when it set no limit."""
-    slo = mapping(run.config.get("slo"))
-    known = {
-        name: float(slo[name]) for name in ("ttft_ms", "tpot_ms", "e2e_ms") if isinstance(slo.get(name), (int, float))
-    }
-    if not known:
-        return None
-    share = slo.get("attainment")
-    return Limits(**known, **({"attainment": float(share)} if isinstance(share, (int, float)) else {}))
-
-
-WORST_LAST = ("valid", "doubtful", "void")
-
-
-def _level(label: str, parts: Sequence[tuple[dict[str, Any], Sample]]) -> Level:
-    row = parts[0][0]
-    # a verdict that is not known counts as the worst
-    verdicts = [s.verdict if s.verdict in WORST_LAST else "void" for _, s in parts]
-    load = row.get("rate") if row.get("rate") is not None else row.get("concurrency")
-    return Level(
-        row=row,
-        label=label,
-        load=float(load or 0),
-        verdict=max(verdicts, key=WORST_LAST.index),
-        doubts=tuple(dict.fromkeys(code for _, s in parts for code in s.doubts)),
-        samples=tuple(s for _, s in parts),
-    )
-
-
 def short_names(runs: Sequence[RunData]) -> dict[str, str]:
     """A short name for each run: its engine, with what tells it from the others."""
     names = {}
@@ -262,10 +209,10 @@ def short_names(runs: Sequence[RunData]) -> dict[str, str]:
 
 def run_page(run: RunData, name: str, index: int) -> RunPage:
     """A run with its rows, and the latencies of its requests by level."""
-    from servebench.report.figures import level
+    from servebench.contracts.stored import level_label
+    from servebench.contracts.stored import rows as rows_of
     from servebench.report.html.charts import RunView
     from servebench.report.html.page import RunPage
-    from servebench.report.terminal.listing import rows as rows_of
 
     rows = rows_of(run.points)
     latencies: dict[str, dict[str, Any]] = {}
@@ -276,14 +223,14 @@ def run_page(run: RunData, name: str, index: int) -> RunPage:
     if requests is not None and not requests.empty:
         metrics = request_metrics(requests)
         for row in rows:
-            if row.get("window_start_ns") is None or row.get("verdict") == "void" or level(row) in latencies:
+            if row.get("window_start_ns") is None or row.get("verdict") == "void" or level_label(row) in latencies:
                 continue
             inside = in_window(
                 metrics[metrics["point"] == row.get("point")], row["window_start_ns"], row["window_end_ns"]
             )
             ok = inside[inside["ok"]]
             own = requests[(requests["point"] == row.get("point")) & requests["request_id"].isin(ok["request_id"])]
-            latencies[level(row)] = {
+            latencies[level_label(row)] = {
                 "ttft_ms": ok["ttft_ms"].dropna().to_numpy(dtype=np.float64),
                 "e2e_ms": ok["e2e_ms"].dropna().to_numpy(dtype=np.float64),
                 "itl_ms": gaps_ms(own[~own["warmup"].astype(bool)]),
@@ -304,24 +251,13 @@ def common_level(pages: Sequence[RunPage]) -> str | None:
     return max(counts, key=lambda label: counts[label]) if counts else None
 
 
-def limits_of(runs: Sequence[RunData]) -> dict[str, float]:
-    """The SLO of the runs, where they have one and the same."""
-    found: dict[str, float] = {}
-    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
-        values = {mapping(run.config.get("slo")).get(name) for run in runs if run.config}
-        value = values.pop() if len(values) == 1 else None
-        if isinstance(value, (int, float)):
-            found[name] = float(value)
-    return found
-
-
 def timeline_of(run: RunData, name: str) -> Timeline | None:
     """The highest point of a run that is not void, over time, with what was sampled meanwhile."""
-    from servebench.report.figures import level
+    from servebench.contracts.stored import level_label
+    from servebench.contracts.stored import rows as rows_of
     from servebench.report.html.charts import load_of
     from servebench.report.html.page import Timeline
     from servebench.report.html.svg import Span
-    from servebench.report.terminal.listing import rows as rows_of
 
     rows = [row for row in rows_of(run.points) if row.get("window_start_ns") is not None]
     fit = [row for row in rows if row.get("verdict") != "void"] or rows
@@ -346,7 +282,7 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     end = int(own["ended_ns"].max())
     return Timeline(
         run=name,
-        level=level(row),
+        level=level_label(row),
         spans=spans,
         panels=[in_flight(own, start, end), *panels_of(run.telemetry, start, end)],
         window=((row["window_start_ns"] - start) / NS_PER_S, (row["window_end_ns"] - start) / NS_PER_S),

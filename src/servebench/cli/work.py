@@ -1,0 +1,41 @@
+"""`servebench work`: one run of a stored plan, here and now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from servebench.cluster.agent import carry_out
+from servebench.contracts.cluster import Order
+from servebench.store import (
+    read_study,
+)
+from servebench.util.errors import ConfigError
+
+
+def work(words: Sequence[str]) -> int:
+    """`work STUDY RUN`: one run of a stored plan, here and now: what a job of a scheduler that servebench does not know
+    may call. Returns the exit code, as a study's own. Raises ConfigError, StoreError."""
+    from servebench.run.exit_codes import exit_code
+    from servebench.store.studies import chosen
+
+    if len(words) != 2:
+        raise ConfigError(f"work takes a study and one of its runs, not: {' '.join(words) or 'nothing'}")
+    folder = chosen(words[:1])[0]
+    state = read_study(folder)
+    if words[1] not in state.runs:
+        raise ConfigError(f"{folder.name} has no run '{words[1]}'; it has {', '.join(state.runs)}")
+    order = Order(
+        study=str(folder.path),
+        run=words[1],
+        title=words[1],
+        ticket=state.ticket,
+        gpus=0,
+        runs_per_machine=None,
+        cluster_gives_gpus=True,
+    )
+    answer = carry_out(order)
+    if answer.outcome is None:
+        raise ConfigError(answer.refused or "refused")
+    sys.stderr.write(f"{words[1]}: {answer.outcome.status}{f': {e}' if (e := answer.outcome.error) else ''}\n")
+    return exit_code(answer.outcome)

@@ -1,0 +1,30 @@
+"""The built-in engines and launchers, registered by an entry point as a third party registers its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from servebench.contracts.engine import Engine, Launcher
+from servebench.contracts.hooks import hookimpl
+
+
+@hookimpl
+def servebench_engines() -> Sequence[type[Engine]]:
+    """The OpenAI-compatible endpoint, and the engines of the field."""
+    from servebench.engine.adapters.openai import OpenAiEngine
+    from servebench.engine.adapters.sglang import SglangEngine
+    from servebench.engine.adapters.trtllm import TrtllmEngine
+    from servebench.engine.adapters.vllm import VllmEngine
+
+    return (VllmEngine, SglangEngine, TrtllmEngine, OpenAiEngine)
+
+
+@hookimpl
+def servebench_launchers() -> Sequence[type[Launcher]]:
+    """A process of our own, a container, an endpoint that somebody else runs, or an emulated engine."""
+    from servebench.engine.launchers.attach import AttachLauncher
+    from servebench.engine.launchers.docker import DockerLauncher
+    from servebench.engine.launchers.emulated import EmulatedLauncher
+    from servebench.engine.launchers.process import ProcessLauncher
+
+    return (ProcessLauncher, DockerLauncher, AttachLauncher, EmulatedLauncher)

@@ -1,0 +1,121 @@
+"""Everything that a plugin may import: base classes, the objects that pass between a plugin and servebench, and helpers.
+
+Other packages of servebench may change between minor versions; the names here are kept, or renamed with a major version.
+`docs/plugins.md` builds an engine with them step by step; `servebench.contracts.hooks` lists every hook on one page.
+"""
+
+from __future__ import annotations
+
+from servebench.contracts.emulation import Emulation, Loading
+from servebench.contracts.engine import (
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    LaunchContext,
+    Launcher,
+    LogHint,
+    Phase,
+    PhaseMarker,
+    Preparation,
+    RunningEngine,
+    Say,
+    StopReport,
+)
+from servebench.contracts.hooks import API_VERSION, PointFinished, RunFinished, RunStarted, hookimpl
+from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Memory, Scorer
+from servebench.contracts.request import Message, Request, Tokenizer, Workload
+from servebench.contracts.settings import (
+    CountOrZero,
+    EngineSettings,
+    Fraction,
+    GpuSettings,
+    LaunchSettings,
+    LengthSettings,
+    ModelSettings,
+    Port,
+    PositiveFloat,
+    PositiveInt,
+    QualitySettings,
+    RunSettings,
+    WorkloadSettings,
+)
+from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
+from servebench.engine.adapters.flags import SHARED, FlagTable, extra_words, is_python, missing_executable
+from servebench.engine.supervisor.guarded import Guarded
+from servebench.engine.supervisor.ports import accepts, free_port
+from servebench.quality.rows import read_rows, sample
+from servebench.util.errors import ConfigError, EngineError
+from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
+from servebench.workload.lengths import sample_lengths
+from servebench.workload.salt import as_request, generator, salt
+
+__all__ = [
+    "API_VERSION",
+    "SHARED",
+    "Answer",
+    "Command",
+    "ConfigError",
+    "ContainerImage",
+    "CountOrZero",
+    "Dialect",
+    "Emulation",
+    "Endpoint",
+    "Engine",
+    "EngineError",
+    "EngineSettings",
+    "FlagTable",
+    "Fraction",
+    "GpuSettings",
+    "Grade",
+    "Guarded",
+    "Item",
+    "Judged",
+    "LaunchContext",
+    "LaunchSettings",
+    "Launcher",
+    "LengthSettings",
+    "Loading",
+    "LogHint",
+    "Memory",
+    "Message",
+    "ModelSettings",
+    "NotFetched",
+    "PackagedFile",
+    "Phase",
+    "PhaseMarker",
+    "PointFinished",
+    "Port",
+    "PositiveFloat",
+    "PositiveInt",
+    "Preparation",
+    "QualitySettings",
+    "Reading",
+    "Request",
+    "RunFinished",
+    "RunSettings",
+    "RunStarted",
+    "RunningEngine",
+    "Say",
+    "Scorer",
+    "StopReport",
+    "Subject",
+    "TelemetrySource",
+    "Tokenizer",
+    "Workload",
+    "WorkloadSettings",
+    "accepts",
+    "as_request",
+    "extra_words",
+    "fetch",
+    "free_port",
+    "generator",
+    "hookimpl",
+    "is_python",
+    "missing_executable",
+    "read_rows",
+    "salt",
+    "sample",
+    "sample_lengths",
+    "sha256_of",
+]

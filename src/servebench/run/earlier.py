@@ -1,0 +1,78 @@
+"""What earlier attempts at a run left: points that stand, attempts per level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.contracts.settings import RunSettings
+from servebench.load.plan.levels import level_name, levels
+from servebench.store import (
+    RunFolder,
+    read_points,
+    read_records,
+    read_run,
+)
+
+CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
+"""Doubts of a point that did not come to its end: it is measured again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What earlier attempts at a run left: the points that stand, and how often others were tried, by the level's name."""
+
+    points: Mapping[str, Point] = field(default_factory=dict)
+    attempts: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, outcome: RunOutcome) -> Earlier:
+        """With what a turn of the run has measured meanwhile."""
+        return replace(self, points={level_name(point.row["point"]): point for point in outcome.points})
+
+
+def unmeasured(settings: RunSettings, repeat: int | None, earlier: Earlier) -> bool:
+    """Whether levels of this repeat are listed that no earlier attempt measured."""
+    listed = levels(settings.load, settings.workload.seed)
+    return any(level.repeat == repeat and level.point not in earlier.points for level in listed)
+
+
+def earlier_of(folder: RunFolder) -> Earlier:
+    """What earlier attempts at a run left, whatever came of them. Raises StoreError."""
+    if not folder.state.exists():
+        return Earlier()
+    status = read_run(folder).status
+    points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _to_repeat(point, status)}
+    tried: dict[str, set[str]] = {}
+    for record in read_records(folder):
+        tried.setdefault(level_name(record.point), set()).add(record.point)
+    return Earlier(points=points, attempts={level: len(names) for level, names in tried.items()})
+
+
+def _to_repeat(point: Point, status: str) -> bool:
+    """A point that was cut off (in a finished run, by the death of a worker), and one of a failed run in which nothing
+    succeeded."""
+    return _cut_off(point) or (status == "failed" and not point.row["requests_ok"])
+
+
+def _cut_off(point: Point) -> bool:
+    return any(doubt.code in CUT_OFF for doubt in point.doubts)
+
+
+def stored_points(folder: RunFolder) -> list[Point]:
+    """The points of a run as they were stored; of their doubts only the codes are known. Raises StoreError."""
+    frame = read_points(folder)
+    points: list[Point] = []
+    for found in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+        row: dict[str, Any] = {str(name): value for name, value in found.items()}
+        verdict, codes = row.pop("verdict"), row.pop("doubts")
+        void = verdict == "void"
+        points.append(
+            Point(row=row, doubts=tuple(_doubt(code, void=void) for code in (codes if codes is not None else ())))
+        )
+    return points
+
+
+def _doubt(code: str, *, void: bool) -> Doubt:
+    return Doubt(code=code, message="told when the point was measured", remedy="see the study's first part", void=void)

@@ -1,0 +1,200 @@
+"""Recover one run from its spool: records first, then the points that they make."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from servebench.analysis.validity import Code, doubts
+from servebench.config import Job, settings_from_dict
+from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.results import Doubt, Point, Record
+from servebench.engine.pool import clean_log
+from servebench.load.client.spool import read_spool
+from servebench.load.plan.levels import Level, attempt_number, level_name, level_named, levels
+from servebench.registry.registry import registry
+from servebench.run.execute import BROKEN, summarize_point
+from servebench.run.phase import PhaseFacts, discard_spools, records_of
+from servebench.store import (
+    RecordWriter,
+    RunFolder,
+    StudyFolder,
+    StudyState,
+    add_points,
+    merged_count,
+    read_plan,
+    read_points,
+    read_records,
+    read_run,
+    write_run,
+)
+from servebench.store.files import writing
+from servebench.util.errors import ServebenchError, StoreError
+from servebench.util.units import NS_PER_S
+
+UNKNOWN_COLUMNS = ("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms")
+"""What only the client that was killed could have told of itself."""
+
+
+def complain(study: StudyFolder, words: str) -> None:
+    """Say what is wrong with a study, on standard error."""
+    for line in words.splitlines():
+        sys.stderr.write(f"servebench: {study.name}: {line}\n")
+
+
+def recover_one(study: StudyFolder, state: StudyState, name: str) -> None:
+    """Bring what one run left into tables, and mark it. Raises StoreError."""
+    _recover_named(study, state, state.runs.index(name))
+    _mark_run(study.run(name))
+
+
+def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
+    """The job of a run by the study's own copy of its config, else by its words. Raises ServebenchError, IndexError."""
+    if not study.plan.exists():
+        from servebench.run.jobs import jobs_of
+
+        return jobs_of(state.words, registry())[index]
+    planned = read_plan(study)[index]
+    return Job(planned.overrides, settings_from_dict(planned.config, registry()), dict(planned.config))
+
+
+def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
+    """Records, then the points that they make. Returns how many things were recovered. Raises StoreError."""
+    folder = study.run(state.runs[index])
+    if not folder.spools() and not folder.parts.is_dir():
+        return 0
+    found = recover_run(folder)
+    points = 0
+    try:
+        job = _job(study, state, index)
+    except (ServebenchError, IndexError) as error:
+        complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
+    else:
+        points = recover_points(folder, job)
+    if found or points:
+        sys.stdout.write(f"{study.name}/{folder.name}: {found} requests and {points} points recovered\n")
+    return found + points
+
+
+def recover_run(folder: RunFolder) -> int:
+    """Bring what the spools and the batches of a run hold into its tables. Returns how many requests that were.
+
+    Raises StoreError; what could not be stored stays where it is. A spool that is none any more, for the disk spoiled it,
+    is set aside and told.
+    """
+    before = merged_count(folder)
+    stored = {(record.point, record.warmup) for record in read_records(folder)}
+    writer = RecordWriter(folder)
+    phases: dict[tuple[str, bool], list[Path]] = {}
+    for spool in folder.spools():
+        try:
+            facts = PhaseFacts.load(spool.with_suffix(".json"))
+            for _ in read_spool(spool):
+                pass
+        except StoreError as error:
+            _set_aside(folder, spool, str(error))
+            continue
+        phases.setdefault((facts.point, facts.warmup), []).append(spool)
+    for phase, spools in phases.items():
+        # killed after it was stored and before it was removed: it would be there twice
+        if phase not in stored:
+            # the spools of all workers at once: half a phase would pass for a whole one
+            writer.append(records_of(spools, PhaseFacts.load(spools[0].with_suffix(".json"))))
+        discard_spools(spools)
+    writer.close()
+    return merged_count(folder) - before
+
+
+def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
+    """Put what cannot be read out of the way of what is measured next, and keep it. Raises StoreError."""
+    for path in (spool, spool.with_suffix(".json")):
+        with writing(path), contextlib.suppress(FileNotFoundError):
+            path.replace(path.with_name(f"{path.name}.damaged"))
+    words = f"{why}; its requests cannot be told, and it is kept as {spool.name}.damaged"
+    complain(StudyFolder(folder.path.parent), words)
+
+
+def recover_points(folder: RunFolder, job: Job) -> int:
+    """Make the points whose requests are stored and which were never written. Returns how many. Raises StoreError."""
+    known = read_points(folder)
+    written = set(known["point"]) if "point" in known else set()
+    version = next(iter(known["engine_version"].dropna()), None) if "engine_version" in known else None
+    records = [record for record in read_records(folder) if not record.warmup]
+    points = []
+    for level in _levels_of(job, records):
+        names = {record.point for record in records if level_name(record.point) == level.point}
+        # a row of an earlier attempt is taken out when there is a later one, for it told why it did not count
+        last = max(names, key=attempt_number, default=None)
+        if last is not None and last not in written:
+            own = [record for record in records if record.point == last]
+            points.append(_point(job, replace(level, point=last), own, version))
+    add_points(folder, points)
+    return len(points)
+
+
+def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
+    """The levels that a run had: those of its list, or those that its search came to."""
+    load = job.settings.load
+    if load.trace is not None:
+        return [_as_replayed(level, records) for level in levels(load, job.settings.workload.seed)]
+    if load.search is None:
+        return list(levels(load, job.settings.workload.seed))
+    named = (level_named(load, name) for name in dict.fromkeys(level_name(record.point) for record in records))
+    return [level for level in named if level is not None]
+
+
+def _as_replayed(level: Level, records: Sequence[Record]) -> Level:
+    """A trace's level with the mean rate of what is stored; how many more it had is not known."""
+    times = [record.scheduled_ns for record in records if record.point == level.point]
+    span_s = (max(times) - min(times)) / NS_PER_S if times else 0.0
+    return replace(level, rate=(len(times) - 1) / span_s if span_s else None, requests=None)
+
+
+def _report(level: Level, records: Sequence[Record]) -> PhaseReport:
+    """What the client would have said of the phase, as far as the records tell it."""
+    started_ns = min(record.scheduled_ns for record in records)
+    ended_ns = max(record.ended_ns for record in records)
+    sent = sum(record.sent_ns is not None for record in records)
+    return PhaseReport(
+        started_ns=started_ns,
+        ended_ns=ended_ns,
+        planned=sent if level.requests is None else level.requests,
+        sent=sent,
+        elapsed_s=(ended_ns - started_ns) / NS_PER_S,
+        cpu_s=0.0,
+        loop_lag_ms_p99=None,
+        loop_lag_ms_max=None,
+        clock_step_ns=0,
+        stamp_source="user" if any(record.stamp_source == "user" for record in records) else "kernel",
+    )
+
+
+def _point(job: Job, level: Level, records: Sequence[Record], engine_version: str | None) -> Point:
+    report = _report(level, records)
+    row = summarize_point(
+        job.settings, level, records, report, run_id=records[0].run_id, engine_version=engine_version
+    ) | dict.fromkeys(UNKNOWN_COLUMNS)
+    done = sum(record.outcome != "cancelled" for record in records)
+    extra = []
+    last = max(records, key=lambda record: record.ended_ns)
+    if last.outcome in BROKEN:
+        message = (
+            f"servebench was killed, and the last request of the point ended as {last.outcome}: its engine went too"
+        )
+        extra = [Doubt(code=Code.ENGINE_DIED, message=message, remedy="run the point again", void=True)]
+    elif level.requests is None or done < level.requests:
+        message = f"servebench was killed in the middle of the point, after {done} requests had ended"
+        extra = [Doubt(code=Code.INTERRUPTED, message=message, remedy="run the point again", void=True)]
+    return Point(row=row, doubts=doubts(row, records, report, job.settings, extra=extra))
+
+
+def _mark_run(folder: RunFolder) -> None:
+    """A run that says that it is running, though nobody is at work, was interrupted. Raises StoreError."""
+    if folder.state.exists():
+        run = read_run(folder)
+        if run.status == "running":
+            clean_log(folder.engine_log)
+            write_run(folder, replace(run, status="interrupted", error="servebench was killed", failure="killed"))
