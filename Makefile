@@ -22,10 +22,11 @@ run: $(VENV)/.run ## set up and run the main job on the embedded engine (ARGS=".
 test: $(VENV)/.dev ## set up what tests need and pass them
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
-check: $(VENV)/.dev ## lint, format and types
+check: $(VENV)/.dev ## lint, format, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 fix: $(VENV)/.dev ## what lint and format can mend by themselves
 	$(BIN)/ruff check --fix .
