@@ -144,5 +144,5 @@ def test_a_question_is_another_when_anything_of_it_differs(change):
 
 
 def test_every_scorer_of_servebench_has_a_config():
-    folder = Path(__file__).parents[1] / "conf" / "quality"
+    folder = Path(__file__).parents[2] / "conf" / "quality"
     assert {path.stem for path in folder.glob("*.yaml")} - {"base", "none", "all"} == set(registry().kinds["quality"])

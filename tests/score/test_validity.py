@@ -333,8 +333,6 @@ def test_the_engines_own_counter_is_compared_with_its_answers(counted, doubtful)
         ("process", "h100", 2, ["NVIDIA H100 80GB HBM3"], True),
         ("docker", "h100", 1, ["NVIDIA A100-SXM4-80GB"], True),
         ("process", "h100", 1, [], True),
-        ("attach", "h100", 1, [], False),
-        ("emulated", "h100", 1, [], False),
     ],
 )
 def test_the_gpu_of_the_config_is_the_drivers(launch, gpu, count, there, wrong):

@@ -1,7 +1,7 @@
 """What is left of a study, whatever state its files are in."""
 
 import pytest
-from tests.test_aftermath import DEAD_PID, WORDS, outputs, write_spool
+from tests.study.test_aftermath import DEAD_PID, WORDS, outputs, write_spool
 
 from servebench.cli.resume import resume
 from servebench.config import compose_jobs

@@ -527,11 +527,11 @@ def _not_streamed(ok: Sequence[Record]) -> Doubt | None:
 def wrong_gpu(settings: RunSettings, gpus: Sequence[str]) -> Doubt | None:
     """The config names one GPU and the driver of this machine another, or fewer of them. `gpus` are the driver's names.
 
-    Only told of an engine that runs on this machine: of somebody else's server, and of an emulated one, the config is all
-    that is known. With `gpu=none` nothing is claimed.
+    For an engine that runs on this machine and is not emulated: of any other the config is all that is known. With
+    `gpu=none` nothing is claimed.
     """
     asked = settings.gpu
-    if settings.launch.name in ("attach", "emulated") or asked.name == "none" or not asked.count:
+    if asked.name == "none" or not asked.count:
         return None
     plain = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in gpus]
     fitting = sum(re.sub(r"[^a-z0-9]", "", asked.name.lower()) in name for name in plain)

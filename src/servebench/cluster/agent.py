@@ -20,6 +20,7 @@ from servebench.cluster.heartbeat import SILENT_S, at_work, beating
 from servebench.cluster.leases import Leases, lease_folder
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.cluster import Answer, Order
+from servebench.contracts.engine import Launcher
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EngineKeeper
@@ -128,7 +129,7 @@ def _do(folder: StudyFolder, state: StudyState, order: Order) -> tuple[RunOutcom
         try:
             job = _planned(folder, order.run, known)
             machine = capture_machine()
-            _lease(leases, order, job.settings, machine, display)
+            _lease(leases, order, job.settings, machine, display, launcher=known.launcher(job.settings.launch.name))
             check_jobs([job], known)
             recover_one(folder, state, order.run)
             facts = {"place": _place(leases.names)}
@@ -162,7 +163,15 @@ def _planned(folder: StudyFolder, name: str, known: Registry) -> Job:
     return Job(run.overrides, settings_from_dict(config, known), config)
 
 
-def _lease(leases: Leases, order: Order, settings: RunSettings, machine: Mapping[str, Any], display: Display) -> None:
+def _lease(
+    leases: Leases,
+    order: Order,
+    settings: RunSettings,
+    machine: Mapping[str, Any],
+    display: Display,
+    *,
+    launcher: Launcher,
+) -> None:
     """Wait for the machine's quiet, for GPUs and for the port. Raises PreflightError."""
     if order.runs_per_machine is not None:
         slots = [f"run-{number}" for number in range(order.runs_per_machine)]
@@ -173,7 +182,7 @@ def _lease(leases: Leases, order: Order, settings: RunSettings, machine: Mapping
         taken = leases.wait_for(names, order.gpus, lambda: display.say(f"waiting for {order.gpus} of {len(gpus)} GPUs"))
         os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in taken)
     port, host = settings.engine.port, settings.engine.host
-    if port and settings.launch.name != "attach":
+    if port and launcher.local:
         leases.wait_for([f"port-{port}"], 1, lambda: display.say(f"waiting for port {port}, which another run has"))
         deadline = time.monotonic() + PORT_FREED_S
         while port_fault(host, port) is not None and time.monotonic() < deadline:

@@ -21,7 +21,9 @@ from servebench.contracts.cluster import (
     SpreadSettings,
     SubmititSettings,
 )
+from servebench.contracts.engine import Launcher
 from servebench.contracts.results import RunOutcome
+from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
 from servebench.run.earlier import stored_points
 from servebench.run.recovery import recover_one
@@ -69,6 +71,7 @@ class Spread:
     settings: SpreadSettings
     display: Display
     cluster: Cluster
+    registry: Registry
     finished: Callable[[str, RunOutcome, Job], None]
     """Told of each run that is over, with everything on disk."""
     working: dict[str, Task] = field(default_factory=dict)
@@ -99,10 +102,13 @@ class Spread:
         tasks = [waiting.popleft() for _ in range(min(room, len(waiting)))]
         if not tasks:
             return
-        orders = [order_for(self.folder, self.state, task, self.settings) for task in tasks]
+        orders = [order_for(self.folder, self.state, task, self.settings, self._launcher(task)) for task in tasks]
         for task, job in zip(tasks, self.cluster.submit(orders), strict=True):
             self.working[job] = task
             self.display.say(f"{task.name}: ordered as job {job}")
+
+    def _launcher(self, task: Task) -> Launcher:
+        return self.registry.launcher(task.job.settings.launch.name)
 
     def _look(self, waiting: deque[Task]) -> None:
         for job in list(self.working):
@@ -165,10 +171,12 @@ class Spread:
             time.sleep(POLL_S)
 
 
-def order_for(folder: StudyFolder, state: StudyState, task: Task, settings: SpreadSettings) -> Order:
+def order_for(
+    folder: StudyFolder, state: StudyState, task: Task, settings: SpreadSettings, launcher: Launcher
+) -> Order:
     """The order for a run: how many GPUs it takes, and the variables that its machine may not have."""
     job = task.job
-    own_gpus = job.settings.launch.name not in ("attach", "emulated") and job.settings.gpu.name != "none"
+    own_gpus = launcher.local and not launcher.emulated and job.settings.gpu.name != "none"
     gpus = max(1, job.settings.gpu.count) if own_gpus else 0
     ray = isinstance(settings, RaySettings)
     return Order(

@@ -253,6 +253,10 @@ class Launcher:
     asks_engine: ClassVar[Literal["all", "settings", "nothing"]] = "all"
     """What of the engine's `check` and `prepare` this launch needs: `all` where its program runs from this machine,
     `settings` where only its command line does (a container, an emulation), `nothing` for a server of somebody else."""
+    local: ClassVar[bool] = True
+    """Whether the engine is started on this machine and uses its ports and GPUs; false for a server of somebody else."""
+    emulated: ClassVar[bool] = False
+    """Whether the numbers come from an emulation instead of the engine itself."""
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """What makes this launch impossible, one line each. Changes nothing."""

@@ -13,7 +13,7 @@ from typing import Any
 from servebench.analysis.statistics import headline_intervals
 from servebench.analysis.validity import doubts, wrong_gpu
 from servebench.config import Job
-from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.request import Request, Tokenizer, Workload
@@ -95,6 +95,7 @@ class _Bench:
     folder: RunFolder
     display: Display
     engine: Engine
+    launcher: Launcher
     running: RunningEngine
     target: Target
     workload: Workload
@@ -227,6 +228,7 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
                 run_id=asked.run_id,
                 folder=asked.folder,
                 display=asked.display,
+                emulated=bench.launcher.emulated,
             )
         progress.points.append(point)
         source.tell(level, point)
@@ -284,6 +286,7 @@ def _judge(asked: RunRequest, progress: _Progress) -> None:
             display=asked.display,
             engine=progress.lease.engine,
             running=progress.lease.running,
+            emulated=asked.registry.launcher(settings.launch.name).emulated,
             chosen=asked.quality,
         )
     )
@@ -313,6 +316,7 @@ def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, progress: _Pro
         folder=asked.folder,
         display=asked.display,
         engine=lease.engine,
+        launcher=asked.registry.launcher(settings.launch.name),
         running=lease.running,
         target=target_of(lease.running),
         workload=workload_class(settings.workload),
@@ -479,6 +483,7 @@ def _point(
         report,
         run_id=bench.run_id,
         engine_version=bench.running.version,
+        emulated=bench.launcher.emulated,
         floor=bench.floor,
     )
     row["requests_planned"] = planned
@@ -498,7 +503,7 @@ def _point(
         extra=[
             *_supply_doubts(level, report),
             *content_doubts(requests, bench.engine),
-            *filter(None, [wrong_gpu(bench.settings, bench.gpus)]),
+            *_gpu_doubts(bench),
         ],
     )
     return Point(row=row, doubts=found)
@@ -513,6 +518,13 @@ def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
     if row["energy_j"] is not None and tokens:
         row["energy_j_per_token"] = row["energy_j"] / tokens
         row["output_tok_s_per_w"] = tokens / row["energy_j"] if row["energy_j"] else None
+
+
+def _gpu_doubts(bench: _Bench) -> list[Doubt]:
+    """Only of an engine that truly runs on this machine: of any other the config is all that is known of its GPU."""
+    if not bench.launcher.local or bench.launcher.emulated:
+        return []
+    return [*filter(None, [wrong_gpu(bench.settings, bench.gpus)])]
 
 
 def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:
@@ -536,6 +548,7 @@ def summarize_point(
     *,
     run_id: str,
     engine_version: str | None,
+    emulated: bool,
     floor: ClientFloor | None = None,
 ) -> dict[str, Any]:
     """The row of a point with the intervals of its headline numbers."""
@@ -561,7 +574,7 @@ def summarize_point(
         cooldown_requests=settings.load.cooldown_requests,
         workers=report.workers,
         floor=floor,
-        emulated=settings.launch.name == "emulated",
+        emulated=emulated,
     )
     row, sample = summarize(records, context=context, report=report, slo=settings.slo)
     return with_intervals(row, headline_intervals(sample)) | dict.fromkeys(TELEMETRY_COLUMNS)

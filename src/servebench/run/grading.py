@@ -132,6 +132,7 @@ class Grading:
     display: Display
     engine: Engine
     running: RunningEngine
+    emulated: bool
     chosen: Chosen
 
 
@@ -167,7 +168,7 @@ def grade(asked: Grading) -> None:
             reset_cache(asked.engine, asked.running)
         judged = _evaluated(asked, scorer, level) if scorer.asks_itself else _asked(asked, scorer, path, level)
         records = [
-            _record(one, scorer, settings=asked.settings, run_id=asked.run_id, concurrency=level) for one in judged
+            _record(one, scorer, emulated=asked.emulated, run_id=asked.run_id, concurrency=level) for one in judged
         ]
         _store(asked.folder, records, asked.display)
         discard_answers(asked.folder, scorer.name, level)
@@ -187,6 +188,7 @@ def grade_load(
     run_id: str,
     folder: RunFolder,
     display: Display,
+    emulated: bool,
 ) -> None:
     """Have the scorers that ask nothing judge what a point's own requests were answered. Raises StoreError."""
     for scorer, _ in chosen.scorers:
@@ -195,7 +197,7 @@ def grade_load(
             if not judged and settings.quality.name != ALL:
                 display.say(f"quality: {scorer.name} finds nothing to judge in workload={settings.workload.name}")
             at: dict[str, Any] = {"point": level.point, "concurrency": level.concurrency, "rate": level.rate}
-            _store(folder, [_record(one, scorer, settings=settings, run_id=run_id, **at) for one in judged], display)
+            _store(folder, [_record(one, scorer, emulated=emulated, run_id=run_id, **at) for one in judged], display)
 
 
 def _store(folder: RunFolder, records: Sequence[QualityRecord], display: Display) -> None:
@@ -284,7 +286,7 @@ def _record(
     one: Judged,
     scorer: Scorer,
     *,
-    settings: RunSettings,
+    emulated: bool,
     run_id: str,
     concurrency: int | None,
     rate: float | None = None,
@@ -323,5 +325,5 @@ def _record(
         shots=quality.shots,
         seed=quality.seed,
         max_tokens=item.max_tokens,
-        emulated=settings.launch.name == "emulated",
+        emulated=emulated,
     )

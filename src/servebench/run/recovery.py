@@ -175,7 +175,13 @@ def _report(level: Level, records: Sequence[Record]) -> PhaseReport:
 def _point(job: Job, level: Level, records: Sequence[Record], engine_version: str | None) -> Point:
     report = _report(level, records)
     row = summarize_point(
-        job.settings, level, records, report, run_id=records[0].run_id, engine_version=engine_version
+        job.settings,
+        level,
+        records,
+        report,
+        run_id=records[0].run_id,
+        engine_version=engine_version,
+        emulated=registry().launcher(job.settings.launch.name).emulated,
     ) | dict.fromkeys(UNKNOWN_COLUMNS)
     done = sum(record.outcome != "cancelled" for record in records)
     extra = []

@@ -115,7 +115,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += engine.refused(context)
         if here:
             faults += launcher.check(engine, context, settings.launch)
-            if launcher.asks_engine != "nothing" and settings.launch.name != "emulated":
+            if launcher.local and not launcher.emulated:
                 faults += in_process_list(settings)
             faults += descriptor_faults(settings)
             faults += trace_faults(settings.load)

@@ -225,7 +225,9 @@ def _work(
     with interrupts(), Display() as display:
         study = _Study(folder, state, display)
         try:
-            code = _run_all(study, tasks, registry) if launcher is None else _spread_all(study, tasks, launcher)
+            code = (
+                _run_all(study, tasks, registry) if launcher is None else _spread_all(study, tasks, registry, launcher)
+            )
         except KeyboardInterrupt:
             study.finish("interrupted")
             code = Interrupted.exit_code
@@ -233,7 +235,7 @@ def _work(
     return code
 
 
-def _spread_all(study: _Study, tasks: Sequence[Task], launcher: SpreadSettings) -> int:
+def _spread_all(study: _Study, tasks: Sequence[Task], registry: Registry, launcher: SpreadSettings) -> int:
     from servebench.cluster.dispatcher import Spread, open_cluster
 
     spread = Spread(
@@ -241,6 +243,7 @@ def _spread_all(study: _Study, tasks: Sequence[Task], launcher: SpreadSettings) 
         state=study.state,
         settings=launcher,
         display=study.display,
+        registry=registry,
         cluster=open_cluster(launcher, study.folder),
         finished=lambda name, outcome, job: study.ended(name, outcome, job.settings),
     )

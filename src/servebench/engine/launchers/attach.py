@@ -92,6 +92,7 @@ class AttachLauncher(Launcher):
 
     name = "attach"
     asks_engine = "nothing"
+    local = False
     settings_type = AttachSettings
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
