@@ -8,7 +8,7 @@ import time
 import pytest
 
 from servebench.cluster.submit import JobState, SubmititCluster, parameters, parse_squeue
-from servebench.contracts.cluster import Order, SubmititSettings
+from servebench.contracts.cluster import RunOrder, SubmititSettings
 
 SLURM = SubmititSettings(
     name="submitit_slurm",
@@ -53,7 +53,7 @@ def test_squeue_is_read():
 def test_a_job_that_dies_is_lost_in_one_line(tmp_path):
     pytest.importorskip("submitit")
     cluster = SubmititCluster(SubmititSettings(name="submitit_local"), tmp_path, _dies)
-    order = Order(study="s", run="r", title="t", ticket="x", gpus=0, runs_per_machine=1, cluster_gives_gpus=False)
+    order = RunOrder(study="s", run="r", title="t", ticket="x", gpus=0, runs_per_machine=1, cluster_gives_gpus=False)
     (job,) = cluster.submit([order])
     assert cluster.room() == 0
     ended = None

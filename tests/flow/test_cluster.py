@@ -143,13 +143,13 @@ def test_a_study_without_its_launcher_is_refused_before_anything_starts(serveben
 
 
 def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench, tmp_path):
-    from servebench.cluster.agent import carry_out
-    from servebench.contracts.cluster import Order
+    from servebench.cluster.agent import execute_order
+    from servebench.contracts.cluster import RunOrder
 
     done = servebench(*WORDS, "tracking=none", "load.concurrency=[1]", "hydra.launcher.retries=0", "engine=vllm")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "outputs" / "s"
-    order = Order(
+    order = RunOrder(
         study=str(folder),
         run="00_vllm_unique",
         title="t",
@@ -158,7 +158,7 @@ def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench
         runs_per_machine=1,
         cluster_gives_gpus=True,
     )
-    answer = carry_out(order)
+    answer = execute_order(order)
     assert answer.outcome is None
     assert answer.refused == "00_vllm_unique was ordered by a command that has ended since; a later one has it done"
     twice = servebench("work", "s", "00_vllm_unique")

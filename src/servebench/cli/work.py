@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from servebench.cluster.agent import carry_out
-from servebench.contracts.cluster import Order
+from servebench.cluster.agent import execute_order
+from servebench.contracts.cluster import RunOrder
 from servebench.store import (
     read_study,
 )
@@ -25,7 +25,7 @@ def work(words: Sequence[str]) -> int:
     state = read_study(folder)
     if words[1] not in state.runs:
         raise ConfigError(f"{folder.name} has no run '{words[1]}'; it has {', '.join(state.runs)}")
-    order = Order(
+    order = RunOrder(
         study=str(folder.path),
         run=words[1],
         title=words[1],
@@ -34,7 +34,7 @@ def work(words: Sequence[str]) -> int:
         runs_per_machine=None,
         cluster_gives_gpus=True,
     )
-    answer = carry_out(order)
+    answer = execute_order(order)
     if answer.outcome is None:
         raise ConfigError(answer.refused or "refused")
     sys.stderr.write(f"{words[1]}: {answer.outcome.status}{f': {e}' if (e := answer.outcome.error) else ''}\n")

@@ -19,7 +19,7 @@ from servebench.cluster.heartbeat import FILE as HEARTBEAT
 from servebench.cluster.heartbeat import SILENT_S, at_work, beating
 from servebench.cluster.leases import Leases, lease_folder
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.cluster import Answer, Order
+from servebench.contracts.cluster import RunOrder, RunReply
 from servebench.contracts.engine import Launcher
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -27,9 +27,9 @@ from servebench.engine.pool import EngineKeeper
 from servebench.engine.supervisor.ports import free_port, port_fault
 from servebench.registry.registry import Registry, registry
 from servebench.report.terminal.console import Display
-from servebench.run.earlier import earlier_of
+from servebench.run.earlier import prior_progress
 from servebench.run.recovery import recover_one
-from servebench.run.workplace import Task, Workplace, cache_folder, check_jobs, do_run, floor_of
+from servebench.run.workplace import RunContext, RunTask, cache_folder, check_jobs, floor_of, run_task
 from servebench.store import (
     RunState,
     StudyFolder,
@@ -51,7 +51,7 @@ PORT_FREED_S = 30.0
 """How long the engine of the run before may take to let go of its port after its lease has ended."""
 
 
-def carry_out(order: Order) -> Answer:
+def execute_order(order: RunOrder) -> RunReply:
     """Do the run that is ordered, on this machine. A user's error, a dead engine and a signal are outcomes; an order
     that must not be carried out is refused. Raises StoreError when the study cannot be read or written.
     """
@@ -65,7 +65,7 @@ def carry_out(order: Order) -> Answer:
         state = read_study(folder)
         refused = _refused(folder, state, order)
         if refused is not None:
-            return Answer(outcome=None, place=_place(()), refused=refused)
+            return RunReply(outcome=None, place=_place(()), refused=refused)
         run = folder.create_run(order.run)
         with (
             (run.path / LOG).open("a", encoding="utf-8") as log,
@@ -75,11 +75,11 @@ def carry_out(order: Order) -> Answer:
         ):
             outcome, place = _do(folder, state, order)
         files = None if shared else _packed(run.path)
-    return Answer(outcome=outcome, place=place, files=files)
+    return RunReply(outcome=outcome, place=place, files=files)
 
 
 @contextmanager
-def _study(order: Order) -> Iterator[tuple[StudyFolder, bool]]:
+def _study(order: RunOrder) -> Iterator[tuple[StudyFolder, bool]]:
     """The study's folder, and whether it is the one of whoever ordered, seen from here."""
     folder = StudyFolder(Path(order.study))
     if not order.files or (folder.state.is_file() and read_study(folder).ticket == order.ticket):
@@ -94,7 +94,7 @@ def _study(order: Order) -> Iterator[tuple[StudyFolder, bool]]:
         yield folder, False
 
 
-def _refused(folder: StudyFolder, state: StudyState, order: Order) -> str | None:
+def _refused(folder: StudyFolder, state: StudyState, order: RunOrder) -> str | None:
     if state.ticket != order.ticket:
         return f"{order.run} was ordered by a command that has ended since; a later one has it done"
     run = folder.run(order.run)
@@ -121,7 +121,7 @@ def _place(leases: Sequence[str]) -> dict[str, Any]:
     return {"host": host, "job": _job_name(), "leases": list(leases), "gpus": os.environ.get(GPUS_VARIABLE)}
 
 
-def _do(folder: StudyFolder, state: StudyState, order: Order) -> tuple[RunOutcome, Mapping[str, Any]]:
+def _do(folder: StudyFolder, state: StudyState, order: RunOrder) -> tuple[RunOutcome, Mapping[str, Any]]:
     known = registry()
     started_s = time.time()
     leases = Leases(lease_folder())
@@ -140,10 +140,10 @@ def _do(folder: StudyFolder, state: StudyState, order: Order) -> tuple[RunOutcom
                 return port
 
             keeper = EngineKeeper(known, display, cache_folder(), port_of)
-            place = Workplace(folder, state.words, display, keeper, known, machine, floor_of([job], display), facts)
-            task = Task(order.run, job, earlier_of(folder.run(order.run)))
+            place = RunContext(folder, state.words, display, keeper, known, machine, floor_of([job], display), facts)
+            task = RunTask(order.run, job, prior_progress(folder.run(order.run)))
             try:
-                outcome = do_run(place, task, None)
+                outcome = run_task(place, task, None)
             finally:
                 keeper.stop()
         except (KeyboardInterrupt, ServebenchError) as problem:
@@ -165,7 +165,7 @@ def _planned(folder: StudyFolder, name: str, known: Registry) -> Job:
 
 def _lease(
     leases: Leases,
-    order: Order,
+    order: RunOrder,
     settings: RunSettings,
     machine: Mapping[str, Any],
     display: Display,
@@ -202,7 +202,7 @@ def _leased_port(leases: Leases, host: str) -> int:
     return leases.free_port(lambda port: port_fault(host, port) is None)
 
 
-def _ended_early(folder: StudyFolder, order: Order, problem: BaseException, started_s: float) -> RunOutcome:
+def _ended_early(folder: StudyFolder, order: RunOrder, problem: BaseException, started_s: float) -> RunOutcome:
     """The outcome of a run that came to nothing before it began."""
     interrupted = isinstance(problem, KeyboardInterrupt)
     error = "interrupted before it began" if interrupted else redact_text(str(problem))

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servebench.cluster.agent import carry_out, unpack
+from servebench.cluster.agent import execute_order, unpack
 from servebench.cluster.heartbeat import SILENT_S, at_work, beating
 from servebench.config import Job
 from servebench.contracts.cluster import (
-    Answer,
     Cluster,
-    Ended,
-    Order,
+    ClusterSettings,
+    JobEnd,
     RaySettings,
-    SpreadSettings,
+    RunOrder,
+    RunReply,
     SubmititSettings,
 )
 from servebench.contracts.engine import Launcher
@@ -27,7 +27,7 @@ from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
 from servebench.run.earlier import stored_points
 from servebench.run.recovery import recover_one
-from servebench.run.workplace import Task, title_of
+from servebench.run.workplace import RunTask, title_of
 from servebench.store import RunFolder, RunState, StudyFolder, StudyState, read_run, redact_text, write_run
 from servebench.util.errors import ServebenchError
 from servebench.util.redaction import redact
@@ -38,7 +38,7 @@ STOPPING_S = 90.0
 SMALL_FILE_BYTES = 256 << 20
 
 
-def spread_faults(settings: SpreadSettings) -> list[str]:
+def cluster_faults(settings: ClusterSettings) -> list[str]:
     """What makes this launcher impossible here."""
     if isinstance(settings, RaySettings):
         from servebench.cluster.ray_tasks import faults as ray_faults
@@ -50,36 +50,36 @@ def spread_faults(settings: SpreadSettings) -> list[str]:
     return faults(settings)
 
 
-def open_cluster(settings: SpreadSettings, folder: StudyFolder) -> Cluster:
+def open_cluster(settings: ClusterSettings, folder: StudyFolder) -> Cluster:
     """The cluster that is asked for. Raises PreflightError when it does not answer."""
     if isinstance(settings, RaySettings):
         from servebench.cluster.ray_tasks import RayCluster
 
-        return RayCluster(settings, carry_out)
+        return RayCluster(settings, execute_order)
     from servebench.cluster.submit import SubmititCluster
 
     assert isinstance(settings, SubmititSettings)
-    return SubmititCluster(settings, Path(settings.submitit_folder or folder.path / "jobs"), carry_out)
+    return SubmititCluster(settings, Path(settings.submitit_folder or folder.path / "jobs"), execute_order)
 
 
 @dataclass
-class Spread:
+class Dispatcher:
     """A study while a cluster does its runs."""
 
     folder: StudyFolder
     state: StudyState
-    settings: SpreadSettings
+    settings: ClusterSettings
     display: Display
     cluster: Cluster
     registry: Registry
     finished: Callable[[str, RunOutcome, Job], None]
     """Told of each run that is over, with everything on disk."""
-    working: dict[str, Task] = field(default_factory=dict)
+    working: dict[str, RunTask] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
     tries: dict[str, int] = field(default_factory=dict)
     interrupted: bool = False
 
-    def run(self, tasks: Sequence[Task]) -> None:
+    def run(self, tasks: Sequence[RunTask]) -> None:
         """Have all done. Ends when each is over; on KeyboardInterrupt when those at work have stopped.
 
         Raises PreflightError when the cluster takes no order.
@@ -97,7 +97,7 @@ class Spread:
             finally:
                 self.cluster.close()
 
-    def _order(self, waiting: deque[Task]) -> None:
+    def _order(self, waiting: deque[RunTask]) -> None:
         room = self.cluster.room()
         tasks = [waiting.popleft() for _ in range(min(room, len(waiting)))]
         if not tasks:
@@ -107,10 +107,10 @@ class Spread:
             self.working[job] = task
             self.display.say(f"{task.name}: ordered as job {job}")
 
-    def _launcher(self, task: Task) -> Launcher:
+    def _launcher(self, task: RunTask) -> Launcher:
         return self.registry.launcher(task.job.settings.launch.name)
 
-    def _look(self, waiting: deque[Task]) -> None:
+    def _look(self, waiting: deque[RunTask]) -> None:
         for job in list(self.working):
             if job not in self.told and (where := self.cluster.running_on(job)) is not None:
                 self.told.add(job)
@@ -122,7 +122,7 @@ class Spread:
         left = len(waiting) + len(self.working)
         self.display.status(f"{len(self.told & set(self.working))} runs at work, {left} to do")
 
-    def _ended(self, task: Task, ended: Ended, waiting: deque[Task]) -> None:
+    def _ended(self, task: RunTask, ended: JobEnd, waiting: deque[RunTask]) -> None:
         if ended.answer is not None and ended.answer.outcome is not None:
             self._gather(task, ended.answer, ended.answer.outcome)
             return
@@ -137,13 +137,13 @@ class Spread:
             return
         self._lost(task, reason)
 
-    def _await_silence(self, task: Task) -> None:
+    def _await_silence(self, task: RunTask) -> None:
         """A machine that cannot be reached may still be at work; two would write into one folder."""
         deadline = time.monotonic() + SILENT_S
         while at_work(self.folder.run(task.name).path) is not None and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
-    def _gather(self, task: Task, answer: Answer, outcome: RunOutcome) -> None:
+    def _gather(self, task: RunTask, answer: RunReply, outcome: RunOutcome) -> None:
         if answer.files is not None:
             unpack(answer.files, self.folder.create_run(task.name).path)
         host = answer.place.get("host")
@@ -153,7 +153,7 @@ class Spread:
             self.display.problem(f"{task.name}: {redact_text(outcome.error)}")
         self.finished(task.name, outcome, task.job)
 
-    def _lost(self, task: Task, reason: str) -> None:
+    def _lost(self, task: RunTask, reason: str) -> None:
         """Bring what is on disk into tables, and say how the run stands."""
         error = f"{reason}; 'servebench resume {self.folder.name}' does the rest"
         outcome = lost_outcome(self.folder, self.state, task, error)
@@ -172,14 +172,14 @@ class Spread:
 
 
 def order_for(
-    folder: StudyFolder, state: StudyState, task: Task, settings: SpreadSettings, launcher: Launcher
-) -> Order:
+    folder: StudyFolder, state: StudyState, task: RunTask, settings: ClusterSettings, launcher: Launcher
+) -> RunOrder:
     """The order for a run: how many GPUs it takes, and the variables that its machine may not have."""
     job = task.job
     own_gpus = launcher.local and not launcher.emulated and job.settings.gpu.name != "none"
     gpus = max(1, job.settings.gpu.count) if own_gpus else 0
     ray = isinstance(settings, RaySettings)
-    return Order(
+    return RunOrder(
         study=str(folder.path),
         run=task.name,
         title=title_of(job),
@@ -213,7 +213,7 @@ def study_files(folder: StudyFolder, run: str) -> dict[str, bytes]:
     return {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}
 
 
-def lost_outcome(folder: StudyFolder, state: StudyState, task: Task, error: str) -> RunOutcome:
+def lost_outcome(folder: StudyFolder, state: StudyState, task: RunTask, error: str) -> RunOutcome:
     """How a run stands whose job is gone: its spools become records, its state says that it was interrupted."""
     run: RunFolder = folder.create_run(task.name)
     run_id = f"{folder.name}/{task.name}"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servebench.contracts.cluster import Carry, Ended, Order, RaySettings
+from servebench.contracts.cluster import JobEnd, OrderRunner, RaySettings, RunOrder
 from servebench.util.errors import PreflightError
 from servebench.util.signals import STOPPING
 
@@ -61,7 +61,7 @@ def chosen_node(nodes: Sequence[Mapping[str, Any]], needed: Mapping[str, float],
 class RayCluster:
     """Tasks of Ray, each bound to the node that is chosen for it."""
 
-    def __init__(self, settings: RaySettings, carry: Carry) -> None:
+    def __init__(self, settings: RaySettings, carry: OrderRunner) -> None:
         """Raises PreflightError when there is no cluster."""
         self._ray = connected(settings.ray.init.address)
         self._remote = settings.ray.remote
@@ -77,11 +77,11 @@ class RayCluster:
         alive = sum(bool(node.get("Alive")) for node in self._ray.nodes())
         return max(0, alive * self._at_once - len(self._tasks))
 
-    def submit(self, orders: Sequence[Order]) -> Sequence[str]:
+    def submit(self, orders: Sequence[RunOrder]) -> Sequence[str]:
         """A task for each. Raises PreflightError when no node has what one needs."""
         return [self._submit(order) for order in orders]
 
-    def _submit(self, order: Order) -> str:
+    def _submit(self, order: RunOrder) -> str:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         gpus = float(order.gpus) if self._remote.num_gpus is None else self._remote.num_gpus
@@ -117,7 +117,7 @@ class RayCluster:
         node = self._tasks[job][1]
         return next((str(n["NodeManagerAddress"]) for n in self._ray.nodes() if n["NodeID"] == node), None)
 
-    def poll(self, job: str) -> Ended | None:
+    def poll(self, job: str) -> JobEnd | None:
         """Whether it ended. A node that died, a worker that crashed and a run that raised are lost, in Ray's words."""
         task = self._tasks[job][0]
         ready, _ = self._ray.wait([task], timeout=0)
@@ -125,11 +125,11 @@ class RayCluster:
             return None
         del self._tasks[job]
         try:
-            return Ended(answer=self._ray.get(task))
+            return JobEnd(answer=self._ray.get(task))
         except Exception as error:  # noqa: BLE001 - Ray has many; what ended the task is told in one line
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             kind = type(error).__name__.removeprefix("RayTaskError(").removesuffix(")")
-            return Ended(lost=f"{kind}: {(lines[-1] if kind.endswith('Error') and lines else '')[:300]}")
+            return JobEnd(lost=f"{kind}: {(lines[-1] if kind.endswith('Error') and lines else '')[:300]}")
 
     def cancel(self) -> None:
         """Interrupt all: a run takes it as Ctrl-C."""
@@ -143,5 +143,5 @@ class RayCluster:
         self._ray.shutdown()
 
 
-def _carried(carry: Carry, order: Order) -> Any:
+def _carried(carry: OrderRunner, order: RunOrder) -> Any:
     return carry(order)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.cluster import Carry, Ended, Order, SubmititSettings
+from servebench.contracts.cluster import JobEnd, OrderRunner, RunOrder, SubmititSettings
 from servebench.util.errors import PreflightError
 
 NEEDED = "hydra/launcher={name} needs submitit: pip install 'servebench-suite[slurm]'"
@@ -94,7 +94,7 @@ def faults(settings: SubmititSettings) -> list[str]:
 class SubmititCluster:
     """Jobs of submitit."""
 
-    def __init__(self, settings: SubmititSettings, folder: Path, carry: Carry) -> None:
+    def __init__(self, settings: SubmititSettings, folder: Path, carry: OrderRunner) -> None:
         """`folder` is where submitit keeps what it sends and what the jobs print; `carry` is done in the job."""
         import submitit
 
@@ -113,7 +113,7 @@ class SubmititCluster:
         """How many more orders can be taken: of Slurm, any number."""
         return 1_000_000 if self._at_once is None else self._at_once - len(self._jobs)
 
-    def submit(self, orders: Sequence[Order]) -> Sequence[str]:
+    def submit(self, orders: Sequence[RunOrder]) -> Sequence[str]:
         """One job an order; several at once are one array. Raises PreflightError with what the scheduler says."""
         for order in orders:
             # a job inherits the environment; what submitit writes to the disk holds no secrets then
@@ -136,7 +136,7 @@ class SubmititCluster:
         state = self._states().get(job)
         return state.node if state is not None and state.name == "RUNNING" else None
 
-    def poll(self, job: str) -> Ended | None:
+    def poll(self, job: str) -> JobEnd | None:
         """Whether it ended. A job of which the scheduler says so and that left no result was lost."""
         found = self._jobs[job]
         path: Path = found.paths.result_pickle
@@ -146,13 +146,13 @@ class SubmititCluster:
                 return None
             if not path.exists():
                 del self._jobs[job]
-                return Ended(lost=f"job {job} {gone}{_last_line(found.paths.stderr, found.paths.stdout)}")
+                return JobEnd(lost=f"job {job} {gone}{_last_line(found.paths.stderr, found.paths.stdout)}")
         del self._jobs[job]
         try:
-            return Ended(answer=found.result())
+            return JobEnd(answer=found.result())
         except Exception as error:  # noqa: BLE001 - whatever was raised in the job, it is told in one line
             told = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
-            return Ended(
+            return JobEnd(
                 lost=f"job {job} failed: {next((line for line in told if 'Error:' in line), told[-1]).strip()}"
             )
 

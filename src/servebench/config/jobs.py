@@ -20,7 +20,7 @@ from servebench.config.launchers import launcher_of
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
 from servebench.config.validate import Checked, check, to_plain
 from servebench.config.words import Words, parse_words
-from servebench.contracts.cluster import SpreadSettings
+from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
@@ -35,7 +35,7 @@ class Job:
     overrides: tuple[str, ...]
     settings: RunSettings
     resolved: dict[str, Any]
-    launcher: SpreadSettings | None = None
+    launcher: ClusterSettings | None = None
     """Where the runs of the study are done; null: here, one after another."""
 
 
@@ -149,7 +149,7 @@ def check_job(source: Composer, registry: Registry, composed: Composed) -> Check
 
 def _settings(
     source: Composer, registry: Registry, texts: Sequence[str]
-) -> tuple[RunSettings | None, SpreadSettings | None, list[Fault]]:
+) -> tuple[RunSettings | None, ClusterSettings | None, list[Fault]]:
     composed = compose_job(source, registry, texts)
     checked = check_job(source, registry, composed)
     launcher, faults = launcher_of(composed.config) if composed.config is not None else (None, [])

@@ -11,14 +11,14 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
 from servebench.config.faults import Fault, did_you_mean, one_line, show
-from servebench.contracts.cluster import LAUNCHERS, SpreadSettings
+from servebench.contracts.cluster import LAUNCHERS, ClusterSettings
 from servebench.util.errors import ConfigError
 
 KEY = "hydra.launcher"
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
-def launcher_of(config: DictConfig) -> tuple[SpreadSettings | None, list[Fault]]:
+def launcher_of(config: DictConfig) -> tuple[ClusterSettings | None, list[Fault]]:
     """The launcher that a composed config asks for; null for Hydra's own `basic`: one run after another, here."""
     try:
         node = OmegaConf.select(config, KEY)
@@ -32,7 +32,7 @@ def launcher_of(config: DictConfig) -> tuple[SpreadSettings | None, list[Fault]]
     return _checked(plain)
 
 
-def launcher_from_dict(stored: Mapping[str, Any]) -> SpreadSettings | None:
+def launcher_from_dict(stored: Mapping[str, Any]) -> ClusterSettings | None:
     """The launcher of a stored study; null for one that ran here. Raises ConfigError."""
     if not stored:
         return None
@@ -42,7 +42,7 @@ def launcher_from_dict(stored: Mapping[str, Any]) -> SpreadSettings | None:
     return settings
 
 
-def _checked(plain: dict[str, Any]) -> tuple[SpreadSettings | None, list[Fault]]:
+def _checked(plain: dict[str, Any]) -> tuple[ClusterSettings | None, list[Fault]]:
     kind = LAUNCHERS.get(str(plain.get("name")))
     if kind is None:
         asked = plain.get("name") or plain.get("_target_")
@@ -54,7 +54,7 @@ def _checked(plain: dict[str, Any]) -> tuple[SpreadSettings | None, list[Fault]]
         return None, [_told(dict(problem), plain, kind) for problem in error.errors(include_url=False)]
 
 
-def _told(problem: dict[str, Any], plain: dict[str, Any], kind: type[SpreadSettings]) -> Fault:
+def _told(problem: dict[str, Any], plain: dict[str, Any], kind: type[ClusterSettings]) -> Fault:
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         from dataclasses import fields

@@ -13,7 +13,7 @@ from servebench.contracts.settings import STRICT, CountOrZero, PositiveInt
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadSettings:
+class ClusterSettings:
     """What all launchers have. At most `runs_per_machine` runs at once on a machine (null: as the cluster places them);
     a run whose machine was lost is started again up to `retries` times."""
 
@@ -24,7 +24,7 @@ class SpreadSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmititSettings(SpreadSettings):
+class SubmititSettings(ClusterSettings):
     """`submitit_slurm` and `submitit_local`: the keys of Hydra's own submitit launcher that a run can use.
 
     `timeout_min` bounds one run. A null is left to Slurm. `additional_parameters` are words of sbatch, `setup` are shell
@@ -77,14 +77,14 @@ class RayWords:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaySettings(SpreadSettings):
+class RaySettings(ClusterSettings):
     """`ray`: each run is a task on a node of a Ray cluster. A null `ray.remote.num_gpus` is `gpu.count` of the run."""
 
     name: Literal["ray"]
     ray: RayWords = RayWords()
 
 
-LAUNCHERS: Mapping[str, type[SpreadSettings]] = {
+LAUNCHERS: Mapping[str, type[ClusterSettings]] = {
     "submitit_slurm": SubmititSettings,
     "submitit_local": SubmititSettings,
     "ray": RaySettings,
@@ -93,7 +93,7 @@ LAUNCHERS: Mapping[str, type[SpreadSettings]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class RunOrder:
     """One run of a stored study, to be done on some machine.
 
     `ticket` is that of the command that ordered it: an order of an older command is not carried out. `environ` holds the
@@ -115,7 +115,7 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class RunReply:
     """What came of an order. `outcome` is null when it was `refused`; `files` are the run's as a tar archive, when the
     machine does not share the study's folder."""
 
@@ -126,14 +126,14 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class JobEnd:
     """A job is over: with an answer, or `lost` with one line that says how."""
 
-    answer: Answer | None = None
+    answer: RunReply | None = None
     lost: str | None = None
 
 
-Carry = Callable[[Order], Answer]
+OrderRunner = Callable[[RunOrder], RunReply]
 """Carries an order out, on whichever machine it is called."""
 
 
@@ -143,13 +143,13 @@ class Cluster(Protocol):
     def room(self) -> int:
         """How many more orders can be taken now."""
 
-    def submit(self, orders: Sequence[Order]) -> Sequence[str]:
+    def submit(self, orders: Sequence[RunOrder]) -> Sequence[str]:
         """Take orders; the name of the job of each. Raises PreflightError."""
 
     def running_on(self, job: str) -> str | None:
         """Where a job is at work, once it is; null while it waits or where that cannot be told."""
 
-    def poll(self, job: str) -> Ended | None:
+    def poll(self, job: str) -> JobEnd | None:
         """How a job ended; null while it has not. Told once."""
 
     def cancel(self) -> None:

@@ -21,33 +21,33 @@ CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Earlier:
+class PriorProgress:
     """What earlier attempts at a run left: the points that stand, and how often others were tried, by the level's name."""
 
     points: Mapping[str, Point] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
 
-    def after(self, outcome: RunOutcome) -> Earlier:
+    def after(self, outcome: RunOutcome) -> PriorProgress:
         """With what a turn of the run has measured meanwhile."""
         return replace(self, points={level_name(point.row["point"]): point for point in outcome.points})
 
 
-def unmeasured(settings: RunSettings, repeat: int | None, earlier: Earlier) -> bool:
+def unmeasured(settings: RunSettings, repeat: int | None, earlier: PriorProgress) -> bool:
     """Whether levels of this repeat are listed that no earlier attempt measured."""
     listed = levels(settings.load, settings.workload.seed)
     return any(level.repeat == repeat and level.point not in earlier.points for level in listed)
 
 
-def earlier_of(folder: RunFolder) -> Earlier:
+def prior_progress(folder: RunFolder) -> PriorProgress:
     """What earlier attempts at a run left, whatever came of them. Raises StoreError."""
     if not folder.state.exists():
-        return Earlier()
+        return PriorProgress()
     status = read_run(folder).status
     points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _to_repeat(point, status)}
     tried: dict[str, set[str]] = {}
     for record in read_records(folder):
         tried.setdefault(level_name(record.point), set()).add(record.point)
-    return Earlier(points=points, attempts={level: len(names) for level, names in tried.items()})
+    return PriorProgress(points=points, attempts={level: len(names) for level, names in tried.items()})
 
 
 def _to_repeat(point: Point, status: str) -> bool:

@@ -30,7 +30,7 @@ from servebench.load.plan.traces import trace_faults
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
-from servebench.run.earlier import Earlier
+from servebench.run.earlier import PriorProgress
 from servebench.run.execute import RunRequest, execute
 from servebench.run.facts import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.run.grading import choose
@@ -63,17 +63,17 @@ def cache_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Task:
+class RunTask:
     """A run to do, and what earlier attempts at it left."""
 
     name: str
     job: Job
-    earlier: Earlier = field(default_factory=Earlier)
+    earlier: PriorProgress = field(default_factory=PriorProgress)
     turn: Turn = field(default_factory=Turn)
 
 
 @dataclass
-class Workplace:
+class RunContext:
     """What all runs that are done in one process share. `facts` go into each manifest."""
 
     folder: StudyFolder
@@ -171,7 +171,7 @@ def floor_of(jobs: Sequence[Job], display: Display) -> ClientFloor | None:
         return None
 
 
-def do_run(place: Workplace, task: Task, following: RunSettings | None, prefix: str = "") -> RunOutcome:
+def run_task(place: RunContext, task: RunTask, following: RunSettings | None, prefix: str = "") -> RunOutcome:
     """Do a run, or a turn of it, and store it. `following` are the settings of the run after it, which may want the same
     engine."""
     job, name = task.job, task.name
@@ -239,7 +239,7 @@ def _ledger_so_far(folder: RunFolder) -> list[dict[str, Any]]:
     return []
 
 
-def _write_manifest(place: Workplace, job: Job, folder: RunFolder, more: dict[str, Any]) -> None:
+def _write_manifest(place: RunContext, job: Job, folder: RunFolder, more: dict[str, Any]) -> None:
     facts = {
         "study_id": place.folder.name,
         "words": list(place.words),

@@ -12,7 +12,7 @@ from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import WORKER_FAILURE
 from servebench.load.plan.levels import level_name
 from servebench.registry.registry import Registry
-from servebench.run.earlier import Earlier, earlier_of, stored_points
+from servebench.run.earlier import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import complain
 from servebench.store import (
     PlannedRun,
@@ -50,7 +50,7 @@ class Remaining:
 
     planned: tuple[PlannedRun, ...]
     jobs: tuple[Job, ...]
-    earlier: tuple[Earlier | None, ...]
+    earlier: tuple[PriorProgress | None, ...]
     damaged: tuple[str, ...]
     """Runs of which something cannot be read."""
 
@@ -67,7 +67,7 @@ def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Re
     planned = read_plan(folder)
     damaged = recover_study(folder)
     jobs: list[Job] = []
-    earlier: list[Earlier | None] = []
+    earlier: list[PriorProgress | None] = []
     for run in planned:
         config = with_secrets(run.config, os.environ)
         jobs.append(Job(run.overrides, settings_from_dict(config, known), config))
@@ -80,7 +80,7 @@ def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Re
         if run.name in damaged and retry_failed:
             _set_aside(folder, run.name)
             damaged.remove(run.name)
-            found = Earlier()
+            found = PriorProgress()
         earlier.append(found)
     return Remaining(planned=planned, jobs=tuple(jobs), earlier=tuple(earlier), damaged=tuple(damaged))
 
@@ -95,8 +95,8 @@ def _set_aside(folder: StudyFolder, name: str) -> None:
     complain(folder, f"{name} is done anew; what is left of it is in {place.name}")
 
 
-def _earlier(folder: RunFolder, *, retry_failed: bool) -> Earlier | None:
-    found = earlier_of(folder)
+def _earlier(folder: RunFolder, *, retry_failed: bool) -> PriorProgress | None:
+    found = prior_progress(folder)
     if not folder.state.exists():
         return found
     run = read_run(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from servebench import __version__
 from servebench.config import Job, launcher_from_dict
-from servebench.contracts.cluster import SpreadSettings
+from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
@@ -23,7 +23,7 @@ from servebench.report.terminal.console import Display
 from servebench.run.earlier import unmeasured
 from servebench.run.exit_codes import exit_code
 from servebench.run.jobs import jobs_of
-from servebench.run.workplace import Task, Workplace, cache_folder, check_jobs, chosen_name, do_run, floor_of
+from servebench.run.workplace import RunContext, RunTask, cache_folder, check_jobs, chosen_name, floor_of, run_task
 from servebench.store import (
     PlannedRun,
     StudyFolder,
@@ -150,7 +150,7 @@ def _begin(folder: StudyFolder, words: Sequence[str], jobs: Sequence[Job], regis
         folder, [PlannedRun(name=n, overrides=j.overrides, config=j.resolved) for n, j in zip(names, jobs, strict=True)]
     )
     write_study(folder, state)
-    tasks = [Task(name, job) for name, job in zip(names, jobs, strict=True)]
+    tasks = [RunTask(name, job) for name, job in zip(names, jobs, strict=True)]
     return _work(folder, state, tasks, registry, launcher)
 
 
@@ -167,7 +167,7 @@ def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: boo
 def _continue(folder: StudyFolder, registry: Registry, *, retry_failed: bool, here: bool) -> int:
     left = remaining(folder, registry, retry_failed=retry_failed)
     tasks = [
-        Task(run.name, job, earlier)
+        RunTask(run.name, job, earlier)
         for run, job, earlier in zip(left.planned, left.jobs, left.earlier, strict=True)
         if earlier is not None
     ]
@@ -205,19 +205,23 @@ def _settle(folder: StudyFolder, state: StudyState, settings: RunSettings) -> in
     return 0
 
 
-def _check_spread(jobs: Sequence[Job], launcher: SpreadSettings | None, registry: Registry) -> None:
+def _check_spread(jobs: Sequence[Job], launcher: ClusterSettings | None, registry: Registry) -> None:
     """Check the jobs, and the launcher where other machines do them. Raises PreflightError."""
     if launcher is not None:
-        from servebench.cluster.dispatcher import spread_faults
+        from servebench.cluster.dispatcher import cluster_faults
 
-        faults = spread_faults(launcher)
+        faults = cluster_faults(launcher)
         if faults:
             raise PreflightError("\n".join(faults))
     check_jobs(jobs, registry, here=launcher is None)
 
 
 def _work(
-    folder: StudyFolder, state: StudyState, tasks: Sequence[Task], registry: Registry, launcher: SpreadSettings | None
+    folder: StudyFolder,
+    state: StudyState,
+    tasks: Sequence[RunTask],
+    registry: Registry,
+    launcher: ClusterSettings | None,
 ) -> int:
     """Do the tasks, whatever happens to one of them."""
     for task in tasks:
@@ -235,10 +239,10 @@ def _work(
     return code
 
 
-def _spread_all(study: _Study, tasks: Sequence[Task], registry: Registry, launcher: SpreadSettings) -> int:
-    from servebench.cluster.dispatcher import Spread, open_cluster
+def _spread_all(study: _Study, tasks: Sequence[RunTask], registry: Registry, launcher: ClusterSettings) -> int:
+    from servebench.cluster.dispatcher import Dispatcher, open_cluster
 
-    spread = Spread(
+    spread = Dispatcher(
         folder=study.folder,
         state=study.state,
         settings=launcher,
@@ -273,11 +277,11 @@ def _what(jobs: Sequence[Job]) -> str:
     return f"{engines}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
 
 
-def _run_all(study: _Study, tasks: Sequence[Task], registry: Registry) -> int:
+def _run_all(study: _Study, tasks: Sequence[RunTask], registry: Registry) -> int:
     """One after another, in this process. Raises KeyboardInterrupt between runs."""
     display = study.display
     keeper = EngineKeeper(registry, display, cache_folder())
-    place = Workplace(study.folder, study.state.words, display, keeper, registry, capture_machine(), None, {})
+    place = RunContext(study.folder, study.state.words, display, keeper, registry, capture_machine(), None, {})
     try:
         place.floor = floor_of([task.job for task in tasks], display)
         settings = [task.job.settings for task in tasks]
@@ -290,7 +294,7 @@ def _run_all(study: _Study, tasks: Sequence[Task], registry: Registry) -> int:
             following = settings[order[0][0]] if order else None
             task = replace(tasks[index], earlier=earlier[index], turn=turn)
             round_ = f"repeat {turn.repeat + 1}, " if turn.repeat is not None else ""
-            outcome = do_run(place, task, following, f"[{round_}{index + 1}/{len(tasks)}] " if len(tasks) > 1 else "")
+            outcome = run_task(place, task, following, f"[{round_}{index + 1}/{len(tasks)}] " if len(tasks) > 1 else "")
             if outcome.status == "finished" and not turn.last:
                 earlier[index] = earlier[index].after(outcome)
                 continue
