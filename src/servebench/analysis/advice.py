@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from servebench.analysis.fairness import Difference, differences
-from servebench.analysis.recommend import Answer, Entrant, Rules
+from servebench.analysis.fairness import SettingDifference, differences
+from servebench.analysis.recommend import Entrant, Recommendation, Rules
 from servebench.analysis.stored_runs import (
     entrant_of,
     quality_agreements,
@@ -16,13 +16,13 @@ from servebench.contracts.stored import RunData
 
 def advise(
     runs: Sequence[RunData], rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
-) -> list[Answer]:
+) -> list[Recommendation]:
     """The answers of the rules for these runs."""
     from servebench.analysis.recommend import recommend as judge
 
     by_name = {run.run_id: run for run in runs}
 
-    def unfair(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[Difference]:
+    def unfair(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[SettingDifference]:
         more = [f"{group}.*" for group in across] + (["machine.*"] if "gpu" in across else [])
         told = ",".join([*more, *([varying] if varying else [])])
         return differences(by_name[a.name], by_name[b.name], told)
@@ -31,7 +31,7 @@ def advise(
     return [replace(one, quality=_rightness(one, by_name)) for one in answers]
 
 
-def _rightness(answer: Answer, runs: Mapping[str, RunData]) -> tuple[str, ...]:
+def _rightness(answer: Recommendation, runs: Mapping[str, RunData]) -> tuple[str, ...]:
     """Which of the ranked runs are less right than the first, or more, where that is no chance."""
     found = []
     if answer.ranking:

@@ -47,7 +47,7 @@ def questions_needed(discordant: float, difference: float, *, alpha: float = ALP
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class PairedComparison:
     """Two engines on the same questions. Shares are between 0 and 1; `n_needed` only when too small to tell."""
 
     n: int
@@ -70,12 +70,12 @@ class Comparison:
         return f"{self.finding}: {figures}{tail}"
 
 
-def turned(one: Comparison) -> Comparison:
+def turned(one: PairedComparison) -> PairedComparison:
     """The same with the sides changed."""
     return replace(one, first_share=one.second_share, second_share=one.first_share)
 
 
-def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: float = ALPHA) -> Comparison:
+def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: float = ALPHA) -> PairedComparison:
     """Compare right and wrong answers by question id; only questions that both answered count.
 
     Different: McNemar's exact p under `alpha`. Not different: the 95 % interval of the paired difference (Agresti and
@@ -85,7 +85,7 @@ def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: flo
     shared = sorted(first.keys() & second.keys())
     n = len(shared)
     if n == 0:
-        return Comparison(
+        return PairedComparison(
             n=0,
             first_share=None,
             second_share=None,
@@ -113,7 +113,7 @@ def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: flo
         else:
             discordant = max((only_first + only_second) / n, MARGIN)
             needed = max(questions_needed(discordant, MARGIN, alpha=alpha), n + 1)
-    return Comparison(
+    return PairedComparison(
         n=n,
         first_share=first_share,
         second_share=second_share,
@@ -123,12 +123,14 @@ def compare(first: Mapping[str, bool], second: Mapping[str, bool], *, alpha: flo
     )
 
 
-def compare_scores(first: Mapping[str, float], second: Mapping[str, float], *, alpha: float = ALPHA) -> Comparison:
+def compare_scores(
+    first: Mapping[str, float], second: Mapping[str, float], *, alpha: float = ALPHA
+) -> PairedComparison:
     """The same for scores from 0 to 1: a paired comparison of means by the normal approximation."""
     shared = sorted(first.keys() & second.keys())
     n = len(shared)
     if n < 2:
-        return Comparison(
+        return PairedComparison(
             n=n,
             first_share=None,
             second_share=None,
@@ -154,7 +156,7 @@ def compare_scores(first: Mapping[str, float], second: Mapping[str, float], *, a
     else:
         finding = "too small to tell"
         needed = max(ceil(((z_alpha + z_power) * spread / (abs(gap) or MARGIN)) ** 2), n + 1, PAIRS_MIN)
-    return Comparison(
+    return PairedComparison(
         n=n,
         first_share=first_share,
         second_share=second_share,

@@ -31,8 +31,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.fairness import Difference, keys_told, way_out
-from servebench.analysis.statistics import Spread, rate_spread
+from servebench.analysis.fairness import SettingDifference, keys_told, way_out
+from servebench.analysis.statistics import RateError, rate_spread
 
 Floats = NDArray[np.float64]
 
@@ -83,7 +83,7 @@ FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class ComparedPoint:
     """One point of one run, as it is compared: arrays over requests in the order sent, those in the window.
 
     Latencies are infinite for failed requests and NaN where undefined. `throughput_tok_s` has one entry a slice of time.
@@ -104,7 +104,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """One metric at one level. `effect`, `low` and `high` are shares: 0.1 is ten percent more than the baseline.
 
     For `failed_share`, `baseline`, `candidate` and `effect` are shares of requests and their difference.
@@ -135,15 +135,15 @@ class Comparison:
 
     baseline: str
     candidate: str
-    rows: tuple[Row, ...]
-    unequal: tuple[Difference, ...]
+    rows: tuple[ComparisonRow, ...]
+    unequal: tuple[SettingDifference, ...]
     margin: float
     result: Result | Literal["mixed"]
     summary: str
     bound: float | None = None
 
     @property
-    def regressions(self) -> tuple[Row, ...]:
+    def regressions(self) -> tuple[ComparisonRow, ...]:
         """The rows that compete in which the candidate is worse."""
         return tuple(row for row in self.rows if row.competes and row.result == "slower")
 
@@ -153,11 +153,11 @@ class Side:
     """A run as one side of a comparison."""
 
     name: str
-    samples: tuple[Sample, ...]
+    samples: tuple[ComparedPoint, ...]
 
 
 def compare(
-    pairs: Iterable[tuple[Side, Side, Sequence[Difference]]],
+    pairs: Iterable[tuple[Side, Side, Sequence[SettingDifference]]],
     *,
     margin: float = MARGIN,
     with_doubtful: bool = False,
@@ -193,7 +193,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return found
 
 
-def _rows(baseline: Side, candidate: Side, with_doubtful: bool, seed: int) -> list[Row]:
+def _rows(baseline: Side, candidate: Side, with_doubtful: bool, seed: int) -> list[ComparisonRow]:
     levels = list(dict.fromkeys(sample.level for side in (baseline, candidate) for sample in side.samples))
     rows = []
     for level in levels:
@@ -204,8 +204,8 @@ def _rows(baseline: Side, candidate: Side, with_doubtful: bool, seed: int) -> li
 
 
 def _level_rows(
-    level: str, ours: Sequence[Sample], theirs: Sequence[Sample], with_doubtful: bool, seed: int
-) -> list[Row]:
+    level: str, ours: Sequence[ComparedPoint], theirs: Sequence[ComparedPoint], with_doubtful: bool, seed: int
+) -> list[ComparisonRow]:
     if not ours or not theirs:
         side = "baseline" if not ours else "candidate"
         return [_missing(level, METRICS[0], f"the {side} has no such level")]
@@ -225,11 +225,11 @@ def _level_rows(
     ]
 
 
-def _missing(level: str, metric: Metric, why: str) -> Row:
-    return Row(level=level, metric=metric, baseline=None, candidate=None, why=why, competes=False)
+def _missing(level: str, metric: Metric, why: str) -> ComparisonRow:
+    return ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, why=why, competes=False)
 
 
-def _values(sample: Sample, metric: Metric) -> Floats:
+def _values(sample: ComparedPoint, metric: Metric) -> Floats:
     values = getattr(sample, metric.source)
     if values is None:
         return np.empty(0)
@@ -237,7 +237,9 @@ def _values(sample: Sample, metric: Metric) -> Floats:
     return kept
 
 
-def _measure(level: str, metric: Metric, ours: Sequence[Sample], theirs: Sequence[Sample], seed: int) -> Row | None:
+def _measure(
+    level: str, metric: Metric, ours: Sequence[ComparedPoint], theirs: Sequence[ComparedPoint], seed: int
+) -> ComparisonRow | None:
     a, b = [_values(s, metric) for s in ours], [_values(s, metric) for s in theirs]
     a, b = [one for one in a if one.size], [one for one in b if one.size]
     if not a and not b:
@@ -245,7 +247,7 @@ def _measure(level: str, metric: Metric, ours: Sequence[Sample], theirs: Sequenc
     if not a or not b:
         return _missing(level, metric, "one side has no such number")
     whole = [float(statistic(np.concatenate(side), metric.percent)) for side in (a, b)]
-    row = Row(level=level, metric=metric, baseline=whole[0], candidate=whole[1])
+    row = ComparisonRow(level=level, metric=metric, baseline=whole[0], candidate=whole[1])
     fewest = min(sum(one.size for one in side) for side in (a, b))
     if fewest < metric.requests_min:
         what = "requests" if metric.percent is not None else "slices of time"
@@ -256,8 +258,12 @@ def _measure(level: str, metric: Metric, ours: Sequence[Sample], theirs: Sequenc
 
 
 def _tested(
-    row: Row, ours: Sequence[Sample], theirs: Sequence[Sample], values: tuple[list[Floats], list[Floats]], seed: int
-) -> Row:
+    row: ComparisonRow,
+    ours: Sequence[ComparedPoint],
+    theirs: Sequence[ComparedPoint],
+    values: tuple[list[Floats], list[Floats]],
+    seed: int,
+) -> ComparisonRow:
     """The row with its effect, interval and p-value, by the method that the data allow."""
     if min(map(len, values)) >= REPEATS_MIN:
         return _over_repeats(row, *values)
@@ -269,7 +275,7 @@ def _tested(
     return _unpaired(row, *values, rng)
 
 
-def _too_many_failed(row: Row) -> Row:
+def _too_many_failed(row: ComparisonRow) -> ComparisonRow:
     """So many failed on both sides that the percentile itself is one of them."""
     return replace(row, why="so many requests failed on both sides that this percentile is a failed one")
 
@@ -302,7 +308,7 @@ def _log_ratio(over: Floats, under: Floats) -> Floats:
     return found
 
 
-def _unpaired(row: Row, a: Sequence[Floats], b: Sequence[Floats], rng: np.random.Generator) -> Row:
+def _unpaired(row: ComparisonRow, a: Sequence[Floats], b: Sequence[Floats], rng: np.random.Generator) -> ComparisonRow:
     fewest = min(sum(len(one) for one in a), sum(len(one) for one in b))
     size = max(1, fewest // STRETCHES)
     ours, theirs = _stretches(a, size), _stretches(b, size)
@@ -332,7 +338,7 @@ def _unpaired(row: Row, a: Sequence[Floats], b: Sequence[Floats], rng: np.random
     )
 
 
-def pooled_spread(slices: Sequence[Floats]) -> Spread | None:
+def pooled_spread(slices: Sequence[Floats]) -> RateError | None:
     """How sure the mean throughput of some repeats is; None when one brought nothing or has too few slices."""
     spreads = [rate_spread(one) for one in slices]
     rates = [float(one.mean()) for one in slices]
@@ -343,10 +349,10 @@ def pooled_spread(slices: Sequence[Floats]) -> Spread | None:
         if spread is None:
             return None
         total += (spread.share * rate) ** 2
-    return Spread(total**0.5 / sum(rates), sum(spread.freedom for spread in spreads if spread is not None))
+    return RateError(total**0.5 / sum(rates), sum(spread.freedom for spread in spreads if spread is not None))
 
 
-def _rates(row: Row, a: Sequence[Floats], b: Sequence[Floats]) -> Row:
+def _rates(row: ComparisonRow, a: Sequence[Floats], b: Sequence[Floats]) -> ComparisonRow:
     """Two throughputs, each with its own error (Welch 1947; a logarithm's error is the share: the delta method)."""
     from scipy.special import stdtr, stdtrit
 
@@ -403,7 +409,7 @@ def _p_value(permuted: Floats, observed: float) -> float:
     return float((1 + as_far.sum()) / (1 + permuted.size))
 
 
-def _twins(ours: Sequence[Sample], theirs: Sequence[Sample]) -> bool:
+def _twins(ours: Sequence[ComparedPoint], theirs: Sequence[ComparedPoint]) -> bool:
     """Whether both sides sent the same requests: nearly all ids are shared, with the same planned sizes."""
     if len(ours) != len(theirs):
         return False
@@ -416,7 +422,9 @@ def _twins(ours: Sequence[Sample], theirs: Sequence[Sample]) -> bool:
     return True
 
 
-def _paired(row: Row, ours: Sequence[Sample], theirs: Sequence[Sample], rng: np.random.Generator) -> Row:
+def _paired(
+    row: ComparisonRow, ours: Sequence[ComparedPoint], theirs: Sequence[ComparedPoint], rng: np.random.Generator
+) -> ComparisonRow:
     parts = [_differences(a, b, row.metric) for a, b in zip(ours, theirs, strict=True)]
     parts = [part for part in parts if part.size]
     count = sum(part.size for part in parts)
@@ -445,7 +453,7 @@ def _paired(row: Row, ours: Sequence[Sample], theirs: Sequence[Sample], rng: np.
     )
 
 
-def _differences(a: Sample, b: Sample, metric: Metric) -> Floats:
+def _differences(a: ComparedPoint, b: ComparedPoint, metric: Metric) -> Floats:
     """Log ratios of twins, in the baseline's order. Where one failed and the other not, infinite; both failed, 0."""
     theirs = dict(zip(b.request_ids, getattr(b, metric.source), strict=True))
     pairs = np.array(
@@ -461,7 +469,7 @@ def _differences(a: Sample, b: Sample, metric: Metric) -> Floats:
     return np.nan_to_num(found, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
-def _over_repeats(row: Row, a: Sequence[Floats], b: Sequence[Floats]) -> Row:
+def _over_repeats(row: ComparisonRow, a: Sequence[Floats], b: Sequence[Floats]) -> ComparisonRow:
     from scipy import stats
 
     logs = [np.log([float(statistic(one, row.metric.percent)) for one in side]) for side in (a, b)]
@@ -481,7 +489,7 @@ def _over_repeats(row: Row, a: Sequence[Floats], b: Sequence[Floats]) -> Row:
     )
 
 
-def _failures(level: str, ours: Sequence[Sample], theirs: Sequence[Sample]) -> Row | None:
+def _failures(level: str, ours: Sequence[ComparedPoint], theirs: Sequence[ComparedPoint]) -> ComparisonRow | None:
     """Shares of failed requests by Fisher's exact test; None when none failed."""
     from scipy import stats
 
@@ -494,7 +502,7 @@ def _failures(level: str, ours: Sequence[Sample], theirs: Sequence[Sample]) -> R
     half = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(sum(wald)))
     effect = shares[1] - shares[0]
     table = [[bad[0], every[0] - bad[0]], [bad[1], every[1] - bad[1]]]
-    return Row(
+    return ComparisonRow(
         level=level,
         metric=FAILED,
         baseline=shares[0],
@@ -507,7 +515,7 @@ def _failures(level: str, ours: Sequence[Sample], theirs: Sequence[Sample]) -> R
     )
 
 
-def _allowing(row: Row, start_sd: float) -> Row:
+def _allowing(row: ComparisonRow, start_sd: float) -> ComparisonRow:
     """The row with its interval widened by what two starts of one engine differ by."""
     if row.effect is None or row.low is None or row.high is None or row.metric is FAILED or not np.isfinite(row.effect):
         return row
@@ -520,7 +528,7 @@ def _allowing(row: Row, start_sd: float) -> Row:
     )
 
 
-def _judge(row: Row, margin: float) -> Row:
+def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:
     if row.effect is None or row.low is None or row.high is None:
         return row
     bound = max(abs(row.low), abs(row.high))
@@ -536,7 +544,11 @@ def _judge(row: Row, margin: float) -> Row:
 
 
 def _conclude(
-    baseline: Side, candidate: Side, rows: tuple[Row, ...], unequal: tuple[Difference, ...], margin: float
+    baseline: Side,
+    candidate: Side,
+    rows: tuple[ComparisonRow, ...],
+    unequal: tuple[SettingDifference, ...],
+    margin: float,
 ) -> Comparison:
     facts: dict[str, Any] = {
         "baseline": baseline.name,
@@ -584,7 +596,7 @@ def _conclude(
     return Comparison(rows=rows, result="not enough data", summary=f"not enough data{why}", **facts)
 
 
-def _reasons(rows: Sequence[Row]) -> list[str]:
+def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:
     """Why rows have no verdict, each kind once: of intervals that reach too far, the widest."""
     wide = [row.bound for row in rows if row.result == "not enough data" and row.bound is not None]
     parts = list(dict.fromkeys(part for row in rows for part in row.why.split("; ") if part))
@@ -595,7 +607,7 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
     return kept
 
 
-def told(row: Row) -> str:
+def told(row: ComparisonRow) -> str:
     """A row in words: what changed, by how much, where."""
     if row.effect is None or row.low is None or row.high is None:
         return f"{row.metric.title} at {row.level}"

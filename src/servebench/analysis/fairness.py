@@ -38,7 +38,7 @@ HARMLESS_ENV = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class SettingDifference:
     """One setting or fact that is unequal. `matters` turns the verdict to `unequal_settings`; `reason` says why."""
 
     key: str
@@ -51,14 +51,14 @@ class Difference:
 KEYS_TOLD = 4
 
 
-def keys_told(found: Iterable[Difference]) -> str:
+def keys_told(found: Iterable[SettingDifference]) -> str:
     """The keys of what matters, a few of them by name."""
     keys = [one.key for one in found if one.matters]
     more = len(keys) - KEYS_TOLD
     return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_TOLD])} and {more} more"
 
 
-def way_out(found: Iterable[Difference]) -> str:
+def way_out(found: Iterable[SettingDifference]) -> str:
     """What a user may do about what matters: the words to say that it is what is compared."""
     keys = [one.key for one in found if one.matters]
     groups = dict.fromkeys(f"{key.split('.')[0]}.*" for key in keys)
@@ -138,7 +138,7 @@ SHAPE_ONLY = ("config.load.name", "config.workload.note")
 
 def unequal(
     baseline: Mapping[str, Any], candidate: Mapping[str, Any], *, varying: Iterable[str] = ()
-) -> tuple[Difference, ...]:
+) -> tuple[SettingDifference, ...]:
     """What two manifests have unequal, what matters first. Pure.
 
     `varying` are config keys (`engine.dtype`, `engine.*`) that differ on purpose. A setting that is null was left to the
@@ -164,7 +164,7 @@ def unequal(
                 ((matters, reason) for pattern, matters, reason in RULES if fnmatchcase(key, pattern)), (False, "")
             )
         found.append(
-            Difference(
+            SettingDifference(
                 key=key.removeprefix("config."),
                 baseline=_words(a),
                 candidate=_words(b),
@@ -221,7 +221,7 @@ def _words(value: Any) -> str:
     return ABSENT if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def differences(a: RunData, b: RunData, varying: str | None = None) -> tuple[Difference, ...]:
+def differences(a: RunData, b: RunData, varying: str | None = None) -> tuple[SettingDifference, ...]:
     """What is unequal between two runs, but for what is varied on purpose."""
     on_purpose = [*varied(a.manifest, b.manifest), *(key.strip() for key in (varying or "").split(",") if key.strip())]
     return unequal(a.manifest, b.manifest, varying=on_purpose)

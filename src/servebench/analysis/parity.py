@@ -43,7 +43,7 @@ class Twice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class TextDifference:
     """How two sets of answers to the same prompts differ.
 
     `first` are the places at which the answers that are not equal part, counted in tokens of the first set (in words
@@ -75,16 +75,16 @@ class Parity:
     itself under load. `finding` compares `across` with the less steady run of the two, prompt by prompt."""
 
     at: str
-    across: Difference
-    own_first: Difference
-    own_second: Difference
+    across: TextDifference
+    own_first: TextDifference
+    own_second: TextDifference
     finding: ParityFinding
     p_value: float
     n_needed: int | None
     sentence: str
 
 
-def difference(pairs: Sequence[tuple[Said, Said]]) -> Difference:
+def difference(pairs: Sequence[tuple[Said, Said]]) -> TextDifference:
     """How the second of each pair differs from the first."""
     places: list[int] = []
     gaps: list[float] = []
@@ -93,7 +93,7 @@ def difference(pairs: Sequence[tuple[Said, Said]]) -> Difference:
         if first.text != second.text:
             places.append(_place(first, second.text, in_tokens=known))
         gaps += _gaps(first, second)
-    return Difference(
+    return TextDifference(
         n=len(pairs),
         equal=len(pairs) - len(places),
         unit="tokens" if known else "words",
@@ -223,7 +223,7 @@ def _gaps(first: Said, second: Said) -> list[float]:
 
 
 def _sentence(
-    finding: ParityFinding, across: Difference, own: Sequence[Difference], p_value: float, n_needed: int | None
+    finding: ParityFinding, across: TextDifference, own: Sequence[TextDifference], p_value: float, n_needed: int | None
 ) -> str:
     low, high = across.interval
     said = f"{100 * (across.share or 0):.1f} % of {across.n} answers are the same [{100 * low:.1f}, {100 * high:.1f}]"

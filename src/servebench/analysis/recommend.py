@@ -25,13 +25,13 @@ from servebench.analysis.compare import (
     START_SD,
     STRETCHES,
     STRETCHES_MIN,
-    Sample,
+    ComparedPoint,
     pooled_spread,
     resampled,
     statistic,
 )
-from servebench.analysis.fairness import Difference, keys_told, way_out
-from servebench.analysis.slo import Limits, good, slo_point
+from servebench.analysis.fairness import SettingDifference, keys_told, way_out
+from servebench.analysis.slo import SloLimits, good, slo_point
 from servebench.util.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -79,7 +79,7 @@ class UseCase:
     measure: str
     metric: str = "cold_start"
     workloads: tuple[str, ...] | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: SloLimits = field(default_factory=SloLimits)
     own_slo: bool = False
     max_load: float | None = None
     require: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class RankedLevel:
     """One load level of an entrant: its row of points.csv, and what the intervals are drawn from (repeats pooled)."""
 
     row: Mapping[str, Any]
@@ -114,7 +114,7 @@ class Level:
     load: float
     verdict: str
     doubts: tuple[str, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[ComparedPoint, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +126,9 @@ class Entrant:
     model: str
     gpu: str
     workload: str
-    levels: tuple[Level, ...]
+    levels: tuple[RankedLevel, ...]
     cold_start_s: float | None = None
-    own_limits: Limits | None = None
+    own_limits: SloLimits | None = None
     price_usd_per_hour: float | None = None
     gpu_count: int = 0
     manifest: Mapping[str, Any] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Score:
     entrant: Entrant
     value: float
     at: str = ""
-    level: Level | None = None
+    level: RankedLevel | None = None
     slo_at: str | None = None
     doubtful: bool = False
     metric: str = "cold_start"
@@ -161,7 +161,7 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Recommendation:
     """What is recommended for a use case among the entrants of one set-up.
 
     `lead` is the winner's (or, without one, the leader's) lead over the runner-up as a share of the runner-up, with its
@@ -251,7 +251,7 @@ def _use_case(name: str, rule: Any, where: str, faults: list[str]) -> UseCase | 
         measure=rule["measure"],
         metric="cold_start" if rule["measure"] == "cold_start" else rule["metric"],
         workloads=tuple(rule["workloads"]) if rule.get("workloads") else None,
-        limits=Limits(**slo),
+        limits=SloLimits(**slo),
         own_slo=bool(rule.get("own_slo")),
         max_load=rule.get("max_load"),
         require=rule.get("require") or {},
@@ -259,25 +259,25 @@ def _use_case(name: str, rule: Any, where: str, faults: list[str]) -> UseCase | 
     )
 
 
-Unfair = Callable[[Entrant, Entrant, Sequence[str]], Sequence[Difference]]
+Unfair = Callable[[Entrant, Entrant, Sequence[str]], Sequence[SettingDifference]]
 """What two entrants have unequal that matters, but for the groups named."""
 
 
 def recommend(
     entrants: Sequence[Entrant], rules: Rules, *, unfair: Unfair, with_doubtful: bool = False
-) -> list[Answer]:
+) -> list[Recommendation]:
     """An answer for each use case and each set-up (model, GPU, workload) that was measured. Pure."""
-    answers: list[Answer] = []
+    answers: list[Recommendation] = []
     for case in rules.use_cases:
         fit = [one for one in entrants if _takes_part(one, case)]
         if not fit:
             wanted = ", ".join(case.workloads or ())
             why = f"no run of workload {wanted}; measure it: servebench -m engine=... workload={(case.workloads or ('',))[0]}"
-            answers.append(Answer(use_case=case, group="", outcome="not measured", why=why))
+            answers.append(Recommendation(use_case=case, group="", outcome="not measured", why=why))
             continue
         hint = HINTS.get(case.metric)
         if hint and not any(level.row.get(case.metric) is not None for one in fit for level in one.levels):
-            answers.append(Answer(use_case=case, group="", outcome="not measured", why=hint))
+            answers.append(Recommendation(use_case=case, group="", outcome="not measured", why=hint))
             continue
         groups: dict[str, list[Entrant]] = {}
         for one in fit:
@@ -301,7 +301,7 @@ def _group(entrant: Entrant, case: UseCase) -> str:
 
 def _answer(
     case: UseCase, group: str, entrants: Sequence[Entrant], *, rules: Rules, unfair: Unfair, with_doubtful: bool
-) -> Answer:
+) -> Recommendation:
     missing: list[str] = []
     own = {one.own_limits for one in entrants}
     if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
@@ -309,12 +309,12 @@ def _answer(
     ranking = _ranking(case, entrants, with_doubtful, missing)
     facts: dict[str, Any] = {"use_case": case, "group": group, "missing": tuple(missing)}
     if not ranking:
-        return Answer(outcome="none qualifies", why="no run has a score here", **facts,
+        return Recommendation(outcome="none qualifies", why="no run has a score here", **facts,
                       changes=tuple(_if_doubtful(case, entrants, None) if not with_doubtful else []))  # fmt: skip
     changes = tuple(_changes(case, entrants, ranking, with_doubtful=with_doubtful, margin=rules.margin))
     if len(ranking) == 1:
         why = f"only {ranking[0].entrant.name} has a score, so there is nothing to compare it with"
-        return Answer(outcome="only one", ranking=ranking, why=why, changes=changes, **facts)
+        return Recommendation(outcome="only one", ranking=ranking, why=why, changes=changes, **facts)
     lead, low, high, why = _lead(ranking, rules)
     apart = {
         rival.entrant.name: [d for d in unfair(ranking[0].entrant, rival.entrant, case.across) if d.matters]
@@ -324,7 +324,7 @@ def _answer(
         told = "; ".join(f"{name}: {keys_told(found)}" for name, found in apart.items() if found)
         every = {one.key: one for found in apart.values() for one in found}
         why = f"settings that matter are unequal ({told}); {way_out(every.values())}"
-    return Answer(
+    return Recommendation(
         outcome="no clear winner" if why else "winner",
         ranking=ranking,
         lead=lead,
@@ -379,7 +379,7 @@ def _score(case: UseCase, one: Entrant, with_doubtful: bool) -> Score | str:
     )
 
 
-def _narrowed(case: UseCase, fit: Sequence[Level]) -> tuple[list[Level], str | None] | str:
+def _narrowed(case: UseCase, fit: Sequence[RankedLevel]) -> tuple[list[RankedLevel], str | None] | str:
     """The levels that the rule looks at, and the SLO point; or why there is none."""
     fit = [level for level in fit if _meets(level.row, case.require)]
     if not fit:
@@ -407,13 +407,13 @@ def _meets(row: Mapping[str, Any], require: Mapping[str, Mapping[str, float]]) -
     return True
 
 
-def attained(samples: Sequence[Sample], limits: Limits) -> float:
+def attained(samples: Sequence[ComparedPoint], limits: SloLimits) -> float:
     """The share of requests that are good, failed ones counting as not."""
     kept = [good(s.ttft_ms, s.tpot_ms, s.e2e_ms, s.failed, limits) for s in samples if s.failed.size]
     return float(np.concatenate(kept).mean()) if kept else 0.0
 
 
-def _value(metric: str, level: Level) -> float | None:
+def _value(metric: str, level: RankedLevel) -> float | None:
     """The metric at a level: over all its repeats where the requests are there, else the row's."""
     source = SOURCES.get(metric)
     if source is not None:
@@ -425,13 +425,13 @@ def _value(metric: str, level: Level) -> float | None:
     return None if value is None else float(value)
 
 
-def _pooled(samples: Sequence[Sample], source: str) -> Floats:
+def _pooled(samples: Sequence[ComparedPoint], source: str) -> Floats:
     parts = [getattr(sample, source) for sample in samples]
     kept = [part[~np.isnan(part)] for part in parts if part is not None]
     return np.concatenate(kept) if kept else np.empty(0)
 
 
-def _draws(metric: str, level: Level, one: Entrant) -> Floats | None:
+def _draws(metric: str, level: RankedLevel, one: Entrant) -> Floats | None:
     """The metric of each resample; None when there is too little to draw from."""
     inverse = metric in COSTS
     rate_of = COSTS.get(metric, metric)
@@ -454,7 +454,7 @@ def _draws(metric: str, level: Level, one: Entrant) -> Floats | None:
             return None
         found = float(rate) * np.exp(spread.share * rng.standard_t(spread.freedom, RESAMPLES))
         if by_good:
-            found = found * _good_draws(level.samples, one.own_limits or Limits(), rng)
+            found = found * _good_draws(level.samples, one.own_limits or SloLimits(), rng)
     else:
         found = resampled(values, max(1, len(values) // STRETCHES), source[1], rng)
     if inverse:
@@ -464,7 +464,7 @@ def _draws(metric: str, level: Level, one: Entrant) -> Floats | None:
     return found
 
 
-def _good_draws(samples: Sequence[Sample], limits: Limits, rng: np.random.Generator) -> Floats:
+def _good_draws(samples: Sequence[ComparedPoint], limits: SloLimits, rng: np.random.Generator) -> Floats:
     """The share of good requests in each resample, over the share seen."""
     kept = np.concatenate([good(s.ttft_ms, s.tpot_ms, s.e2e_ms, s.failed, limits) for s in samples if s.failed.size])
     if kept.size < STRETCHES_MIN or not kept.any():

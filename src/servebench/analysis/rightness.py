@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from servebench.analysis.agreement import ALPHA, MARGIN, Comparison, compare, compare_scores, turned
+from servebench.analysis.agreement import ALPHA, MARGIN, PairedComparison, compare, compare_scores, turned
 from servebench.analysis.parity import BENCHMARK as PARITY
 from servebench.contracts.results import SUMMED, Doubt, QualitySummary
 from servebench.util.proportions import wilson
@@ -95,7 +95,7 @@ class Agreement:
 
     benchmark: str
     at: str
-    comparison: Comparison | None
+    comparison: PairedComparison | None
     why: str = ""
     chance: float | None = None
 

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SloLimits:
     """What a good request keeps to; null is no limit. `attainment` is the share of requests that must be good."""
 
     ttft_ms: float | None = None
@@ -36,7 +36,7 @@ class Limits:
 
 
 def good(
-    ttft_ms: Floats, tpot_ms: Floats, e2e_ms: Floats, failed: NDArray[np.bool_], limits: Limits
+    ttft_ms: Floats, tpot_ms: Floats, e2e_ms: Floats, failed: NDArray[np.bool_], limits: SloLimits
 ) -> NDArray[np.bool_]:
     """Which requests are good. A failed one never is. One whose TPOT is undetermined does not fail that limit; one
     without TTFT or E2E does."""
@@ -50,7 +50,7 @@ def good(
     return kept
 
 
-def slo_point(levels: Sequence[tuple[float, float]], limits: Limits) -> int | None:
+def slo_point(levels: Sequence[tuple[float, float]], limits: SloLimits) -> int | None:
     """Which of (load, share of good requests) is the highest load up to which every level meets the limits.
 
     Returns its index; None when even the lowest load does not. A level that meets them above one that does not is luck or

@@ -46,7 +46,7 @@ _BATCH = 2_000_000
 """How many resampled values are held at once, so that memory stays bounded."""
 
 
-class Sample(Protocol):
+class RequestSample(Protocol):
     """What a point offers for its intervals; the fields are those of `measure.points.PointSample`."""
 
     @property
@@ -91,7 +91,7 @@ class Sample(Protocol):
 
 
 def headline_intervals(
-    sample: Sample, *, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
+    sample: RequestSample, *, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
 ) -> dict[str, Interval | None]:
     """Intervals of a point's headline numbers by column name; None where there is too little to resample.
 
@@ -287,14 +287,14 @@ class _Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class RateError:
     """The standard error of a rate, as a share of it, and the degrees of freedom that it was estimated with."""
 
     share: float
     freedom: float
 
 
-def rate_spread(amounts: Floats) -> Spread | None:
+def rate_spread(amounts: Floats) -> RateError | None:
     """How sure the mean rate of a window is, from what came in equal slices of it, in order.
 
     The slices depend on each other: streams in step make bursts that return with each round of requests and cancel out over
@@ -307,7 +307,7 @@ def rate_spread(amounts: Floats) -> Spread | None:
     if amounts.size < 4 * SLOW_WAVES or total <= 0:
         return None
     waves = np.fft.rfft(amounts)[1 : SLOW_WAVES + 1]
-    return Spread(float(np.sqrt(np.mean(np.abs(waves) ** 2))) / total, 2.0 * SLOW_WAVES)
+    return RateError(float(np.sqrt(np.mean(np.abs(waves) ** 2))) / total, 2.0 * SLOW_WAVES)
 
 
 def rate_interval(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from servebench.analysis.compare import Sample, Side
-from servebench.analysis.recommend import Entrant, Level
+from servebench.analysis.compare import ComparedPoint, Side
+from servebench.analysis.recommend import Entrant, RankedLevel
 from servebench.analysis.repeats import OverRepeats, over_repeats
-from servebench.analysis.slo import Limits
+from servebench.analysis.slo import SloLimits
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, request_metrics, token_slices
 from servebench.util.errors import StoreError
@@ -67,7 +67,7 @@ def side_of(run: RunData) -> Side:
             "doubts": tuple(row.get("doubts") or ()),
         }
         if start is None or end is None or of_point.empty:
-            samples.append(Sample(**facts))
+            samples.append(ComparedPoint(**facts))
             continue
         inside = in_window(of_point, int(start), int(end))
         failed = ~inside["ok"].to_numpy(dtype=bool)
@@ -77,7 +77,7 @@ def side_of(run: RunData) -> Side:
             for name in ("ttft_ms", "tpot_ms", "e2e_ms")
         }
         samples.append(
-            Sample(
+            ComparedPoint(
                 **facts,
                 request_ids=tuple(inside["request_id"]),
                 sizes=np.nan_to_num(
@@ -103,7 +103,7 @@ def entrant_of(run: RunData) -> Entrant:
     from servebench.contracts.stored import rows
 
     side = side_of(run)
-    levels: dict[str, list[tuple[dict[str, Any], Sample]]] = {}
+    levels: dict[str, list[tuple[dict[str, Any], ComparedPoint]]] = {}
     for row, sample in zip(rows(run.points), side.samples, strict=True):
         levels.setdefault(sample.level, []).append((row, sample))
     start = mapping(run.manifest.get("cold_start"))
@@ -123,7 +123,7 @@ def entrant_of(run: RunData) -> Entrant:
     )
 
 
-def own_limits(run: RunData) -> Limits | None:
+def own_limits(run: RunData) -> SloLimits | None:
     """The SLO that a run was given; None when it set no limit."""
     slo = mapping(run.config.get("slo"))
     known = {
@@ -132,18 +132,18 @@ def own_limits(run: RunData) -> Limits | None:
     if not known:
         return None
     share = slo.get("attainment")
-    return Limits(**known, **({"attainment": float(share)} if isinstance(share, (int, float)) else {}))
+    return SloLimits(**known, **({"attainment": float(share)} if isinstance(share, (int, float)) else {}))
 
 
 WORST_LAST = ("valid", "doubtful", "void")
 
 
-def _level(label: str, parts: Sequence[tuple[dict[str, Any], Sample]]) -> Level:
+def _level(label: str, parts: Sequence[tuple[dict[str, Any], ComparedPoint]]) -> RankedLevel:
     row = parts[0][0]
     # a verdict that is not known counts as the worst
     verdicts = [s.verdict if s.verdict in WORST_LAST else "void" for _, s in parts]
     load = row.get("rate") if row.get("rate") is not None else row.get("concurrency")
-    return Level(
+    return RankedLevel(
         row=row,
         label=label,
         load=float(load or 0),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.analysis.advice import advise
-from servebench.analysis.compare import Comparison, Row
+from servebench.analysis.compare import Comparison, ComparisonRow
 from servebench.analysis.compare import told as row_told
 from servebench.analysis.fairness import differences
 from servebench.analysis.rightness import Agreement
@@ -171,7 +171,7 @@ def compare(words: Sequence[str]) -> int:
     return 0 if limit is None else _gate(comparisons, told, limit)
 
 
-def _beyond(comparisons: Sequence[Comparison], limit: float | None) -> list[tuple[str, Row]]:
+def _beyond(comparisons: Sequence[Comparison], limit: float | None) -> list[tuple[str, ComparisonRow]]:
     """The regressions that are larger than the limit, with the candidate's name."""
     if limit is None:
         return []

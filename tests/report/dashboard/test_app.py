@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from servebench.cli import decide
+from servebench.report.dashboard import launch
 from servebench.report.dashboard.launch import dashboard_command
 from servebench.store import add_quality
 from servebench.util.errors import ConfigError, PreflightError
 
 pytest.importorskip("streamlit")
-APP = Path(decide.__file__).with_name("dashboard_app.py")
+APP = Path(launch.__file__).with_name("app.py")
 VIEWS = ("Overview", "Load", "Trade-off", "Quality", "Raw table", "Compare", "Timeline", "Fairness")
 
 
@@ -22,7 +23,7 @@ def outputs(tmp_path_factory):
     pytest.importorskip("streamlit")
     from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location("simulated_runs", Path(__file__).parents[1] / "conftest.py")
+    spec = spec_from_file_location("simulated_runs", Path(__file__).parents[2] / "conftest.py")
     parts = module_from_spec(spec)
     import sys
 
@@ -45,13 +46,13 @@ def app(outputs):
 
     from streamlit.testing.v1 import AppTest
 
-    sys.argv = ["dashboard_app.py", str(outputs)]
+    sys.argv = ["app.py", str(outputs)]
     return AppTest.from_file(str(APP), default_timeout=60)
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_is_drawn_without_an_exception(outputs, view, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["dashboard_app.py", str(outputs)])
+    monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])
     page = app(outputs)
     page.session_state["view"] = view
     page.run()
@@ -62,7 +63,7 @@ def test_every_view_is_drawn_without_an_exception(outputs, view, monkeypatch):
 
 
 def test_filters_narrow_what_is_shown(outputs, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["dashboard_app.py", str(outputs)])
+    monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])
     page = app(outputs).run()
     assert page.metric[0].value == "2"
     page.sidebar.multiselect(key="filter-engine").select("vllm").run()
@@ -70,7 +71,7 @@ def test_filters_narrow_what_is_shown(outputs, monkeypatch):
 
 
 def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["dashboard_app.py", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["app.py", str(tmp_path)])
     page = app(tmp_path).run()
     assert not page.exception
     assert "no points yet" in page.info[0].value

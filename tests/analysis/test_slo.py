@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis import cost
-from servebench.analysis.slo import Limits, good, slo_point
+from servebench.analysis.slo import SloLimits, good, slo_point
 
 NAN, INF = np.nan, np.inf
 
@@ -10,14 +10,14 @@ NAN, INF = np.nan, np.inf
 @pytest.mark.parametrize(
     ("ttft", "tpot", "failed", "limits", "expected"),
     [
-        (100, 10, False, Limits(ttft_ms=100), True),
-        (101, 10, False, Limits(ttft_ms=100), False),
-        (50, NAN, False, Limits(tpot_ms=20), True),
-        (50, 21, False, Limits(tpot_ms=20), False),
-        (INF, INF, True, Limits(ttft_ms=100), False),
-        (INF, INF, True, Limits(), False),
-        (NAN, 10, False, Limits(ttft_ms=100), False),
-        (50, 10, False, Limits(), True),
+        (100, 10, False, SloLimits(ttft_ms=100), True),
+        (101, 10, False, SloLimits(ttft_ms=100), False),
+        (50, NAN, False, SloLimits(tpot_ms=20), True),
+        (50, 21, False, SloLimits(tpot_ms=20), False),
+        (INF, INF, True, SloLimits(ttft_ms=100), False),
+        (INF, INF, True, SloLimits(), False),
+        (NAN, 10, False, SloLimits(ttft_ms=100), False),
+        (50, 10, False, SloLimits(), True),
     ],
 )
 def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):
@@ -37,7 +37,7 @@ def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):
     ],
 )
 def test_the_slo_point_is_the_highest_load_below_the_first_that_fails(levels, expected):
-    assert slo_point(levels, Limits(ttft_ms=1, attainment=0.99)) == expected
+    assert slo_point(levels, SloLimits(ttft_ms=1, attainment=0.99)) == expected
 
 
 @pytest.mark.parametrize(

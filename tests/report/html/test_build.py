@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from servebench.analysis import stored_runs as gather
+from servebench.report.html import build
 from servebench.store import RunFolder, add_quality
 from servebench.store import studies as read
 
@@ -26,7 +26,7 @@ def test_gauges_are_levels_counters_are_rates_and_series_of_one_name_are_joined(
         + readings("gpu_utilization", [0.9, 0.9, 0.9], label="1")
         + readings("nobody_knows", [1, 2, 3])
     )
-    lines = dict(gather.panels_of(frame, 0, 2 * S))
+    lines = dict(build.panels_of(frame, 0, 2 * S))
     assert [value for _, value in lines["GPU power, W"]] == [110, 220, 330]
     assert [value for _, value in lines["tokens generated, by the engine, per s"]] == [50, 100]
     assert [value for _, value in lines["GPU busy, %"]] == pytest.approx([90, 90, 90])
@@ -35,20 +35,20 @@ def test_gauges_are_levels_counters_are_rates_and_series_of_one_name_are_joined(
 
 @pytest.mark.parametrize("frame", [pd.DataFrame(), pd.DataFrame({"other": [1]})])
 def test_no_telemetry_is_no_panel(frame):
-    assert gather.panels_of(frame, 0, S) == []
+    assert build.panels_of(frame, 0, S) == []
 
 
 def test_a_counter_that_was_set_back_tells_nothing_there():
     frame = pd.DataFrame(readings("generation_tokens", [100, 200, 0, 100]))
-    lines = dict(gather.panels_of(frame, 0, 3 * S))
+    lines = dict(build.panels_of(frame, 0, 3 * S))
     assert [value for _, value in lines["tokens generated, by the engine, per s"]] == [100, 100]
 
 
 def test_quality_is_the_share_right_with_wilsons_interval(make_study, simulated, graded):
     path = make_study((simulated.Engine(), simulated.Shape(requests=10))) / "00_alpha_unique"
     add_quality(RunFolder(path), graded("gsm8k", [True, True, False, None]) + graded("mmlu", [True, True]))
-    found = gather.quality_rows(read.load_run(path), "alpha")
+    found = build.quality_rows(read.load_run(path), "alpha")
     assert [(row.dataset, row.count, row.unanswered) for row in found] == [("gsm8k", 3, 1), ("mmlu", 2, 0)]
     assert found[0].share == pytest.approx(2 / 3)
     assert found[0].low < 2 / 3 < found[0].high
-    assert gather.quality_rows(read.load_run(path.parent), "none") == []
+    assert build.quality_rows(read.load_run(path.parent), "none") == []

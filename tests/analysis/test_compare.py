@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servebench.analysis.compare import METRICS, Sample, Side, compare, holm, statistic
-from servebench.analysis.fairness import Difference
+from servebench.analysis.compare import METRICS, ComparedPoint, Side, compare, holm, statistic
+from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
 from servebench.contracts.stored import RunData
 
@@ -81,7 +81,7 @@ def test_pairing_sees_through_requests_of_very_different_length():
     ids = tuple(map(str, range(200)))
 
     def sample(values, names):
-        return Side(name="s", samples=(Sample(level="8", repeat=0, verdict="valid", request_ids=names, sizes=np.ones(200),
+        return Side(name="s", samples=(ComparedPoint(level="8", repeat=0, verdict="valid", request_ids=names, sizes=np.ones(200),
                                               failed=np.zeros(200, dtype=bool), e2e_ms=values),))  # fmt: skip
 
     slower = e2e * 1.1 * rng.lognormal(0, 0.02, 200)
@@ -135,7 +135,7 @@ def test_only_valid_points_compete_and_doubtful_ones_are_shown(side):
 
 def test_unequal_settings_that_matter_are_the_verdict(side):
     a, b = side("a", seed=1), side("b", seed=2, slow=2.0)
-    dtype = Difference(key="engine.dtype", baseline="auto", candidate="fp8", matters=True, reason="precision")
+    dtype = SettingDifference(key="engine.dtype", baseline="auto", candidate="fp8", matters=True, reason="precision")
     found = one(a, b, (dtype,))
     assert found.result == "unequal_settings"
     assert {row.result for row in found.rows} == {"unequal_settings"}
