@@ -40,6 +40,7 @@ class AttachSettings(LaunchSettings):
 
 class Attach(Launcher):
     name = "attach"
+    local = False
     settings_type = AttachSettings
 
 

@@ -56,6 +56,11 @@ def bounded(limit: int | None, **lengths: Any) -> dict[str, Any]:
     return {"engine": EngineSettings(name="e", max_model_len=limit), "workload": WorkloadSettings(name="w", **lengths)}
 
 
+def faults_of(*, launchable: bool = True, **change: Any) -> list[str]:
+    settings = replace(GOOD, **change)
+    return combination_faults(settings, launchable=launchable, local=settings.launch.name != "attach")
+
+
 def address(url: str | None) -> dict[str, Any]:
     return {"launch": Address(name="attach", base_url=url)}
 
@@ -124,7 +129,7 @@ ALLOWED = [
 @pytest.mark.parametrize(("change", "start"), FAULTS)
 def test_impossible_combination_is_told(change: dict[str, Any], start: str) -> None:
     """Each impossible combination gives exactly one line, which says what to do next."""
-    (line,) = combination_faults(replace(GOOD, **change))
+    (line,) = faults_of(**change)
     assert line.startswith(start)
     assert "\n" not in line
 
@@ -132,7 +137,7 @@ def test_impossible_combination_is_told(change: dict[str, Any], start: str) -> N
 @pytest.mark.parametrize("change", ALLOWED)
 def test_possible_combination_passes(change: dict[str, Any]) -> None:
     """What can be run is not refused."""
-    assert combination_faults(replace(GOOD, **change)) == []
+    assert faults_of(**change) == []
 
 
 @pytest.mark.parametrize(
@@ -146,7 +151,7 @@ def test_possible_combination_passes(change: dict[str, Any]) -> None:
 )
 def test_an_endpoint_cannot_be_launched(launch: LaunchSettings, launchable: bool, faults: int) -> None:
     """An engine that only somebody else starts needs launch=attach; any engine may be attached to."""
-    assert len(combination_faults(replace(GOOD, launch=launch), launchable=launchable)) == faults
+    assert len(faults_of(launchable=launchable, launch=launch)) == faults
 
 
 def test_all_combinations_are_told_at_once() -> None:

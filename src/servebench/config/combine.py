@@ -23,7 +23,6 @@ from servebench.contracts.settings import (
     WorkloadSettings,
 )
 
-ATTACH = "attach"
 _URL_EXAMPLE = "launch.base_url=http://HOST:PORT/v1"
 _NEEDED = {
     "fixed": ("mean",),
@@ -46,23 +45,27 @@ def normalised(settings: RunSettings) -> RunSettings:
     return replace(settings, load=load, engine=engine)
 
 
-def combination_faults(settings: RunSettings, *, launchable: bool = True) -> list[str]:
+def combination_faults(settings: RunSettings, *, launchable: bool = True, local: bool = True) -> list[str]:
     """What makes these settings impossible together, one line each.
 
-    `launchable` is that of the engine's class: false for an endpoint that only somebody else starts.
+    `launchable` is that of the engine's class, `local` that of the launcher's.
     """
     sections = {item.name: getattr(settings, item.name) for item in fields(settings)}
-    return section_faults(sections, launchable=launchable)
+    return section_faults(sections, launchable=launchable, local=local)
 
 
-def section_faults(sections: Mapping[str, Any], *, launchable: bool = True) -> list[str]:
+def section_faults(sections: Mapping[str, Any], *, launchable: bool = True, local: bool = True) -> list[str]:
     """As `combination_faults`, for as many sections as there are: a check whose section is missing is left out."""
     faults: list[str] = []
     for names, check in _CHECKS:
         if all(name in sections for name in names):
             faults.extend(check(*(sections[name] for name in names)))
-    if not launchable and "engine" in sections and "launch" in sections:
-        faults.extend(_unlaunchable(sections["engine"], sections["launch"]))
+    if local and not launchable and "engine" in sections and "launch" in sections:
+        faults.append(_unlaunchable(sections["engine"], sections["launch"]))
+    if local and "engine" in sections and "gpu" in sections:
+        faults.extend(_parallelism(sections["engine"], sections["gpu"]))
+    if not local and hasattr(sections.get("launch"), "base_url"):
+        faults.extend(_address(sections["launch"]))
     return faults
 
 
@@ -224,8 +227,6 @@ def _least(length: int | LengthSettings | None) -> float:
 
 
 def _address(launch: LaunchSettings) -> list[str]:
-    if launch.name != ATTACH:
-        return []
     # the attach launcher's own settings: read by name, for they belong to another room
     url = getattr(launch, "base_url", None)
     if not url:
@@ -238,18 +239,16 @@ def _address(launch: LaunchSettings) -> list[str]:
     return [] if good else [f"launch.base_url: {show(url)} is not an http(s) URL, such as {_URL_EXAMPLE}"]
 
 
-def _unlaunchable(engine: EngineSettings, launch: LaunchSettings) -> list[str]:
-    if launch.name == ATTACH:
-        return []
-    return [
-        f"engine={engine.name} is run by somebody else and cannot be started (launch={launch.name}): "
+def _unlaunchable(engine: EngineSettings, launch: LaunchSettings) -> str:
+    return (
+        f"engine={engine.name} is a running server and cannot be started (launch={launch.name}): "
         f"add launch=attach {_URL_EXAMPLE}"
-    ]
+    )
 
 
-def _parallelism(engine: EngineSettings, gpu: GpuSettings, launch: LaunchSettings) -> list[str]:
+def _parallelism(engine: EngineSettings, gpu: GpuSettings) -> list[str]:
     size = engine.tensor_parallel_size
-    if launch.name == ATTACH or size is None or gpu.count == 0 or size <= gpu.count:
+    if size is None or gpu.count == 0 or size <= gpu.count:
         return []
     return [f"engine.tensor_parallel_size={size} needs {size} GPUs, but gpu.count={gpu.count}: set gpu.count={size}"]
 
@@ -269,7 +268,5 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("quality",), _quality),
     (("workload",), _lengths),
     (("engine", "workload"), _fits),
-    (("launch",), _address),
-    (("engine", "gpu", "launch"), _parallelism),
     (("study",), _study_name),
 )

@@ -123,7 +123,9 @@ def _combine(checked: Checked, registry: Registry) -> None:
     sections = checked.sections
     engine = sections.get("engine")
     launchable = engine is None or bool(registry.kinds["engine"][engine.name].launchable)
-    for line in section_faults(sections, launchable=launchable):
+    launch = sections.get("launch")
+    local = launch is None or bool(registry.kinds["launch"][launch.name].local)
+    for line in section_faults(sections, launchable=launchable, local=local):
         checked.faults.append(Fault(line, "combination"))
     if not checked.faults and len(sections) == len(section_types()):
         checked.settings = normalised(RunSettings(**sections))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.request import Request
@@ -203,7 +203,7 @@ class ContainerImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class StartPhase:
     """A phase of the cold start, by when it was over. Nanoseconds, CLOCK_REALTIME."""
 
     name: str
@@ -232,7 +232,7 @@ class RunningEngine(Protocol):
     log_path: Path | None
     version: str | None
     started_ns: int
-    phases: tuple[Phase, ...]
+    phases: tuple[StartPhase, ...]
     headers: tuple[tuple[str, str], ...]
     verify_tls: bool
 
@@ -250,13 +250,13 @@ class Launcher:
 
     name: ClassVar[str]
     settings_type: ClassVar[type[LaunchSettings]] = LaunchSettings
-    asks_engine: ClassVar[Literal["all", "settings", "nothing"]] = "all"
-    """What of the engine's `check` and `prepare` this launch needs: `all` where its program runs from this machine,
-    `settings` where only its command line does (a container, an emulation), `nothing` for a server of somebody else."""
     local: ClassVar[bool] = True
-    """Whether the engine is started on this machine and uses its ports and GPUs; false for a server of somebody else."""
+    """Whether servebench starts and stops the server. False for a server that is already running (`attach`)."""
     emulated: ClassVar[bool] = False
-    """Whether the numbers come from an emulation instead of the engine itself."""
+    """Whether the server only imitates the engine, so that its numbers do not describe the real one."""
+    needs_executable: ClassVar[bool] = True
+    """Whether the engine's own program on this machine is run, so that all of its `check` and `prepare` apply. Otherwise a
+    local launcher checks the engine's settings only (a container, an emulation)."""
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """What makes this launch impossible, one line each. Changes nothing."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.engine import Engine, LaunchContext, Launcher, Phase, RunningEngine, StopReport
+from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StartPhase, StopReport
 from servebench.contracts.progress import Progress
 from servebench.contracts.settings import RunSettings
 from servebench.engine.supervisor.ports import free_port
@@ -24,7 +24,7 @@ class FirstStart:
     """A start that was stopped again, so that the next one is a warm restart."""
 
     started_ns: int
-    phases: tuple[Phase, ...]
+    phases: tuple[StartPhase, ...]
     stopped: StopReport
 
 
@@ -34,6 +34,7 @@ class Lease:
     and prompts must differ from theirs or a prefix cache would answer."""
 
     engine: Engine
+    launcher: Launcher
     running: RunningEngine
     context: LaunchContext
     uses: int
@@ -102,7 +103,7 @@ class EngineKeeper:
         engine = self._registry.engine(settings.engine.name)
         launcher: Launcher = self._registry.launcher(settings.launch.name)
         context = launch_context(settings, self._cache_dir, self._port_of)
-        if launcher.asks_engine == "all":
+        if launcher.needs_executable:
             self._display.status(f"preparing {engine.name}")
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
@@ -120,6 +121,7 @@ class EngineKeeper:
             self._tell_start(engine, "warm restart", running)
         return Lease(
             engine=engine,
+            launcher=launcher,
             running=running,
             context=context,
             uses=0,

@@ -15,11 +15,11 @@ from servebench.contracts.engine import (
     LaunchContext,
     Launcher,
     LogHint,
-    Phase,
     PhaseMarker,
     Preparation,
     RunningEngine,
     Say,
+    StartPhase,
     StopReport,
 )
 from servebench.contracts.hooks import API_VERSION, PointFinished, RunFinished, RunStarted, hookimpl
@@ -82,7 +82,6 @@ __all__ = [
     "ModelSettings",
     "NotFetched",
     "PackagedFile",
-    "Phase",
     "PhaseMarker",
     "PointFinished",
     "Port",
@@ -98,6 +97,7 @@ __all__ = [
     "RunningEngine",
     "Say",
     "Scorer",
+    "StartPhase",
     "StopReport",
     "Subject",
     "TelemetrySource",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from servebench.contracts.engine import Phase, StopReport
+from servebench.contracts.engine import StartPhase, StopReport
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import Lease
 from servebench.store import RunState
@@ -69,7 +69,7 @@ def warm_restart(lease: Lease) -> dict[str, Any] | None:
     return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
 
 
-def _start(started_ns: int, ended: Sequence[Phase], lease: Lease) -> dict[str, Any] | None:
+def _start(started_ns: int, ended: Sequence[StartPhase], lease: Lease) -> dict[str, Any] | None:
     if not ended:
         return None
     phases = [

@@ -109,9 +109,9 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         engine = registry.engine(settings.engine.name)
         context = launch_context(settings, cache_folder())
         launcher = registry.launcher(settings.launch.name)
-        if launcher.asks_engine == "all" and here:
+        if launcher.needs_executable and here:
             faults += engine.check(context)
-        elif launcher.asks_engine != "nothing":
+        elif launcher.local:
             faults += engine.refused(context)
         if here:
             faults += launcher.check(engine, context, settings.launch)

@@ -67,12 +67,12 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         usual = replace(settings, engine=replace(settings.engine, port=settings.engine.port or engine.default_port))
         context = launch_context(usual, cache_folder())
         launcher = registry.launcher(settings.launch.name)
-        faults = engine.check(context) if launcher.asks_engine == "all" else []
+        faults = engine.check(context) if launcher.needs_executable else []
         refused = engine.refused(context)
         if refused:
             raise PreflightError("\n".join(refused))
         sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
-        before = engine.commands_before(context) if launcher.asks_engine == "all" else ()
+        before = engine.commands_before(context) if launcher.needs_executable else ()
         for command in (*before, launcher.command(engine, context, settings.launch)):
             sys.stdout.write(describe_command(command) + "\n")
     return 0

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import httpx
 
-from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, Phase, RunningEngine, Say, StopReport
+from servebench.contracts.engine import (
+    Command,
+    Engine,
+    LaunchContext,
+    Launcher,
+    RunningEngine,
+    Say,
+    StartPhase,
+    StopReport,
+)
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.supervisor.answers import FORBIDDEN, generate, reason_of, served_models, version_of
 from servebench.util.bounded_http import client
@@ -41,7 +50,7 @@ class AttachedEngine:
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     verify_tls: bool
     started_ns: int
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[StartPhase, ...] = ()
     version: str | None = None
     pid: int | None = None
     command: Command | None = None
@@ -91,8 +100,8 @@ class AttachLauncher(Launcher):
     """Finds a running server and makes sure that it serves the asked model."""
 
     name = "attach"
-    asks_engine = "nothing"
     local = False
+    needs_executable = False
     settings_type = AttachSettings
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:

@@ -163,7 +163,7 @@ class DockerLauncher(Launcher):
 
     name = "docker"
     settings_type = DockerSettings
-    asks_engine = "settings"
+    needs_executable = False
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """A runtime that is not there or whose daemon does not answer, an engine without an image, a port in use."""

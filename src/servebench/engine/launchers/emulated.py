@@ -97,8 +97,8 @@ class EmulatedLauncher(Launcher):
 
     name = "emulated"
     settings_type = EmulatedSettings
-    asks_engine = "settings"
     emulated = True
+    needs_executable = False
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """A port that is taken. That the engine is not installed does not matter."""

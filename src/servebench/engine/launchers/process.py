@@ -12,9 +12,9 @@ from servebench.contracts.engine import (
     Engine,
     LaunchContext,
     Launcher,
-    Phase,
     RunningEngine,
     Say,
+    StartPhase,
     StopReport,
 )
 from servebench.contracts.request import Tokenizer
@@ -48,7 +48,7 @@ class LaunchedEngine:
     log_path: Path | None
     version: str | None
     started_ns: int
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[StartPhase, ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
     verify_tls: bool = True
     image: str | None = None

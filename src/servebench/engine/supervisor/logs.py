@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from servebench.contracts.engine import LogHint, Phase, PhaseMarker
+from servebench.contracts.engine import LogHint, PhaseMarker, StartPhase
 
 TAIL_BYTES = 64_000
 TAIL_LINES = 20
@@ -55,7 +55,7 @@ class PhaseTail:
         self._position = since
         self._rest = b""
 
-    def read(self) -> list[Phase]:
+    def read(self) -> list[StartPhase]:
         """The phases that ended since the last call, stamped now (CLOCK_REALTIME nanoseconds)."""
         try:
             with self.path.open("rb") as file:
@@ -70,5 +70,5 @@ class PhaseTail:
             text = line.decode(errors="replace")
             for marker in [marker for marker in self._open if marker[1].search(text)]:
                 self._open.remove(marker)
-                found.append(Phase(name=marker[0], ended_ns=time.time_ns()))
+                found.append(StartPhase(name=marker[0], ended_ns=time.time_ns()))
         return found

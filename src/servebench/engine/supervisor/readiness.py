@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import httpx
 
-from servebench.contracts.engine import Engine, Phase, Say
+from servebench.contracts.engine import Engine, Say, StartPhase
 from servebench.engine.supervisor.answers import generate, reason_of, served_models
 from servebench.engine.supervisor.guarded import Guarded
 from servebench.engine.supervisor.logs import PhaseTail, hint, tail
@@ -67,10 +67,10 @@ class Readiness:
         self._deadline = time.monotonic() + timeout_s
         self._say = say
         self._log = PhaseTail(started.log_path, started.engine.phases, since=started.log_start)
-        self._phases = [Phase(name="spawned", ended_ns=time.time_ns())]
+        self._phases = [StartPhase(name="spawned", ended_ns=time.time_ns())]
         self._last = f"nobody listens on {started.host}:{started.port}"
 
-    def wait(self) -> tuple[Phase, ...]:
+    def wait(self) -> tuple[StartPhase, ...]:
         """The phases, in the order in which they ended. Raises EngineError when it dies or is not ready in time."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="readiness")
         try:
@@ -130,7 +130,7 @@ class Readiness:
                 kind="port_in_use",
                 log_tail=self._tail(),
             )
-        self._phases.append(Phase(name="listening", ended_ns=ended_ns))
+        self._phases.append(StartPhase(name="listening", ended_ns=ended_ns))
 
     def _repeat(self, phase: str, ask: Callable[[], Future[int]]) -> None:
         """Ask until it is so. The asking goes on aside, so that a death or the deadline is seen while it hangs."""
@@ -140,7 +140,7 @@ class Readiness:
             while not wait([answer], timeout=POLL_S).done:
                 self._look()
             try:
-                self._phases.append(Phase(name=phase, ended_ns=answer.result()))
+                self._phases.append(StartPhase(name=phase, ended_ns=answer.result()))
             except EngineError as error:
                 self._last = str(error)
                 refused_at = None if error.kind == "not_ready" else refused_at or time.monotonic()
