@@ -4,7 +4,6 @@ ports, trackers that fail, networks that fail, a clock that is stepped. Each end
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -20,19 +19,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from chaos import harness
+from support.hostile import HostileServer
+from support.waiting import wait_until
 
-def part(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-HERE = Path(__file__).parent
-harness = part("chaos_harness", HERE / "harness.py")
-hostile = part("chaos_hostile", HERE.parent / "hostile.py")
-
+TESTS = Path(__file__).parents[1]
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, network namespaces")
 
@@ -50,15 +41,6 @@ def scene(tmp_path):
     yield made
     for pid in made.living():
         harness.kill(pid)
-
-
-def until(seen, process=None, within_s=120.0):
-    deadline = time.monotonic() + within_s
-    while not (found := seen()):
-        assert process is None or process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "it was not seen"
-        time.sleep(0.02)
-    return found
 
 
 def loading(scene):
@@ -101,7 +83,7 @@ def small_disk(folder, mib=96):
 def test_a_disk_that_gets_full(scene):
     with small_disk(scene.folder / "outputs"):
         process = scene.start(*ONE, "tracking=none")
-        until(lambda: loading(scene), process)
+        wait_until(lambda: loading(scene), process=process)
         filler = scene.folder / "outputs" / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
@@ -119,7 +101,7 @@ def test_outputs_that_become_read_only(scene):
     outputs = scene.folder / "outputs"
     with small_disk(outputs):
         process = scene.start(*ONE, "tracking=none")
-        until(lambda: loading(scene), process)
+        wait_until(lambda: loading(scene), process=process)
         # a file that is open for writing keeps the file system from it; a second mount over it does not mind
         subprocess.run(["mount", "-o", "remount,bind,ro", outputs], check=False)
         subprocess.run(["mount", "--bind", outputs, outputs], check=True)
@@ -136,7 +118,7 @@ def test_outputs_that_become_read_only(scene):
 def test_a_process_that_is_stopped_and_goes_on(scene, what):
     """Three seconds asleep are a slow answer, no more."""
     process = scene.start(*ONE, "tracking=none")
-    until(lambda: loading(scene), process)
+    wait_until(lambda: loading(scene), process=process)
     pids = scene.victims(what, process.pid)
     for pid in pids:
         harness.kill(pid, signal.SIGSTOP)
@@ -152,7 +134,7 @@ def test_a_process_that_is_stopped_and_goes_on(scene, what):
 def test_an_engine_that_lives_and_is_silent(scene):
     """Ended by the watchdog: load.timeout_s and 30 s after its last byte; the row says so, the stopped engine is killed."""
     process = scene.start(*ONE, "tracking=none", "load.timeout_s=8")
-    until(lambda: loading(scene), process)
+    wait_until(lambda: loading(scene), process=process)
     began = time.monotonic()
     for pid in scene.victims("engine", process.pid):
         harness.kill(pid, signal.SIGSTOP)
@@ -169,7 +151,7 @@ def test_an_engine_that_lives_and_is_silent(scene):
 
 def test_a_worker_that_hangs(scene):
     process = scene.start(*ONE, "tracking=none")
-    until(lambda: loading(scene), process)
+    wait_until(lambda: loading(scene), process=process)
     (pid,) = scene.victims("worker", process.pid)
     harness.kill(pid, signal.SIGSTOP)
     code, err = ended(process)
@@ -185,7 +167,7 @@ def test_a_worker_that_hangs(scene):
 def test_two_that_resume_one_study(scene, apart_s):
     """One does it, the other says so at once; and a third while it is at work."""
     process = scene.start(*ONE, "tracking=none")
-    until(lambda: loading(scene), process)
+    wait_until(lambda: loading(scene), process=process)
     harness.kill(process.pid)
     process.communicate()
     assert scene.gone() == {}
@@ -205,9 +187,9 @@ def limited(words, what):
 
 def test_no_descriptors_left(scene):
     """The hard limit is below what the level needs: every request has its row, or one line says what to do."""
-    harm = hostile.Hostile(lambda number, method, path: "steady" if method == "POST" else None)
+    harm = HostileServer(lambda number, method, path: "steady" if method == "POST" else None)
     words = (
-        *("engine=openai", "launch=attach", f"launch.base_url={harm.url}", "model.name=tiny", "workload=unique"),
+        *("engine=openai", "launch=attach", f"launch.base_url={harm.base_url}", "model.name=tiny", "workload=unique"),
         *("workload.output_tokens=3", "load.concurrency=[200]", "load.requests=200", "load.warmup_requests=0"),
         *("load.self_check=never", "tracking=none", "study.name=s"),
     )
@@ -309,15 +291,15 @@ def test_a_tracker_that_is_killed_and_comes_back(scene):
             cwd=scene.folder, env=scene.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
-        until(lambda: harness.listening(port), None, 180)
+        wait_until(lambda: harness.listening(port))
         return process
 
     tracker = start()
     study = (*ONE, "-m", "workload.seed=1,2,3,4", f"tracking.uri={uri}", "load.requests=10", "tracking.timeout_s=10")
     process = scene.start(*study)
-    until(
+    wait_until(
         lambda: len(list(scene.study.glob("*/.tracking.json")) + list(scene.study.glob("*/tracking.json"))) >= 1,
-        process,
+        process=process,
     )
     os.killpg(tracker.pid, signal.SIGKILL)
     tracker.wait()
@@ -373,9 +355,8 @@ def wire(scene):
         pytest.skip("needs root and iproute2")
     with Networks() as networks:
         server = subprocess.Popen(
-            networks.inside(
-                networks.there, sys.executable, str(HERE.parent / "hostile.py"), "steady", "10.77.0.2", "8000"
-            )
+            networks.inside(networks.there, sys.executable, "-m", "support.hostile", "steady", "10.77.0.2", "8000"),
+            cwd=TESTS,
         )
         time.sleep(2)
         yield networks
@@ -424,7 +405,9 @@ def test_a_network_with_loss(scene, wire):
 def test_a_network_that_is_cut_in_mid_stream(scene, wire, back):
     """Half-open streams end by their deadline; a network that stays away ends the point."""
     process = over_the_wire(scene, wire)
-    until(lambda: [one for one in scene.study.glob("*/raw/*.spool") if one.stat().st_size > 10_000], process)
+    wait_until(
+        lambda: [one for one in scene.study.glob("*/raw/*.spool") if one.stat().st_size > 10_000], process=process
+    )
     wire.do(*wire.inside(wire.there, "iptables", "-A", "OUTPUT", "-j", "DROP"))
     began = time.monotonic()
     if back:
@@ -485,7 +468,7 @@ def test_a_clock_that_is_stepped(scene):
     flag = scene.folder / "stepped"
     scene.env |= {"LD_PRELOAD": str(scene.folder / "shim.so"), "CLOCK_STEP_FILE": str(flag)}
     process = scene.start(*ONE, "tracking=none")
-    until(lambda: loading(scene), process)
+    wait_until(lambda: loading(scene), process=process)
     flag.touch()
     code, err = ended(process)
     assert scene.gone() == {}

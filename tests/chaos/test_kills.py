@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import random
 import subprocess
@@ -15,10 +14,7 @@ from pathlib import Path
 
 import pytest
 
-spec = importlib.util.spec_from_file_location("chaos_harness", Path(__file__).parent / "harness.py")
-harness = importlib.util.module_from_spec(spec)
-sys.modules["chaos_harness"] = harness
-spec.loader.exec_module(harness)
+from chaos import harness
 
 pytestmark = pytest.mark.chaos
 

@@ -4,7 +4,6 @@ that is killed too: the study loses nothing by it, and `sync` brings everything 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import random
 import select
@@ -15,14 +14,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-spec = importlib.util.spec_from_file_location("chaos_harness", Path(__file__).parent / "harness.py")
-harness = importlib.util.module_from_spec(spec)
-sys.modules["chaos_harness"] = harness
-spec.loader.exec_module(harness)
+from chaos import harness
 
 pytestmark = pytest.mark.chaos
 

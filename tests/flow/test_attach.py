@@ -40,10 +40,10 @@ def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench,
     assert len(behaviour.seen) == 40 + 4 + 1
 
 
-def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, told, tmp_path):
+def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):
     """TPOT is time over tokens, ITL is time between events."""
     url, _ = endpoint(tokens_per_event=4, gap_s=0.02)
-    done = told(*attach(url, "workload=unique", "workload.output_tokens=32"))
+    done = run_main(*attach(url, "workload=unique", "workload.output_tokens=32"))
     assert done.returncode == 0, done.stderr
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
@@ -52,20 +52,20 @@ def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, told, tmp_path):
     assert point.itl_ms_mean == pytest.approx(truth * 31 / 7, rel=0.05)
 
 
-def test_a_missing_usage_is_told_and_not_made_up(endpoint, told, tmp_path):
+def test_a_missing_usage_is_told_and_not_made_up(endpoint, run_main, tmp_path):
     """No count from the server and no tokenizer: tokens are unknown, never the number of events."""
     url, _ = endpoint(usage=False)
-    done = told(*attach(url, "workload=unique", "workload.output_tokens=8"))
+    done = run_main(*attach(url, "workload=unique", "workload.output_tokens=8"))
     assert done.returncode == 0, done.stderr
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     assert pd.isna(point.output_tokens_mean)
     assert "tokens_disagree" in point.doubts
 
 
-def test_refusals_are_counted_and_doubted(endpoint, told, tmp_path):
+def test_refusals_are_counted_and_doubted(endpoint, run_main, tmp_path):
     """A tenth answers 503: rows with status and reason, and a doubt."""
     url, _ = endpoint(fail_every=10)
-    done = told(*attach(url, "workload=unique", "workload.output_tokens=8"))
+    done = run_main(*attach(url, "workload=unique", "workload.output_tokens=8"))
     assert done.returncode == 0, done.stderr
     requests = pd.read_parquet(run_folder(tmp_path) / "requests.parquet")
     failed = requests[requests.outcome != "ok"]
@@ -117,12 +117,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line(servebench, told, name):
+def test_a_mistake_is_one_clear_line(servebench, run_main, name):
     """Exit code not 0, the value and the way out, no traceback, nothing left running."""
     words, code, expected = MISTAKES[name]
     extra = [] if words[0] in ("run", "sync") else ["tracking=none"]
     # as a command of its own where a run had begun
-    done = (servebench if name in ("nobody there", "no model") else told)(*words, *extra)
+    done = (servebench if name in ("nobody there", "no model") else run_main)(*words, *extra)
     assert done.returncode == code, done.stderr
     problems = [line for line in done.stderr.splitlines() if line.startswith("servebench: ")]
     assert len(problems) == 1
@@ -131,7 +131,7 @@ def test_a_mistake_is_one_clear_line(servebench, told, name):
     assert psutil.Process().children() == []
 
 
-def test_a_command_can_be_printed_without_the_engine(told):
+def test_a_command_can_be_printed_without_the_engine(run_main):
     """Exact, quoted, without secrets; what is missing is told beside it."""
     words = [
         "engine=vllm",
@@ -139,16 +139,16 @@ def test_a_command_can_be_printed_without_the_engine(told):
         "engine.max_model_len=4096",
         "engine.env.HF_TOKEN=hf_0123456789abcdefghij",
     ]
-    done = told(*words, "--cfg", "command")
+    done = run_main(*words, "--cfg", "command")
     assert done.returncode == 0
     assert done.stdout.startswith("VLLM_SERVER_DEV_MODE=1 HF_TOKEN=[redacted] vllm serve /m/x --served-model-name x ")
     assert " --max-model-len 4096" in done.stdout
-    refused = told("engine=trtllm", "engine.quantization=fp8", "model.name=m", "--cfg", "command")
+    refused = run_main("engine=trtllm", "engine.quantization=fp8", "model.name=m", "--cfg", "command")
     assert refused.returncode == 3
     assert "engine.quantization=fp8" in refused.stderr
 
 
-def test_a_rate_is_an_open_loop(endpoint, told, tmp_path):
+def test_a_rate_is_an_open_loop(endpoint, run_main, tmp_path):
     """Arrivals at the asked rate, latencies from the schedule beside those from the sending."""
     url, _ = endpoint(ttft_s=0.2)
     words = [
@@ -156,7 +156,7 @@ def test_a_rate_is_an_open_loop(endpoint, told, tmp_path):
         for word in attach(url, "load=rate", "load.rate=[20]", "load.arrival=constant")
         if "concurrency" not in word
     ]
-    done = told(*words, "workload.output_tokens=4")
+    done = run_main(*words, "workload.output_tokens=4")
     assert done.returncode == 0, done.stderr
     point = pd.read_csv(run_folder(tmp_path) / "points.csv").iloc[0]
     assert (point.rate, point.requests_ok) == (20.0, 40)
@@ -165,20 +165,20 @@ def test_a_rate_is_an_open_loop(endpoint, told, tmp_path):
     assert point.ttft_from_schedule_ms_p50 >= point.ttft_ms_p50 > 199
 
 
-def test_all_mistakes_are_told_together(told):
+def test_all_mistakes_are_told_together(run_main):
     """Three of them, three lines, before anything starts."""
-    done = told("engine.port=abc", "load.concurrency=[0]", "workload.sed=1")
+    done = run_main("engine.port=abc", "load.concurrency=[0]", "workload.sed=1")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 3
 
 
-def test_a_port_in_use_is_told_with_its_owner(told):
+def test_a_port_in_use_is_told_with_its_owner(run_main):
     """Before the engine starts, with the way out."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = told(f"engine.port={port}", "tracking=none")
+        done = run_main(f"engine.port={port}", "tracking=none")
     assert done.returncode == 3
     assert f"127.0.0.1:{port}" in done.stderr
     assert f"pid {os.getpid()}" in done.stderr

@@ -49,10 +49,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_clear_line(name, servebench, told, tmp_path):
+def test_a_fault_is_one_clear_line(name, servebench, run_main, tmp_path):
     """With an exit code, and nothing left running."""
     words, code, expected = FAULTS[name]
-    done = (told if name == "no such fault" else servebench)("engine=vllm", *CARD, *SMALL, *SHORT, *words)
+    done = (run_main if name == "no such fault" else servebench)("engine=vllm", *CARD, *SMALL, *SHORT, *words)
     assert done.returncode == code, done.stdout + done.stderr
     assert expected in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
@@ -80,10 +80,10 @@ def test_a_lying_usage_is_caught(servebench, tmp_path):
     assert "short_answers" in point.doubts
 
 
-def test_conversations_go_on_with_what_was_answered(told, tmp_path):
+def test_conversations_go_on_with_what_was_answered(run_main, tmp_path):
     """Two workers, real history: the engine finds the answers in its cache, so hits come near to the ideal's."""
     words = ("workload=multi_turn", "workload.output_tokens=32", "load.workers=2", "load.self_check=never")
-    done = told("engine=vllm", *CARD, *SMALL, *words)
+    done = run_main("engine=vllm", *CARD, *SMALL, *words)
     assert done.returncode == 0, done.stderr
     point = pd.read_csv(folder(tmp_path) / "points.csv").iloc[0]
     requests = pd.read_parquet(folder(tmp_path) / "requests.parquet")

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-spec = importlib.util.spec_from_file_location("hostile", Path(__file__).parents[1] / "hostile.py")
-hostile = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(hostile)
+from support.commands import run_program
+from support.hostile import BEHAVIOURS, HostileServer
 
 PEAK = (
     "import resource, subprocess, sys; code = subprocess.call([sys.executable, '-m', 'servebench', *sys.argv[1:]]); "
@@ -30,8 +25,8 @@ MEMORY_MIB = 600
 def server():
     made = []
 
-    def start(manner):
-        made.append(hostile.Hostile(manner))
+    def start(choose):
+        made.append(HostileServer(choose))
         return made[-1]
 
     yield start
@@ -39,30 +34,28 @@ def server():
         one.close()
 
 
-def measured(tmp_path, url, *words, timeout_s=110):
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, "engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny",
-         "workload=unique", "workload.output_tokens=3", "load.concurrency=[1]", "load.warmup_requests=0",
-         "load.self_check=never", "tracking=none", "study.name=s", *words],
-        cwd=tmp_path, capture_output=True, text=True, timeout=timeout_s, check=False,
+def measured(tmp_path, url, *words):
+    done = run_program(
+        sys.executable, "-c", PEAK, "engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny",
+        "workload=unique", "workload.output_tokens=3", "load.concurrency=[1]", "load.warmup_requests=0",
+        "load.self_check=never", "tracking=none", "study.name=s", *words, cwd=tmp_path,
     )  # fmt: skip
     peak = int(done.stderr.rsplit("peak ", 1)[1])
-    return done, time.monotonic() - began, peak / 1024
+    return done, peak / 1024
 
 
-def test_every_manner_is_a_row_with_a_named_outcome(server, tmp_path):
-    """All manners in one run, one request each, in order: the outcome is the manner's, the rest is unharmed."""
-    names = list(hostile.MANNERS)
+def test_every_behaviour_is_a_row_with_a_named_outcome(server, tmp_path):
+    """All behaviours in one run, one request each, in order: each gives its own outcome and harms nothing else."""
+    names = list(BEHAVIOURS)
     posts = iter([None, *names])  # the probe is answered honestly
     harm = server(lambda number, method, path: next(posts, None) if method == "POST" else None)
-    done, _, peak_mib = measured(tmp_path, harm.url, f"load.requests={len(names)}", "load.timeout_s=4")
+    done, peak_mib = measured(tmp_path, harm.base_url, f"load.requests={len(names)}", "load.timeout_s=4")
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stderr
     rows = pd.read_parquet(tmp_path / "outputs/s/00_openai_unique/requests.parquet").sort_values("sent_ns")
     got = dict(zip([name for method, _, name in harm.asked if method == "POST"][1:], rows.outcome, strict=True))
     assert set(got) == set(names)
-    assert {name: out for name, out in got.items() if out not in hostile.MANNERS[name][1]} == {}
+    assert {name: out for name, out in got.items() if out not in BEHAVIOURS[name][1]} == {}
     failed = rows[rows.outcome != "ok"]
     assert failed.error.str.len().between(1, 400).all()
     book = json.loads((tmp_path / "outputs/s/00_openai_unique/manifest.json").read_text())["ledger"]

@@ -44,10 +44,10 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
     assert 0 < point.client_error_ms_itl < 10
 
 
-def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, told, tmp_path):
+def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
     """Those who left are neither ok nor failed; the window begins when the last stream has joined."""
     url, _ = endpoint(ttft_s=0.02, gap_s=0.05)
-    done = told(
+    done = run_main(
         *ATTACH,
         *SHORT,
         f"launch.base_url={url}",
@@ -74,13 +74,13 @@ def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, told, tmp_path):
     assert pd.isna(point.client_error_ms_ttft)
 
 
-def test_mistakes_in_a_load(told):
+def test_mistakes_in_a_load(run_main):
     """All told together, before anything starts."""
-    done = told(
+    done = run_main(
         *ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl", "load.rate=[1]"
     )
     assert done.returncode == 2
     assert "load.rate and load.trace exclude each other" in done.stderr
-    done = told(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
+    done = run_main(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=trace", "load.trace.path=absent.jsonl")
     assert done.returncode == 3
     assert "load.trace.path=absent.jsonl: there is no such file" in done.stderr

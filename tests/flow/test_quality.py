@@ -44,7 +44,7 @@ def attached(url, *words):
 
 def test_quality_under_load_is_stored_and_told_everywhere(servebench, tmp_path, questions, endpoint):
     """Each question at each concurrency; failures are rows that count neither way; the key is sent and never stored."""
-    url, _ = endpoint(say=lambda prompt: letter(prompt, right_below=30), key="sk-very-secret-key", fail_every=10)
+    url, _ = endpoint(answer=lambda prompt: letter(prompt, right_below=30), key="sk-very-secret-key", fail_every=10)
     words = (f"quality.path={questions}", "quality=mmlu", "quality.items=all", "quality.concurrency=[1,4]")
     key = ("launch.api_key_env=KEY",)
     done = servebench(*attached(url, *words, *key), env={"KEY": "sk-very-secret-key"})
@@ -120,7 +120,7 @@ def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, en
     lines = questions.read_text().splitlines()
     questions.write_text("\n".join(lines[:8]))
     for name, right in (("a", 4), ("b", 7)):
-        url, _ = endpoint(say=lambda prompt, right=right: letter(prompt, right_below=right))
+        url, _ = endpoint(answer=lambda prompt, right=right: letter(prompt, right_below=right))
         done = servebench(*attached(url, *asked), f"study.name={name}")
         assert done.returncode == 0, done.stderr
     compared = servebench("compare", "a", "b")
@@ -133,7 +133,7 @@ def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, en
     assert (quality["finding"], quality["n"], quality["baseline"]) == ("too small to tell", 8, 0.5)
     assert quality["n_needed"] > 8
     questions.write_text("\n".join(lines[20:28]))
-    url, _ = endpoint(say=lambda _: "A")
+    url, _ = endpoint(answer=lambda _: "A")
     servebench(*attached(url, *asked), "study.name=c")
     assert "not comparable: they were asked other questions" in servebench("compare", "a", "c").stdout
 
@@ -141,7 +141,7 @@ def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, en
 def test_a_clear_loss_of_answers_fails_the_gate(servebench, tmp_path, questions, endpoint):
     asked = ("quality=mmlu", f"quality.path={questions}", "quality.items=all", "tracking=none")
     for name, right in (("a", 40), ("b", 10)):
-        url, _ = endpoint(say=lambda prompt, right=right: letter(prompt, right_below=right))
+        url, _ = endpoint(answer=lambda prompt, right=right: letter(prompt, right_below=right))
         servebench(*attached(url, *asked), f"study.name={name}")
     compared = servebench("compare", "a", "b", "--max-regression", "5%", "--junit", "j.xml", "--markdown", "m.md")
     assert compared.returncode == 1
@@ -154,7 +154,7 @@ def test_a_clear_loss_of_answers_fails_the_gate(servebench, tmp_path, questions,
 def test_a_study_killed_while_it_asks_goes_on_where_it_was(servebench, tmp_path, questions, endpoint):
     """Answers that are there are not asked for again; no level is measured again."""
     slow = lambda prompt: time.sleep(0.1) or letter(prompt, right_below=20)  # noqa: E731
-    url, behaviour = endpoint(say=slow)
+    url, behaviour = endpoint(answer=slow)
     asked = ("quality=mmlu", f"quality.path={questions}", "quality.items=all", "quality.concurrency=2", "tracking=none")
     words = attached(url, *asked)
     process = subprocess.Popen([sys.executable, "-m", "servebench", *words], cwd=tmp_path, stderr=subprocess.PIPE)

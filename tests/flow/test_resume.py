@@ -102,8 +102,8 @@ def test_a_point_between_others_is_measured_again_and_they_stay(tmp_path):
         (["resume"], "there is no unfinished study in"),
     ],
 )
-def test_what_cannot_be_resumed_is_one_line(told, words, line):
-    done = told(*words)
+def test_what_cannot_be_resumed_is_one_line(run_main, words, line):
+    done = run_main(*words)
     assert done.returncode != 0
     assert line in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -31,8 +31,8 @@ def verdict_or(say):
 
 def test_a_judge_and_two_engines_side_by_side(servebench, tmp_path, endpoint):
     """The second engine says something else to a third of the prompts; a judge that is down is told in a line."""
-    first, _ = endpoint(say=verdict_or(lambda prompt: f"I say {len(prompt)}."))
-    second, _ = endpoint(say=verdict_or(lambda prompt: f"I say {len(prompt) if len(prompt) % 3 else 'nothing'}."))
+    first, _ = endpoint(answer=verdict_or(lambda prompt: f"I say {len(prompt)}."))
+    second, _ = endpoint(answer=verdict_or(lambda prompt: f"I say {len(prompt) if len(prompt) % 3 else 'nothing'}."))
     words = ("quality=all", "quality.tasks=[parity]", "quality.concurrency=[4]", "quality.items=all")
     for study, url in (("a", first), ("b", second)):
         done = servebench(*attached(url, study, *words))
@@ -127,7 +127,7 @@ def test_code_is_run(servebench, tmp_path, endpoint):
         wrong = number == "3"
         return f"```python\ndef add{number}(x):\n    return x + {9 if wrong else number}\n```"
 
-    url, _ = endpoint(say=say)
+    url, _ = endpoint(answer=say)
     done = servebench(*attached(url, "s", "quality=humaneval", f"quality.path={path}", "quality.concurrency=[2]"))
     assert done.returncode == 0, done.stderr
     found = table(tmp_path, "s").set_index("item_id")
@@ -136,7 +136,7 @@ def test_code_is_run(servebench, tmp_path, endpoint):
 
 
 def test_code_is_not_asked_for_where_it_cannot_be_run(servebench, tmp_path, endpoint):
-    url, _ = endpoint(say=lambda prompt: "x")
+    url, _ = endpoint(answer=lambda prompt: "x")
     done = servebench(*attached(url, "s", "quality=humaneval"), env={"PATH": str(tmp_path)})
     assert done.returncode == 3
     (line,) = done.stderr.splitlines()

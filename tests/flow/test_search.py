@@ -9,11 +9,11 @@ ATTACH = ("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", 
 SHORT = ("workload.input_tokens=16", "workload.output_tokens=4", "load.warmup_requests=0")
 
 
-def test_the_highest_concurrency_that_meets_an_slo(endpoint, told, tmp_path):
+def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path):
     """Two at a time are served at once; the third waits for its turn and misses its first token."""
     slots = threading.Semaphore(2)
     url, _ = endpoint(ttft_s=0.02, gap_s=0.02, slots=slots)
-    done = told(
+    done = run_main(
         *ATTACH,
         *SHORT,
         f"launch.base_url={url}",
@@ -32,8 +32,8 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, told, tmp_path):
     assert search["confidence"] == 0.95
 
 
-def test_a_search_without_a_limit_is_a_mistake(told):
+def test_a_search_without_a_limit_is_a_mistake(run_main):
     """An SLO search needs something to search for; said before anything starts."""
-    done = told(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=search_slo")
+    done = run_main(*ATTACH, "launch.base_url=http://127.0.0.1:9/v1", "load=search_slo")
     assert done.returncode == 2
     assert "load=search_slo needs a limit to search for" in done.stderr

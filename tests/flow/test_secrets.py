@@ -126,7 +126,7 @@ def test_what_the_user_gives_is_nowhere(watched, tmp_path):
 def test_what_a_server_repeats_is_nowhere(endpoint, watched, tmp_path):
     """A server that says the key it was given, in its errors and in its answers; the tracker is a database."""
     key = secret("KEY")
-    url, behaviour = endpoint(key=key, fail_every=3, repeat_key=True)
+    url, behaviour = endpoint(key=key, fail_every=3, echo_key=True)
     code, said, _ = watched(
         *("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny"),
         *(*BASE, "launch.api_key_env=MY_OWN"),

@@ -18,10 +18,10 @@ def tables(tmp_path):
     return pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
 
 
-def test_twins_show_what_a_schema_costs(endpoint, told, tmp_path):
+def test_twins_show_what_a_schema_costs(endpoint, run_main, tmp_path):
     """Half of the requests carry a schema; answers are judged, pairs compared; adapters and priorities are sent."""
     url, behaviour = endpoint()
-    done = told(
+    done = run_main(
         *ATTACH,
         f"launch.base_url={url}",
         "workload=structured_json",
@@ -46,11 +46,11 @@ def test_twins_show_what_a_schema_costs(endpoint, told, tmp_path):
 
 
 @pytest.mark.parametrize("workload", ["multi_turn", "agent_loop"])
-def test_sessions_are_sent_in_order(endpoint, told, tmp_path, workload):
+def test_sessions_are_sent_in_order(endpoint, run_main, tmp_path, workload):
     """No turn of a session is sent before the one before it was answered; each carries all that was said, the answers
     included."""
     url, behaviour = endpoint(ttft_s=0.05)
-    done = told(
+    done = run_main(
         *ATTACH,
         f"launch.base_url={url}",
         f"workload={workload}",
@@ -72,10 +72,10 @@ def test_sessions_are_sent_in_order(endpoint, told, tmp_path, workload):
     assert set(said) == {" word" * 12}
 
 
-def test_a_failed_turn_ends_its_session(endpoint, told, tmp_path):
+def test_a_failed_turn_ends_its_session(endpoint, run_main, tmp_path):
     """The turns after it are rows that say so, were never sent, and are in nobody's latency; the ledger adds up."""
     url, _ = endpoint(fail_every=6)
-    done = told(
+    done = run_main(
         *ATTACH,
         f"launch.base_url={url}",
         "workload=multi_turn",

@@ -1,0 +1,1 @@
+"""Helpers shared by the tests of servebench and of its plugins: `from support.records import record`."""

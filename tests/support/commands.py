@@ -1,0 +1,58 @@
+"""Run the `servebench` command: to its end, or in the background until the test is done with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+COMMAND_LIMIT_S = 600.0
+"""Only catches a command that hangs; a slow machine does not reach it."""
+
+EMULATED = ("launch=emulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct")
+"""Overrides for an emulated engine, which needs neither a GPU nor weights."""
+
+
+def run_program(
+    *argv: str | Path, cwd: Path, env: Mapping[str, str] | None = None, limit_s: float = COMMAND_LIMIT_S
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end with `env` added to the environment, and capture what it writes."""
+    return subprocess.run(
+        [str(word) for word in argv],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def run_servebench(
+    cwd: Path, *words: str, env: Mapping[str, str] | None = None, limit_s: float = COMMAND_LIMIT_S
+) -> subprocess.CompletedProcess[str]:
+    """Run `servebench WORDS` in a folder."""
+    return run_program(sys.executable, "-m", "servebench", *words, cwd=cwd, env=env, limit_s=limit_s)
+
+
+@contextmanager
+def servebench_started(
+    cwd: Path, *words: str, env: Mapping[str, str] | None = None, **options: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """Start `servebench WORDS` in the background; kill what is left of it at the end."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servebench", *words], cwd=cwd, env={**os.environ, **(env or {})}, text=True, **options
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()

@@ -1,0 +1,73 @@
+"""Records of requests and of quality answers; a test names only the fields that matter to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from servebench.contracts.results import QualityRecord, Record
+
+SENT_NS = 1_760_000_000_000_000_000
+MS = 1_000_000
+
+
+def record(
+    request_id: str = "r0", *, sent_ns: int | None = SENT_NS, event_ns: Sequence[int] | None = None, **changes: Any
+) -> Record:
+    """Return the record of a request that succeeded, with two content events 1 and 2 ms after it was sent.
+
+    Stamps that are not given follow from `sent_ns` and `event_ns`.
+    """
+    start = sent_ns or 0
+    stamps = list(event_ns) if event_ns is not None else [start + MS, start + 2 * MS]
+    first, last = (stamps[0], stamps[-1]) if stamps else (None, None)
+    fields: dict[str, Any] = {
+        "run_id": "s/00", "point": "c1-r0", "request_id": request_id, "session_id": None, "warmup": False,
+        "scheduled_ns": start, "connect_started_ns": None, "connected_ns": None, "sent_ns": sent_ns,
+        "first_event_ns": first, "first_output_ns": first, "last_event_ns": last, "ended_ns": last or start,
+        "event_ns": stamps, "event_tokens": None, "reads_merged": 0, "prompt_tokens": 10,
+        "planned_prompt_tokens": 10, "cached_tokens": None, "reasoning_tokens": None, "output_tokens": len(stamps),
+        "asked_output_tokens": None, "counted_by": "usage", "finish_reason": "stop", "outcome": "ok",
+        "http_status": 200, "error": None, "stamp_source": "kernel",
+    }  # fmt: skip
+    return Record(**(fields | changes))
+
+
+def record_ms(
+    sent: float | None = 0, events: Sequence[float] = (), ended: float | None = None, **changes: Any
+) -> Record:
+    """Return a record whose stamps are given in milliseconds since 0."""
+    if ended is not None:
+        changes["ended_ns"] = round(ended * MS)
+    return record(
+        sent_ns=None if sent is None else round(sent * MS), event_ns=[round(at * MS) for at in events], **changes
+    )
+
+
+def failed_record(request_id: str = "r0", outcome: str = "timeout", error: str = "no answer", **changes: Any) -> Record:
+    """Return the record of a request that got no answer."""
+    fields: dict[str, Any] = {
+        "event_ns": [], "output_tokens": None, "counted_by": None, "finish_reason": None, "http_status": None,
+        "outcome": outcome, "error": error,
+    }  # fmt: skip
+    return record(request_id, **(fields | changes))
+
+
+def quality_records(benchmark: str, correct: Sequence[bool | None], **changes: Any) -> list[QualityRecord]:
+    """Return graded answers to questions 0, 1, ...: right, wrong, or (None) without an answer."""
+    return [
+        QualityRecord(
+            **{
+                **{"run_id": "s/r", "benchmark": benchmark, "task": None, "item_id": f"{benchmark}-{index}"},
+                **{"item_digest": "d", "point": None, "concurrency": 8, "rate": None, "correct": right},
+                **{"score": None, "extracted": "A", "reference": "A", "answer": "A", "prompt": "?", "note": None},
+                **{"detail": None, "outcome": "ok" if right is not None else "timeout", "http_status": 200},
+                **{"error": None if right is not None else "timed out", "finish_reason": "stop"},
+                **{"prompt_tokens": 5, "output_tokens": 1, "sent_ns": index * 10**9, "method": "m"},
+                **{"ended_ns": index * 10**9 + 5 * 10**8, "latency_ms": 500.0, "api": "chat", "shots": 0},
+                **{"seed": 0, "max_tokens": 8, "emulated": False},
+                **changes,
+            }
+        )
+        for index, right in enumerate(correct)
+    ]
