@@ -13,7 +13,8 @@ from servebench.config import compose_jobs
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
 from servebench.contracts.settings import QualitySettings
 from servebench.registry.registry import Registry, registry
-from servebench.run.grading import asked_scorers, choose, missing
+from servebench.run.grading import missing
+from servebench.run.scorers import asked_scorers, choose
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
 from servebench.util.errors import ConfigError
 

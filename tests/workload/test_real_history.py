@@ -12,7 +12,7 @@ import pytest
 from servebench.contracts.engine import Engine
 from servebench.contracts.request import Request, Tokenizer, answer_mark
 from servebench.contracts.settings import WorkloadSettings
-from servebench.run.phase import with_holes
+from servebench.run.requests import with_holes
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import AgentLoopSettings, AgentLoopWorkload
 from servebench.workload.ideal import ideal_columns

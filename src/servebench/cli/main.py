@@ -121,7 +121,7 @@ def _decide(verb: str) -> Callable[[Sequence[str]], int]:
 
 def _selfcheck(words: Sequence[str]) -> int:
     from servebench.load.selfcheck.floor import show_self_check
-    from servebench.run.workplace import cache_folder
+    from servebench.util.cache import cache_folder
 
     return show_self_check(words, cache_folder())
 

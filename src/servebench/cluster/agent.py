@@ -27,9 +27,10 @@ from servebench.engine.pool import EngineKeeper
 from servebench.engine.supervisor.ports import free_port, port_fault
 from servebench.registry.registry import Registry, registry
 from servebench.report.terminal.console import Display
-from servebench.run.earlier import prior_progress
+from servebench.run.preflight import check_jobs
+from servebench.run.prior import prior_progress
 from servebench.run.recovery import recover_one
-from servebench.run.workplace import RunContext, RunTask, cache_folder, check_jobs, floor_of, run_task
+from servebench.run.task import RunContext, RunTask, floor_of, run_task
 from servebench.store import (
     RunState,
     StudyFolder,
@@ -42,6 +43,7 @@ from servebench.store import (
     with_secrets,
     write_run,
 )
+from servebench.util.cache import cache_folder
 from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.signals import interrupts
 

@@ -25,9 +25,10 @@ from servebench.contracts.engine import Launcher
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
-from servebench.run.earlier import stored_points
+from servebench.run.names import title_of
+from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_one
-from servebench.run.workplace import RunTask, title_of
+from servebench.run.task import RunTask
 from servebench.store import RunFolder, RunState, StudyFolder, StudyState, read_run, redact_text, write_run
 from servebench.util.errors import ServebenchError
 from servebench.util.redaction import redact
@@ -44,7 +45,7 @@ def cluster_faults(settings: ClusterSettings) -> list[str]:
         from servebench.cluster.ray_tasks import faults as ray_faults
 
         return ray_faults()
-    from servebench.cluster.submit import faults
+    from servebench.cluster.submitit_jobs import faults
 
     assert isinstance(settings, SubmititSettings)
     return faults(settings)
@@ -56,7 +57,7 @@ def open_cluster(settings: ClusterSettings, folder: StudyFolder) -> Cluster:
         from servebench.cluster.ray_tasks import RayCluster
 
         return RayCluster(settings, execute_order)
-    from servebench.cluster.submit import SubmititCluster
+    from servebench.cluster.submitit_jobs import SubmititCluster
 
     assert isinstance(settings, SubmititSettings)
     return SubmititCluster(settings, Path(settings.submitit_folder or folder.path / "jobs"), execute_order)

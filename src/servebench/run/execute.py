@@ -34,19 +34,18 @@ from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
 from servebench.run.content import content_columns, content_doubts
-from servebench.run.grading import Chosen, Grading, grade, grade_load, missing, stored_summaries
+from servebench.run.grading import Grading, grade, grade_load, missing, stored_summaries
 from servebench.run.ledger import Entry, entry, faults
 from servebench.run.phase import (
     SILENCE_MARGIN_S,
     PhaseFacts,
-    Watcher,
-    answer_bytes_max,
     discard_spools,
     drive_phase,
-    planned_requests,
     records_of,
-    target_of,
 )
+from servebench.run.requests import answer_bytes_max, planned_requests, target_of
+from servebench.run.scorers import Chosen
+from servebench.run.watchdog import Watcher
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
 from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
 from servebench.util.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError

@@ -12,7 +12,7 @@ from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import WORKER_FAILURE
 from servebench.load.plan.levels import level_name
 from servebench.registry.registry import Registry
-from servebench.run.earlier import PriorProgress, prior_progress, stored_points
+from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import complain
 from servebench.store import (
     PlannedRun,

@@ -20,10 +20,11 @@ from servebench.engine.describe import describe_command
 from servebench.engine.pool import EngineKeeper, launch_context
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
-from servebench.run.earlier import unmeasured
 from servebench.run.exit_codes import exit_code
 from servebench.run.jobs import jobs_of
-from servebench.run.workplace import RunContext, RunTask, cache_folder, check_jobs, chosen_name, floor_of, run_task
+from servebench.run.preflight import check_jobs
+from servebench.run.prior import unmeasured
+from servebench.run.task import RunContext, RunTask, floor_of, run_task
 from servebench.store import (
     PlannedRun,
     StudyFolder,
@@ -41,9 +42,11 @@ from servebench.store import (
     write_study,
 )
 from servebench.study.aftermath import who_works
+from servebench.study.names import _what, run_name
 from servebench.study.resume import remaining, tell
 from servebench.study.summary import write_summary
 from servebench.study.turns import turns
+from servebench.util.cache import cache_folder
 from servebench.util.errors import (
     ConfigError,
     Interrupted,
@@ -262,19 +265,6 @@ def _spread_all(study: _Study, tasks: Sequence[RunTask], registry: Registry, lau
     order = {task.name: index for index, task in enumerate(tasks)}
     study.outcomes.sort(key=lambda item: order[item[0]])
     return code
-
-
-def run_name(index: int, job: Job) -> str:
-    """A run's folder: its number and what it is."""
-    from servebench.store.layout import slug
-
-    return f"{index:02d}_{slug(chosen_name(job, 'engine'))}_{slug(chosen_name(job, 'workload'))}"
-
-
-def _what(jobs: Sequence[Job]) -> str:
-    engines = "-".join(dict.fromkeys(chosen_name(job, "engine") for job in jobs))
-    models = list(dict.fromkeys(job.settings.model.name.rsplit("/", 1)[-1] for job in jobs))
-    return f"{engines}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
 
 
 def _run_all(study: _Study, tasks: Sequence[RunTask], registry: Registry) -> int:

@@ -44,7 +44,7 @@ from servebench.load.client.spool import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.measure.derive import record
 from servebench.registry.registry import registry
-from servebench.run.phase import target_of
+from servebench.run.requests import target_of
 from servebench.testing.server import FakeServer, Manners
 from servebench.testing.stand_in import write_stand_in
 from servebench.util.bounded_http import client

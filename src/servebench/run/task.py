@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import resource
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from servebench import __version__
@@ -22,18 +18,17 @@ from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.contracts.stored import chosen, level_label
+from servebench.contracts.stored import level_label
 from servebench.contracts.turn import Turn
-from servebench.engine.pool import EngineKeeper, launch_context
-from servebench.load.coordinator.share import usable_cores, worker_count
-from servebench.load.plan.traces import trace_faults
+from servebench.engine.pool import EngineKeeper
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
-from servebench.run.earlier import PriorProgress
 from servebench.run.execute import RunRequest, execute
-from servebench.run.facts import engine_facts, run_facts, starting_facts, stop_facts
-from servebench.run.grading import choose
+from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
+from servebench.run.names import title_of
+from servebench.run.prior import PriorProgress
+from servebench.run.scorers import choose
 from servebench.store import (
     RunFolder,
     RunState,
@@ -44,22 +39,11 @@ from servebench.store import (
     write_manifest,
     write_run,
 )
-from servebench.util.errors import ConfigError, LoadError, PreflightError, StoreError
-from servebench.util.redaction import remember_config, secret_name
+from servebench.util.cache import cache_folder
+from servebench.util.errors import LoadError, StoreError
+from servebench.util.redaction import remember_config
 
-DESCRIPTORS_SPARE = 40
-"""Of a worker, beside its streams: its spool, pipes and poller, and what Python has open."""
 BETWEEN_TURNS = "its other repeats come in turns with those of other runs"
-CACHE_VARIABLE = "SERVEBENCH_CACHE"
-
-
-def cache_folder() -> Path:
-    """Where models and other big files are kept: `SERVEBENCH_CACHE`, else `~/.cache/servebench`."""
-    asked = os.environ.get(CACHE_VARIABLE)
-    if asked:
-        return Path(asked).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "servebench"
 
 
 @dataclass(frozen=True)
@@ -84,78 +68,6 @@ class RunContext:
     machine: dict[str, Any]
     floor: ClientFloor | None
     facts: dict[str, Any]
-
-
-def title_of(job: Job) -> str:
-    """What a run is called: engine, model, workload, and where it differs, launch."""
-    settings = job.settings
-    launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
-    return f"{chosen_name(job, 'engine')}{launch} · {settings.model.name} · {chosen_name(job, 'workload')}"
-
-
-def chosen_name(job: Job, group: Literal["engine", "workload"]) -> str:
-    """What was chosen, so that two files of the user's own for one engine or workload are told apart."""
-    return chosen(job.overrides, group, getattr(job.settings, group).name)
-
-
-def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
-    """Ask engines, launchers and workloads what makes a job impossible. Raises PreflightError with all reasons.
-
-    Without `here` the runs are done on other machines: what this one lacks is no reason.
-    """
-    faults: list[str] = []
-    for job in jobs:
-        settings = job.settings
-        engine = registry.engine(settings.engine.name)
-        context = launch_context(settings, cache_folder())
-        launcher = registry.launcher(settings.launch.name)
-        if launcher.needs_executable and here:
-            faults += engine.check(context)
-        elif launcher.local:
-            faults += engine.refused(context)
-        if here:
-            faults += launcher.check(engine, context, settings.launch)
-            if launcher.local and not launcher.emulated:
-                faults += in_process_list(settings)
-            faults += descriptor_faults(settings)
-            faults += trace_faults(settings.load)
-            if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
-                faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
-        faults += registry.find("workload", settings.workload.name)(settings.workload).check()
-    graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
-    for own in graded.values():
-        try:
-            choose(own, registry, cache_folder())
-        except ConfigError as error:
-            faults += error.faults
-    if faults:
-        raise PreflightError("\n".join(dict.fromkeys(faults)))
-
-
-def descriptor_faults(settings: RunSettings) -> list[str]:
-    """A line when the streams of a level are more than the files that this machine lets a process open."""
-    load = settings.load
-    most = max([*(load.concurrency or ()), load.max_concurrency or 0])
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if load.workers == "ray" or not most or hard == resource.RLIM_INFINITY:
-        return []
-    workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=usable_cores())
-    if -(-most // workers) + DESCRIPTORS_SPARE <= hard:
-        return []
-    return [
-        f"load.concurrency={most}: each stream needs a file descriptor, and a process may have {hard} here (ulimit -Hn); "
-        "raise that limit, lower the level, or share it among more load.workers"
-    ]
-
-
-def in_process_list(settings: RunSettings) -> list[str]:
-    """A line for each flag of the engine that holds a secret: a command line is there for all on the machine to read."""
-    return [
-        f"engine.extra_args.{name}: all users of this machine would see it in the process list; "
-        "give it to the engine as a variable, with engine.env.NAME=..., or not at all: servebench talks to it on loopback"
-        for name, value in settings.engine.extra_args.items()
-        if secret_name(name.strip("-")) and value not in (None, "", True, False)
-    ]
 
 
 def floor_of(jobs: Sequence[Job], display: Display) -> ClientFloor | None:

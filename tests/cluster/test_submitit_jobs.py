@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from servebench.cluster.submit import JobState, SubmititCluster, parameters, parse_squeue
+from servebench.cluster.submitit_jobs import JobState, SubmititCluster, parameters, parse_squeue
 from servebench.contracts.cluster import RunOrder, SubmititSettings
 
 SLURM = SubmititSettings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servebench.load.client.jobs import Counts
-from servebench.run import phase
+from servebench.run import watchdog
 
 
 class Still:
@@ -27,8 +27,8 @@ def watch(monkeypatch):
 
     def run(*counts):
         now = iter(range(100))
-        monkeypatch.setattr(phase.time, "monotonic", lambda: float(next(now)))
-        watcher = phase.Watcher(Still(), Alive(), "x", 10, None, patience_s=3.0)
+        monkeypatch.setattr(watchdog.time, "monotonic", lambda: float(next(now)))
+        watcher = watchdog.Watcher(Still(), Alive(), "x", 10, None, patience_s=3.0)
         return [watcher(one) for one in counts]
 
     return run

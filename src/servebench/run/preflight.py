@@ -1,0 +1,81 @@
+"""Checks of jobs before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import resource
+from collections.abc import Sequence
+
+from servebench.config import Job
+from servebench.contracts.settings import RunSettings
+from servebench.engine.pool import launch_context
+from servebench.load.coordinator.share import usable_cores, worker_count
+from servebench.load.plan.traces import trace_faults
+from servebench.registry.registry import Registry
+from servebench.run.scorers import choose
+from servebench.util.cache import cache_folder
+from servebench.util.errors import ConfigError, PreflightError
+from servebench.util.redaction import secret_name
+
+DESCRIPTORS_SPARE = 40
+"""Of a worker, beside its streams: its spool, pipes and poller, and what Python has open."""
+
+
+def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
+    """Ask engines, launchers and workloads what makes a job impossible. Raises PreflightError with all reasons.
+
+    Without `here` the runs are done on other machines: what this one lacks is no reason.
+    """
+    faults: list[str] = []
+    for job in jobs:
+        settings = job.settings
+        engine = registry.engine(settings.engine.name)
+        context = launch_context(settings, cache_folder())
+        launcher = registry.launcher(settings.launch.name)
+        if launcher.needs_executable and here:
+            faults += engine.check(context)
+        elif launcher.local:
+            faults += engine.refused(context)
+        if here:
+            faults += launcher.check(engine, context, settings.launch)
+            if launcher.local and not launcher.emulated:
+                faults += in_process_list(settings)
+            faults += descriptor_faults(settings)
+            faults += trace_faults(settings.load)
+            if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
+                faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
+        faults += registry.find("workload", settings.workload.name)(settings.workload).check()
+    graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
+    for own in graded.values():
+        try:
+            choose(own, registry, cache_folder())
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def descriptor_faults(settings: RunSettings) -> list[str]:
+    """A line when the streams of a level are more than the files that this machine lets a process open."""
+    load = settings.load
+    most = max([*(load.concurrency or ()), load.max_concurrency or 0])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if load.workers == "ray" or not most or hard == resource.RLIM_INFINITY:
+        return []
+    workers = worker_count(load.workers, in_flight=most, rate_req_s=None, cores=usable_cores())
+    if -(-most // workers) + DESCRIPTORS_SPARE <= hard:
+        return []
+    return [
+        f"load.concurrency={most}: each stream needs a file descriptor, and a process may have {hard} here (ulimit -Hn); "
+        "raise that limit, lower the level, or share it among more load.workers"
+    ]
+
+
+def in_process_list(settings: RunSettings) -> list[str]:
+    """A line for each flag of the engine that holds a secret: a command line is there for all on the machine to read."""
+    return [
+        f"engine.extra_args.{name}: all users of this machine would see it in the process list; "
+        "give it to the engine as a variable, with engine.env.NAME=..., or not at all: servebench talks to it on loopback"
+        for name, value in settings.engine.extra_args.items()
+        if secret_name(name.strip("-")) and value not in (None, "", True, False)
+    ]

@@ -1,0 +1,88 @@
+"""Requests of a phase, as the bytes that the load sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import httpx
+import orjson
+
+from servebench.contracts.engine import Engine, RunningEngine
+from servebench.contracts.exchange import PlannedRequest, Target
+from servebench.contracts.request import Request
+from servebench.contracts.settings import RunSettings
+from servebench.util.errors import ConfigError
+from servebench.workload.dressing import dressed
+
+ANSWER_BYTES_BASE = 4 << 20
+
+
+ANSWER_BYTES_PER_TOKEN = 4096
+"""An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. A server without
+end must be cut off before the answers of all streams together fill the memory."""
+
+
+def target_of(running: RunningEngine) -> Target:
+    """Where a running engine's requests go."""
+    url = httpx.URL(running.base_url)
+    tls = url.scheme == "https"
+    return Target(
+        host=url.host,
+        port=url.port or (443 if tls else 80),
+        tls=tls,
+        verify_tls=running.verify_tls,
+        server_name=url.host,
+        headers=running.headers,
+    )
+
+
+def planned_requests(
+    engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request]
+) -> list[PlannedRequest]:
+    """Requests in the engine's dialect, as bytes. Raises ConfigError for a dialect that does not send a prompt as it is."""
+    base_path = httpx.URL(running.base_url).path.rstrip("/")
+    planned = []
+    for request in requests:
+        path, body = engine.body(dressed(request, settings.workload), running.model, settings.workload)
+        plain, holes = with_holes(orjson.dumps(body), request)
+        planned.append(
+            PlannedRequest(
+                request_id=request.request_id,
+                path=base_path + path,
+                body=plain,
+                session_id=request.session_id,
+                think_s=request.think_s or 0.0,
+                after=request.after,
+                holes=holes,
+            )
+        )
+    return planned
+
+
+def answer_bytes_max(requests: Sequence[Request]) -> int:
+    """How many bytes the answer to any of these may have: what each token may cost, and room for what comes beside."""
+    return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
+
+
+def with_holes(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, str], ...]]:
+    """The body without the marks of the answers that belong into it, and where each belongs. Raises ConfigError when a mark
+    is not in it: the dialect changed the prompt."""
+    places = []
+    for answer in request.answers:
+        mark = answer.mark.encode()
+        at = body.find(mark)
+        if at < 0:
+            raise ConfigError(
+                f"request {request.request_id}: the engine's dialect does not send its prompt as it is, so no real answers "
+                "can be put into it; use workload.history=scripted"
+            )
+        while at >= 0:
+            places.append((at, len(mark), answer.of))
+            at = body.find(mark, at + len(mark))
+    plain, holes, before = bytearray(), [], 0
+    for at, length, of in sorted(places):
+        plain += body[before:at]
+        holes.append((len(plain), of))
+        before = at + length
+    plain += body[before:]
+    return bytes(plain), tuple(holes)
