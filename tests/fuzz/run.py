@@ -15,9 +15,7 @@ import atheris
 
 HERE = Path(__file__).parent
 
-with atheris.instrument_imports(
-    include=["servebench.measure", "servebench.load", "servebench.engine.supervisor.answers"]
-):
+with atheris.instrument_imports(include=["servebench.protocol", "servebench.measure", "servebench.telemetry"]):
     spec = importlib.util.spec_from_file_location("fuzz_targets", HERE / "targets.py")
     targets = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(targets)

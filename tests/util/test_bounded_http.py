@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from servebench.engine.adapters.openai import OpenAiEngine
-from servebench.engine.supervisor.answers import generate, reason_of, said, served_models
+from servebench.engine.supervisor.answers import generate, reason_of, served_models
+from servebench.protocol.errors import error_text
 from servebench.util import bounded_http
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
@@ -38,7 +39,7 @@ def ask_models(http, url):
 
 
 def ask_words(http, url):
-    return said(http.get(url))
+    return error_text(http.get(url).content)
 
 
 def ask_generate(http, url):

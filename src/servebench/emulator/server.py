@@ -25,7 +25,8 @@ from servebench.emulator.core import Asked, Core, Running
 from servebench.emulator.cost import StepCost, shape_of, with_profile
 from servebench.emulator.metrics import exposition
 from servebench.emulator.profiles import profile_for
-from servebench.emulator.speech import Refused, Speaker, Wish, chunk
+from servebench.emulator.speech import Refused, Speaker, Wish
+from servebench.protocol.framing import LAST_CHUNK, encode_chunk
 
 WAKE_EARLY_S = 0.0015
 """The event loop sleeps in whole milliseconds; the rest of a step is slept to the microsecond."""
@@ -41,7 +42,6 @@ SSE_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
     b"X-Servebench-Emulated: true\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
-LAST_CHUNK = b"0\r\n\r\n"
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 422: "Unprocessable Entity"}
 
 
@@ -156,8 +156,8 @@ class Engine:
             self.core.totals.rejected += 1
             if own.overload == "event" and wish.stream:
                 body = speech.error_body(self.spec, own.overload_status, "The request queue is full.")
-                event = chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
-                connection.write(SSE_HEAD + event + chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
+                event = encode_chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
+                connection.write(SSE_HEAD + event + encode_chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
                 raise RefusedInStream
             raise Refused(own.overload_status, "The request queue is full.")
 
@@ -217,7 +217,7 @@ class Engine:
     def _open(self, stream: Stream) -> None:
         stream.opened = True
         opening = stream.speaker.opening()
-        stream.connection.write(SSE_HEAD + (chunk(opening) if opening else b""))
+        stream.connection.write(SSE_HEAD + (encode_chunk(opening) if opening else b""))
 
     def _hit(self, stream: Stream, every: int | None) -> bool:
         return every is not None and stream.number is not None and stream.number % every == 0
@@ -254,15 +254,15 @@ class Engine:
         if not stream.opened:
             stream.opened = True
             opening = stream.speaker.opening()
-            parts.append(SSE_HEAD + (chunk(opening) if opening else b""))
+            parts.append(SSE_HEAD + (encode_chunk(opening) if opening else b""))
         done = upto >= asked.answer_tokens
         words = "".join(asked.pieces[stream.sent : upto])
         stream.sent = upto
         if words:
-            parts.append(chunk(stream.speaker.content(words, last=done)))
+            parts.append(encode_chunk(stream.speaker.content(words, last=done)))
         if done:
             closing = stream.speaker.closing(asked, counted)
-            parts.append((chunk(closing) if closing else b"") + LAST_CHUNK)
+            parts.append((encode_chunk(closing) if closing else b"") + LAST_CHUNK)
         stream.connection.write(b"".join(parts))
         if done:
             self._finish(asked)

@@ -167,11 +167,6 @@ def _pieces(spec: EmulationSpec, body: Mapping[str, Any], key: int, most: int) -
     return text.answer(key, length), False, length < most
 
 
-def chunk(data: bytes) -> bytes:
-    """One part of a chunked HTTP body."""
-    return b"%x\r\n%s\r\n" % (len(data), data)
-
-
 class Speaker:
     """Makes the events of one streamed answer."""
 

@@ -13,7 +13,8 @@ import httpx
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
-from servebench.engine.supervisor.answers import json_of, reason_of, said
+from servebench.engine.supervisor.answers import json_of, reason_of
+from servebench.protocol.errors import error_text
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 
@@ -95,12 +96,14 @@ class EngineTokenizer(_Exact):
         except httpx.HTTPError as error:
             raise EngineError(f"cannot count tokens at {self._url}: {reason_of(error)}") from error
         if response.status_code != httpx.codes.OK:
-            raise EngineError(f"cannot count tokens: {self._url} answers {response.status_code}: {said(response)}")
+            raise EngineError(
+                f"cannot count tokens: {self._url} answers {response.status_code}: {error_text(response.content)}"
+            )
         try:
             return len(json_of(response)["tokens"])
         except (ValueError, KeyError, TypeError) as error:
             raise EngineError(
-                f"cannot count tokens: {self._url} answers without a list of tokens: {said(response)}"
+                f"cannot count tokens: {self._url} answers without a list of tokens: {error_text(response.content)}"
             ) from error
 
     def count(self, texts: Sequence[str]) -> list[int]:

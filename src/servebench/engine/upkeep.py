@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.engine.supervisor.answers import json_of, reason_of, said
+from servebench.engine.supervisor.answers import json_of, reason_of
+from servebench.protocol.errors import error_text
 from servebench.util.bounded_http import client
 
 RESET_TIMEOUT_S = 10.0
@@ -37,7 +38,7 @@ def _reset_once(http: httpx.Client, path: str, running: RunningEngine) -> str | 
     except httpx.HTTPError as error:
         return f"{path}: {reason_of(error)}"
     if answer.status_code != httpx.codes.OK:
-        return f"{path} answers {answer.status_code}: {said(answer)}"
+        return f"{path} answers {answer.status_code}: {error_text(answer.content)}"
     try:
         document = json_of(answer)
     except ValueError:

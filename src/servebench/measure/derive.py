@@ -26,6 +26,7 @@ from itertools import pairwise
 from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.results import Outcome, Record
 from servebench.protocol import answer, http, stream
+from servebench.protocol.errors import describe_http_error
 from servebench.util.units import NS_PER_MS
 
 _SAME: dict[WireOutcome, Outcome] = {
@@ -176,14 +177,18 @@ def _between_ms(start_ns: int | None, end_ns: int | None) -> float | None:
 
 
 def _outcome(
-    wire: WireOutcome, said: str | None, message: http.HttpAnswer, scan: answer.Scan, asked_output_tokens: int | None
+    wire: WireOutcome,
+    said: str | None,
+    message: http.HttpResponse,
+    scan: answer.AnswerScan,
+    asked_output_tokens: int | None,
 ) -> tuple[Outcome, str | None]:
     """How the request ended; `said` is what the wire said of it. What the server said goes before how the connection ended."""
     if wire in ("complete", "closed", "reset"):
         if message.error is not None:
             return "protocol", message.error
         if message.status is not None and not 200 <= message.status < 300:
-            return "http_error", answer.http_message(message)
+            return "http_error", describe_http_error(message)
         if scan.error is not None:
             return "stream_error", scan.error
     if wire == "complete" and message.complete:
@@ -194,7 +199,7 @@ def _outcome(
     return _SAME[wire], told
 
 
-def _ending(scan: answer.Scan, asked_output_tokens: int | None) -> tuple[Outcome, str | None]:
+def _ending(scan: answer.AnswerScan, asked_output_tokens: int | None) -> tuple[Outcome, str | None]:
     """The outcome of a message that came whole and has no error in it."""
     events = len(scan.event_ns)
     if not (scan.done or scan.finish_reason is not None or scan.ended_by_usage):

@@ -1,51 +1,40 @@
-"""Reads what an engine answered: which events carry generated content, how many tokens, how it ended, what went wrong.
+"""Read what an engine answered: which events carry generated content, how many tokens, how it ended, what went wrong.
 
-Every dialect seen in the field meets here: OpenAI chat and completions, streamed or not, with token ids or usage beside
-each event, llama.cpp's timings, reasoning under two names, errors inside HTTP 200.
+This is the only definition of generated content. It covers every dialect seen in the field: OpenAI chat and completions,
+streamed or not, with token ids or usage in each event, llama.cpp's timings, reasoning under two names, content in parts,
+errors inside HTTP 200. The table is in `servebench.measure.derive`.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import orjson
 
 from servebench.contracts.results import CountedBy
 from servebench.protocol import http, sse
-from servebench.util.errors import in_one_line
-
-MESSAGE_CHARS_MAX = 300
-"""How much of a server's error message is kept."""
+from servebench.protocol.errors import error_message, shorten
+from servebench.protocol.json_values import count_of, decode_text, join_text, load_object
 
 REASON_CHARS_MAX = 64
-"""How much of a finish reason is kept: the known ones have a dozen characters."""
+"""How much of a finish reason is kept; the known ones have at most a dozen characters."""
 
 DONE = b"[DONE]"
 
-COUNT_MAX = 2**31 - 1
-"""A server that tells of more tokens than tables have room for does not count."""
+TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
+"""The fields of a delta that hold generated text."""
 
 
-def read(answer: http.HttpAnswer) -> Scan:
-    """What is in an answer of status 2xx; nothing for any other. Pure; never raises for what a server sent."""
-    scan = Scan()
-    if answer.status is not None and 200 <= answer.status < 300:
-        _read_answer(answer, scan)
+def read(response: http.HttpResponse) -> AnswerScan:
+    """Return what is in a response of status 2xx; nothing for any other. Pure; never raises for what a server sent."""
+    scan = AnswerScan()
+    if response.status is not None and 200 <= response.status < 300:
+        _read_response(response, scan)
     return scan
 
 
-def http_message(answer: http.HttpAnswer) -> str:
-    """What an answer of another status says of itself, in one line."""
-    body = b"".join(data for _, data in answer.body[:64])
-    said = _message(_load(body.strip().removeprefix(b"data:"))) or _shorten(_decode(body))
-    if not said and "location" in answer.headers:
-        said = _shorten(f"redirected to {answer.headers['location']}")
-    return f"HTTP {answer.status}: {said}" if said else f"HTTP {answer.status}"
-
-
-class Scan:
-    """What was found so far in the chunks of one answer."""
+class AnswerScan:
+    """What the chunks of one answer contain so far."""
 
     __slots__ = (
         "_generated", "_ids", "_last_read", "_predicted", "cached_tokens", "done", "ended_by_usage", "error",
@@ -74,36 +63,36 @@ class Scan:
         self._generated: list[int | None] = []
         self._predicted: list[int | None] = []
 
-    def chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
-        """Take one chunk, or a whole answer that was not streamed."""
+    def add_chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
+        """Take one chunk, or a whole answer that is not streamed."""
         choices = chunk.get("choices")
-        found, ids = False, 0
+        has_content, ids = False, 0
         if choices.__class__ is list:
             for choice in choices:
                 if choice.__class__ is dict:
-                    has, count = self._choice(choice, stamp_ns)
-                    found = found or has
+                    content, count = self._choice(choice, stamp_ns)
+                    has_content = has_content or content
                     ids += count
         usage = chunk.get("usage")
         generated = self._usage(usage) if usage.__class__ is dict else None
-        if found:
+        if has_content:
             if read_index == self._last_read:
                 self.reads_merged += 1
             self._last_read = read_index
-            self._level()
+            self._align()
             self.event_ns.append(stamp_ns)
             self._ids.append(ids)
             self._generated.append(generated)
             timings = chunk.get("timings")
-            self._predicted.append(_count(timings.get("predicted_n")) if timings.__class__ is dict else None)
+            self._predicted.append(count_of(timings.get("predicted_n")) if timings.__class__ is dict else None)
         elif generated or (generated is not None and not choices):
-            # a usage beside content may be one of those that grow with every chunk: it proves no end
+            # a usage together with content may be one that grows with every chunk: it does not prove the end
             self.ended_by_usage = True
         if chunk.get("error") or chunk.get("object") == "error":
-            self.fail(_message(chunk) or "an error without a message")
+            self.fail(error_message(chunk) or "an error without a message")
 
-    def _level(self) -> None:
-        """Content events that tell nothing beside their text may have been put in `event_ns` alone."""
+    def _align(self) -> None:
+        """Fill the lists of counts up to `event_ns`, to which `protocol.stream` adds events with nothing but text."""
         behind = len(self.event_ns) - len(self._ids)
         if behind:
             self._ids.extend([0] * behind)
@@ -111,17 +100,17 @@ class Scan:
             self._predicted.extend([None] * behind)
 
     def fail(self, message: str) -> None:
-        """Note an error that the server told; the first one counts."""
+        """Record an error that the server reported; the first one counts."""
         self.error = self.error or message
 
     def _choice(self, choice: dict[str, Any], stamp_ns: int) -> tuple[bool, int]:
-        """Whether there is generated content in a choice, and how many token ids."""
+        """Take a choice; return whether it carries generated content, and how many token ids."""
         delta = choice.get("delta")
         if delta is None:
             delta = choice.get("message")
         finish_reason = choice.get("finish_reason")
         if finish_reason.__class__ is str and finish_reason:
-            self.finish_reason = _join([finish_reason[:REASON_CHARS_MAX]])
+            self.finish_reason = join_text([finish_reason[:REASON_CHARS_MAX]])
         output = reasoning = False
         if delta.__class__ is dict:
             content = delta.get("content")
@@ -149,7 +138,7 @@ class Scan:
         return output or reasoning or count > 0, count
 
     def _content_parts(self, parts: list[Any]) -> tuple[bool, bool]:
-        """Whether content in parts (as Mistral's servers send it) has text, and whether it has reasoning."""
+        """Take content in parts, as Mistral's servers send it; return whether it has text, and whether it has reasoning."""
         output = reasoning = False
         for part in parts:
             if not isinstance(part, dict):
@@ -166,8 +155,8 @@ class Scan:
         return output, reasoning
 
     def _tool_calls(self, calls: list[Any]) -> bool:
-        """Whether any call carries something generated. Arguments are kept as text: they are the answer."""
-        found = False
+        """Take tool calls; return whether any has a name or arguments. Arguments are kept as text: they are the answer."""
+        generated = False
         for call in calls:
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(function, dict):
@@ -175,14 +164,14 @@ class Scan:
             arguments = function.get("arguments")
             if isinstance(arguments, str) and arguments:
                 self.text_parts.append(arguments)
-                found = True
-            found = found or bool(function.get("name"))
-        return found
+                generated = True
+            generated = generated or bool(function.get("name"))
+        return generated
 
     def _usage(self, usage: dict[str, Any]) -> int | None:
-        """Keep a usage; its output tokens. One of zeros only is a placeholder (Ollama sends it with every chunk)."""
-        prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-        if not prompt and not output and not _count(usage.get("total_tokens")):
+        """Keep a usage and return its output tokens. One of zeros only is a placeholder (Ollama sends it with every chunk)."""
+        prompt, output = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
+        if not prompt and not output and not count_of(usage.get("total_tokens")):
             return None
         if prompt is not None:
             self.prompt_tokens = prompt
@@ -198,16 +187,16 @@ class Scan:
 
     @property
     def text(self) -> str:
-        """The answer, tool call arguments included."""
-        return _join(self.text_parts)
+        """The generated text, tool call arguments included."""
+        return join_text(self.text_parts)
 
     @property
     def reasoning(self) -> str:
-        """The reasoning."""
-        return _join(self.reasoning_parts)
+        """The generated reasoning."""
+        return join_text(self.reasoning_parts)
 
     def count(self) -> tuple[int | None, CountedBy | None]:
-        """Output tokens, and who counted them."""
+        """Return the output tokens and who counted them; None and None when the answer does not say."""
         if self.usage_tokens is not None:
             return self.usage_tokens, "usage"
         if self._ids and len(self._ids) == len(self.event_ns) and all(self._ids):
@@ -215,18 +204,17 @@ class Scan:
         return None, None
 
     def event_tokens(self) -> list[int] | None:
-        """Tokens of each content event, where the stream says it for every one of them; else None."""
+        """Return the tokens of each content event where the stream gives them for every one, else None."""
         if len(self._ids) < len(self.event_ns) or not self._ids:
-            # some told nothing beside their text
             return None
         if all(self._ids):
             return self._ids
-        growing = _growth(self._generated)
-        return growing if growing is not None else _growth(self._predicted)
+        growth = _growth(self._generated)
+        return growth if growth is not None else _growth(self._predicted)
 
 
 def _growth(counts: list[int | None]) -> list[int] | None:
-    """Differences of a running count; None when it is missing anywhere, shrinks, or counts nothing."""
+    """Return the steps of a running count; None when a value is missing, it shrinks, or it counts nothing."""
     steps: list[int] = []
     before = 0
     for count in counts:
@@ -237,123 +225,122 @@ def _growth(counts: list[int | None]) -> list[int] | None:
     return steps if before else None
 
 
-def _count(value: Any) -> int | None:
-    """A count that a server sent, if it is one."""
-    return value if value.__class__ is int and 0 <= value <= COUNT_MAX else None
-
-
 def _detail(usage: dict[str, Any], group: str, name: str) -> int | None:
     details = usage.get(group)
-    return _count(details.get(name)) if isinstance(details, dict) else None
+    return count_of(details.get(name)) if isinstance(details, dict) else None
 
 
-def _read_answer(answer: http.HttpAnswer, scan: Scan) -> None:
-    if _is_streamed(answer):
-        stream = sse.parse(answer.body)
-        scan.unknown_lines = stream.unknown_lines
-        events = Events(scan)
-        for stamp_ns, data, name, read_index in stream.events:
-            events.take(stamp_ns, data, name, read_index)
+def _read_response(response: http.HttpResponse, scan: AnswerScan) -> None:
+    if _is_streamed(response):
+        ContentEvents(scan).add_all(sse.parse(response.body))
         return
-    body = b"".join(data for _, data in answer.body)
-    chunk = _load(body)
+    body = b"".join(data for _, data in response.body)
+    chunk = load_object(body)
     if chunk is not None:
-        scan.chunk(chunk, answer.body[-1][0], 0)
+        scan.add_chunk(chunk, response.body[-1][0], 0)
         scan.done = True
-    elif answer.complete:
-        scan.fail(f"the answer is not a JSON object: {_shorten(_decode(body))}")
+    elif response.complete:
+        scan.fail(f"the answer is not a JSON object: {shorten(decode_text(body))}")
 
 
-def _is_streamed(answer: http.HttpAnswer) -> bool:
-    """By content type, else by the first character: some servers stream under the name of JSON, or under none."""
-    if "event-stream" in answer.headers.get("content-type", "").lower():
+def _is_streamed(response: http.HttpResponse) -> bool:
+    """Decide by the content type, else by the first character: some servers stream as JSON or without a content type."""
+    if "event-stream" in response.headers.get("content-type", "").lower():
         return True
-    start = b"".join(data for _, data in answer.body[:32]).lstrip(b"\xef\xbb\xbf \r\n\t")
+    start = b"".join(data for _, data in response.body[:32]).lstrip(b"\xef\xbb\xbf \r\n\t")
     return not start.startswith((b"{", b"["))
 
 
-class Events:
-    """Takes the events of a stream, one after another, into a scan.
+class ContentEvents:
+    """Adds the events of a stream to a scan, one after another.
 
-    `bad` says what is wrong with the last event, which is an error once another follows.
+    `bad` says what is wrong with the last event; that is an error once another event follows.
     """
 
     __slots__ = ("_scan", "bad")
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: AnswerScan) -> None:
         self._scan = scan
         self.bad: str | None = None
 
-    def take(self, stamp_ns: int, data: bytes, name: str | None, read_index: int) -> dict[str, Any] | None:
-        """Take one event; its JSON object, if it is one."""
+    def add_all(self, stream: sse.SseStream) -> None:
+        """Take the events of a stream that has ended."""
+        for event in stream.events:
+            self.add(event)
+        self._scan.unknown_lines = stream.unknown_lines
+
+    def add(self, event: sse.SseEvent) -> dict[str, Any] | None:
+        """Take one event and return its JSON object, None when it is not one."""
         scan = self._scan
+        stamp_ns, data, name, read_index = event
         if self.bad is not None:
-            # the last one may have been cut; whether it was is told by the stream having no end
+            # the last event of a stream may be cut; a missing end says so
             scan.fail(self.bad)
             self.bad = None
         chunk: Any
         try:
             chunk = None if data == DONE else orjson.loads(data)
         except orjson.JSONDecodeError:
-            chunk = _load(data.strip())
+            chunk = load_object(data.strip())
         if chunk is None and data.strip() == DONE:
             scan.done = True
             return None
         if name == "error":
-            scan.fail(_message(chunk) or _shorten(_decode(data)) or "an error without a message")
+            scan.fail(error_message(chunk) or shorten(decode_text(data)) or "an error without a message")
         if chunk.__class__ is dict:
-            scan.chunk(chunk, stamp_ns, read_index)
-            found: dict[str, Any] = chunk
-            return found
+            scan.add_chunk(chunk, stamp_ns, read_index)
+            added: dict[str, Any] = chunk
+            return added
         if data.strip() and name is None:
-            self.bad = f"an event is not a JSON object: {_shorten(_decode(data))}"
+            self.bad = f"an event is not a JSON object: {shorten(decode_text(data))}"
         return None
 
 
-def _load(data: bytes) -> dict[str, Any] | None:
-    """A JSON object, also one with bytes that are no UTF-8 or with half of a surrogate pair; None for anything else."""
-    chunk: Any
-    try:
-        chunk = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        try:
-            chunk = json.loads(_decode(data))
-        except (ValueError, RecursionError):
-            return None
-    return chunk if isinstance(chunk, dict) else None
+class FirstContent:
+    """Watches the body of an answer, while it arrives, for its first generated content.
 
+    Attributes:
+        beginning: the data of the first event, or the body of an answer without events.
+    """
 
-def _decode(data: bytes) -> str:
-    return data.decode("utf-8", errors="replace")
+    def __init__(self) -> None:
+        self._scan = AnswerScan()
+        self._events = ContentEvents(self._scan)
+        self._stream = sse.SseStream()
+        self._parser = sse.SseParser(self._stream)
+        self._body: list[bytes] = []
+        self.beginning = b""
 
+    @property
+    def arrived(self) -> bool:
+        """Whether generated content has come."""
+        return bool(self._scan.event_ns)
 
-def _join(parts: list[str]) -> str:
-    """The text; a surrogate pair that was cut between events is whole again, half of one becomes U+FFFD."""
-    text = "".join(parts)
-    if text.isascii():
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    @property
+    def error(self) -> str | None:
+        """The first error that the answer reports."""
+        return self._scan.error
 
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the body."""
+        self._body.append(data)
+        self._parser.feed(0, data, 0)
+        self._take_events()
 
-def _shorten(text: str) -> str:
-    return in_one_line(text, MESSAGE_CHARS_MAX)
+    def finish(self) -> None:
+        """End the body: without events, it is one JSON document."""
+        self._parser.finish()
+        self._take_events()
+        if not self.beginning:
+            self.beginning = b"".join(self._body)
+            document = load_object(self.beginning)
+            if document is not None:
+                self._scan.add_chunk(document, 0, 0)
 
-
-def _message(body: Any) -> str | None:
-    """The message in a server's error body, whichever shape it has; None when there is none."""
-    if not isinstance(body, dict):
-        return None
-    error = body.get("error")
-    if isinstance(error, dict) and error:
-        error = error.get("message") or error.get("detail") or error
-    for found in (error, body.get("message"), body.get("detail")):
-        if found:
-            return _shorten(_join([found if isinstance(found, str) else _dumped(found)]))
-    return None
-
-
-def _dumped(value: Any) -> str:
-    try:
-        return json.dumps(value)
-    except RecursionError:
-        return "an error that is nested too deep to be told"
+    def _take_events(self) -> None:
+        for event in self._stream.events:
+            self.beginning = self.beginning or event.data
+            self._events.add(event)
+            # an event that cannot be read does not matter here
+            self._events.bad = None
+        self._stream.events.clear()

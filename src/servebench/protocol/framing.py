@@ -1,23 +1,31 @@
-"""Where an HTTP response ends: no more of HTTP is understood while the clock runs."""
+"""HTTP/1.1 response framing: where a response ends, and what its head and body are.
+
+`Framing` is the only HTTP parser of servebench. The load client feeds it reads while the clock runs and asks only whether
+the response is complete; `http.decode` feeds it stored reads and keeps the body. RFC 9112 parts 4, 6 and 7, as far as a
+server may use them for a client that accepts no encoding.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from typing import NamedTuple
 
 HEADER_BYTES_MAX = 65_536
 LINE_BYTES_MAX = 4_096
+HEADS_CACHED = 32
 LAST_CHUNK = b"0\r\n\r\n"
 INTERIM_MAX = 100
-"""Interim responses (1xx) before one answer: a server sends one or two, and one without end would keep us busy."""
+"""Interim responses (1xx) accepted before the final one. Servers send one or two; an endless row would keep us busy."""
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: .*)?", re.DOTALL)
-_LENGTH = re.compile(rb"[0-9]{1,18}")
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
 class _SizeLines(dict[int, bytes]):
-    """How a read of so many bytes begins when it is exactly one chunk: its size line, as most servers write it."""
+    """The size line that a read of this many bytes begins with when it is exactly one chunk, as most servers write it."""
 
     def __missing__(self, size: int) -> bytes:
         line = NO_LINE
@@ -31,156 +39,208 @@ class _SizeLines(dict[int, bytes]):
 
 
 NO_LINE = b"\n"
-"""No chunk has this many bytes with its framing, so none begins like this."""
+"""For sizes that no chunk has together with its framing: no chunk begins like this."""
 
 SIZE_LINES = _SizeLines()
 
 
 class FramingError(Exception):
-    """What came is not an HTTP response."""
+    """The bytes are not an HTTP/1 response."""
+
+
+class ResponseHead(NamedTuple):
+    """A response's status and headers. Names are in lower case; the values of a repeated one are joined with commas.
+
+    `minor_version` is 0 for HTTP/1.0. Heads are cached and shared: do not change `headers`.
+    """
+
+    status: int
+    headers: dict[str, str]
+    minor_version: int
+
+
+def encode_chunk(data: bytes) -> bytes:
+    """Return `data` as one chunk of a chunked body."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+@lru_cache(maxsize=HEADS_CACHED)
+def parse_head(head: bytes) -> ResponseHead:
+    """Parse the bytes before the blank line. Raises FramingError. Cached: the heads of one server repeat within a second."""
+    first, *lines = head.split(b"\r\n")
+    match = _STATUS_LINE.fullmatch(first)
+    if match is None:
+        raise FramingError("the response does not begin with an HTTP/1 status line")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.decode("latin-1").partition(":")
+        key = name.strip().lower()
+        headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
+    return ResponseHead(int(match[2]), headers, int(match[1]))
 
 
 class Framing:
-    """Follows one response after another on a connection and says when each is complete.
+    """Follows the responses on a connection, one after another, however their bytes are cut.
 
-    It is right however the bytes are cut.
+    Attributes:
+        head: the head of the current response, None until it is complete.
+        between: whether the next byte begins a chunk.
+        close: whether the connection must not be used again: the server closes it, or it sent bytes after the response.
     """
 
-    __slots__ = ("between", "close", "header", "interim", "remaining", "state")
+    __slots__ = ("_interim", "_line", "_remaining", "_state", "between", "close", "head")
 
-    HEADERS, LENGTH, UNTIL_CLOSE, CHUNK_SIZE, CHUNK_DATA, TRAILER, DONE = range(7)
+    HEAD, LENGTH, UNTIL_CLOSE, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, TRAILER, DONE = range(8)
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Get ready for the next response."""
-        self.state = self.HEADERS
-        self.header = b""
-        self.remaining = 0
-        self.interim = 0
-        self.close = False
+        self.head: ResponseHead | None = None
         self.between = False
+        self.close = False
+        self._state = self.HEAD
+        self._line = bytearray()
+        self._remaining = 0
+        self._interim = 0
 
-    def feed(self, data: bytes) -> bool:
-        """Take bytes; True when the response is complete with them. Raises FramingError.
-
-        After True, `close` says whether the connection must not be used again (asked by the server, or because bytes
-        followed that nobody asked for).
-        """
-        # the usual read is exactly one chunk: an SSE event
-        if self.between and data.startswith(SIZE_LINES[len(data)]) and data.endswith(b"\r\n"):
-            return False
-        done = self._follow(data)
-        self.between = self.state == self.CHUNK_SIZE and not self.header
-        return done
-
-    def _follow(self, data: bytes) -> bool:
-        position, size = 0, len(data)
-        while True:
-            if self.state in (self.CHUNK_DATA, self.LENGTH):
-                step = min(self.remaining, size - position)
-                position += step
-                self.remaining -= step
-                if self.remaining:
-                    return False
-                self.state = self.CHUNK_SIZE if self.state == self.CHUNK_DATA else self.DONE
-            elif self.state == self.UNTIL_CLOSE:
-                return False
-            elif self.state == self.DONE:
-                self.close = self.close or position < size
-                return True
-            elif position >= size:
-                return False
-            elif self.state == self.HEADERS:
-                position = self._headers(data, position)
-            else:
-                position = self._whole_chunk(data, position) or self._line(data, position)
+    @property
+    def complete(self) -> bool:
+        """Whether the whole response has been fed."""
+        return self._state == self.DONE
 
     def end_of_stream(self) -> bool:
-        """The server closed: True when that is how this response ends, False when it was cut."""
-        return self.state == self.UNTIL_CLOSE
+        """Return whether this response ends when the server closes the connection; if not, a close cuts it off."""
+        return self._state == self.UNTIL_CLOSE
 
-    def _headers(self, data: bytes, position: int) -> int:
-        before = len(self.header)
-        self.header += data[position:]
-        end = self.header.find(b"\r\n\r\n", max(0, before - 3))
-        if end < 0:
-            if len(self.header) > HEADER_BYTES_MAX:
-                raise FramingError(f"the header of the response is longer than {HEADER_BYTES_MAX} bytes")
-            if self.header[:5] != b"HTTP/"[: len(self.header)]:
-                raise FramingError("the answer is not HTTP")
-            return len(data)
-        header, self.header = self.header[:end], b""
-        self._start_body(header)
-        return position + end + 4 - before
+    def feed(self, data: bytes, parts: list[bytes] | None = None) -> bool:
+        """Take the bytes of one read and return whether the response is complete.
 
-    def _start_body(self, header: bytes) -> None:
-        lines = header.split(b"\r\n")
-        first = _STATUS_LINE.fullmatch(lines[0])
-        if first is None:
-            raise FramingError("the answer is not HTTP/1.1")
-        status = int(first[2])
-        if status < 200:
-            self.interim += 1
-            if self.interim > INTERIM_MAX:
-                raise FramingError(f"the answer has more than {INTERIM_MAX} interim responses before it")
-            return
-        fields = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(b":")
-            fields[name.strip().lower()] = value.strip().lower()
-        connection = fields.get(b"connection", b"")
-        self.close = b"close" in connection or (first[1] == b"0" and b"keep-alive" not in connection)
-        if b"chunked" in fields.get(b"transfer-encoding", b""):
-            self.state = self.CHUNK_SIZE
-        elif status in (204, 304):
-            self.state = self.DONE
-        elif b"content-length" in fields:
-            length = fields[b"content-length"]
-            if _LENGTH.fullmatch(length) is None:
-                raise FramingError("the answer has a content-length that is no number")
-            self.remaining = int(length)
-            self.state = self.LENGTH
+        The body bytes are appended to `parts` where that is given; those before an error too. Raises FramingError.
+        """
+        if self.between:
+            # the usual read is exactly one chunk: an SSE event
+            line = SIZE_LINES[len(data)]
+            if data.startswith(line) and data.endswith(b"\r\n"):
+                if parts is not None:
+                    parts.append(data[len(line) : -2])
+                return False
+        position = self.feed_head(data) if self._state == self.HEAD else 0
+        done = self._feed_body(data, position, parts)
+        self.between = self._state == self.CHUNK_SIZE and not self._line
+        return done
+
+    def feed_head(self, data: bytes) -> int:
+        """Take the bytes of the head alone and return the position behind them in `data`. Raises FramingError."""
+        buffer = self._line
+        searched = max(0, len(buffer) - 3)
+        buffer += data
+        while (end := buffer.find(b"\r\n\r\n", searched)) >= 0:
+            head = parse_head(bytes(buffer[:end]))
+            del buffer[: end + 4]
+            searched = 0
+            if head.status >= 200:
+                position = len(data) - len(buffer)
+                buffer.clear()
+                self._start_body(head)
+                return position
+            self._interim += 1
+            if self._interim > INTERIM_MAX:
+                raise FramingError(f"more than {INTERIM_MAX} interim responses came before the final one")
+        if not b"HTTP/1.".startswith(bytes(buffer[:7])):
+            raise FramingError("the response is not HTTP/1")
+        if len(buffer) > HEADER_BYTES_MAX:
+            raise FramingError(f"the head of the response is longer than {HEADER_BYTES_MAX} bytes")
+        return len(data)
+
+    def _start_body(self, head: ResponseHead) -> None:
+        self.head = head
+        headers = head.headers
+        connection = headers.get("connection", "").lower()
+        self.close = "close" in connection or (head.minor_version == 0 and "keep-alive" not in connection)
+        if head.status in (204, 304):
+            self._state = self.DONE
+        elif "chunked" in headers.get("transfer-encoding", "").lower():
+            self._state = self.CHUNK_SIZE
+            self.between = True
+        elif "content-length" in headers:
+            # a proxy may repeat the header
+            length, *repeated = {value.strip() for value in headers["content-length"].split(",")}
+            if repeated or _LENGTH.fullmatch(length) is None:
+                raise FramingError(f"the content-length {headers['content-length'][:40]!r} is not a number")
+            self._remaining = int(length)
+            self._state = self.LENGTH if self._remaining else self.DONE
         else:
-            self.state = self.UNTIL_CLOSE
+            self._state = self.UNTIL_CLOSE
             self.close = True
 
-    def _whole_chunk(self, data: bytes, position: int) -> int:
-        """Take a chunk, or the end of all, that is written as most servers do and is all there; where it ends, else 0."""
-        if self.state != self.CHUNK_SIZE or self.header:
-            return 0
-        if data.startswith(LAST_CHUNK, position):
-            self.state = self.DONE
-            return position + len(LAST_CHUNK)
-        found = _SIZE_LINE.match(data, position)
-        if found is None:
-            return 0
-        size = int(found[1], 16)
-        end = found.end() + size + 2
-        return end if size and end <= len(data) else 0
+    def _feed_body(self, data: bytes, position: int, parts: list[bytes] | None) -> bool:
+        size = len(data)
+        while position < size:
+            state = self._state
+            if state == self.CHUNK_SIZE and not self._line and (end := self._whole_chunks(data, position, parts)):
+                position = end
+            elif state in (self.CHUNK_DATA, self.LENGTH):
+                position = self._payload(data, position, parts)
+            elif state == self.UNTIL_CLOSE:
+                if parts is not None:
+                    parts.append(data[position:])
+                return False
+            elif state == self.DONE:
+                self.close = True
+                return True
+            else:
+                position = self._framing_line(data, position)
+        return self._state == self.DONE
 
-    def _line(self, data: bytes, position: int) -> int:
-        """A chunk's size line or a trailer line; `header` holds what came of it before."""
+    def _whole_chunks(self, data: bytes, position: int, parts: list[bytes] | None) -> int:
+        """Take all chunks that are complete in `data`, the last one included; return where they end, 0 for none."""
+        end = 0
+        while (match := _SIZE_LINE.match(data, position)) is not None:
+            start = match.end()
+            stop = start + int(match[1], 16)
+            if start == stop:
+                if data.startswith(LAST_CHUNK, position):
+                    self._state = self.DONE
+                    end = position + len(LAST_CHUNK)
+                break
+            if not data.startswith(b"\r\n", stop):
+                break
+            if parts is not None:
+                parts.append(data[start:stop])
+            position = end = stop + 2
+        return end
+
+    def _payload(self, data: bytes, position: int, parts: list[bytes] | None) -> int:
+        stop = min(position + self._remaining, len(data))
+        if parts is not None:
+            parts.append(data[position:stop])
+        self._remaining -= stop - position
+        if not self._remaining:
+            self._state = self.CHUNK_END if self._state == self.CHUNK_DATA else self.DONE
+        return stop
+
+    def _framing_line(self, data: bytes, position: int) -> int:
+        """Take a size line, the line end behind a payload or a trailer line; a part of one waits in `_line`."""
         end = data.find(b"\n", position)
+        self._line += data[position:] if end < 0 else data[position:end]
+        if len(self._line) > LINE_BYTES_MAX:
+            raise FramingError(f"a line of the chunked framing is longer than {LINE_BYTES_MAX} bytes")
         if end < 0:
-            self.header += data[position:]
-            if len(self.header) > LINE_BYTES_MAX:
-                raise FramingError("a chunk's size line is too long")
             return len(data)
-        line = (self.header + data[position:end]).rstrip(b"\r")
-        self.header = b""
-        if self.state == self.TRAILER:
-            if not line:
-                self.state = self.DONE
-            return end + 1
-        digits = line.partition(b";")[0].strip()
-        if _SIZE.fullmatch(digits) is None:
-            raise FramingError("a chunk's size is no number")
-        size = int(digits, 16)
-        if size:
-            self.remaining = size + 2
-            self.state = self.CHUNK_DATA
-        else:
-            self.state = self.TRAILER
+        line = bytes(self._line.removesuffix(b"\r"))
+        self._line.clear()
+        if self._state == self.CHUNK_SIZE:
+            size = line.partition(b";")[0].strip()
+            if _SIZE.fullmatch(size) is None:
+                raise FramingError(f"the chunk size {size[:40].decode('latin-1')!r} is not a hexadecimal number")
+            self._remaining = int(size, 16)
+            self._state = self.CHUNK_DATA if self._remaining else self.TRAILER
+        elif self._state == self.CHUNK_END:
+            if line:
+                raise FramingError("a chunk is longer than its size says")
+            self._state = self.CHUNK_SIZE
+        elif not line:
+            self._state = self.DONE
         return end + 1

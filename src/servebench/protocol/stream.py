@@ -1,9 +1,9 @@
-"""Reads the stored bytes of an answer, the usual one in a single pass.
+"""Read the stored bytes of an answer, the usual one in a single pass.
 
 The usual answer is a chunked stream of events, one event a read, and nearly all of its events differ from one another in
-one string alone: the generated text. Once an event was read in full, and it is proved that its JSON is what comes before
-the text, the text, and what comes after, a read with the same bytes before and after needs no HTTP, SSE or JSON again.
-Whatever is unusual goes through `http`, `sse` and `answer`, and the outcome is the same either way.
+one string alone: the generated text. Once an event has been parsed, and it is proved that its JSON is what stands before
+the text, the text, and what stands after it, a read with the same bytes before and after needs no HTTP, SSE or JSON
+parsing. Everything else goes through `framing`, `sse` and `answer`; the result is the same either way.
 """
 
 from __future__ import annotations
@@ -16,38 +16,35 @@ import orjson
 
 from servebench.contracts.exchange import Reads
 from servebench.protocol import answer, http, sse
+from servebench.protocol.framing import FramingError, ResponseHead
 
 PROBE = "text?"
 LEARN_MAX = 8
-"""An answer whose events keep changing beside their text (a clock in them, say) is not worth learning from more often."""
+"""How often a shape is learned from one answer: events that differ in more than their text (a clock, say) are not worth it."""
 
 RUN = 256
-"""So many reads are compared at once."""
+"""How many reads are compared at once."""
 
 NO_HEAD = b"\n"
-"""No chunk has this many bytes with its framing, so none begins like this."""
-
-_TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
+"""For sizes that no chunk has together with its framing: no chunk begins like this."""
 
 
-def read(reads: Sequence[tuple[int, bytes]]) -> tuple[http.HttpAnswer, answer.Scan]:
-    """The response in `reads`, (stamp, bytes) in order, and what is in it. Pure; never raises for what came.
+def read(reads: Sequence[tuple[int, bytes]]) -> tuple[http.HttpResponse, answer.AnswerScan]:
+    """Return the response in `reads`, (stamp, bytes) in order, and what is in it. Pure; never raises for its input.
 
-    The body of a streamed answer is not kept: it is in the scan.
+    The body of a streamed answer is not kept: its content is in the scan.
     """
-    try:
-        head = http.find_head(reads)
-    except http.BadHttpError:
-        head = None
-    if head is None or not _usual(head):
+    start = http.find_head(reads)
+    head = start.framing.head
+    if head is None or start.error is not None or not _is_usual(head):
         whole = http.decode(reads)
         return whole, answer.read(whole)
-    scan = answer.Scan()
-    complete, error = _follow(head, reads if isinstance(reads, Reads) else Reads.of(reads), scan)
-    return http.HttpAnswer(status=head.status, headers=head.headers, complete=complete, error=error), scan
+    scan = answer.AnswerScan()
+    complete, error = _follow(start, reads if isinstance(reads, Reads) else Reads.of(reads), scan)
+    return http.HttpResponse(status=head.status, headers=head.headers, complete=complete, error=error), scan
 
 
-def _usual(head: http.Head) -> bool:
+def _is_usual(head: ResponseHead) -> bool:
     headers = head.headers
     return (
         head.status == 200
@@ -57,25 +54,26 @@ def _usual(head: http.Head) -> bool:
     )
 
 
-def _follow(head: http.Head, reads: Reads, scan: answer.Scan) -> tuple[bool, str | None]:
-    """Read a chunked stream of events into a scan; whether it is complete, and what is wrong with its framing."""
-    chunks, stream = http.Chunks(), sse.SseStream()
-    lines, events = sse.Lines(stream), answer.Events(scan)
+def _follow(start: http.ResponseStart, reads: Reads, scan: answer.AnswerScan) -> tuple[bool, str | None]:
+    """Read a chunked stream of events into a scan; return whether it is complete, and what is wrong with its framing."""
+    framing, stream = start.framing, sse.SseStream()
+    parser, events = sse.SseParser(stream), answer.ContentEvents(scan)
     block, bounds, stamps = reads.block, list(reads.bounds), reads.stamps
     # the read with the end of the head begins behind it
-    bounds[head.read] += head.offset
-    index, learnt = -1, 0
+    bounds[start.read] += start.offset
+    index, learned = -1, 0
     error: str | None = None
-    shape: Shape | None = None
+    shape: EventShape | None = None
     chunk: dict[str, Any] | None = None
     plain = True
-    at = alike_from = head.read
+    parts: list[bytes] = []
+    at = alike_from = start.read
     try:
         while at < len(stamps):
             if plain and shape is not None and at >= alike_from:
                 stop = min(at + RUN, len(stamps))
                 count = shape.take(block, bounds, at, stop)
-                # where a run is not all alike, its reads are looked at one by one
+                # where a run is not all alike, its reads are read one by one
                 alike_from = at + count if count else stop
                 if count:
                     scan.event_ns += stamps[at:alike_from]
@@ -90,32 +88,32 @@ def _follow(head: http.Head, reads: Reads, scan: answer.Scan) -> tuple[bool, str
                 index += 1
                 continue
             before = plain
-            body = chunks.take(data)
+            parts.clear()
+            framing.feed(data, parts)
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
             if body:
                 index += 1
-                lines.take(stamp_ns, body, index)
-            found = stream.events
-            for event in found:
-                chunk = events.take(event.stamp_ns, event.data, event.event, event.read_index)
-            plain = chunks.between and lines.idle and events.bad is None
-            alone = before and len(found) == 1
-            if alone and chunk is not None and learnt < LEARN_MAX and not (shape and shape.fits(data)):
-                shape = learn(data, body, found[0].data, chunk, scan) or shape
-                learnt += 1
-            found.clear()
-    except http.BadHttpError as bad:
-        error = str(bad)
-        # what came whole before the fault counts, also when it came in the same read
-        lines.take(stamp_ns, b"".join(chunks.parts), index + 1)
-    lines.finish()
-    for event in stream.events:
-        events.take(event.stamp_ns, event.data, event.event, event.read_index)
-    scan.unknown_lines = stream.unknown_lines
-    return chunks.done and error is None, error
+                parser.feed(stamp_ns, body, index)
+            parsed = stream.events
+            for event in parsed:
+                chunk = events.add(event)
+            plain = framing.between and parser.idle and events.bad is None
+            alone = before and len(parsed) == 1
+            if alone and chunk is not None and learned < LEARN_MAX and not (shape and shape.fits(data)):
+                shape = learn(data, body, parsed[0].data, chunk, scan) or shape
+                learned += 1
+            parsed.clear()
+    except FramingError as problem:
+        error = str(problem)
+        # the chunks before the fault count, even those of the same read
+        parser.feed(stamp_ns, b"".join(parts), index + 1)
+    parser.finish()
+    events.add_all(stream)
+    return framing.complete and error is None, error
 
 
 class _Heads(dict[int, bytes]):
-    """How a read of so many bytes begins when it is one chunk of a shape: the chunk's size, then what is before the text."""
+    """How a read of this many bytes begins when it is one chunk of a shape: the size line, then what stands before the text."""
 
     def __init__(self, before: bytes, digits: str) -> None:
         super().__init__()
@@ -132,25 +130,25 @@ class _Heads(dict[int, bytes]):
         return head
 
 
-class Shape:
+class EventShape:
     """What the reads of one stream have before and after their text."""
 
     __slots__ = ("_after", "_cut", "_heads", "parts")
 
     def __init__(self, before: bytes, after: bytes, digits: str, parts: list[str]) -> None:
-        """`before` and `after` stand in the chunk around the text; `digits` is `x` or `X`, as the chunk's size is
-        written; `parts` is where its text goes."""
+        """`before` and `after` surround the text in the chunk; `digits` is `x` or `X`, as the chunk size is written;
+        texts are appended to `parts`."""
         self._after = after
         self._cut = -len(after)
         self._heads = _Heads(before, digits)
         self.parts = parts
 
     def fits(self, data: bytes) -> bool:
-        """Whether a read is of this shape, whatever its text."""
+        """Return whether a read has this shape, whatever its text."""
         return data.startswith(self._heads[len(data)]) and data.endswith(self._after)
 
     def text(self, data: bytes) -> str | None:
-        """The text of a read of this shape; nothing when it is of another, or of none that could be."""
+        """Return the text of a read of this shape, None when it has another shape or the text is not a JSON string."""
         head = self._heads[len(data)]
         if not (data.startswith(head) and data.endswith(self._after)):
             return None
@@ -161,9 +159,11 @@ class Shape:
         return text
 
     def take(self, block: bytes, bounds: Sequence[int], first: int, stop: int) -> int:
-        """Take the texts of the reads from `first` to before `stop` that are of this shape, all in one go; how many they
-        were. 0 when one of them says nothing or is no string of JSON. Reads lie in `block` between their `bounds`."""
-        # what is unlike the others comes last: the finish reason, the usage
+        """Take the texts of the reads from `first` on, before `stop`, that have this shape, all at once; return how many.
+
+        0 when a text is empty or not a JSON string. Reads lie in `block` between their `bounds`.
+        """
+        # the events of another shape come last: the finish reason, the usage
         while stop > first and not self.fits(block[bounds[stop - 1] : bounds[stop]]):
             stop -= 1
         if stop == first:
@@ -179,24 +179,24 @@ class Shape:
         bare = b"".join(texts)
         try:
             if b"\\" in bare or b'"' in bare:
-                found = [orjson.loads(b'"%b"' % text) for text in texts]
+                strings = [orjson.loads(b'"%b"' % text) for text in texts]
             else:
-                found = orjson.loads(b'["%b"]' % b'","'.join(texts))
+                strings = orjson.loads(b'["%b"]' % b'","'.join(texts))
         except orjson.JSONDecodeError:
             return 0
-        if not all(found):
+        if not all(strings):
             return 0
-        self.parts.extend(found)
+        self.parts.extend(strings)
         return len(texts)
 
 
-def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: answer.Scan) -> Shape | None:
-    """The shape of a read that is exactly one chunk with exactly one event with nothing but text in it, else None.
+def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: answer.AnswerScan) -> EventShape | None:
+    """Return the shape of a read that is exactly one chunk with exactly one event with nothing but text, else None.
 
-    `data` is the read, `body` the chunk's payload, `event` the event's data and `chunk` what that is as JSON. Proved by
-    putting another text in the place of its own: the JSON must differ in that and nothing else.
+    `data` is the read, `body` the chunk's payload, `event` the event's data and `chunk` its JSON. The proof is to put
+    another text in place of its own: the JSON must differ in that and nothing else.
     """
-    holder, name = _holder(chunk)
+    holder, name = _text_holder(chunk)
     if holder is None or data[-2:] != b"\r\n" or not body.startswith(b"data:"):
         return None
     size = len(data) - len(body) - 4
@@ -227,14 +227,14 @@ def learn(data: bytes, body: bytes, event: bytes, chunk: dict[str, Any], scan: a
     if not same:
         return None
     parts = scan.reasoning_parts if name.startswith("reasoning") else scan.text_parts
-    return Shape(body[:at] + before, after + body[at + len(event) :] + b"\r\n", digits, parts)
+    return EventShape(body[:at] + before, after + body[at + len(event) :] + b"\r\n", digits, parts)
 
 
-def _holder(chunk: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """The one object of a chunk that has generated text in it, and under which name; None when there is more to it."""
+def _text_holder(chunk: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return the one object in a chunk that holds generated text, and the name of the field; None when it holds more."""
     choices = chunk.get("choices")
-    told = any(chunk.get(name) for name in ("usage", "timings", "error")) or chunk.get("object") == "error"
-    if told or choices.__class__ is not list or len(choices) != 1 or choices[0].__class__ is not dict:
+    has_more = any(chunk.get(name) for name in ("usage", "timings", "error")) or chunk.get("object") == "error"
+    if has_more or choices.__class__ is not list or len(choices) != 1 or choices[0].__class__ is not dict:
         return None, ""
     choice: dict[str, Any] = choices[0]
     if choice.get("finish_reason") or choice.get("token_ids").__class__ is list or choice.get("message"):
@@ -245,7 +245,7 @@ def _holder(chunk: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
         return (choice, "text") if text and text.__class__ is str else (None, "")
     if delta.__class__ is not dict or choice.get("text") or delta.get("tool_calls"):
         return None, ""
-    names = [name for name in _TEXT_FIELDS if delta.get(name)]
+    names = [name for name in answer.TEXT_FIELDS if delta.get(name)]
     if len(names) != 1 or delta[names[0]].__class__ is not str:
         return None, ""
     return delta, names[0]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -12,6 +10,9 @@ import httpx
 from servebench.contracts.engine import Engine
 from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import WorkloadSettings
+from servebench.protocol.answer import FirstContent
+from servebench.protocol.errors import error_text
+from servebench.protocol.json_values import decode_text
 from servebench.util.errors import EngineError, in_one_line
 
 PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8, exact_output=True)
@@ -57,19 +58,6 @@ def reason_of(error: httpx.HTTPError) -> str:
     return in_one_line(str(text), SAID_CHARACTERS).lower()
 
 
-def said(response: httpx.Response) -> str:
-    """What an error response says, in one line."""
-    # never by the charset that the server names: some of those are no text
-    text = response.content.decode("utf-8", errors="replace")
-    try:
-        answer = json.loads(text)
-        error = answer.get("error", answer) if isinstance(answer, dict) else answer
-        text = str(error.get("message", error)) if isinstance(error, dict) else str(error)
-    except (ValueError, RecursionError):
-        pass
-    return in_one_line(text, SAID_CHARACTERS)
-
-
 def served_models(http: httpx.Client, base_url: str) -> list[str] | None:
     """The ids that the endpoint lists; None when it has no list. Raises httpx.HTTPError when it cannot be reached."""
     response = http.get(f"{base_url}/models")
@@ -95,63 +83,6 @@ def version_of(http: httpx.Client, root_url: str, engine: Engine) -> str | None:
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return None
     return in_one_line(str(told), SAID_CHARACTERS) if told else None
-
-
-def _data(response: httpx.Response) -> Iterator[str]:
-    """The data of the events of a stream as they come, one of several lines in one; nothing for a line between them, so that
-    whoever listens sees time pass. Of a body without events its lines, and at its end the whole of it."""
-    data: list[str] = []
-    bare: list[str] = []
-    for line in _lines(response):
-        if line.startswith("data:"):
-            data.append(line[5:].strip())
-        elif data and not line:
-            yield "\n".join(data)
-            data.clear()
-        else:
-            if line and not line.startswith((":", "event:", "id:", "retry:")):
-                bare.append(line)
-            yield line
-    yield "\n".join(data or bare)
-
-
-def _lines(response: httpx.Response) -> Iterator[str]:
-    """The lines of a body as they come, whatever charset the server names and whichever line end it writes."""
-    begun: list[bytes] = []
-    for part in response.iter_bytes():
-        begun.append(part)
-        if b"\n" not in part and b"\r" not in part:
-            continue
-        ended = b"".join(begun).splitlines(keepends=True)
-        # what follows may be the other half of its line end
-        begun = [] if ended[-1].endswith(b"\n") else [ended.pop()]
-        yield from (line.rstrip(b"\r\n").decode("utf-8", errors="replace") for line in ended)
-    yield from (line.decode("utf-8", errors="replace") for line in b"".join(begun).splitlines())
-
-
-def has_content(data: str) -> bool:
-    """Whether an SSE event carries generated content. Raises EngineError when it carries an error."""
-    try:
-        event = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(event, Mapping):
-        return False
-    error = event.get("error") or (event if event.get("object") == "error" else None)
-    if error:
-        words = str(error.get("message", error) if isinstance(error, Mapping) else error)
-        raise EngineError(in_one_line(words, SAID_CHARACTERS))
-    choices = event.get("choices")
-    return isinstance(choices, list) and any(_says(choice) for choice in choices if isinstance(choice, Mapping))
-
-
-def _says(choice: Mapping[str, Any]) -> bool:
-    delta = choice.get("delta") or choice.get("message")
-    if isinstance(delta, Mapping) and any(
-        delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls")
-    ):
-        return True
-    return bool(choice.get("text"))
 
 
 def generate(http: httpx.Client, base_url: str, engine: Engine, model: str, timeout_s: float) -> None:
@@ -188,17 +119,27 @@ def _try(
         if status != httpx.codes.OK:
             response.read()
             passing = status in PASSING or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
-            problem = EngineError(f"{url} answers {status}: {said(response)}", kind="not_ready" if passing else "other")
+            problem = EngineError(
+                f"{url} answers {status}: {error_text(response.content)}", kind="not_ready" if passing else "other"
+            )
             return problem, status in NO_CHAT
-        begins = ""
-        for data in _data(response):
-            try:
-                if has_content(data):
-                    return None
-            except EngineError as error:
-                raise EngineError(f"{url} answers with an error: {error}") from error
-            begins = begins or in_one_line(data, BEGINNING_CHARACTERS)
+        content = FirstContent()
+        for data in response.iter_bytes():
+            content.feed(data)
+            if _has_content(content, url):
+                return None
             if time.monotonic() > deadline:
                 return EngineError(f"{url} streamed nothing generated in time", kind="not_ready"), False
+        content.finish()
+        if _has_content(content, url):
+            return None
+    begins = in_one_line(decode_text(content.beginning[: 8 * BEGINNING_CHARACTERS]), BEGINNING_CHARACTERS)
     answer = f"its answer begins with: {begins}" if begins else "its answer is empty"
     return EngineError(f"{url} answered without generating anything; {answer}"), True
+
+
+def _has_content(content: FirstContent, url: str) -> bool:
+    """Return whether generated content has arrived. Raises EngineError when the answer reports an error."""
+    if content.error is not None:
+        raise EngineError(f"{url} answers with an error: {content.error}")
+    return content.arrived

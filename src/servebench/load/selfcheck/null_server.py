@@ -24,14 +24,14 @@ from pathlib import Path
 
 from servebench.load.client.spool import TIMESPEC
 from servebench.load.client.wire import ANCILLARY_BYTES, SO_TIMESTAMPNS, raise_descriptor_limit
+from servebench.protocol.framing import LAST_CHUNK, encode_chunk
 from servebench.util.signals import leave_stopping_to_the_parent
 from servebench.util.units import NS_PER_S, NS_PER_US
 
 DATA = b"data: " + b"x" * 232 + b"\n\n"
-EVENT = b"%x\r\n%s\r\n" % (len(DATA), DATA)
+EVENT = encode_chunk(DATA)
 EVENT_BYTES = len(EVENT)
 HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-LAST = b"0\r\n\r\n"
 BACKLOG = 4096
 IDLE_S = 0.05
 BURST = 256
@@ -122,7 +122,7 @@ class NullServer:
     def _send(self, stream: _Stream, data: bytes) -> None:
         stream.left -= 1
         if not stream.left:
-            data += LAST
+            data += LAST_CHUNK
         stream.truth.append(time.time_ns())
         try:
             stream.sock.send(data)

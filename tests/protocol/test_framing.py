@@ -1,10 +1,10 @@
-"""Where a response ends, however its bytes are cut."""
+"""Where a response ends, and which bytes are its body, however they are cut."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servebench.protocol.framing import Framing, FramingError
+from servebench.protocol.framing import LAST_CHUNK, Framing, FramingError, encode_chunk
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"
 EVENTS = b"".join(
@@ -17,6 +17,8 @@ WHOLE = {
     "chunk extensions": CHUNKED + b"5;name=value\r\nhello\r\n0\r\n\r\n",
     "upper-case size": CHUNKED + b"0A\r\n0123456789\r\n0\r\n\r\n",
     "content-length": b"HTTP/1.1 503 Busy\r\ncontent-length: 5\r\n\r\nhello",
+    "chunks that end with a line feed alone": CHUNKED + b"5\nhello\n0\n\n",
+    "content-length twice": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\nhello",
     "content-length zero": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
     "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
     "after an interim answer": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -49,8 +51,19 @@ def test_cuts_do_not_matter(name, cuts):
     assert not framing.close
 
 
-def test_a_header_that_looks_like_a_last_chunk_is_none():
-    """llama.cpp's header ends with `max=100` and a blank line: the bytes of a last chunk, and yet no end."""
+@given(payloads=st.lists(st.binary(min_size=1, max_size=300), max_size=8), cuts=st.lists(st.integers(0, 3000)))
+def test_the_body_is_the_same_with_and_without_parts(payloads, cuts):
+    """Collecting the body changes nothing about where the response ends."""
+    data = CHUNKED + b"".join(encode_chunk(payload) for payload in payloads) + LAST_CHUNK
+    places = sorted({cut for cut in cuts if 0 < cut < len(data)})
+    pieces = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+    framing, parts = Framing(), []
+    assert [framing.feed(piece, parts) for piece in pieces] == fed(pieces)[1]
+    assert (framing.complete, b"".join(parts)) == (True, b"".join(payloads))
+
+
+def test_a_header_that_looks_like_a_last_chunk_does_not_end_the_response():
+    """llama.cpp's header ends with `max=100` and a blank line: the bytes of a last chunk."""
     assert fed([CHUNKED])[1] == [False]
 
 
@@ -65,20 +78,20 @@ def test_a_header_that_looks_like_a_last_chunk_is_none():
     ],
 )
 def test_whether_the_connection_may_be_used_again(header, close):
-    """Not when the server says so, speaks HTTP/1.0, or sent more than was asked for."""
+    """Not when the server says so, speaks HTTP/1.0, or sends bytes behind the response."""
     framing, results = fed([header])
     assert (results, framing.close) == ([True], close)
 
 
 def test_a_body_without_a_length_ends_with_the_connection():
-    """Neither chunked nor a length: the end of the stream is the end of the answer."""
+    """Neither chunked nor a length: the end of the stream ends the response."""
     framing, results = fed([b"HTTP/1.1 200 OK\r\n\r\n", b"data: {}\n\n"])
     assert results == [False, False]
     assert framing.end_of_stream()
 
 
-def test_the_end_of_the_stream_inside_a_chunk_is_a_cut():
-    """A connection that closes inside a chunked body did not end the answer."""
+def test_a_connection_that_closes_inside_a_chunk_cuts_the_response():
+    """It does not end the response."""
     framing, _ = fed([CHUNKED + b"5\r\nhel"])
     assert not framing.end_of_stream()
 
@@ -86,19 +99,22 @@ def test_the_end_of_the_stream_inside_a_chunk_is_a_cut():
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "not HTTP"),
-        (b"SSH-2.0", "not HTTP"),
-        (b"HTTP/2 200\r\n\r\n", "not HTTP/1.1"),
-        (b"HTTP/1.1 OK\r\n\r\n", "not HTTP/1.1"),
-        (CHUNKED + b"zz\r\n", "no number"),
-        (CHUNKED + b"-5\r\nhello\r\n", "no number"),
-        (CHUNKED + b"1" * 5000, "too long"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "no number"),
-        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "longer than"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "HTTP/1"),
+        (b"SSH-2.0", "HTTP/1"),
+        (b"HTTP/2 200\r\n\r\n", "HTTP/1"),
+        (b"HTTP/1.1 OK\r\n\r\n", "HTTP/1"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 101, "100"),
+        (CHUNKED + b"zz\r\n", "'zz'"),
+        (CHUNKED + b"-5\r\nhello\r\n", "'-5'"),
+        (CHUNKED + b"3\r\nhello\r\n", "size"),
+        (CHUNKED + b"1" * 5000, "4096"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "'many'"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", "'5, 6'"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "65536"),
     ],
 )
-def test_what_is_no_http_is_refused(data, reason):
-    """A server that speaks something else, or without end, is told apart and cannot fill the memory."""
+def test_bytes_that_are_not_http_are_an_error(data, reason):
+    """A server that speaks something else, or without end, cannot fill the memory."""
     with pytest.raises(FramingError, match=reason):
         fed([data])
 

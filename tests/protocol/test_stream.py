@@ -22,7 +22,7 @@ def event(text: str, **more: Any) -> dict[str, Any]:
     return {"id": "a", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}
 
 
-def shown(scan: answer.Scan) -> dict[str, Any]:
+def shown(scan: answer.AnswerScan) -> dict[str, Any]:
     return {
         "event_ns": scan.event_ns,
         "text": scan.text,
@@ -120,13 +120,13 @@ def test_noise_in_the_middle(noise: list[bytes]) -> None:
 def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch, escaped: list[str]) -> None:
     """One event that differs in its text alone is parsed; the others are not, whatever is escaped in their texts."""
     parsed = []
-    take = answer.Events.take
+    add = answer.ContentEvents.add
 
-    def counting(self: answer.Events, *event: Any) -> Any:
+    def counting(self: answer.ContentEvents, *event: Any) -> Any:
         parsed.append(event)
-        return take(self, *event)
+        return add(self, *event)
 
-    monkeypatch.setattr(answer.Events, "take", counting)
+    monkeypatch.setattr(answer.ContentEvents, "add", counting)
     words = ["w", *(f" word{n}" for n in range(50)), *escaped]
     reads = [(0, HEAD), (1, sized(b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'))]
     reads += [(n, sized(b"data: " + json.dumps(event(word)).encode() + b"\n\n")) for n, word in enumerate(words, 2)]

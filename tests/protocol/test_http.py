@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servebench.protocol.http import HEADER_BYTES_MAX, HttpAnswer, decode
+from servebench.protocol.framing import HEADER_BYTES_MAX
+from servebench.protocol.http import HttpResponse, decode
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def body_of(answer: HttpAnswer) -> bytes:
+def body_of(answer: HttpResponse) -> bytes:
     return b"".join(data for _, data in answer.body)
 
 
@@ -61,7 +62,7 @@ def test_chunked_body_survives_any_cut(payloads: list[bytes], places: list[int])
 def test_nothing_that_a_server_sends_raises(places: list[int], garbage: bytes) -> None:
     """Hostile bytes, alone or after a good head, become an answer with a fault, never an exception."""
     for raw in (garbage, CHUNKED + garbage, b"HTTP/1.1 200 OK\r\n" + garbage):
-        assert isinstance(decode(cut(raw, places)), HttpAnswer)
+        assert isinstance(decode(cut(raw, places)), HttpResponse)
 
 
 def test_a_read_gives_at_most_one_piece_with_its_stamp() -> None:

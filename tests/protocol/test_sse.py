@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servebench.protocol.sse import SseEvent, events, parse
+from servebench.protocol.sse import SseEvent, parse
 
 
 def pieces_of(raw: bytes, size: int) -> list[tuple[int, bytes]]:
@@ -43,7 +43,7 @@ STREAMS = {
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1_000])
 def test_events_do_not_depend_on_the_cut(raw: bytes, expected: list[tuple[bytes, str | None]], size: int) -> None:
     """Data and names of events are those of the whole stream, down to a byte a read."""
-    assert [(event.data, event.event) for event in events(pieces_of(raw, size))] == expected
+    assert [(event.data, event.event) for event in parse(pieces_of(raw, size)).events] == expected
 
 
 LINES = st.sampled_from(
@@ -84,7 +84,7 @@ def test_an_event_is_stamped_by_the_read_that_ended_its_data(
     reads: list[bytes], expected: list[tuple[int, int]]
 ) -> None:
     """The stamp is that of the read with the line end of the last data line, not of the blank line after it."""
-    found = events([(100 + number, data) for number, data in enumerate(reads)])
+    found = parse([(100 + number, data) for number, data in enumerate(reads)]).events
     assert [(event.stamp_ns - 100, event.read_index) for event in found] == expected
 
 
@@ -97,5 +97,5 @@ def test_bare_json_lines_are_counted_as_unknown() -> None:
 
 def test_a_long_line_byte_by_byte_costs_no_square() -> None:
     """A line of a megabyte that comes in tiny reads is joined once."""
-    found = events([(0, b"data: "), *((n, b"xxxx") for n in range(250_000)), (7, b"\n\n")])
+    found = parse([(0, b"data: "), *((n, b"xxxx") for n in range(250_000)), (7, b"\n\n")]).events
     assert (len(found), len(found[0].data), found[0].stamp_ns) == (1, 1_000_000, 7)

@@ -1,0 +1,55 @@
+"""Find the reason in what a server sends when a request fails."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from servebench.protocol.http import HttpResponse
+from servebench.protocol.json_values import decode_text, join_text, load_object
+from servebench.util.errors import in_one_line
+
+MESSAGE_CHARS_MAX = 300
+"""How much of a server's error message is kept."""
+
+BODY_PIECES_MAX = 64
+"""How many reads of an error body are searched for its message."""
+
+
+def describe_http_error(response: HttpResponse) -> str:
+    """Return the status of a response other than 2xx and the reason that its body gives, in one line."""
+    reason = error_text(b"".join(data for _, data in response.body[:BODY_PIECES_MAX]))
+    if not reason and "location" in response.headers:
+        reason = shorten(f"redirected to {response.headers['location']}")
+    return f"HTTP {response.status}: {reason}" if reason else f"HTTP {response.status}"
+
+
+def error_text(body: bytes, most: int = MESSAGE_CHARS_MAX) -> str:
+    """Return the message in an error body, else the beginning of the body, in one line of at most `most` characters."""
+    message = error_message(load_object(body.strip().removeprefix(b"data:")), most)
+    return message or in_one_line(decode_text(body[: 16 * most]), most)
+
+
+def error_message(body: Any, most: int = MESSAGE_CHARS_MAX) -> str | None:
+    """Return the message in the JSON of an error, in any of the known forms; None when there is none."""
+    if not isinstance(body, dict):
+        return None
+    error = body.get("error")
+    if isinstance(error, dict) and error:
+        error = error.get("message") or error.get("detail") or error
+    for value in (error, body.get("message"), body.get("detail")):
+        if value:
+            return in_one_line(join_text([value if isinstance(value, str) else _dump(value)]), most)
+    return None
+
+
+def shorten(text: str) -> str:
+    """Return `text` in one line of at most MESSAGE_CHARS_MAX characters."""
+    return in_one_line(text, MESSAGE_CHARS_MAX)
+
+
+def _dump(value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return "an error that is nested too deeply to be shown"

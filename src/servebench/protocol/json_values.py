@@ -1,0 +1,42 @@
+"""Read JSON values that a server sent, leniently: objects, texts and counts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+COUNT_MAX = 2**31 - 1
+"""The largest count that the tables can hold; a larger one is not a count."""
+
+
+def load_object(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in `data`, even if some bytes are not UTF-8 or a surrogate pair is cut; None for all else."""
+    value: Any
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            value = json.loads(decode_text(data))
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def decode_text(data: bytes) -> str:
+    """Return `data` as text; bytes that are not UTF-8 become U+FFFD."""
+    return data.decode("utf-8", errors="replace")
+
+
+def join_text(parts: list[str]) -> str:
+    """Join the parts of a text: a surrogate pair that was cut between them is whole again, a lone half becomes U+FFFD."""
+    text = "".join(parts)
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def count_of(value: object) -> int | None:
+    """Return `value` if it is a count, else None."""
+    return value if type(value) is int and 0 <= value <= COUNT_MAX else None
