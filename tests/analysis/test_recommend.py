@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from servebench.analysis import cost
+from servebench.analysis.advice import advise
 from servebench.analysis.recommend import load_rules, rules_text
-from servebench.cli import decide
+from servebench.cli.main import dispatch
 from servebench.contracts.settings import SloSettings
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
@@ -43,7 +44,7 @@ def answers(make_study, simulated):
             replace(run, points=run.points.assign(verdict="valid", doubts=[[] for _ in range(len(run.points))]))
             for run in study.runs
         ]
-        found = decide.advise(accept if options.pop("valid", True) else study.runs, rules or load_rules(), **options)
+        found = advise(accept if options.pop("valid", True) else study.runs, rules or load_rules(), **options)
         return {answer.use_case.name: answer for answer in found}
 
     return make
@@ -143,7 +144,7 @@ def test_doubtful_points_do_not_win_but_are_told(answers, make_study, simulated)
 
     doubt = Doubt(code="too_short", message="", remedy="")
     path = make_study((simulated.Engine(), simulated.Shape(levels=(4,))), name="doubtful", doubts=[doubt])
-    case = {a.use_case.name: a for a in decide.advise(read.load_study(path).runs, load_rules())}["batch"]
+    case = {a.use_case.name: a for a in advise(read.load_study(path).runs, load_rules())}["batch"]
     assert case.outcome == "none qualifies"
     assert case.missing == ("doubtful/00_alpha_unique: no valid point (too_short)",)
     assert case.changes == ("if doubtful points counted, doubtful/00_alpha_unique would lead",)
@@ -180,11 +181,11 @@ def test_a_mistake_in_the_rules_is_told(tmp_path, text, told):
 def test_the_verb_writes_text_and_json(make_study, simulated, capsys):
     study = make_study((simulated.Engine(), simulated.Shape()), (simulated.Engine(name="beta"), simulated.Shape()))
     asked = ["--outputs", str(study.parent), "study", "--with-doubtful"]
-    assert decide.recommend(asked) == 0
+    assert dispatch(["recommend", *asked]) == 0
     assert "Batch throughput" in capsys.readouterr().out
-    assert decide.recommend([*asked, "--json"]) == 0
+    assert dispatch(["recommend", *asked, "--json"]) == 0
     assert {one["use_case"] for one in json.loads(capsys.readouterr().out)} == ARTICLE_CASES | OUR_CASES
-    assert decide.recommend(["--show-rules"]) == 0
+    assert dispatch(["recommend", "--show-rules"]) == 0
     assert capsys.readouterr().out == rules_text()
     with pytest.raises(ConfigError, match="takes a study"):
-        decide.recommend([])
+        dispatch(["recommend"])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from servebench.cli import decide
+from servebench.cli.main import dispatch
 from servebench.store import RunFolder, add_quality
 
 
@@ -23,23 +23,23 @@ def study(make_study, simulated, graded, tmp_path, monkeypatch):
 
 
 def test_the_winner_that_is_less_right_is_told_so(study, capsys):
-    assert decide.recommend(["study"]) == 0
+    assert dispatch(["recommend", "study"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "but: study/00_fast_unique is less right than study/01_slow_unique: mmlu at concurrency 8: different" in told
     assert "different: 33.3% against 83.3% on 60 questions" in told
-    decide.recommend(["study", "--json"])
+    dispatch(["recommend", "study", "--json"])
     answers = json.loads(capsys.readouterr().out)
     assert any("less right" in line for answer in answers for line in answer["quality"])
 
 
 def test_the_page_and_show_have_the_figures(study, capsys, graded):
-    assert decide.report(["study"]) == 0
+    assert dispatch(["report", "study"]) == 0
     page = (study / "report.html").read_text()
     assert "less right" in page
     assert "mmlu at concurrency 8: different: 83.3% against 33.3%" in page
     more = [row for level in (1, 32) for row in graded("mmlu", [True, False], concurrency=level)]
     add_quality(RunFolder(study / "00_fast_unique"), more)
-    decide.report(["study"])
+    dispatch(["report", "study"])
     assert "Right answers a second on mmlu" in (study / "report.html").read_text()
     capsys.readouterr()
     manifest = study / "00_fast_unique" / "manifest.json"
@@ -49,7 +49,7 @@ def test_the_page_and_show_have_the_figures(study, capsys, graded):
         {"benchmark": "mmlu", "concurrency": 8, "n": 60, "accuracy": 1 / 3, "low": 0.2, "high": 0.5, "doubts": doubts}
     ]
     manifest.write_text(json.dumps(facts))
-    decide.show(["study/00_fast_unique"])
+    dispatch(["show", "study/00_fast_unique"])
     told = capsys.readouterr().out
     assert "quality: mmlu at 8: 33.3 % right [20.0, 50.0] of 60" in told
     assert "sample_too_small: the quality figure rests on too few questions" in told

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.cli import decide
+from servebench.cli.main import dispatch
 from servebench.foreign.readers import READERS, read_foreign
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError, StoreError
@@ -42,7 +42,7 @@ def genai(tmp_path):
 
 
 def run_of(capsys, *words):
-    assert decide.import_files([str(word) for word in words]) == 0
+    assert dispatch(["import", *[str(word) for word in words]]) == 0
     return read.load_study(Path(capsys.readouterr().out.strip()))
 
 
@@ -118,16 +118,16 @@ def test_foreign_runs_are_shown_compared_and_reported_as_such(tmp_path, capsys):
     run_of(capsys, FILES / "vllm_bench.json", FILES / "sglang_bench.jsonl", "--outputs", tmp_path, "--name", "f",
            "--model", "m", "--workload", "random")  # fmt: skip
     outputs = ["--outputs", str(tmp_path)]
-    assert decide.ls([*outputs, "tool=vllm"]) == 0
+    assert dispatch(["ls", *outputs, "tool=vllm"]) == 0
     assert "(vllm)" in capsys.readouterr().out
-    assert decide.report([*outputs, "f"]) == 0
+    assert dispatch(["report", *outputs, "f"]) == 0
     page = (tmp_path / "f" / "report.html").read_text()
     assert "measured by vllm" in page
-    assert decide.compare([*outputs, "f", "--with-doubtful"]) == 0
+    assert dispatch(["compare", *outputs, "f", "--with-doubtful"]) == 0
     assert "foreign.tool" in capsys.readouterr().out
-    assert decide.recommend([*outputs, "f"]) == 0
+    assert dispatch(["recommend", *outputs, "f"]) == 0
     with pytest.raises(ConfigError, match="has no requests to tell again"):
-        decide.report([*outputs, "f", "--as", "vllm"])
+        dispatch(["report", *outputs, "f", "--as", "vllm"])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servebench.cli import decide
+from servebench.cli.main import dispatch
 from servebench.measure.dialects import DIALECTS, retell
 from servebench.store import RecordWriter, RunFolder, read_requests
 from servebench.util.errors import ConfigError
@@ -104,9 +104,9 @@ def test_unknown_lengths_make_throughput_unknown_and_not_zero(one):
 def test_the_verb_tells_every_point_and_explains(make_study, simulated, capsys):
     study = make_study((simulated.Engine(fail_share=0.1), simulated.Shape(levels=(1, 4), requests=30)))
     for tool in DIALECTS:
-        assert decide.report([str(study), "--as", tool]) == 0
+        assert dispatch(["report", str(study), "--as", tool]) == 0
         told = capsys.readouterr().out
         assert told.count("would tell it") == 2
         assert "by the definition" in told
     with pytest.raises(ConfigError, match="--as jmeter is none of vllm, sglang"):
-        decide.report([str(study), "--as", "jmeter"])
+        dispatch(["report", str(study), "--as", "jmeter"])

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.published.fleet import Demand, Node, fleet, show_fleet, table
-from servebench.util.errors import ConfigError
+from servebench.published.fleet import Demand, Node, fleet, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"
 
@@ -38,9 +37,3 @@ def test_streams_and_rates_follow_from_the_demand():
 def test_what_runs_out_first_decides(demand, node, bound_by, nodes):
     found = fleet(demand, node)
     assert (found.bound_by, found.nodes) == (bound_by, nodes)
-
-
-@pytest.mark.parametrize("word", ["many", "0", "-1", "inf", "nan"])
-def test_a_rate_that_is_none_is_one_line(word):
-    with pytest.raises(ConfigError, match="fleet: "):
-        show_fleet([word])

@@ -127,4 +127,4 @@ def test_a_page_that_cannot_be_written_is_told_before_the_simulation(tmp_path, m
     monkeypatch.setattr("servebench.published.command.rows_of", lambda _: pytest.fail("simulated for nothing"))
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"^cannot write .*file/page.md: "):
-        write_published([str(tmp_path / "file" / "page.md")], registry())
+        write_published(tmp_path / "file" / "page.md", registry())

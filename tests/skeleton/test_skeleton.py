@@ -8,10 +8,11 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from servebench.skeleton import KINDS, new_plugin, skeleton
+from servebench.skeleton import KINDS, skeleton, write_plugin
 from servebench.util.errors import ConfigError
 
 BOUND_S = 60.0
@@ -84,32 +85,30 @@ def test_a_broken_one_does_not_pass(plugin, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("name", "kind", "directory", "reason"),
     [
-        ([], "arguments are required: name; it takes plugins new NAME [--kind engine|scorer|workload] [--dir FOLDER]"),
-        (["My_Engine"], "'My_Engine' is no name for an engine"),
-        (["a--b"], "'a--b' is no name"),
-        (["vllm"], "there is an engine 'vllm' already"),
-        (["mmlu", "--kind", "scorer"], "there is a scorer 'mmlu' already"),
-        (["unique", "--kind", "workload"], "there is a workload 'unique' already"),
-        (["x", "--kind", "pacer"], "invalid choice: 'pacer'"),
-        (["x", "--dri", "y"], "unrecognized arguments: --dri y"),
-        (["x", "--dir", "/proc"], "cannot write /proc/servebench-x"),
+        ("My_Engine", "engine", ".", "'My_Engine' is not a valid name for an engine"),
+        ("a--b", "engine", ".", "'a--b' is not a valid name"),
+        ("vllm", "engine", ".", "engine named 'vllm' already exists"),
+        ("mmlu", "scorer", ".", "scorer named 'mmlu' already exists"),
+        ("unique", "workload", ".", "workload named 'unique' already exists"),
+        ("x", "engine", "/proc", "cannot write /proc/servebench-x"),
     ],
 )
-def test_what_cannot_be_written(words, told):
-    """In one line."""
+def test_plugin_that_cannot_be_written(name, kind, directory, reason):
+    """The error is one line."""
+    taken = {"engine": ["vllm"], "quality": ["mmlu"], "workload": ["unique"]}
     with pytest.raises(ConfigError) as error:
-        new_plugin(words, {"engine": ["vllm"], "quality": ["mmlu"], "workload": ["unique"]})
-    assert told in str(error.value)
+        write_plugin(name, kind=kind, directory=Path(directory), taken=taken)
+    assert reason in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_nothing_is_overwritten(tmp_path):
     """A folder that is there stays as it is."""
     (tmp_path / "servebench-x").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
-        new_plugin(["x", "--dir", str(tmp_path)], {})
+    with pytest.raises(ConfigError, match="already exists"):
+        write_plugin("x", kind="engine", directory=tmp_path, taken={})
     assert list((tmp_path / "servebench-x").iterdir()) == []
 
 

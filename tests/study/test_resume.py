@@ -1,9 +1,9 @@
 """What is left of a study, whatever state its files are in."""
 
 import pytest
-from tests.study.test_aftermath import DEAD_PID, WORDS, outputs, write_spool
+from tests.study.test_recover import DEAD_PID, WORDS, outputs, write_spool
 
-from servebench.cli.resume import resume
+from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
 from servebench.registry.registry import registry
 from servebench.store import (
@@ -97,7 +97,7 @@ def test_a_study_that_cannot_be_read_is_not_the_newest(study, outputs, capsys):
     broken.mkdir()
     (broken / "study.json").write_text("{")
     with pytest.raises(ConfigError, match="there is no unfinished study"):
-        resume([])
+        dispatch(["resume"])
     assert "z: " in capsys.readouterr().err
 
 
@@ -108,5 +108,5 @@ def test_a_study_that_was_killed_after_its_last_run_is_settled(study):
     state = read_study(study)
     write_study(study, StudyState(study_id="s", words=WORDS, runs=RUNS, pid=DEAD_PID, tracking={"name": "none"}))
     assert state.status == "interrupted"
-    assert resume(["s"]) == 0
+    assert dispatch(["resume", "s"]) == 0
     assert read_study(study).status == "failed"

@@ -21,6 +21,7 @@ from servebench.analysis.stored_runs import (
     repeats_of,
     side_of,
 )
+from servebench.cli.words import no_options, parse_conditions, take_flag, take_option, take_outputs
 from servebench.contracts.stored import RunData, StudyData
 from servebench.report.html.build import page_of
 from servebench.store import studies as read
@@ -31,10 +32,10 @@ def ls(words: Sequence[str]) -> int:
     """`ls [key=value ...] [--json]`: the runs that are on disk. Raises ConfigError."""
     from servebench.report.terminal.listing import list_runs
 
-    outputs, rest = read.take_outputs(words)
-    as_json, rest = read.take_flag(rest, "--json")
-    read.no_options("ls", rest, ("--json", "--outputs DIR"))
-    studies = read.select(outputs, rest)
+    outputs, rest = take_outputs(words)
+    as_json, rest = take_flag(rest, "--json")
+    no_options("ls", rest, ("--json", "--outputs DIR"))
+    studies = read.select(outputs, parse_conditions(rest))
     if not studies and not as_json:
         asked = f" that meet {' '.join(rest)}" if rest else ""
         sys.stdout.write(f"there are no runs{asked} in {outputs}\n")
@@ -48,9 +49,9 @@ def show(words: Sequence[str]) -> int:
     from servebench.analysis.remedies import REMEDIES
     from servebench.report.terminal.listing import show_run, show_study
 
-    outputs, rest = read.take_outputs(words)
-    as_json, rest = read.take_flag(rest, "--json")
-    read.no_options("show", rest, ("--json", "--outputs DIR"))
+    outputs, rest = take_outputs(words)
+    as_json, rest = take_flag(rest, "--json")
+    no_options("show", rest, ("--json", "--outputs DIR"))
     if len(rest) != 1:
         raise ConfigError(f"show takes one run or study, not {len(rest)}; 'servebench ls' lists them")
     found = read.find(rest[0], outputs)
@@ -133,16 +134,16 @@ def compare(words: Sequence[str]) -> int:
     from servebench.report.terminal import verdicts
     from servebench.report.terminal.listing import console
 
-    outputs, rest = read.take_outputs(words)
-    baseline, rest = read.take_option(rest, "--baseline")
-    limit_text, rest = read.take_option(rest, "--max-regression")
-    margin_text, rest = read.take_option(rest, "--margin")
-    varying, rest = read.take_option(rest, "--varying")
-    junit, rest = read.take_option(rest, "--junit")
-    markdown, rest = read.take_option(rest, "--markdown")
-    as_json, rest = read.take_flag(rest, "--json")
-    with_doubtful, rest = read.take_flag(rest, "--with-doubtful")
-    read.no_options("compare", rest, COMPARE_OPTIONS)
+    outputs, rest = take_outputs(words)
+    baseline, rest = take_option(rest, "--baseline")
+    limit_text, rest = take_option(rest, "--max-regression")
+    margin_text, rest = take_option(rest, "--margin")
+    varying, rest = take_option(rest, "--varying")
+    junit, rest = take_option(rest, "--junit")
+    markdown, rest = take_option(rest, "--markdown")
+    as_json, rest = take_flag(rest, "--json")
+    with_doubtful, rest = take_flag(rest, "--with-doubtful")
+    no_options("compare", rest, COMPARE_OPTIONS)
     limit = _share(limit_text, "--max-regression") if limit_text else None
     margin = _share(margin_text, "--margin") if margin_text else limit or MARGIN
     pairs = _compared(rest, baseline, outputs)
@@ -209,14 +210,14 @@ def recommend(words: Sequence[str]) -> int:
     from servebench.report.terminal.advice import print_answers, to_json
     from servebench.report.terminal.listing import console
 
-    outputs, rest = read.take_outputs(words)
-    rules_path, rest = read.take_option(rest, "--rules")
-    varying, rest = read.take_option(rest, "--varying")
-    show_rules, rest = read.take_flag(rest, "--show-rules")
-    as_json, rest = read.take_flag(rest, "--json")
-    with_doubtful, rest = read.take_flag(rest, "--with-doubtful")
+    outputs, rest = take_outputs(words)
+    rules_path, rest = take_option(rest, "--rules")
+    varying, rest = take_option(rest, "--varying")
+    show_rules, rest = take_flag(rest, "--show-rules")
+    as_json, rest = take_flag(rest, "--json")
+    with_doubtful, rest = take_flag(rest, "--with-doubtful")
     options = ("--rules FILE", "--show-rules", "--varying KEY,...", "--with-doubtful", "--json", "--outputs DIR")
-    read.no_options("recommend", rest, options)
+    no_options("recommend", rest, options)
     if show_rules:
         sys.stdout.write(rules_text())
         return 0
@@ -246,17 +247,15 @@ def report(words: Sequence[str]) -> int:
     from servebench.report.html.page import page
     from servebench.report.terminal.verdicts import write_page
 
-    outputs, rest = read.take_outputs(words)
-    tool, rest = read.take_option(rest, "--as")
+    outputs, rest = take_outputs(words)
+    tool, rest = take_option(rest, "--as")
     if tool is not None:
         return _report_as(tool, rest, outputs)
-    out, rest = read.take_option(rest, "--out")
-    rules_path, rest = read.take_option(rest, "--rules")
-    varying, rest = read.take_option(rest, "--varying")
-    with_doubtful, rest = read.take_flag(rest, "--with-doubtful")
-    read.no_options(
-        "report", rest, ("--out FILE", "--rules FILE", "--varying KEY,...", "--with-doubtful", "--outputs DIR")
-    )
+    out, rest = take_option(rest, "--out")
+    rules_path, rest = take_option(rest, "--rules")
+    varying, rest = take_option(rest, "--varying")
+    with_doubtful, rest = take_flag(rest, "--with-doubtful")
+    no_options("report", rest, ("--out FILE", "--rules FILE", "--varying KEY,...", "--with-doubtful", "--outputs DIR"))
     if len(rest) != 1:
         raise ConfigError(f"report takes one run or study, not {len(rest)}; 'servebench ls' lists them")
     found = read.find(rest[0], outputs)
@@ -274,8 +273,8 @@ def _report_as(tool: str, words: Sequence[str], outputs: Path) -> int:
     from servebench.report.terminal.as_tool import RetoldPoint, print_retold, write_json
     from servebench.report.terminal.listing import console
 
-    as_json, rest = read.take_flag(words, "--json")
-    read.no_options("report --as", rest, ("--json", "--outputs DIR"))
+    as_json, rest = take_flag(words, "--json")
+    no_options("report --as", rest, ("--json", "--outputs DIR"))
     if tool not in DIALECTS:
         raise ConfigError(f"--as {tool} is none of {', '.join(DIALECTS)}")
     if len(rest) != 1:
@@ -310,10 +309,10 @@ def export(words: Sequence[str]) -> int:
     from servebench.report.export.export import llm_d_reports, to_csv, to_json
     from servebench.report.terminal.verdicts import write_page
 
-    outputs, rest = read.take_outputs(words)
-    kind, rest = read.take_option(rest, "--format")
-    out, rest = read.take_option(rest, "--out")
-    read.no_options("export", rest, ("--format csv|json|llm-d", "--out PATH", "--outputs DIR"))
+    outputs, rest = take_outputs(words)
+    kind, rest = take_option(rest, "--format")
+    out, rest = take_option(rest, "--out")
+    no_options("export", rest, ("--format csv|json|llm-d", "--out PATH", "--outputs DIR"))
     if kind not in FORMATS:
         raise ConfigError(f"export: --format {kind or '(none given)'} is none of {', '.join(FORMATS)}")
     if not rest:
@@ -361,11 +360,11 @@ def import_files(words: Sequence[str]) -> int:
     from servebench.foreign.readers import read_foreign
     from servebench.foreign.study import store_foreign
 
-    outputs, rest = read.take_outputs(words)
+    outputs, rest = take_outputs(words)
     asked: dict[str, str | None] = {}
     for option in IMPORT_OPTIONS:
-        asked[option.removeprefix("--")], rest = read.take_option(rest, option)
-    read.no_options("import", rest, (*(f"{option} NAME" for option in IMPORT_OPTIONS), "--outputs DIR"))
+        asked[option.removeprefix("--")], rest = take_option(rest, option)
+    no_options("import", rest, (*(f"{option} NAME" for option in IMPORT_OPTIONS), "--outputs DIR"))
     if not rest:
         raise ConfigError("import takes result files of vllm bench, sglang, guidellm, aiperf or genai-bench")
     found = [(Path(word), read_foreign(Path(word), asked["tool"])) for word in rest]
@@ -378,9 +377,9 @@ def dashboard(words: Sequence[str]) -> int:
     """`dashboard [--port N]`: serves the pages on this machine until it is stopped. Raises ConfigError, PreflightError."""
     from servebench.report.dashboard.launch import PORT, serve_dashboard
 
-    outputs, rest = read.take_outputs(words)
-    port, rest = read.take_option(rest, "--port")
-    read.no_options("dashboard", rest, ("--port N", "--outputs DIR"))
+    outputs, rest = take_outputs(words)
+    port, rest = take_option(rest, "--port")
+    no_options("dashboard", rest, ("--port N", "--outputs DIR"))
     if rest:
         raise ConfigError(f"dashboard: unknown word '{rest[0]}'; it takes --port N and --outputs DIR")
     if port is not None and not (port.isdigit() and 0 < int(port) < 65536):

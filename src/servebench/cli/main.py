@@ -6,9 +6,11 @@ Everything heavy is imported by the verb that needs it, so that `--help` and mis
 from __future__ import annotations
 
 import gc
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from servebench.util.errors import ConfigError, ServebenchError
@@ -69,9 +71,7 @@ def _plugins(words: Sequence[str]) -> int:
     from servebench.report.terminal.plugins import show_plugins
 
     if words[:1] == ["new"]:
-        from servebench.skeleton import new_plugin
-
-        return new_plugin(words[1:], registry().kinds)
+        return _new_plugin(words[1:], registry().kinds)
     rest = [word for word in words if word != "--json"]
     if rest:
         raise ConfigError(f"plugins: unknown word '{rest[0]}'; it takes --json, or 'new NAME' to write one, or nothing")
@@ -79,10 +79,28 @@ def _plugins(words: Sequence[str]) -> int:
     return 0
 
 
-def _sync(words: Sequence[str]) -> int:
-    from servebench.study.aftermath import sync
+def _new_plugin(words: Sequence[str], taken: Mapping[str, Iterable[str]]) -> int:
+    from servebench.cli.words import no_options, take_option
+    from servebench.skeleton import KINDS, write_plugin
 
-    return sync(words)
+    kind, rest = take_option(words, "--kind")
+    directory, rest = take_option(rest, "--dir")
+    no_options("plugins new", rest, ("--kind", "--dir"))
+    if len(rest) != 1 or (kind or "engine") not in KINDS:
+        raise ConfigError(f"plugins new takes NAME, --kind {'|'.join(KINDS)} and --dir FOLDER")
+    sys.stdout.write(write_plugin(rest[0], kind=kind or "engine", directory=Path(directory or "."), taken=taken))
+    return 0
+
+
+def _sync(words: Sequence[str]) -> int:
+    from servebench.cli.words import no_options, take_option, take_outputs
+    from servebench.store.studies import named_studies
+    from servebench.study.sync import sync_studies
+
+    outputs, rest = take_outputs(words)
+    uri, rest = take_option(rest, "--uri")
+    no_options("sync", rest, ("--uri URI", "--outputs DIR"))
+    return sync_studies(named_studies(rest, outputs), uri=uri)
 
 
 def _resume(words: Sequence[str]) -> int:
@@ -92,9 +110,13 @@ def _resume(words: Sequence[str]) -> int:
 
 
 def _recover(words: Sequence[str]) -> int:
-    from servebench.study.aftermath import recover
+    from servebench.cli.words import no_options, take_outputs
+    from servebench.store.studies import named_studies
+    from servebench.study.recover import recover_studies
 
-    return recover(words)
+    outputs, rest = take_outputs(words)
+    no_options("recover", rest, ("--outputs DIR",))
+    return recover_studies(named_studies(rest, outputs), report_running=bool(rest))
 
 
 def _work(words: Sequence[str]) -> int:
@@ -104,9 +126,19 @@ def _work(words: Sequence[str]) -> int:
 
 
 def _fleet(words: Sequence[str]) -> int:
-    from servebench.published.fleet import show_fleet
+    from servebench.published.fleet import table
 
-    return show_fleet(words)
+    rates = []
+    for word in words or ("100000", "10000000"):
+        try:
+            rate = float(word.replace("_", ""))
+        except ValueError as error:
+            raise ConfigError(f"fleet: '{word}' is not a number of tokens per second, such as 100000") from error
+        if not 0 < rate < math.inf:
+            raise ConfigError(f"fleet: the number of tokens per second must be above 0 (got {word})")
+        rates.append(rate)
+    sys.stdout.write(table(rates) + "\n")
+    return 0
 
 
 def _decide(verb: str) -> Callable[[Sequence[str]], int]:
@@ -120,10 +152,20 @@ def _decide(verb: str) -> Callable[[Sequence[str]], int]:
 
 
 def _selfcheck(words: Sequence[str]) -> int:
-    from servebench.load.selfcheck.floor import show_self_check
+    import json
+    from dataclasses import asdict
+
+    from servebench.cli.words import no_options, take_flag
+    from servebench.load.selfcheck.floor import floor_lines, measured_floor
     from servebench.util.cache import cache_folder
 
-    return show_self_check(words, cache_folder())
+    as_json, rest = take_flag(words, "--json")
+    no_options("selfcheck", rest, ("--json",))
+    if rest:
+        raise ConfigError(f"selfcheck: unknown word '{rest[0]}'; it takes --json or nothing")
+    floor = measured_floor(cache_folder())
+    sys.stdout.write((json.dumps(asdict(floor), indent=2) if as_json else "\n".join(floor_lines(floor))) + "\n")
+    return 0
 
 
 def _demo(words: Sequence[str]) -> int:
@@ -141,7 +183,11 @@ def _published(words: Sequence[str]) -> int:
     from servebench.published.command import write_published
     from servebench.registry.registry import registry
 
-    return write_published(words, registry())
+    if len(words) > 1 or any(word.startswith("-") for word in words):
+        raise ConfigError(f"published takes the path of the page to write or nothing, not: {' '.join(words)}")
+    path = Path(words[0] if words else "docs/published.md")
+    sys.stdout.write(f"{path}: {write_published(path, registry())}\n")
+    return 0
 
 
 def _help(_: Sequence[str]) -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from servebench.cli.words import no_options, take_flag, take_outputs
 from servebench.registry.registry import registry
-from servebench.store.studies import OUTPUTS_WORD, chosen, take_outputs
-from servebench.study.resume import FAILED_WORD, _newest_unfinished
+from servebench.store.studies import named_studies
+from servebench.study.resume import newest_unfinished
 from servebench.util.errors import ConfigError
-
-HERE_WORD = "--here"
 
 
 def resume(words: Sequence[str]) -> int:
@@ -21,10 +20,11 @@ def resume(words: Sequence[str]) -> int:
     """
     from servebench.study.study import continue_study
 
-    outputs, rest = take_outputs([word for word in words if word not in (FAILED_WORD, HERE_WORD)])
+    outputs, rest = take_outputs(words)
+    failed, rest = take_flag(rest, "--failed")
+    here, rest = take_flag(rest, "--here")
+    no_options("resume", rest, ("--failed", "--here", "--outputs DIR"))
     if len(rest) > 1:
-        raise ConfigError(
-            f"resume takes one study, {FAILED_WORD}, {HERE_WORD} and {OUTPUTS_WORD} DIR, not: {' '.join(words)}"
-        )
-    folder = chosen([*rest, OUTPUTS_WORD, str(outputs)])[0] if rest else _newest_unfinished(outputs)
-    return continue_study(folder, registry(), retry_failed=FAILED_WORD in words, here=HERE_WORD in words)
+        raise ConfigError(f"resume takes one study, not {len(rest)}")
+    folder = named_studies(rest, outputs)[0] if rest else newest_unfinished(outputs)
+    return continue_study(folder, registry(), retry_failed=failed, here=here)

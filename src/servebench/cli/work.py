@@ -16,12 +16,14 @@ from servebench.util.errors import ConfigError
 def work(words: Sequence[str]) -> int:
     """`work STUDY RUN`: one run of a stored plan, here and now: what a job of a scheduler that servebench does not know
     may call. Returns the exit code, as a study's own. Raises ConfigError, StoreError."""
+    from servebench.cli.words import OUTPUTS
     from servebench.run.exit_codes import exit_code
-    from servebench.store.studies import chosen
+    from servebench.store import outputs_folder
+    from servebench.store.studies import named_studies
 
     if len(words) != 2:
         raise ConfigError(f"work takes a study and one of its runs, not: {' '.join(words) or 'nothing'}")
-    folder = chosen(words[:1])[0]
+    folder = named_studies(words[:1], outputs_folder(OUTPUTS))[0]
     state = read_study(folder)
     if words[1] not in state.runs:
         raise ConfigError(f"{folder.name} has no run '{words[1]}'; it has {', '.join(state.runs)}")

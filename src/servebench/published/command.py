@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -29,25 +28,20 @@ from servebench.published.setups import (
 )
 from servebench.published.simulate import Clients
 from servebench.registry.registry import Registry
-from servebench.util.errors import ConfigError, StoreError
+from servebench.util.errors import StoreError
 from servebench.util.proportions import wilson
 
-DEFAULT = "docs/published.md"
 KV_REQUEST_TOKENS = 512 + 256
 
 
-def write_published(words: Sequence[str], registry: Registry) -> int:
-    """Simulate all set-ups and write the page. Returns 0. Raises ConfigError, StoreError."""
-    if len(words) > 1 or any(word.startswith("-") for word in words):
-        raise ConfigError(f"published takes the path of the page to write or nothing, not: {' '.join(words)}")
-    path = Path(words[0] if words else DEFAULT)
-    # the simulation takes a minute: what cannot be written is told before it
+def write_published(path: Path, registry: Registry) -> str:
+    """Simulate all set-ups, write the page to `path`, and return a summary of one line. Raises StoreError."""
+    # the simulation takes a minute: fail before it, not after
     _write(path, "a")
     simulator = Simulator(registry)
     rows = rows_of(simulator)
     _write(path, "w", published_page(simulator, rows))
-    sys.stdout.write(f"{path}: {_counts(rows, 'output_throughput')}; {_counts(rows, 'ttft')}\n")
-    return 0
+    return f"{_counts(rows, 'output_throughput')}; {_counts(rows, 'ttft')}"
 
 
 def _write(path: Path, mode: Literal["a", "w"], text: str = "") -> None:

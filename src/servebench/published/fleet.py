@@ -6,11 +6,9 @@ Arithmetic only. `docs/fleet.md` has the formulas, where each constant comes fro
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servebench.util.errors import ConfigError
 from servebench.util.units import NS_PER_S
 
 CPU_US_PER_EVENT = 10.9
@@ -137,18 +135,3 @@ def table(rates: Sequence[float]) -> str:
         f"| {name} | {' | '.join(format(getattr(one, key), shape) for one in fleets)} |" for name, key, shape in ROWS
     ]
     return "\n".join(lines)
-
-
-def show_fleet(words: Sequence[str]) -> int:
-    """`fleet [TOKENS_S ...]`: the table for these rates, else for 100,000 and ten million. Raises ConfigError."""
-    rates = []
-    for word in words or ("100000", "10000000"):
-        try:
-            rate = float(word.replace("_", ""))
-        except ValueError as error:
-            raise ConfigError(f"fleet: '{word}' is no number of tokens a second, such as 100000") from error
-        if not 0 < rate < math.inf:
-            raise ConfigError(f"fleet: {word} tokens a second cannot be driven; give a number above 0")
-        rates.append(rate)
-    sys.stdout.write(table(rates) + "\n")
-    return 0

@@ -3,14 +3,11 @@ to start from."""
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import NoReturn
 
 from servebench import __version__
 from servebench.util.errors import ConfigError
@@ -21,8 +18,6 @@ SUFFIX = ".in"
 
 IN_PATHS = re.compile(r"(PACKAGE|MODULE|NAME)")
 IN_TEXTS = re.compile(r"@([A-Z_]+)@")
-
-USAGE = "plugins new NAME [--kind engine|scorer|workload] [--dir FOLDER]"
 
 KINDS = {"engine": "engine", "scorer": "quality", "workload": "workload"}
 """What a plugin may be, with the config group that its name is an option of."""
@@ -79,32 +74,21 @@ def _template(folder: Traversable, prefix: str) -> Iterable[tuple[str, str]]:
             yield prefix + item.name, item.read_text(encoding="utf-8")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"plugins new: {message}; it takes {USAGE}")
+def write_plugin(name: str, *, kind: str, directory: Path, taken: Mapping[str, Iterable[str]]) -> str:
+    """Write the distribution below `directory` and return what to do next. `taken` has the known names of each config group.
 
-
-def new_plugin(words: Sequence[str], taken: Mapping[str, Iterable[str]]) -> int:
-    """Write the distribution and say what to do with it. `taken` has the known names of each config group. Returns 0.
-
-    Raises ConfigError for a name that is none or taken, and for a folder that is there already or cannot be written."""
-    parser = _Parser(prog="servebench plugins new", add_help=False, allow_abbrev=False)
-    parser.add_argument("name")
-    parser.add_argument("--kind", choices=list(KINDS), default="engine")
-    parser.add_argument("--dir", type=Path, default=Path())
-    asked = parser.parse_args(words)
-    name: str = asked.name
-    kind: str = asked.kind
+    Raises ConfigError for an invalid or taken name, and for a folder that exists or cannot be written.
+    """
     a_kind = f"an {kind}" if kind == "engine" else f"a {kind}"
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"plugins new: '{name}' is no name for {a_kind}: lower-case letters, digits and single dashes"
+            f"plugins new: '{name}' is not a valid name for {a_kind}: use lower-case letters, digits and single dashes"
         )
     if name in taken.get(KINDS[kind], ()):
-        raise ConfigError(f"plugins new: there is {a_kind} '{name}' already; take another name")
-    folder: Path = asked.dir / f"servebench-{name}"
+        raise ConfigError(f"plugins new: {a_kind} named '{name}' already exists; choose another name")
+    folder = directory / f"servebench-{name}"
     if folder.exists():
-        raise ConfigError(f"plugins new: {folder} is there already; take another name or --dir")
+        raise ConfigError(f"plugins new: {folder} already exists; choose another name or another --dir")
     try:
         for path, text in skeleton(name, kind).items():
             target = folder / path
@@ -113,9 +97,8 @@ def new_plugin(words: Sequence[str], taken: Mapping[str, Iterable[str]]) -> int:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(f"plugins new: cannot write {folder}: {reason}; choose another --dir") from error
-    sys.stdout.write(
+    return (
         DONE[kind].format(folder=folder, name=name) + f"  pip install -e '{folder}[test]'\n"
         f"  pytest {folder}\n"
         f"  servebench {TRY[kind].format(name=name)}\n"
     )
-    return 0

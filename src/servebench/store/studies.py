@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
-from servebench.store import RunFolder, StudyFolder, find_studies, outputs_folder, read_points, read_requests
+from servebench.store import RunFolder, StudyFolder, find_studies, read_points, read_requests
 from servebench.store.versions import FIRST, Kind, check_table, upgraded
 from servebench.store.versions import KEY as VERSION
 from servebench.util.errors import ConfigError, StoreError
@@ -25,8 +25,6 @@ from servebench.util.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     import pandas as pd
 
-OUTPUTS = "outputs"
-OUTPUTS_WORD = "--outputs"
 READERS = 8
 
 
@@ -139,41 +137,6 @@ def load_outputs(outputs: Path) -> list[StudyData]:
         return list(pool.map(load_study, study_paths(outputs)))
 
 
-def take_option(words: Sequence[str], name: str) -> tuple[str | None, list[str]]:
-    """The value of `--name VALUE` or `--name=VALUE` (the last one given), and the words without it. Raises ConfigError."""
-    rest: list[str] = []
-    value: str | None = None
-    stream = iter(words)
-    for word in stream:
-        if word == name:
-            value = next(stream, None)
-            if value is None:
-                raise ConfigError(f"{name} needs a value behind it")
-        elif word.startswith(f"{name}="):
-            value = word.removeprefix(f"{name}=")
-        else:
-            rest.append(word)
-    return value, rest
-
-
-def take_flag(words: Sequence[str], name: str) -> tuple[bool, list[str]]:
-    """Whether a word is there, and the words without it."""
-    return name in words, [word for word in words if word != name]
-
-
-def take_outputs(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """The outputs folder that is looked into, and the words without `--outputs DIR`."""
-    asked, rest = take_option(words, OUTPUTS_WORD)
-    return outputs_folder(asked or OUTPUTS), rest
-
-
-def no_options(verb: str, words: Sequence[str], known: Iterable[str]) -> None:
-    """Raises ConfigError for a word that begins with a hyphen: all options that are known were taken before."""
-    unknown = next((word for word in words if word.startswith("-")), None)
-    if unknown is not None:
-        raise ConfigError(f"{verb}: unknown option '{unknown}'; it takes {', '.join(known)}")
-
-
 def find_run(word: str, outputs: Path) -> RunData:
     """The run that a word names: a folder, `study/run`, a run's name, or a study that has one run.
 
@@ -199,7 +162,7 @@ def find(word: str, outputs: Path) -> RunData | StudyData:
     if word == "last":
         paths = study_paths(outputs)
         if not paths:
-            raise ConfigError(f"there are no studies in {outputs}; {OUTPUTS_WORD} DIR names another folder")
+            raise ConfigError(f"there are no studies in {outputs}; choose another folder with --outputs DIR")
         return load_study(max(paths, key=lambda path: path.stat().st_mtime))
     every = [path for study in study_paths(outputs) for path in (study, *_run_paths(study))]
     for match in _matches(word, every):
@@ -238,6 +201,10 @@ def runs_of(found: RunData | StudyData) -> tuple[RunData, ...]:
     return found.runs if isinstance(found, StudyData) else (found,)
 
 
+CONDITION_KEYS = (*FACTS, "status", "study", "run", "tool")
+"""The keys of a condition, besides dotted config keys."""
+
+
 def matches(run: RunData, conditions: Mapping[str, str]) -> bool:
     """Whether a run is what the conditions say. A key is one of FACTS, `status`, `study`, `run`, or a config key such
     as `engine.dtype`; a value matches the whole or, with `*`, a part of it, and commas part alternatives."""
@@ -263,27 +230,11 @@ def _looked_up(run: RunData, key: str) -> Any:
     return value
 
 
-def parse_conditions(words: Sequence[str]) -> dict[str, str]:
-    """`key=value` words. Raises ConfigError for one that is none."""
-    conditions = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        plain = key in FACTS or key in ("status", "study", "run", "tool") or "." in key
-        if not equals or not plain:
-            raise ConfigError(
-                f"'{word}' is no condition; give key=value with one of {', '.join(FACTS)}, status, study, run, tool, "
-                "or a config key such as engine.dtype"
-            )
-        conditions[key] = value
-    return conditions
+def select(outputs: Path, conditions: Mapping[str, str]) -> list[StudyData]:
+    """Return the studies of a folder with only those runs that meet the conditions, without studies that then have no run.
 
-
-def select(outputs: Path, words: Sequence[str]) -> list[StudyData]:
-    """The studies of a folder with only those runs that meet the conditions; studies without any are left out.
-
-    Without conditions every study is there. Raises ConfigError.
+    Without conditions, return every study.
     """
-    conditions = parse_conditions(words)
     studies = load_outputs(outputs)
     if not conditions:
         return studies
@@ -340,23 +291,20 @@ TEXT_COLUMNS = (
 """Columns of points.csv that are not numbers."""
 
 
-def chosen(words: Sequence[str]) -> list[StudyFolder]:
-    """The studies that the words name, as folders or as names in `outputs/` (`--outputs DIR`); without words, all of it.
+def named_studies(names: Sequence[str], outputs: Path) -> list[StudyFolder]:
+    """Return the studies with these names: each a folder, or a name in `outputs`; without names, all studies of `outputs`.
 
-    Raises ConfigError for one that is not there, and for an option that is none.
+    Raises ConfigError for a study that does not exist.
     """
-    outputs, names = take_outputs(words)
     if not names:
         return find_studies(outputs)
     studies = []
-    for word in names:
-        if word.startswith("-"):
-            raise ConfigError(f"unknown option '{word}'; studies are named by folder, or by name in {OUTPUTS_WORD} DIR")
-        places = [Path(word), outputs / word]
+    for name in names:
+        places = [Path(name), outputs / name]
         found = next((place for place in places if (place / "study.json").is_file()), None)
         if found is None:
             begun = any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places)
-            why = "; it was cut off before anything was done: give its command again" if begun else ""
-            raise ConfigError(f"'{word}' is no study: neither {places[0]} nor {places[1]} has a study.json{why}")
+            why = "; it was interrupted before its first run: run its command again" if begun else ""
+            raise ConfigError(f"no study named '{name}': neither {places[0]} nor {places[1]} has a study.json{why}")
         studies.append(StudyFolder(found.absolute()))
     return studies

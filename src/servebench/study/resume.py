@@ -25,13 +25,12 @@ from servebench.store import (
     with_secrets,
 )
 from servebench.store.files import writing
-from servebench.study.aftermath import recover_study, who_works
+from servebench.study.recover import recover_study, who_works
 from servebench.util.errors import ConfigError, DamagedError, StoreError
 
-FAILED_WORD = "--failed"
 
-
-def _newest_unfinished(outputs: Path) -> StudyFolder:
+def newest_unfinished(outputs: Path) -> StudyFolder:
+    """Return the newest study in `outputs` that is not finished and not running. Raises ConfigError if there is none."""
     for folder in reversed(find_studies(outputs)):
         try:
             state = read_study(folder)
@@ -112,8 +111,8 @@ def tell(folder: StudyFolder, left: Remaining) -> None:
     kept = sum(len(earlier.points) for earlier in left.earlier if earlier is not None)
     skipped = [run.name for run, earlier in zip(left.planned, left.earlier, strict=True) if earlier is None]
     failed = sum(read_run(folder.run(name)).status == "failed" for name in skipped if name not in left.damaged)
-    also = f", {len(left.damaged)} cannot be read ({FAILED_WORD} does them anew)" if left.damaged else ""
-    also += f", {failed} failed ({FAILED_WORD} tries them again)" if failed else ""
+    also = f", {len(left.damaged)} cannot be read (--failed does them anew)" if left.damaged else ""
+    also += f", {failed} failed (--failed tries them again)" if failed else ""
     done = len(skipped) - failed - len(left.damaged)
     sys.stderr.write(
         f"{folder.name}: {done} of {len(left.planned)} runs are done{also}, {len(todo)} to do; "

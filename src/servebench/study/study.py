@@ -41,8 +41,8 @@ from servebench.store import (
     write_plan,
     write_study,
 )
-from servebench.study.aftermath import who_works
 from servebench.study.names import _what, run_name
+from servebench.study.recover import who_works
 from servebench.study.resume import remaining, tell
 from servebench.study.summary import write_summary
 from servebench.study.turns import turns

@@ -6,8 +6,7 @@ import pytest
 
 from servebench.contracts.exchange import ClientFloor, FloorStage
 from servebench.load.selfcheck import floor as selfcheck
-from servebench.load.selfcheck.floor import FILE, KEPT_S, client_floor, floor_lines, show_self_check, store, stored
-from servebench.util.errors import ConfigError
+from servebench.load.selfcheck.floor import FILE, KEPT_S, client_floor, floor_lines, store, stored
 
 STAGE = FloorStage(
     streams=50, events_s=2000.0, ttft_error_ms=0.04, itl_error_ms=0.01, lateness_ms=1.1, merged_share=0.0
@@ -60,9 +59,3 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
 def test_the_words_say_what_was_measured():
     """The last line says how far the client may be trusted."""
     assert "up to 50 streams and 2,000 events/s; stamps by the kernel" in floor_lines(FLOOR)[-1]
-
-
-def test_an_unknown_word(tmp_path):
-    """One line, before anything is measured."""
-    with pytest.raises(ConfigError, match="unknown word '--jsno'"):
-        show_self_check(["--jsno"], tmp_path)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.cli import decide
+from servebench.cli.main import dispatch
 from servebench.report.dashboard import launch
 from servebench.report.dashboard.launch import dashboard_command
 from servebench.store import add_quality
@@ -86,10 +86,10 @@ def test_it_listens_on_this_machine_only_and_tells_nobody():
 def test_without_streamlit_the_user_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr("servebench.report.dashboard.launch.find_spec", lambda name: None)
     with pytest.raises(PreflightError, match=r"pip install 'servebench-suite\[dashboard\]'"):
-        decide.dashboard([])
+        dispatch(["dashboard"])
 
 
 @pytest.mark.parametrize("words", [["--port", "x"], ["--port", "70000"], ["extra"]])
 def test_a_mistake_is_one_line(words):
     with pytest.raises(ConfigError):
-        decide.dashboard(words)
+        dispatch(["dashboard", *words])

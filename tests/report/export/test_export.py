@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from servebench.cli import decide
+from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
 from servebench.util.errors import ConfigError
 
@@ -23,7 +23,7 @@ def study(make_study, simulated):
 
 
 def test_csv_has_a_row_a_point_with_its_study(study, capsys):
-    assert decide.export([str(study), "--format", "csv"]) == 0
+    assert dispatch(["export", str(study), "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(row["study"], row["run"], row["concurrency"]) for row in rows] == [
         ("study", "00_vllm_unique", "1"),
@@ -37,7 +37,7 @@ def test_csv_has_a_row_a_point_with_its_study(study, capsys):
 
 
 def test_json_has_manifest_and_points(study, capsys):
-    assert decide.export([str(study / "00_vllm_unique"), "--format=json"]) == 0
+    assert dispatch(["export", str(study / "00_vllm_unique"), "--format=json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)
     assert run["manifest"]["config"]["engine"]["name"] == "vllm"
     assert run["points"][0]["goodput_req_s"] is None
@@ -45,7 +45,7 @@ def test_json_has_manifest_and_points(study, capsys):
 
 def test_llm_ds_own_package_accepts_every_report(study, tmp_path, capsys):
     package = pytest.importorskip("llmd_benchmark_report")
-    assert decide.export([str(study), "--format", "llm-d", "--out", str(tmp_path / "reports")]) == 0
+    assert dispatch(["export", str(study), "--format", "llm-d", "--out", str(tmp_path / "reports")]) == 0
     paths = sorted((tmp_path / "reports").iterdir())
     assert len(paths) == 4
     for path in paths:
@@ -59,9 +59,9 @@ def test_llm_ds_own_package_accepts_every_report(study, tmp_path, capsys):
 
 
 def test_llm_d_reports_of_a_run_keep_their_ids_and_differ(study, capsys):
-    decide.export([str(study / "00_vllm_unique"), "--format", "llm-d"])
+    dispatch(["export", str(study / "00_vllm_unique"), "--format", "llm-d"])
     first = capsys.readouterr().out
-    decide.export([str(study / "00_vllm_unique"), "--format", "llm-d"])
+    dispatch(["export", str(study / "00_vllm_unique"), "--format", "llm-d"])
     assert capsys.readouterr().out == first
     reports = list(yaml.safe_load_all(first))
     assert len({report["run"]["uid"] for report in reports}) == 2
@@ -79,10 +79,10 @@ def test_llm_d_reports_of_a_run_keep_their_ids_and_differ(study, capsys):
 )
 def test_a_mistake_is_one_line(words, told):
     with pytest.raises(ConfigError, match=told):
-        decide.export(words)
+        dispatch(["export", *words])
 
 
 def test_a_run_without_points_has_no_llm_d_report(study):
     (study / "00_vllm_unique" / "points.parquet").unlink()
     with pytest.raises(ConfigError, match="no point was measured"):
-        decide.export([str(study / "00_vllm_unique"), "--format", "llm-d"])
+        dispatch(["export", str(study / "00_vllm_unique"), "--format", "llm-d"])

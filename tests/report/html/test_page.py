@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from servebench.cli import decide
+from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
 from servebench.report.html import svg
 from servebench.report.html.svg import Axis, Dot, Mark, Series, Span
@@ -58,7 +58,7 @@ def study(make_study, simulated):
 
 
 def report(study, *words):
-    assert decide.report([str(study), *words]) == 0
+    assert dispatch(["report", str(study), *words]) == 0
     return read(study / "report.html")
 
 
@@ -121,7 +121,7 @@ def test_a_run_that_failed_and_one_that_is_gone_are_told(study):
 
 
 def test_one_run_alone_has_a_page_of_its_own(study, tmp_path):
-    assert decide.report([str(study / "00_vllm_unique"), "--out", str(tmp_path / "x" / "page.html")]) == 0
+    assert dispatch(["report", str(study / "00_vllm_unique"), "--out", str(tmp_path / "x" / "page.html")]) == 0
     text, _ = read(tmp_path / "x" / "page.html")
     assert '<section id="comparison">' not in text
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from servebench.cli import decide
+from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
 from servebench.report.terminal.verdicts import _cell
 from servebench.util.errors import ConfigError
@@ -40,12 +40,14 @@ def words(outputs, *more):
     ],
 )
 def test_as_a_gate_it_ends_a_pipeline(outputs, capsys, candidate, code, told):
-    found = decide.compare(words(outputs, candidate, "--baseline", "base", "--max-regression", "5%"))
+    found = dispatch(["compare", *words(outputs, candidate, "--baseline", "base", "--max-regression", "5%")])
     assert (found, told in capsys.readouterr().err) == (code, True)
 
 
 def test_junit_has_a_case_a_row_and_a_failure_a_regression(outputs, tmp_path, capsys):
-    decide.compare(words(outputs, "base", "slower", "--max-regression=0.05", "--junit", str(tmp_path / "j.xml")))
+    dispatch(
+        ["compare", *words(outputs, "base", "slower", "--max-regression=0.05", "--junit", str(tmp_path / "j.xml"))]
+    )
     suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
     assert int(suite.get("failures")) == len(suite.findall("testcase/failure")) > 0
     assert int(suite.get("tests")) == len(suite.findall("testcase")) == 5
@@ -53,18 +55,20 @@ def test_junit_has_a_case_a_row_and_a_failure_a_regression(outputs, tmp_path, ca
 
 
 def test_markdown_tells_verdict_rows_and_what_is_unequal(outputs, tmp_path, capsys):
-    decide.compare(words(outputs, "base", "slower", "--max-regression", "5%", "--markdown", str(tmp_path / "c.md")))
+    dispatch(
+        ["compare", *words(outputs, "base", "slower", "--max-regression", "5%", "--markdown", str(tmp_path / "c.md"))]
+    )
     text = (tmp_path / "c.md").read_text()
     assert "Gate: **failed**" in text
     assert "| 8 | E2E p50, ms |" in text
-    decide.compare(words(outputs, "base", "unfair", "--markdown", str(tmp_path / "d.md")))
+    dispatch(["compare", *words(outputs, "base", "unfair", "--markdown", str(tmp_path / "d.md"))])
     assert "| engine.dtype | auto | fp8 | yes: another precision" in (tmp_path / "d.md").read_text()
 
 
 def test_the_terminal_and_json_tell_the_same(outputs, capsys):
-    assert decide.compare(words(outputs, "base", "slower")) == 0
+    assert dispatch(["compare", *words(outputs, "base", "slower")]) == 0
     assert "slower/00_alpha_unique is slower" in capsys.readouterr().out
-    assert decide.compare(words(outputs, "base", "slower", "--json")) == 0
+    assert dispatch(["compare", *words(outputs, "base", "slower", "--json")]) == 0
     found = json.loads(capsys.readouterr().out)[0]
     assert (found["verdict"], found["rows"][0]["metric"]) == ("slower", "output_throughput_tok_s")
 
@@ -73,9 +77,9 @@ def test_doubtful_points_do_not_compete_unless_asked(outputs, capsys, make_study
     doubt = Doubt(code="too_short", message="", remedy="")
     for name, slow in (("d1", 1.0), ("d2", 1.5)):
         make_study((simulated.Engine(slow=slow), simulated.Shape(levels=(8,))), name=name, doubts=[doubt])
-    assert decide.compare(["--outputs", str(outputs), "d1", "d2", "--max-regression", "5%"]) == 7
+    assert dispatch(["compare", "--outputs", str(outputs), "d1", "d2", "--max-regression", "5%"]) == 7
     assert "(slower)" in capsys.readouterr().out
-    assert decide.compare(words(outputs, "d1", "d2", "--max-regression", "5%")) == 1
+    assert dispatch(["compare", *words(outputs, "d1", "d2", "--max-regression", "5%")]) == 1
 
 
 def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_study, simulated):
@@ -85,13 +89,13 @@ def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_s
             (simulated.Engine(name="beta", slow=slow), simulated.Shape(levels=(8,), requests=60)),
             name=name,
         )
-    decide.compare(words(outputs, "s1", "s2", "--json"))
+    dispatch(["compare", *words(outputs, "s1", "s2", "--json")])
     found = json.loads(capsys.readouterr().out)
     assert [(one["baseline"], one["candidate"]) for one in found] == [
         ("s1/00_alpha_unique", "s2/00_alpha_unique"),
         ("s1/01_beta_unique", "s2/01_beta_unique"),
     ]
-    decide.compare(words(outputs, "s1", "--json"))
+    dispatch(["compare", *words(outputs, "s1", "--json")])
     assert [one["candidate"] for one in json.loads(capsys.readouterr().out)] == ["s1/01_beta_unique"]
 
 
@@ -106,7 +110,7 @@ def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_s
 )
 def test_a_mistake_is_one_line(outputs, asked, told):
     with pytest.raises(ConfigError, match=told):
-        decide.compare(words(outputs, *asked))
+        dispatch(["compare", *words(outputs, *asked)])
 
 
 def test_markup_of_a_server_does_not_break_out_of_markdown():
@@ -115,10 +119,10 @@ def test_markup_of_a_server_does_not_break_out_of_markdown():
 
 def test_changes_of_twins_are_marked_and_the_mark_is_explained(outputs, tmp_path, capsys):
     """Such a change may go against the two medians beside it; where requests have no twins there is no mark."""
-    decide.compare(words(outputs, "base", "slower", "--markdown", str(tmp_path / "c.md")))
+    dispatch(["compare", *words(outputs, "base", "slower", "--markdown", str(tmp_path / "c.md"))])
     marked = [line for line in capsys.readouterr().out.splitlines() if "]†" in line]
     assert marked
     assert all(" p50, ms " in line for line in marked)
     assert (tmp_path / "c.md").read_text().count("† each request against its twin") == 1
-    decide.compare(words(outputs, "base", "short"))
+    dispatch(["compare", *words(outputs, "base", "short")])
     assert "†" not in capsys.readouterr().out

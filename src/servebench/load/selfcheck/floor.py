@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +16,6 @@ from servebench import __version__
 from servebench.contracts.exchange import ClientFloor, FloorStage
 from servebench.load.coordinator.share import usable_cores
 from servebench.load.selfcheck.check import self_check
-from servebench.util.errors import ConfigError, LoadError
 
 KEPT_S = 24 * 3600.0
 FILE = "self_check.json"
@@ -55,8 +52,11 @@ def client_floor(mode: Literal["auto", "always", "never"], cache: Path) -> Clien
     if mode == "never":
         return None
     kept = stored(cache, now_s=time.time()) if mode == "auto" else None
-    if kept is not None:
-        return kept
+    return measured_floor(cache) if kept is None else kept
+
+
+def measured_floor(cache: Path) -> ClientFloor:
+    """Measure the floor of this machine now, store it in the cache folder and return it. Raises LoadError."""
     floor = self_check()
     store(cache, floor)
     return floor
@@ -79,18 +79,3 @@ def floor_lines(floor: ClientFloor) -> list[str]:
         limit = f"right within a millisecond at all loads tried, up to {floor.streams} streams and {floor.events_s:,.0f} events/s"
     lines.append(f"{limit}; stamps by the {floor.stamp_source}; measured in {floor.seconds:.1f} s")
     return lines
-
-
-def show_self_check(words: Sequence[str], cache: Path) -> int:
-    """`servebench selfcheck [--json]`: measure now, print and keep it. Raises ConfigError, LoadError."""
-    unknown = [word for word in words if word != "--json"]
-    if unknown:
-        raise ConfigError(f"selfcheck: unknown word '{unknown[0]}'; it takes --json or nothing")
-    floor = client_floor("always", cache)
-    if floor is None:
-        raise LoadError("the self-check measured nothing")
-    if "--json" in words:
-        sys.stdout.write(orjson.dumps(asdict(floor), option=orjson.OPT_INDENT_2).decode() + "\n")
-    else:
-        sys.stdout.write("\n".join(floor_lines(floor)) + "\n")
-    return 0

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,8 +25,9 @@ from servebench.store import (
     write_run,
     write_study,
 )
-from servebench.store.studies import chosen
-from servebench.study.aftermath import recover, sync
+from servebench.store.studies import named_studies
+from servebench.study.recover import recover_studies
+from servebench.study.sync import sync_studies
 from servebench.util.errors import ConfigError
 
 BASE_NS = 1_700_000_000 * 10**9
@@ -34,6 +36,16 @@ DEAD_PID = 999_999_999
 WORDS = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", "model.name=m",
          "load.concurrency=[1,2]", "load.requests=3", "load.warmup_requests=1")  # fmt: skip
 RUN = "00_openai_sharegpt"
+
+
+def recover(names=()):
+    """Recover these studies of `outputs/`, or all."""
+    return recover_studies(named_studies(names, Path("outputs")), report_running=bool(names))
+
+
+def sync(names=(), uri=None):
+    """Send these studies of `outputs/`, or all."""
+    return sync_studies(named_studies(names, Path("outputs")), uri=uri)
 
 
 def answer_frames(index, at_ns):
@@ -101,7 +113,7 @@ def test_a_killed_point_is_recovered(outputs, capsys):
     """Its finished requests and the one in flight are rows; it is a point, void, because it was interrupted."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 2, cut=b"\x02half")
-    assert recover([]) == 0
+    assert recover() == 0
     assert capsys.readouterr().out == f"killed/{RUN}: 3 requests and 1 points recovered\n"
     frame = read_requests(folder)
     assert list(frame["outcome"]) == ["ok", "ok", "cancelled"]
@@ -123,7 +135,7 @@ def test_an_engine_that_went_with_servebench(outputs):
     _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 2)
     spool.write_bytes(spool.read_bytes() + end_frame(2, BASE_NS + 20 * STEP_NS, "reset", "connection reset by peer"))
-    assert recover([]) == 0
+    assert recover() == 0
     (row,) = rows(folder)
     assert (row["requests_ok"], row["requests_failed"], row["verdict"]) == (2, 1, "void")
     assert "engine_died" in row["doubts"]
@@ -136,7 +148,7 @@ def test_an_earlier_attempt_does_not_come_back(outputs):
     write_spool(folder, "c1-r0", 3, 3)
     write_spool(folder, "c1-r0-a10", 3, 3)
     write_spool(folder, "c1-r0-a9", 3, 1)
-    assert recover([]) == 0
+    assert recover() == 0
     assert [row["point"] for row in rows(folder)] == ["c1-r0-a10"]
     assert len(read_requests(folder)) == 8
 
@@ -152,7 +164,7 @@ def test_what_was_being_written_is_removed(outputs):
     ):
         path.write_text("half")
     (study.path / ".mine").write_text("kept")
-    assert recover([]) == 0
+    assert recover() == 0
     assert [path.name for path in study.path.rglob(".*")] == [".mine"]
 
 
@@ -203,10 +215,10 @@ def test_a_second_time_there_is_nothing(outputs, capsys):
     """And nothing is changed."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 2)
-    recover([])
+    recover()
     before = {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()}
     capsys.readouterr()
-    assert recover([]) == 0
+    assert recover() == 0
     assert capsys.readouterr().out == "nothing to recover\n"
     assert {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()} == before
 
@@ -215,7 +227,7 @@ def test_a_warm_up_makes_no_point(outputs):
     """Its requests are kept and told from the others."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 1, 1, warmup=True)
-    recover([])
+    recover()
     assert list(read_requests(folder)["warmup"]) == [True]
     assert not folder.points.exists()
 
@@ -225,7 +237,7 @@ def test_what_was_stored_already_is_not_there_twice(outputs):
     _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 3)
     RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
-    recover([])
+    recover()
     assert len(read_requests(folder)) == 3
     assert not folder.spools()
 
@@ -236,7 +248,7 @@ def test_a_point_that_was_whole_is_not_called_interrupted(outputs):
     spool = write_spool(folder, "c1-r0", 3, 3)
     RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
     discard_spools([spool])
-    recover([])
+    recover()
     (row,) = rows(folder)
     assert (row["requests_ok"], "interrupted" in row["doubts"]) == (3, False)
 
@@ -245,10 +257,10 @@ def test_points_that_were_written_stay(outputs):
     """The recovered one is added behind them."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 3)
-    recover([])
+    recover()
     before = rows(folder)
     write_spool(folder, "c2-r0", 3, 1)
-    recover([])
+    recover()
     after = rows(folder)
     assert after[:1] == before
     assert [row["point"] for row in after] == ["c1-r0", "c2-r0"]
@@ -258,7 +270,7 @@ def test_an_empty_spool(outputs, capsys):
     """Killed before the first request was sent: the run is marked and nothing is recovered."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 0).write_bytes(b"")
-    assert recover([]) == 0
+    assert recover() == 0
     assert capsys.readouterr().out == "nothing to recover\n"
     assert read_run(folder).status == "interrupted"
     assert not folder.spools()
@@ -269,7 +281,7 @@ def test_a_study_at_work_is_left_alone(outputs, capsys):
     study, folder = write_killed(outputs, pid=os.getpid())
     spool = write_spool(folder, "c1-r0", 3, 1)
     assert recover(["killed"]) == 0
-    assert "killed: is still running" in capsys.readouterr().out
+    assert "killed is still running" in capsys.readouterr().out
     assert spool.exists()
     assert read_run(folder).status == read_study(study).status == "running"
 
@@ -278,7 +290,7 @@ def test_a_config_that_cannot_be_composed_any_more(outputs, capsys):
     """The records are recovered all the same, and the reason for no points is told."""
     _, folder = write_killed(outputs, words=("engine=gone",))
     write_spool(folder, "c1-r0", 3, 2)
-    assert recover([]) == 0
+    assert recover() == 0
     told = capsys.readouterr()
     assert "3 requests and 0 points recovered" in told.out
     assert "no points are made" in told.err
@@ -293,7 +305,7 @@ def test_what_cannot_be_read_keeps_nothing_else_back(outputs, capsys):
     spool.with_suffix(".json").write_text("[]")
     _, third = write_killed(outputs, name="c-good")
     write_spool(third, "c1-r0", 3, 2)
-    assert recover([]) == 6
+    assert recover() == 6
     told = capsys.readouterr()
     assert [line.split(":")[1].strip() for line in told.err.splitlines()] == ["a-broken", "b-facts"]
     assert spool.with_name("c1-r0.spool.damaged").exists()
@@ -305,14 +317,12 @@ def test_studies_are_named_or_all_are_meant(outputs, tmp_path):
     """By folder or by name in outputs/; one that is not there is a mistake in the words."""
     write_killed(outputs, name="one")
     write_killed(tmp_path / "elsewhere", name="two")
-    assert [study.name for study in chosen([])] == ["one"]
-    assert [study.name for study in chosen(["elsewhere/two", "one"])] == ["two", "one"]
-    assert [study.name for study in chosen(["--outputs", "elsewhere"])] == ["two"]
-    assert [study.name for study in chosen(["two", "--outputs=elsewhere"])] == ["two"]
-    with pytest.raises(ConfigError, match="unknown option '--all'; studies are named by folder"):
-        chosen(["--all"])
-    with pytest.raises(ConfigError, match=r"'three' is no study: neither three nor .*outputs/three has a study\.json$"):
-        chosen(["three"])
+    assert [study.name for study in named_studies([], outputs)] == ["one"]
+    assert [study.name for study in named_studies(["elsewhere/two", "one"], outputs)] == ["two", "one"]
+    assert [study.name for study in named_studies([], Path("elsewhere"))] == ["two"]
+    assert [study.name for study in named_studies(["two"], Path("elsewhere"))] == ["two"]
+    with pytest.raises(ConfigError, match=r"'three': neither three nor .*outputs/three has a study\.json$"):
+        named_studies(["three"], outputs)
 
 
 def test_sync_sends_all_and_again_nothing(outputs, capsys):
@@ -322,7 +332,7 @@ def test_sync_sends_all_and_again_nothing(outputs, capsys):
     folder.points.write_bytes(b"nonsense")
     write_killed(outputs, name="c-good", status="interrupted")
     write_killed(outputs, name="d-none", tracking={"name": "none"})
-    assert sync([]) == 1
+    assert sync() == 1
     told = capsys.readouterr()
     assert [line.split(":")[1].strip() for line in told.err.splitlines()] == ["a-broken", "b-points"]
     assert told.out.splitlines() == ["b-points: 0 sent, 0 unchanged", "c-good: 1 sent, 0 unchanged"]
@@ -336,7 +346,7 @@ def test_sync_asks_a_dead_server_once(outputs, capsys):
         uri = f"http://127.0.0.1:{server.getsockname()[1]}"
     for name in ("a", "b", "c"):
         write_killed(outputs, name=name)
-    assert sync([f"--uri={uri}"]) == 1
+    assert sync(uri=uri) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert "refused" in lines[0]
@@ -346,10 +356,10 @@ def test_sync_asks_a_dead_server_once(outputs, capsys):
 def test_sync_goes_to_the_server_that_the_study_asked_for(outputs, capsys):
     """As its manifest has it; one whose password was taken out must be named."""
     _, folder = write_killed(outputs, name="a")
-    for uri, why in (("foo://x", "scheme 'foo'"), ("http://me:hush-hush@127.0.0.1:9", "name it with --uri=...")):
+    for uri, why in (("foo://x", "scheme 'foo'"), ("http://me:hush-hush@127.0.0.1:9", "--uri URI")):
         config = {"tracking": {"uri": uri}}
         write_manifest(folder.manifest, build_manifest(config=config, facts={}, machine={}))
-        assert sync([]) == 1
+        assert sync() == 1
         told = capsys.readouterr().err
         assert why in told
         assert "hush" not in told
@@ -357,5 +367,5 @@ def test_sync_goes_to_the_server_that_the_study_asked_for(outputs, capsys):
 
 def test_sync_without_studies(outputs, capsys):
     """It says so, and that is no failure."""
-    assert sync([]) == 0
+    assert sync() == 0
     assert capsys.readouterr().out == "there are no studies to send\n"

@@ -1,0 +1,92 @@
+"""Recover studies that were killed: turn what they left into tables, from disk alone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from servebench.cluster.heartbeat import at_work
+from servebench.run.recovery import _mark_run, _recover_named, complain
+from servebench.store import StudyFolder, StudyState, holding, read_study, write_study
+from servebench.util.errors import DamagedError, StoreError
+
+
+def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> int:
+    """Recover studies that were killed, and mark their runs. Skip those that are running; `report_running` prints which.
+
+    Return the exit code: 6 if a study or run could not be read, which is printed and does not stop the others.
+    """
+    total, code = 0, 0
+    for study in studies:
+        try:
+            state = read_study(study)
+        except StoreError as error:
+            complain(study, str(error))
+            code = StoreError.exit_code
+            continue
+        if (busy := who_works(study, state)) is not None:
+            if report_running:
+                sys.stdout.write(f"{study.name} is still running ({busy})\n")
+            continue
+        with holding(study) as ours:
+            if not ours:
+                if report_running:
+                    sys.stdout.write(f"{study.name} is in use by another servebench\n")
+                continue
+            found, damaged, refused = _recover_runs(study, read_study(study))
+        total, code = total + found, StoreError.exit_code if damaged or refused else code
+    if not total and not code:
+        sys.stdout.write("nothing to recover\n")
+    return code
+
+
+def who_works(study: StudyFolder, state: StudyState) -> str | None:
+    """Who is at work on a study, in words: its own process, or a job of a cluster; null when nobody is."""
+    if state.at_work():
+        return f"process {state.pid}"
+    if (owner := at_work(study.path)) is not None:
+        return str(owner)
+    jobs = ((name, at_work(study.run(name).path)) for name in state.runs)
+    return next((f"{name} on {job}" for name, job in jobs if job is not None), None)
+
+
+def recover_study(study: StudyFolder) -> list[str]:
+    """Recover one study that is not at work. Returns the runs of which a file is damaged, which is told.
+
+    Raises StoreError when something could not be done for another reason.
+    """
+    _, damaged, refused = _recover_runs(study, read_study(study))
+    if refused:
+        raise StoreError(
+            f"{study.name}: what was cut off cannot be recovered, so that nothing is measured on top of it"
+        )
+    return damaged
+
+
+def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str], list[str]]:
+    """How many things were recovered, the runs of which a file is damaged, and those with which the system refused."""
+    total = 0
+    damaged: list[str] = []
+    refused: list[str] = []
+    for index, name in enumerate(state.runs):
+        try:
+            total += _recover_named(study, state, index)
+            _mark_run(study.run(name))
+            _sweep(study.run(name).path, "**/")
+        except StoreError as error:
+            complain(study, str(error))
+            (damaged if isinstance(error, DamagedError) else refused).append(name)
+    _sweep(study.path)
+    if state.status == "running":
+        write_study(study, replace(state, status="interrupted"))
+    return total, damaged, refused
+
+
+def _sweep(folder: Path, below: str = "") -> None:
+    """Remove the files that were being written, beside those that they were to become, when servebench was killed."""
+    for path in folder.glob(f"{below}.*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -1,0 +1,68 @@
+"""Send stored studies to MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+
+from servebench.run.recovery import complain
+from servebench.store import StudyFolder, StudyState, read_manifest, read_study, sync_study, tracking_uri
+from servebench.study.summary import write_summary
+from servebench.util.errors import ServebenchError, StoreError
+from servebench.util.redaction import MARK
+
+SYNC_TIMEOUT_S = 10.0
+
+
+def sync_studies(studies: Sequence[StudyFolder], *, uri: str | None = None) -> int:
+    """Send studies to MLflow: to `uri`, or to the server that each was configured with.
+
+    Return the exit code: 0 if all were sent, else 1. One study that cannot be read does not stop the others, and a server
+    that is down is tried once.
+    """
+    down: set[str] = set()
+    code = 0
+    for study in studies:
+        error = _sync_study(study, uri, down)
+        if error is not None:
+            complain(study, error)
+            code = 1
+    if not studies:
+        sys.stdout.write("there are no studies to send\n")
+    return code
+
+
+def _sync_study(study: StudyFolder, asked: str | None, down: set[str]) -> str | None:
+    """Send one. Returns what went wrong; `down` are the servers that were found dead, and is added to."""
+    try:
+        state = read_study(study)
+        if state.tracking.get("name") == "none" and asked is None:
+            return None
+        uri = tracking_uri(asked or _stored_uri(study, state), study.path.parent)
+    except StoreError as error:
+        return str(error)
+    if uri in down:
+        return "not sent, for its tracking server is down"
+    experiment = str(state.tracking.get("experiment", "servebench"))
+    if state.status == "finished" and not study.summary.is_dir():
+        # what was measured is worth more than its summary
+        with contextlib.suppress(ServebenchError, OSError):
+            write_summary(study.path)
+    report = sync_study(study, uri=uri, experiment=experiment, timeout_s=SYNC_TIMEOUT_S)
+    if report.tracker_down:
+        down.add(uri)
+    sys.stdout.write(f"{study.name}: {len(report.sent)} sent, {len(report.unchanged)} unchanged\n")
+    return report.error
+
+
+def _stored_uri(study: StudyFolder, state: StudyState) -> str | None:
+    """The server that the study itself asked for; null where it left that to the environment. Raises StoreError."""
+    uri = state.tracking.get("uri")
+    manifests = (study.run(name).manifest for name in state.runs)
+    first = next((path for path in manifests if path.exists()), None)
+    if uri is None and first is not None:
+        uri = (read_manifest(first)["config"].get("tracking") or {}).get("uri")
+    if uri is not None and MARK in uri:
+        raise StoreError(f"its tracking server {uri} was stored without its password; pass it with --uri URI")
+    return None if uri is None else str(uri)
