@@ -1,7 +1,7 @@
 """planned = sent + not sent, sent = ok + failed, stored = recorded."""
 
 import pytest
-from tests.score.test_validity import make
+from tests.analysis.warnings.test_point import make
 
 from servebench.contracts.exchange import PhaseReport
 from servebench.run.ledger import Entry, entry, faults

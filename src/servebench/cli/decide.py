@@ -46,7 +46,6 @@ def ls(words: Sequence[str]) -> int:
 
 def show(words: Sequence[str]) -> int:
     """`show RUN|STUDY [--json]`: what it was and what came of it. Raises ConfigError."""
-    from servebench.analysis.remedies import REMEDIES
     from servebench.report.terminal.listing import show_run, show_study
 
     outputs, rest = take_outputs(words)
@@ -60,7 +59,7 @@ def show(words: Sequence[str]) -> int:
             show_study(found, as_json=as_json)
             return 0
         found = found.runs[0]
-    show_run(found, REMEDIES, as_json=as_json, over_repeats=repeats_of(found))
+    show_run(found, as_json=as_json, over_repeats=repeats_of(found))
     return 0
 
 

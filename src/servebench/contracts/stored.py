@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from servebench.util.figures import MISSING
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -159,9 +161,6 @@ def chosen(overrides: Iterable[str], group: str, name: str) -> str:
 def mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
-
-
-MISSING = "-"
 
 
 def level_label(row: Mapping[str, Any]) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from servebench import __version__
-from servebench.contracts.results import SCHEMA_VERSION, Doubt, Point
+from servebench.analysis.warnings.catalog import FOREIGN
+from servebench.contracts.results import SCHEMA_VERSION, Point
 from servebench.contracts.stored import FOREIGN_KEY
 from servebench.foreign.readers import ForeignRun
 from servebench.measure.points import COLUMNS
@@ -67,11 +68,7 @@ def _store_run(
     run = files[0][1]
     facts = _facts(run, asked)
     title = f"{facts['engine']} · {facts['model']} · {facts['workload']} (by {run.tool})"
-    doubt = Doubt(
-        code="foreign",
-        message=f"measured by {run.tool}, by its definitions and over its whole run",
-        remedy="measure it with servebench to compare it without this doubt",
-    )
+    doubt = FOREIGN.issue(f"measured by {run.tool}, with its definitions and over its whole run")
     rows = [dict(point.row) for _, one in files for point in one.points]
     rows.sort(key=lambda row: (row.get("concurrency") or 0, row.get("rate") or 0.0))
     known = {

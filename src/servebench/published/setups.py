@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from servebench.analysis.validity import REQUESTS_MIN, WINDOW_S_MIN
+from servebench.analysis.warnings.load import REQUESTS_MIN, WINDOW_S_MIN
 from servebench.config import compose_jobs
 from servebench.contracts.emulation import EmulationSpec
 from servebench.contracts.engine import LaunchContext
@@ -248,7 +248,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def judge(case: Case, measured: Measured, concurrency: int | None) -> str:
-    """The doubts that a point of this method has, by the limits of `score.validity`. `concurrency` is the article's."""
+    """The doubts that a point of this method has, by the limits of `analysis.warnings`. `concurrency` is the article's."""
     level = concurrency or case.clients.concurrency
     said = []
     requests = case.clients.requests

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
 from servebench.contracts.engine import Engine
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Record
@@ -37,11 +38,8 @@ def content_doubts(requests: Sequence[Request], engine: Engine) -> list[Doubt]:
     if engine.dialect.json_schema or not any(request.schema is not None for request in requests):
         return []
     return [
-        Doubt(
-            code="schema_not_enforced",
-            message=f"{engine.name} enforces no schema, so none was sent: json_compliance is that of answers that were "
-            "at most told theirs",
-            remedy="compare it with the twins of other engines (json_compliance_unconstrained), or use an engine that "
-            "enforces schemas",
+        SCHEMA_NOT_ENFORCED.issue(
+            f"{engine.name} does not enforce JSON schemas, so none was sent: json_compliance describes answers that at most "
+            "had the schema in their prompt"
         )
     ]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servebench.analysis.statistics import headline_intervals
-from servebench.analysis.validity import doubts, wrong_gpu
+from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.point import point_warnings, wrong_gpu
 from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
@@ -492,7 +493,7 @@ def _point(
     row["server_excess_requests_mean"], row["cancelled_freed"] = excess_and_freed(
         records, held_requests(readings), row["window_start_ns"], row["window_end_ns"]
     )
-    found = doubts(
+    found = point_warnings(
         row,
         records,
         report,
@@ -530,11 +531,9 @@ def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:
     if level.duration_s is None or level.open_loop or report.sent < report.planned or not report.planned:
         return []
     return [
-        Doubt(
-            code="supply_exhausted",
-            message=f"all {report.planned} requests that were made ready were used up after {report.elapsed_s:.3g} s of "
-            f"{level.duration_s:g} s: the engine was over twice as fast as in the warm-up",
-            remedy="use more load.warmup_requests, so that its speed is known better",
+        catalog.SUPPLY_EXHAUSTED.issue(
+            f"all {report.planned} prepared requests were used after {report.elapsed_s:.3g} s of {level.duration_s:g} s: "
+            "the engine was more than twice as fast as in the warm-up"
         )
     ]
 

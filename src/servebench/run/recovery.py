@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from servebench.analysis.validity import Code, doubts
+from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.point import point_warnings
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
-from servebench.contracts.results import Doubt, Point, Record
+from servebench.contracts.results import Point, Record
 from servebench.engine.pool import clean_log
 from servebench.load.client.spool import read_spool
 from servebench.load.plan.levels import Level, attempt_number, level_name, level_named, levels
@@ -190,11 +191,11 @@ def _point(job: Job, level: Level, records: Sequence[Record], engine_version: st
         message = (
             f"servebench was killed, and the last request of the point ended as {last.outcome}: its engine went too"
         )
-        extra = [Doubt(code=Code.ENGINE_DIED, message=message, remedy="run the point again", void=True)]
+        extra = [catalog.ENGINE_DIED.issue(message, remedy="measure the point again")]
     elif level.requests is None or done < level.requests:
         message = f"servebench was killed in the middle of the point, after {done} requests had ended"
-        extra = [Doubt(code=Code.INTERRUPTED, message=message, remedy="run the point again", void=True)]
-    return Point(row=row, doubts=doubts(row, records, report, job.settings, extra=extra))
+        extra = [catalog.INTERRUPTED.issue(message, void=True)]
+    return Point(row=row, doubts=point_warnings(row, records, report, job.settings, extra=extra))
 
 
 def _mark_run(folder: RunFolder) -> None:

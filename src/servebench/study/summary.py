@@ -148,10 +148,10 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 def note(data: Page, study: StudyData) -> str:
     """The study in Markdown: its runs at their best, the verdicts between them, and the advice."""
-    from servebench.contracts.stored import MISSING, level_label
-    from servebench.report.figures import number, with_interval
+    from servebench.contracts.stored import level_label
     from servebench.report.terminal.advice import headline
     from servebench.report.terminal.listing import best_row
+    from servebench.util.figures import MISSING, number, with_interval
 
     def cells(one: Any) -> list[str]:
         best: Mapping[str, Any] = best_row(one.rows) or {}

@@ -43,7 +43,6 @@ def page_of(
     """Everything that the report of a run or study shows."""
     from servebench import __version__
     from servebench.analysis.published import beside
-    from servebench.analysis.remedies import REMEDIES
     from servebench.report.html.page import Page
 
     runs = read.runs_of(found)
@@ -58,7 +57,6 @@ def page_of(
         words=found.words,
         runs=pages,
         version=__version__,
-        remedies=REMEDIES,
         answers=advise(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
         comparisons=comparisons,
         agreements=_all_agreements(runs),

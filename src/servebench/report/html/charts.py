@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.stored import level_label
-from servebench.report.figures import number
 from servebench.report.html.svg import Axis, Bar, Dot, Mark, Series, Span, bars, chart, timeline
+from servebench.util.figures import number
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]

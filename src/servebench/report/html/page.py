@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from servebench.contracts.stored import MISSING, RunData, level_label, mapping
-from servebench.report.figures import number, seconds, with_interval
+from servebench.analysis.warnings.catalog import explain
+from servebench.contracts.stored import RunData, level_label, mapping
 from servebench.report.html import charts
 from servebench.report.html.charts import RunView
 from servebench.report.html.svg import Axis, Mark, Span
 from servebench.report.terminal import advice, verdicts
 from servebench.report.terminal.console import REPEATS_NOTE, repeated
 from servebench.report.terminal.listing import best_row, verdict_counts, when
+from servebench.util.figures import MISSING, number, seconds, with_interval
 
 Row = Mapping[str, Any]
 LOG_LINES = 15
@@ -119,7 +120,6 @@ class Page:
     words: Sequence[str]
     runs: Sequence[RunPage]
     version: str
-    remedies: Mapping[str, str]
     answers: Sequence[Any] = ()
     comparisons: Sequence[Any] = ()
     agreements: Sequence[tuple[str, str, Any]] = ()
@@ -623,7 +623,7 @@ def _doubts(data: Page) -> str:
     rows = [
         [
             f"<b>{e(code)}</b>",
-            e(data.remedies.get(code, "a doubt that this version does not know")),
+            e(explain(code)),
             e(", ".join(dict.fromkeys(where))),
         ]
         for code, where in about.items()

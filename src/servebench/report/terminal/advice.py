@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from servebench.report.figures import number
+from servebench.util.figures import number
 
 STYLES = {
     "winner": "green",

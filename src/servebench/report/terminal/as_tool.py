@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from servebench.contracts.stored import MISSING
-from servebench.report.figures import number
+from servebench.util.figures import MISSING, number
 
 TITLES = {
     "output_throughput_tok_s": "output tok/s",

@@ -22,9 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.contracts.results import SUMMED, Doubt, Point, QualitySummary, RunOutcome
-from servebench.contracts.stored import MISSING, level_label
+from servebench.contracts.stored import level_label
 from servebench.report.content import content_lines
-from servebench.report.figures import number, seconds, with_interval
+from servebench.util.figures import MISSING, number, seconds, with_interval
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
 

@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from servebench.contracts.stored import FACTS, MISSING, RunData, StudyData, level_label, rows
-from servebench.report.figures import number, seconds, with_interval
+from servebench.analysis.warnings.catalog import explain
+from servebench.contracts.stored import FACTS, RunData, StudyData, level_label, rows
 from servebench.report.terminal.console import print_repeats
+from servebench.util.figures import MISSING, number, seconds, with_interval
 
 STATUS_STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "running": "cyan", "missing": "red"}
 VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
 PIPED_WIDTH = 160
 VERDICTS = ("valid", "doubtful", "void")
-SHOWN_CONFIG = ("engine", "launch", "model", "gpu", "workload", "load", "slo", "quality")
 
 
 def console() -> Console:
@@ -130,7 +130,7 @@ POINT_COLUMNS = (
 )
 
 
-def show_run(run: RunData, remedies: Mapping[str, str], *, as_json: bool, over_repeats: Any = None) -> None:
+def show_run(run: RunData, *, as_json: bool, over_repeats: Any = None) -> None:
     """Write what a run was, its points, what its repeats say together (of `score.repeats`), and its doubts."""
     points = rows(run.points)
     if as_json:
@@ -165,16 +165,14 @@ def show_run(run: RunData, remedies: Mapping[str, str], *, as_json: bool, over_r
         codes = dict.fromkeys(code for point in points for code in point.get("doubts") or ())
         for code in codes:
             where = ", ".join(dict.fromkeys(level_label(p) for p in points if code in (p.get("doubts") or ())))
-            out.print(
-                f"{code} (at {where}): {remedies.get(code, 'a doubt that this version does not know')}", markup=False
-            )
-    for line in _quality(run.manifest.get("quality"), remedies):
+            out.print(f"{code} (at {where}): {explain(code)}", markup=False)
+    for line in _quality(run.manifest.get("quality")):
         out.print(line, markup=False)
     for fault in run.faults:
         out.print(f"not readable: {fault}", markup=False)
 
 
-def _quality(found: Any, remedies: Mapping[str, str]) -> list[str]:
+def _quality(found: Any) -> list[str]:
     """What the manifest tells of quality, a line for each benchmark and load, then each doubt once."""
     rows = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
     lines = []
@@ -189,7 +187,7 @@ def _quality(found: Any, remedies: Mapping[str, str]) -> list[str]:
         failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
         lines.append(f"quality: {one.get('benchmark')} at {level_label(one)}: {figure}{failed}")
     codes = dict.fromkeys(str(doubt.get("code")) for one in rows for doubt in one.get("doubts") or ())
-    return lines + [f"{code}: {remedies.get(code, 'a doubt that this version does not know')}" for code in codes]
+    return lines + [f"{code}: {explain(code)}" for code in codes]
 
 
 def _percent(share: Any) -> str:

@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from servebench.contracts.stored import MISSING
-from servebench.report.figures import number
 from servebench.util.errors import StoreError
+from servebench.util.figures import MISSING, number
 
 STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_settings": "yellow"}
 

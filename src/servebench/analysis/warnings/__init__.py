@@ -1,0 +1,1 @@
+"""Warnings: reasons why a number may not be believed."""

@@ -1,0 +1,217 @@
+"""The table of all warnings: what each code means and what to do about it.
+
+To add a warning, add it here, then issue it with `WarningType.issue` where it is detected (for a point: a check in
+`warnings.point`). Codes are stored in the column `doubts`, so they never change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from servebench.contracts.results import Doubt
+
+UNKNOWN = "unknown warning: it was written by another version of servebench"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarningType:
+    """A kind of warning. A `void` one makes its point void, a `mark` leaves the verdict alone, others make it doubtful."""
+
+    code: str
+    meaning: str
+    remedy: str
+    void: bool = False
+    mark: bool = False
+
+    def issue(self, message: str, *, remedy: str | None = None, void: bool | None = None) -> Doubt:
+        """Return this warning with the figures of one case; `remedy` and `void` replace the general ones."""
+        return Doubt(
+            code=self.code,
+            message=message,
+            remedy=self.remedy if remedy is None else remedy,
+            void=self.void if void is None else void,
+            mark=self.mark,
+        )
+
+
+CATALOG: dict[str, WarningType] = {}
+"""Every warning by its code, in the order in which a point lists them."""
+
+
+def _define(code: str, meaning: str, remedy: str, *, void: bool = False, mark: bool = False) -> WarningType:
+    CATALOG[code] = WarningType(code=code, meaning=meaning, remedy=remedy, void=void, mark=mark)
+    return CATALOG[code]
+
+
+def explain(code: str) -> str:
+    """Return what a stored code means and what to do about it."""
+    found = CATALOG.get(code)
+    return UNKNOWN if found is None else f"{found.meaning}; {found.remedy}"
+
+
+LEVEL_NOT_REACHED = _define(
+    "level_not_reached",
+    "the requested load was never reached, so the numbers belong to a lower load",
+    "send more requests per point (load.requests=auto or load.duration_s), and check whether requests failed at once "
+    "or the client was late",
+    void=True,
+)
+TOO_FEW_REQUESTS = _define(
+    "too_few_requests",
+    "every number rests on few requests",
+    "send more requests per point (load.requests): 30 in the window for a mean, 100 for a p99",
+)
+TOO_SHORT = _define(
+    "too_short",
+    "the window is shorter than 5 s, so one pause changes its throughput",
+    "send more requests per point (load.requests) or set load.duration_s; load.warmup_s must be shorter than the point",
+)
+NOT_STATIONARY = _define(
+    "not_stationary",
+    "throughput or TTFT drifted while the point was measured",
+    "warm up longer (load.warmup_s), measure longer (load.duration_s), and check whether the machine was busy or hot",
+)
+IMPRECISE = _define(
+    "imprecise",
+    "the throughput's confidence interval is wider than ±25%",
+    "measure longer (load.requests, load.duration_s) on an otherwise idle machine: four times as long halves the interval",
+)
+ERRORS = _define(
+    "errors",
+    "requests failed, and the latencies are those of the requests that succeeded",
+    "check engine.log, lower the load, or raise load.timeout_s",
+)
+ENGINE_DIED = _define(
+    "engine_died",
+    "the engine exited during the point",
+    "read the last lines of engine.log; the usual cause is out of memory: lower engine.gpu_memory_fraction, "
+    "engine.max_num_seqs or engine.max_model_len",
+    void=True,
+)
+WORKER_DIED = _define(
+    "worker_died",
+    "a load worker process died",
+    "check whether the kernel killed it for lack of memory (dmesg), and measure the point again",
+    void=True,
+)
+NO_PROGRESS = _define(
+    "no_progress",
+    "the engine was up but sent no data, so the point was stopped",
+    "read engine.log; lower load.timeout_s to detect this sooner",
+    void=True,
+)
+INTERRUPTED = _define("interrupted", "the point was stopped before its end", "measure the point again")
+CLIENT_BOUND = _define(
+    "client_bound",
+    "the client may have limited what was measured",
+    "leave a core free for the client, or drive the load from another machine (launch=attach)",
+)
+CLOCK_STEPPED = _define(
+    "clock_stepped",
+    "the wall clock was set during the point, which shifts all later timestamps",
+    "measure the point again once the clock is synchronized (chronyc tracking, timedatectl)",
+    void=True,
+)
+TOKENS_DISAGREE = _define(
+    "tokens_disagree",
+    "token counts are missing or contradict each other",
+    "make the server send usage in the stream (stream_options.include_usage), and compare engines by requests per "
+    "second until the counts agree",
+)
+SHORT_ANSWERS = _define(
+    "short_answers",
+    "answers do not have the requested length",
+    "the engine did not obey workload.exact_output: compare it only with engines that do, or set "
+    "workload.exact_output=false and compare per token",
+)
+CACHE_CONTAMINATED = _define(
+    "cache_contaminated",
+    "unique prompts were found in the prefix cache",
+    "set workload.cache=cold or engine.prefix_caching=false, choose another workload.seed, or restart the engine",
+)
+PROMPT_SIZE_APPROXIMATE = _define(
+    "prompt_size_approximate",
+    "prompts were not sized with the served model's tokenizer, so their length is approximate",
+    "set model.tokenizer, and read input_tokens_mean for the true length",
+)
+MERGED_EVENTS = _define(
+    "merged_events",
+    "several events arrived in one read, so ITL is the time between reads",
+    "the engine sent several tokens at once (stream interval, speculation, a buffering proxy) or the client was late: "
+    "compare TPOT instead of ITL",
+)
+NOT_STREAMED = _define(
+    "not_streamed",
+    "answers arrived all at once: their TTFT equals their E2E, and they have no ITL",
+    "check whether the server or a proxy buffers answers or ignores `stream`; use only E2E and requests per second",
+)
+CANCELLED_NOT_FREED = _define(
+    "cancelled_not_freed",
+    "the engine kept working on requests that the client had cancelled, so its load was higher than requested",
+    "check whether the engine or a proxy notices closed connections",
+)
+EMULATED = _define(
+    "emulated",
+    "the engine was emulated: these numbers do not describe the real engine",
+    "set launch=process, docker or attach to measure a real engine",
+    mark=True,
+)
+SUPPLY_EXHAUSTED = _define(
+    "supply_exhausted",
+    "all prepared requests were used before the end of the point",
+    "raise load.warmup_requests, so that the engine's speed is estimated better",
+)
+WRONG_GPU = _define(
+    "wrong_gpu",
+    "the configured GPU is not the one in this machine",
+    "set gpu= and gpu.count= to the installed GPUs: costs and comparisons depend on them",
+)
+SCHEMA_NOT_ENFORCED = _define(
+    "schema_not_enforced",
+    "the engine does not enforce JSON schemas, so none was sent",
+    "compare it with the unconstrained answers of other engines (json_compliance_unconstrained), or use an engine that "
+    "enforces schemas",
+)
+UNEQUAL_SETTINGS = _define(
+    "unequal_settings",
+    "the compared runs have different settings",
+    "make the listed settings equal, or declare the one under test with --varying",
+)
+FOREIGN = _define(
+    "foreign",
+    "measured by another tool, with its definitions and without servebench's checks",
+    "measure it with servebench for a full comparison",
+)
+SAMPLE_TOO_SMALL = _define(
+    "sample_too_small",
+    "the quality score rests on too few questions",
+    "raise quality.items (all uses every question) or set quality.path to a larger file",
+)
+UNANSWERED = _define(
+    "unanswered",
+    "questions got no answer; they count neither as right nor as wrong",
+    "lower quality.concurrency or raise quality.timeout_s, and read the errors in quality.parquet",
+)
+NOT_JUDGED = _define(
+    "not_judged",
+    "answers could not be graded; they count neither as right nor as wrong",
+    "read the column note in quality.parquet; the usual cause is a judge that is down, slow or answers malformed text",
+)
+CUT_OFF = _define(
+    "cut_off",
+    "answers reached the token limit and count as wrong",
+    "raise quality.max_tokens (workload.output_tokens for answers of the load), and read some in quality.parquet: "
+    "a model that never stops is wrong anyway",
+)
+UNREAD_ANSWERS = _define(
+    "unread_answers",
+    "many answers contain nothing that can be graded and count as wrong",
+    "read them in quality.parquet; a model that explains needs a higher quality.max_tokens (workload.output_tokens "
+    "for answers of the load)",
+)
+AS_BY_CHANCE = _define(
+    "as_by_chance",
+    "the score is no better than guessing, so damage by an engine would not show",
+    "use a larger model, or quality=parity",
+    mark=True,
+)

@@ -1,0 +1,90 @@
+"""Checks of what went wrong during a point: failed requests, an engine or worker that died, an early stop."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.results import Doubt, Record
+from servebench.util.figures import short_percent
+
+FAILED_SHARE_VOID = 0.5
+
+
+def errors(point: MeasuredPoint) -> Doubt | None:
+    """Warn when requests failed."""
+    failed = _failed(point)
+    if not failed:
+        return None
+    share = len(failed) / len(point.requests)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(r.outcome for r in failed).most_common())
+    # a request that was not sent because an earlier one failed only repeats that one's cause
+    causes = [r for r in failed if r.outcome != "session_ended"] or failed
+    messages = Counter(r.error for r in causes if r.error).most_common(1)
+    most_common = f"; most common error: {messages[0][0]}" if messages else ""
+    return catalog.ERRORS.issue(
+        f"{len(failed)} of {len(point.requests)} requests failed ({short_percent(share)}): {kinds}{most_common}",
+        void=share >= FAILED_SHARE_VOID,
+    )
+
+
+def _failed(point: MeasuredPoint) -> list[Record]:
+    """The requests that failed, without those that we cancelled ourselves when the point was stopped."""
+    stopped = point.report.stopped in ("interrupt", "worker_died", "no_progress")
+    return [
+        r for r in point.requests if r.outcome not in ("ok", "abandoned") and not (r.outcome == "cancelled" and stopped)
+    ]
+
+
+def engine_died(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the engine exited."""
+    if point.report.stopped != "engine_died":
+        return None
+    return catalog.ENGINE_DIED.issue(f"the engine exited after {_sent(point)} were sent")
+
+
+def worker_died(point: MeasuredPoint) -> Doubt | None:
+    """Warn when a load worker died."""
+    if point.report.stopped != "worker_died":
+        return None
+    return catalog.WORKER_DIED.issue(f"{point.report.error or 'a load worker died'} after {_sent(point)} were sent")
+
+
+def no_progress(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the engine was up but sent nothing."""
+    if point.report.stopped != "no_progress":
+        return None
+    return catalog.NO_PROGRESS.issue(
+        f"the engine was up but sent no data for load.timeout_s={point.settings.load.timeout_s:g} s after {_sent(point)} "
+        "were sent, so the point was stopped"
+    )
+
+
+def interrupted(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the user stopped the point."""
+    if point.report.stopped != "interrupt":
+        return None
+    cancelled = sum(r.outcome == "cancelled" for r in point.requests)
+    return catalog.INTERRUPTED.issue(
+        f"the user stopped the point after {_sent(point)} were sent; {cancelled} of them were unfinished"
+    )
+
+
+def _sent(point: MeasuredPoint) -> str:
+    return f"{point.report.sent} of {point.report.planned} requests"
+
+
+def cancelled_not_freed(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the engine kept working on cancelled requests."""
+    if point.row.get("cancelled_freed") is not False:
+        return None
+    return catalog.CANCELLED_NOT_FREED.issue(
+        "the engine kept working on requests whose client had disconnected: on average it held "
+        f"{point.row['server_excess_requests_mean']:.3g} requests more than were in flight"
+    )
+
+
+def emulated(point: MeasuredPoint) -> Doubt | None:
+    """Mark a point of an emulated engine."""
+    return catalog.EMULATED.issue(catalog.EMULATED.meaning) if point.row["emulated"] else None

@@ -1,0 +1,175 @@
+"""Checks of the load: whether it was reached, long enough, steady and precise, and whether the client was the limit."""
+
+from __future__ import annotations
+
+from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.results import Doubt
+from servebench.util.figures import short_percent
+from servebench.util.units import NS_PER_MS, NS_PER_S
+
+LEVEL_SHARE_MIN = 0.95
+"""The average in flight must be at least this share of the requested level."""
+SENDING_STRETCH_MAX = 1.05
+"""How much longer than planned the sending of an open loop may take: what the 95% of a level are, for a rate."""
+REQUESTS_MIN = 30
+"""Below this many ok requests in the window a mean or median is weak: the usual rule for a mean to be near normal."""
+WINDOW_S_MIN = 5.0
+"""A shorter window holds too few engine steps, and one pause of a second moves its throughput by a fifth."""
+TREND_MIN = 0.1
+"""A smaller drift over the window changes no conclusion."""
+TREND_P_MAX = 0.01
+HALF_WIDTH_SHARE_MAX = 0.25
+"""Half of the throughput's interval as a share of it: two such points differ by half before they differ at all."""
+LATENESS_SHARE_MAX = 0.1
+"""The p99 of lateness as a share of the TTFT p50, of which it is a part for a user."""
+LATENESS_FLOOR_MS = 1.0
+"""Less lateness than this comes from the operating system."""
+LATENESS_ALONE_MS_MAX = 5.0
+"""The limit where no TTFT is known."""
+CPU_SHARE_MAX = 0.9
+CLIENT_ERROR_SHARE_MAX = 0.1
+"""The client's own error as a share of the median of what it measures."""
+QUEUE_BYTES_MAX = 65_536
+"""More than one read takes: the client is behind with that stream."""
+LOOP_LAG_MS_MAX = 5.0
+
+
+def level_not_reached(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the requested concurrency or rate was not reached."""
+    row = point.row
+    level = row["concurrency"]
+    if level is None:
+        return _rate_not_reached(point)
+    if not point.requests or row["average_in_flight"] is None:
+        return catalog.LEVEL_NOT_REACHED.issue(
+            f"no request was in flight at any time; concurrency {level} was requested",
+            remedy="check the errors and engine.log: the engine accepted no request",
+        )
+    average, planned = row["average_in_flight"], row["requests_planned"]
+    if planned < level:
+        return catalog.LEVEL_NOT_REACHED.issue(
+            f"only {planned} requests were planned for concurrency {level}, so the level was never reached "
+            f"({average:.3g} in flight on average)",
+            remedy=f"plan at least ten requests per stream: load.requests={10 * level}, or load.requests=auto",
+        )
+    share = average / level
+    if row["level_reached"] and share >= LEVEL_SHARE_MIN:
+        return None
+    never = "" if row["level_reached"] else ", and the level was never reached"
+    return catalog.LEVEL_NOT_REACHED.issue(
+        f"{average:.3g} requests were in flight on average, {short_percent(share)} of concurrency {level}{never}"
+    )
+
+
+def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
+    sent = [(r.scheduled_ns, r.sent_ns) for r in point.requests if r.sent_ns is not None]
+    if len(sent) < 2 or point.row["rate"] is None:
+        return None
+    planned_ns = max(scheduled for scheduled, _ in sent) - min(scheduled for scheduled, _ in sent)
+    taken_ns = max(stamp for _, stamp in sent) - min(stamp for _, stamp in sent)
+    if taken_ns <= SENDING_STRETCH_MAX * planned_ns:
+        return None
+    return catalog.LEVEL_NOT_REACHED.issue(
+        f"sending {len(sent)} requests at {point.row['rate']:g}/s took {taken_ns / NS_PER_S:.3g} s instead of the planned "
+        f"{planned_ns / NS_PER_S:.3g} s",
+        remedy="raise load.max_concurrency or set it to null, and leave a core free for the client",
+    )
+
+
+def too_few_requests(point: MeasuredPoint) -> Doubt | None:
+    """Warn when too few requests lie in the window."""
+    count = point.row["ttft_ms_n"] or 0
+    if count >= REQUESTS_MIN:
+        return None
+    return catalog.TOO_FEW_REQUESTS.issue(
+        f"every number rests on {count} requests (ok and sent inside the window), means and medians too"
+    )
+
+
+def too_short(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the window is short."""
+    window_s = point.row["window_s"]
+    if window_s is not None and window_s >= WINDOW_S_MIN:
+        return None
+    return catalog.TOO_SHORT.issue(f"the window is {window_s or 0.0:.3g} s long, less than {WINDOW_S_MIN:g} s")
+
+
+def not_stationary(point: MeasuredPoint) -> Doubt | None:
+    """Warn when throughput or TTFT drifted over the window."""
+    causes, rising, slowing = [], False, False
+    for name, title in (("throughput", "output throughput"), ("ttft", "TTFT")):
+        change, p = point.row.get(f"{name}_trend"), point.row.get(f"{name}_trend_p")
+        if change is None or p is None or abs(change) < TREND_MIN or p > TREND_P_MAX:
+            continue
+        causes.append(f"{title} {'rose' if change > 0 else 'fell'} by {short_percent(abs(change))} of its median")
+        rising = rising or (name == "ttft" and change > 0)
+        slowing = slowing or (name == "throughput" and change < 0)
+    if not causes:
+        return None
+    if rising and point.row["rate"] is not None:
+        remedy = "the engine cannot keep up with this rate and its queue grows: lower load.rate, and do not use means"
+    elif rising or slowing:
+        remedy = (
+            "the engine slows down over time (a cache that fills, a GPU that heats up): measure longer with "
+            "load.duration_s, and check its clocks and cache"
+        )
+    else:
+        remedy = "the engine was still warming up: set load.duration_s, and load.warmup_s to exclude the beginning"
+    return catalog.NOT_STATIONARY.issue(
+        f"the point was not steady: {' and '.join(causes)} over the window (Mann-Kendall test, p < {TREND_P_MAX:g})",
+        remedy=remedy,
+    )
+
+
+def imprecise(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the throughput's interval is wide."""
+    rate, low, high = (point.row.get(f"output_throughput_tok_s{end}") for end in ("", "_low", "_high"))
+    if not rate or low is None or high is None:
+        return None
+    half = (high - low) / 2
+    if half <= HALF_WIDTH_SHARE_MAX * rate:
+        return None
+    return catalog.IMPRECISE.issue(
+        f"throughput is only known to ±{short_percent(half / rate)} ({rate:.3g} ±{half:.2g} tok/s): it varied slowly, "
+        "as on a busy machine, or rests on few answers"
+    )
+
+
+def client_bound(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the client was late, busy or inexact compared with what it measured."""
+    row = point.row
+    causes = []
+    late, ttft = row["lateness_ms_p99"], row["ttft_ms_p50"]
+    limit = LATENESS_ALONE_MS_MAX if ttft is None else max(LATENESS_FLOOR_MS, LATENESS_SHARE_MAX * ttft)
+    if late is not None and late > limit:
+        against = "" if ttft is None else f", compared with a TTFT p50 of {ttft:.3g} ms"
+        causes.append(f"1% of the requests were sent at least {late:.3g} ms late{against}")
+    cpu = row["client_cpu_share"]
+    if cpu is not None and cpu > CPU_SHARE_MAX:
+        causes.append(f"the client used {short_percent(cpu)} of a core per worker")
+    queued = row.get("receive_queue_bytes_max")
+    if queued is not None and queued >= QUEUE_BYTES_MAX:
+        causes.append(f"up to {queued} bytes of one stream were still in the kernel after a read")
+    lag = row["loop_lag_ms_p99"]
+    # kernel timestamps stay right while the loop sleeps, and late sending shows in the lateness
+    if row["stamp_source"] == "user" and lag is not None and lag > LOOP_LAG_MS_MAX:
+        causes.append(f"the client's loop woke up {lag:.3g} ms late (p99)")
+    for name, title in (("ttft", "TTFT"), ("itl", "ITL")):
+        error, value = row.get(f"client_error_ms_{name}"), row.get(f"{name}_ms_p50")
+        # a median gap of 0 means that the server sends several events at once, which has a warning of its own
+        if error is not None and value and error > CLIENT_ERROR_SHARE_MAX * value:
+            causes.append(f"{title} is only exact to {error:.3g} ms and its p50 is {value:.3g} ms")
+    if not causes:
+        return None
+    return catalog.CLIENT_BOUND.issue(f"the client may have limited the results: {'; '.join(causes)}")
+
+
+def clock_stepped(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the wall clock was set during the point."""
+    step_ns = point.report.clock_step_ns
+    if not step_ns:
+        return None
+    return catalog.CLOCK_STEPPED.issue(
+        f"the wall clock was set by {step_ns / NS_PER_MS:+.3g} ms during the point, which shifts all later timestamps"
+    )

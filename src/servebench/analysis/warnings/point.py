@@ -1,0 +1,74 @@
+"""The warnings of one point: every check in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from servebench.analysis.warnings import catalog, failures, load, tokens
+from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.results import Doubt, Record
+from servebench.contracts.settings import RunSettings
+
+CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
+    load.level_not_reached,
+    load.too_few_requests,
+    load.too_short,
+    load.not_stationary,
+    load.imprecise,
+    failures.errors,
+    failures.engine_died,
+    failures.worker_died,
+    failures.no_progress,
+    failures.interrupted,
+    load.client_bound,
+    load.clock_stepped,
+    tokens.tokens_disagree,
+    tokens.short_answers,
+    tokens.cache_contaminated,
+    tokens.prompt_size_approximate,
+    tokens.merged_events,
+    tokens.not_streamed,
+    failures.cancelled_not_freed,
+    failures.emulated,
+)
+
+
+def point_warnings(
+    row: Mapping[str, Any],
+    records: Sequence[Record],
+    report: PhaseReport,
+    settings: RunSettings,
+    *,
+    tokenizer_exact: bool = True,
+    tokenizer_name: str = "the tokenizer",
+    extra: Iterable[Doubt] = (),
+) -> tuple[Doubt, ...]:
+    """Return all warnings of a point in the order of CHECKS, then `extra`: what needs more than the point to detect. Pure.
+
+    `row` is the point's row, `records` are all its requests; those of the warm-up are ignored. `tokenizer_exact` says
+    whether prompts were sized with the served model's own tokenizer.
+    """
+    requests = [record for record in records if not record.warmup]
+    point = MeasuredPoint(row, requests, report, settings, tokenizer_exact, tokenizer_name)
+    found = (check(point) for check in CHECKS)
+    return (*(doubt for doubt in found if doubt is not None), *extra)
+
+
+def wrong_gpu(settings: RunSettings, gpus: Sequence[str]) -> Doubt | None:
+    """Warn when this machine's driver reports other or fewer GPUs than configured; `gpus` are the driver's names.
+
+    Only for an engine on this machine. With `gpu=none` nothing is claimed.
+    """
+    configured = settings.gpu
+    if configured.name == "none" or not configured.count:
+        return None
+    plain = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in gpus]
+    matching = sum(re.sub(r"[^a-z0-9]", "", configured.name.lower()) in name for name in plain)
+    if matching >= configured.count:
+        return None
+    return catalog.WRONG_GPU.issue(
+        f"the config says {configured.count} x {configured.name}, but the driver reports {', '.join(gpus) or 'no GPU'}"
+    )

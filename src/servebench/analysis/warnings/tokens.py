@@ -1,0 +1,168 @@
+"""Checks of the content of answers: token counts, lengths, cache hits and streaming."""
+
+from __future__ import annotations
+
+from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.results import Doubt, Record
+from servebench.util.figures import short_percent
+
+SERVER_COUNT_SHARE_MAX = 0.02
+"""How far the engine's own token counter may be from the tokens of its answers, as a share."""
+DISAGREEING_SHARE_MAX = 0.01
+PROMPT_TOKENS_SLACK = 2
+"""Tokens by which a prompt may differ from its plan without a chat template: a beginning-of-text token and one more."""
+WRONG_LENGTH_SHARE_MAX = 0.01
+CACHED_SHARE_MAX = 0.05
+"""The share of cached prompt tokens that is allowed for unique prompts, on top of the chat template."""
+MERGED_SHARE_MAX = 0.01
+WHOLE_TOKENS_MIN = 8
+"""An answer of this many tokens that arrives at once was not streamed; a shorter one may be one speculative step."""
+WHOLE_SHARE_MAX = 0.01
+
+
+def tokens_disagree(point: MeasuredPoint) -> Doubt | None:
+    """Warn when token counts are missing, guessed, or contradict each other."""
+    causes = [_server_count(point), _prompt_count(point) if point.tokenizer_exact else None, *_answer_counts(point.ok)]
+    causes = [cause for cause in causes if cause]
+    return catalog.TOKENS_DISAGREE.issue("; ".join(causes)) if causes else None  # type: ignore[arg-type]
+
+
+def _server_count(point: MeasuredPoint) -> str | None:
+    """Compare the engine's own counter of generated tokens with its answers.
+
+    Not done when a request failed: its tokens may be in one count and not in the other.
+    """
+    counted, received = point.row.get("server_generation_tokens"), point.row.get("output_tokens_total")
+    if counted is None or not received or len(point.ok) < len(point.requests):
+        return None
+    # the last token of an answer may be its end token, which some engines count and some do not
+    allowed = max(SERVER_COUNT_SHARE_MAX * received, len(point.requests))
+    if abs(counted - received) <= allowed:
+        return None
+    who = "another client used it too" if counted > received else "its counter lags or counts differently"
+    return f"the engine's metrics count {counted:.0f} generated tokens but its answers have {received:.0f}: {who}"
+
+
+def _prompt_count(point: MeasuredPoint) -> str | None:
+    """Compare the server's prompt lengths with the plan: longer may be the chat template, shorter cannot be."""
+    most = PROMPT_TOKENS_SLACK if point.settings.workload.api == "completions" else None
+    off = [
+        r
+        for r in point.ok
+        if r.prompt_tokens is not None
+        and r.planned_prompt_tokens is not None
+        and (
+            r.prompt_tokens < r.planned_prompt_tokens - PROMPT_TOKENS_SLACK
+            or (most is not None and r.prompt_tokens > r.planned_prompt_tokens + most)
+        )
+    ]
+    if len(off) <= DISAGREEING_SHARE_MAX * len(point.ok):
+        return None
+    first = off[0]
+    return (
+        f"{len(off)} of {len(point.ok)} prompts have another length on the server than planned "
+        f"(request {first.request_id}: planned {first.planned_prompt_tokens}, counted {first.prompt_tokens}); "
+        "check that model.tokenizer is the served model's"
+    )
+
+
+def _answer_counts(ok: list[Record]) -> list[str]:
+    causes = []
+    uncounted = sum(r.counted_by is None for r in ok)
+    if uncounted:
+        causes.append(f"the token count of {uncounted} of {len(ok)} answers is unknown, and so is the throughput")
+    guessed = sum(r.counted_by == "tokenizer" for r in ok)
+    if guessed:
+        causes.append(f"{guessed} of {len(ok)} answers came without usage and were counted with a tokenizer")
+    differing = [r for r in ok if _counts_differ(r)]
+    if differing and len(differing) > DISAGREEING_SHARE_MAX * len(ok):
+        worst = max(differing, key=lambda r: abs(sum(r.event_tokens or ()) - (r.output_tokens or 0)))
+        causes.append(
+            f"usage and events disagree in {len(differing)} of {len(ok)} answers "
+            f"(request {worst.request_id}: usage {worst.output_tokens}, events {_event_tokens(worst)})"
+        )
+    return causes
+
+
+def _event_tokens(record: Record) -> int:
+    """The tokens in the events; at least one where there was content."""
+    return sum(record.event_tokens) if record.event_tokens is not None else min(1, len(record.event_ns))
+
+
+def _counts_differ(record: Record) -> bool:
+    """Whether usage and events give different lengths; an end token without text may be missing from the events."""
+    if record.output_tokens is None or record.counted_by == "tokenizer":
+        return False
+    if record.event_tokens is None:
+        return record.output_tokens == 0 and bool(record.event_ns)
+    return abs(sum(record.event_tokens) - record.output_tokens) > max(1, 0.01 * record.output_tokens)
+
+
+def short_answers(point: MeasuredPoint) -> Doubt | None:
+    """Warn when answers do not have the exact length that the workload requests."""
+    if not point.settings.workload.exact_output:
+        return None
+    known = [
+        (r.output_tokens, r.asked_output_tokens)
+        for r in point.ok
+        if r.output_tokens is not None and r.asked_output_tokens is not None
+    ]
+    wrong = [pair for pair in known if pair[0] != pair[1]]
+    if not wrong or len(wrong) <= WRONG_LENGTH_SHARE_MAX * len(known):
+        return None
+    got, requested = max(wrong, key=lambda pair: abs(pair[0] - pair[1]))
+    return catalog.SHORT_ANSWERS.issue(
+        f"{len(wrong)} of {len(known)} answers do not have the requested length "
+        f"(largest difference: {got} tokens, {requested} requested)"
+    )
+
+
+def cache_contaminated(point: MeasuredPoint) -> Doubt | None:
+    """Warn when unique prompts hit the prefix cache."""
+    rate = point.row["prefix_cache_hit_rate"]
+    if point.row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(point.ok):
+        return None
+    return catalog.CACHE_CONTAMINATED.issue(
+        f"{short_percent(rate)} of the prompt tokens came from the prefix cache, though no prompt is sent twice"
+    )
+
+
+def _template_share(ok: list[Record]) -> float:
+    """The chat template's share of all prompt tokens: its beginning is the same for all and may be cached."""
+    known = [(r.prompt_tokens, r.planned_prompt_tokens) for r in ok]
+    both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
+    total = sum(counted for counted, _ in both)
+    return sum(max(0, counted - planned) for counted, planned in both) / total if total else 0.0
+
+
+def prompt_size_approximate(point: MeasuredPoint) -> Doubt | None:
+    """Warn when prompts were sized with another tokenizer than the model's."""
+    if point.tokenizer_exact:
+        return None
+    return catalog.PROMPT_SIZE_APPROXIMATE.issue(
+        f"prompts were sized with {point.tokenizer_name}, not with the served model's tokenizer: their length is approximate"
+    )
+
+
+def merged_events(point: MeasuredPoint) -> Doubt | None:
+    """Warn when many events shared a read, so that their ITL is unknown."""
+    events, merged = point.row["events"], point.row["events_merged"]
+    if not events or merged <= MERGED_SHARE_MAX * events:
+        return None
+    return catalog.MERGED_EVENTS.issue(
+        f"{merged} of {events} content events ({short_percent(merged / events)}) shared a read with an earlier one: "
+        "their ITL is the time between reads, with gaps of 0 inside a read"
+    )
+
+
+def not_streamed(point: MeasuredPoint) -> Doubt | None:
+    """Warn when whole answers arrived at once."""
+    long = [r for r in point.ok if (r.output_tokens or 0) >= WHOLE_TOKENS_MIN]
+    whole = sum(r.first_event_ns == r.last_event_ns for r in long)
+    if whole <= WHOLE_SHARE_MAX * len(long):
+        return None
+    return catalog.NOT_STREAMED.issue(
+        f"{whole} of {len(long)} answers of {WHOLE_TOKENS_MIN} tokens or more ({short_percent(whole / len(long))}) arrived "
+        "all at once: their TTFT equals their E2E, and they have no ITL"
+    )

@@ -1,0 +1,68 @@
+"""Figures as text for people: rounded, with their interval, a hyphen where a value is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, isfinite
+from typing import Any
+
+MISSING = "-"
+
+
+def number(value: float | int | None, digits: int = 3) -> str:
+    """Return `value` with this many significant digits and no exponent; ∞ for an infinite value."""
+    if value is None or value != value:
+        return MISSING
+    if value == 0:
+        return "0"
+    if value in (inf, -inf):
+        return "∞" if value > 0 else "-∞"
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:,.{max(0, digits - magnitude)}f}"
+
+
+def with_interval(row: Mapping[str, Any], column: str) -> str:
+    """Return a column's value with half the width of its 95% interval (the larger side) where the row has one."""
+    value, low, high = row.get(column), row.get(f"{column}_low"), row.get(f"{column}_high")
+    text = number(value)
+    if value is None or low is None or high is None:
+        return text
+    return f"{text} ±{number(max(value - low, high - value), 2)}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage with one decimal."""
+    return MISSING if share is None else f"{100 * share:.1f}%"
+
+
+def short_percent(share: float) -> str:
+    """Return a share as a percentage with at most three significant digits."""
+    return f"{100 * share:.3g}%"
+
+
+def change(share: float | None) -> str:
+    """Return a relative change as a signed percentage."""
+    return MISSING if share is None else f"{_signed(share)}%"
+
+
+def change_interval(low: float | None, high: float | None) -> str:
+    """Return the interval of a relative change as `[low, high]`, in percent."""
+    return f"[{_signed(low)}, {_signed(high)}]"
+
+
+def _signed(share: float | None) -> str:
+    if share is None:
+        return MISSING
+    return f"{100 * share:+.1f}" if isfinite(share) else ("+∞" if share > 0 else "-∞")
+
+
+def percent_interval(low: float | None, high: float | None) -> str:
+    """Return an interval of shares as `[low, high]`, in percent."""
+    return f"[{', '.join(percent(end).removesuffix('%') for end in (low, high))}]"
+
+
+def seconds(value: float) -> str:
+    """Return a duration as `m:ss`, or `h:mm:ss` from an hour on."""
+    whole = round(value)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
