@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from servebench.quality import sandbox
-from servebench.quality.sandbox import Limits, run_program, sandbox_faults, syscall_filter
+from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_faults, syscall_filter
 from servebench.util.errors import PreflightError
 
 NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-LIMITS = Limits(wall_s=20.0, cpu_s=2, memory_bytes=128 * 2**20)
+LIMITS = SandboxLimits(wall_s=20.0, cpu_s=2, memory_bytes=128 * 2**20)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_the_sandbox_outlives_an_attack_on_its_own_first_process(working):
 def test_a_sleeper_and_a_program_that_closes_its_output_end_at_the_wall(working):
     for program in ("import time; time.sleep(60)", "import os, time; os.close(1); os.close(2); time.sleep(60)"):
         began = time.monotonic()
-        assert run_program(program, Limits(wall_s=1.5)).outcome == "timeout"
+        assert run_program(program, SandboxLimits(wall_s=1.5)).outcome == "timeout"
         assert time.monotonic() - began < 15
 
 
@@ -142,7 +142,7 @@ def test_nothing_is_left_behind(working):
     mark = uuid.uuid4().hex
     program = f"import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(60)\n'{mark}'"
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    run_program(program, Limits(wall_s=1.0))
+    run_program(program, SandboxLimits(wall_s=1.0))
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         left = {process.pid for process in psutil.Process().children(recursive=True)} - before

@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 from jsonschema import Draft202012Validator
 
-from servebench.workload.schemas import TIERS, Task, builtin_tasks, instance, notes, sendable
+from servebench.workload.schemas import TIERS, SchemaTask, builtin_tasks, instance, notes, sendable
 
 
 @pytest.mark.parametrize("task", builtin_tasks(), ids=lambda task: task.name)
-def test_documents_fit_their_schema(task: Task) -> None:
+def test_documents_fit_their_schema(task: SchemaTask) -> None:
     """Each shipped schema is one, closed to unknown keys, and every document made for it is valid."""
     Draft202012Validator.check_schema(dict(task.schema))
     validator = Draft202012Validator(dict(task.schema))

@@ -17,10 +17,10 @@ from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import CALL_SCHEMA, AgentLoopSettings, AgentLoopWorkload
 from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
-from servebench.workload.sessions import Piece, Session, Step, interleave
+from servebench.workload.sessions import Piece, Session, SessionStep, interleave
 
 CONF = Path(__file__).parents[2] / "conf" / "workload"
-STEP = Step((), 1, Piece("assistant", "", 1))
+STEP = SessionStep((), 1, Piece("assistant", "", 1))
 
 
 def turns(tokenizer: Tokenizer, count: int = 60, stream: str = "c1-0", **keys: Any) -> list[Request]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
 from servebench.quality.rows import read_rows, sample
-from servebench.quality.sandbox import Limits, run_program, sandbox_faults
+from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_faults
 from servebench.util.errors import ConfigError
 from servebench.util.wheel_file import PackagedFile
 
@@ -81,7 +81,7 @@ class HumanEvalScorer(Scorer):
     name = "humaneval"
     method = "zero-shot; pass@1, greedy, the problem's tests in a sandbox"
     source = HUMANEVAL
-    limits = Limits()
+    limits = SandboxLimits()
 
     def check(self) -> list[str]:
         """See Scorer.check. Without a sandbox nothing is run, so nothing is asked."""

@@ -38,7 +38,7 @@ CPU time or time by the wall. memory: it asked for more than it may have. killed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What a program may use. `folder_bytes` is the size of the folder that it may write to, and of any one file."""
 
     wall_s: float = 20.0
@@ -127,7 +127,7 @@ def syscall_filter(machine: str) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-def run_program(text: str, limits: Limits = Limits()) -> SandboxResult:
+def run_program(text: str, limits: SandboxLimits = SandboxLimits()) -> SandboxResult:
     """Run a Python program in a fresh sandbox; nothing of it is left when this returns, whatever it did.
 
     Raises PreflightError where no sandbox can be had: the program is then not run at all.
@@ -139,7 +139,7 @@ def run_program(text: str, limits: Limits = Limits()) -> SandboxResult:
 @functools.cache
 def require_sandbox() -> None:
     """Try to break out, once a process. Raises PreflightError, with what to do, when there is no sandbox or it leaks."""
-    result = _run(_bwrap(), _PROBE.format(home=str(Path.home())), Limits())
+    result = _run(_bwrap(), _PROBE.format(home=str(Path.home())), SandboxLimits())
     if result.outcome != "passed":
         raise PreflightError(
             f"generated code is not run: the sandbox of bubblewrap does not hold on this machine ({result.outcome}: "
@@ -199,7 +199,9 @@ def _interpreter() -> tuple[str, list[str]]:
     return str(executable), [str(place) for place in needed if not place.is_relative_to("/usr")]
 
 
-def _arguments(bwrap: str, limits: Limits, *, filter_fd: int, program_fd: int, mark_fd: int, end_fd: int) -> list[str]:
+def _arguments(
+    bwrap: str, limits: SandboxLimits, *, filter_fd: int, program_fd: int, mark_fd: int, end_fd: int
+) -> list[str]:
     executable, folders = _interpreter()
     words = [bwrap, "--unshare-user", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     words += ["--uid", "65534", "--gid", "65534", "--hostname", "box", "--clearenv"]
@@ -228,7 +230,7 @@ def _arguments(bwrap: str, limits: Limits, *, filter_fd: int, program_fd: int, m
     return [*words, executable, "-I", "-S", "-B", "-c", inside]
 
 
-def _run(bwrap: str, text: str, limits: Limits) -> SandboxResult:
+def _run(bwrap: str, text: str, limits: SandboxLimits) -> SandboxResult:
     started = time.monotonic()
     mark = secrets.token_hex(16).encode()
     with (

@@ -14,7 +14,7 @@ from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import LengthSettings, PositiveInt, TokenCount, WorkloadSettings
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import generator, salt
-from servebench.workload.sessions import History, Piece, Session, Step, interleave, session_requests
+from servebench.workload.sessions import History, Piece, Session, SessionStep, interleave, session_requests
 from servebench.workload.unique import WordList
 
 DEFAULT_INPUT_TOKENS = 96
@@ -133,7 +133,7 @@ class AgentLoopWorkload(Workload):
 
     def _steps(
         self, name: str, count: int, stream: str, rng: random.Random, *, joined: tuple[Piece, ...] = ()
-    ) -> tuple[Step, ...]:
+    ) -> tuple[SessionStep, ...]:
         settings = self._settings
         tasks = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, 1, rng)
         results = sample_lengths(settings.result_tokens, count, rng)
@@ -146,7 +146,7 @@ class AgentLoopWorkload(Workload):
             else:
                 news = (Piece("user", f"Result [{mark}]:", results[number]),)
             steps.append(
-                Step(
+                SessionStep(
                     news=(*joined, *news) if number == 1 else news,
                     output_tokens=outputs[number],
                     answer=_call(rng, mark, outputs[number], (name, number)),

@@ -13,7 +13,7 @@ from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import LengthSettings, PositiveInt, WorkloadSettings
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import generator, salt
-from servebench.workload.sessions import History, Piece, Session, Step, interleave, session_requests
+from servebench.workload.sessions import History, Piece, Session, SessionStep, interleave, session_requests
 from servebench.workload.unique import WordList
 
 DEFAULT_INPUT_TOKENS = 48
@@ -82,7 +82,7 @@ class MultiTurnWorkload(Workload):
         for turn in range(turns):
             own = salt(settings.seed, f"{stream}/session", index * 1_000_000 + turn)
             steps.append(
-                Step(
+                SessionStep(
                     news=(Piece("user", f"[{own}]", asked[turn]),),
                     output_tokens=answered[turn],
                     answer=Piece(

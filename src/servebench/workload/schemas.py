@@ -26,7 +26,7 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 @dataclass(frozen=True)
-class Task:
+class SchemaTask:
     """What to make of some notes: `schema` as it is sent, `source` with the `examples` that values are drawn from.
 
     A user's own task has no source but perhaps the document that is `expected`; its tier is `own`.
@@ -41,15 +41,17 @@ class Task:
 
 
 @cache
-def builtin_tasks() -> tuple[Task, ...]:
+def builtin_tasks() -> tuple[SchemaTask, ...]:
     """The shipped schemas, four of each tier, easiest first."""
     text = files("servebench.workload").joinpath("data", "schemas.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.split("\n") if line]
-    return tuple(Task(row["name"], row["tier"], row["task"], sendable(row["schema"]), row["schema"]) for row in rows)
+    return tuple(
+        SchemaTask(row["name"], row["tier"], row["task"], sendable(row["schema"]), row["schema"]) for row in rows
+    )
 
 
 @cache
-def own_tasks(path: str) -> tuple[Task, ...]:
+def own_tasks(path: str) -> tuple[SchemaTask, ...]:
     """The tasks of a user's `.jsonl`: rows of `schema`, and `prompt`, `expected` and `name` where there are any.
 
     Raises ConfigError for a file that cannot be read and for the first row that is none.
@@ -64,7 +66,7 @@ def own_tasks(path: str) -> tuple[Task, ...]:
     return tuple(found)
 
 
-def _own(line: str, number: int, path: str) -> Task:
+def _own(line: str, number: int, path: str) -> SchemaTask:
     try:
         row = json.loads(line)
         schema = row["schema"]
@@ -76,7 +78,7 @@ def _own(line: str, number: int, path: str) -> Task:
         raise ConfigError(f"workload.path={path}, line {number}: no JSON Schema: {error.message}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"workload.path={path}, line {number}: no task ({error}); give {OWN_FORMAT}") from error
-    return Task(
+    return SchemaTask(
         str(row.get("name") or f"line {number}"),
         "own",
         str(row.get("prompt") or MAKE_UP),

@@ -37,7 +37,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Step:
+class SessionStep:
     """One request of a session: what is new in it, how long the answer may be, and the `answer` that history will have."""
 
     news: tuple[Piece, ...]
@@ -54,7 +54,7 @@ class Session:
     number of its steps that come before this one's first; `waits_for` of a step's number the sessions to end first."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[SessionStep, ...]
     before: tuple[Piece, ...] = ()
     opens_after: tuple[str, int] | None = None
     waits_for: Mapping[int, tuple[str, ...]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.lengths import sample_lengths
 from servebench.workload.salt import as_request, generator, salt
-from servebench.workload.schemas import TIERS, Task, Tier, builtin_tasks, instance, notes, own_tasks
+from servebench.workload.schemas import TIERS, SchemaTask, Tier, builtin_tasks, instance, notes, own_tasks
 from servebench.workload.unique import WordList, fill
 
 DEFAULT_OUTPUT_TOKENS = 512
@@ -115,7 +115,7 @@ class _Draft:
 
     request_id: str
     place: int
-    task: Task
+    task: SchemaTask
     document: Any
     twin_of: str | None
 
