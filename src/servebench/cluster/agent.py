@@ -1,26 +1,24 @@
-"""An order carried out on the machine that a cluster chose: leases, the run, and an answer for whoever ordered it."""
+"""Execution of an order on the machine that the cluster chose: leases, the run, and the reply."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import platform
 import signal
-import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from servebench.cluster.heartbeat import FILE as HEARTBEAT
-from servebench.cluster.heartbeat import SILENT_S, at_work, beating
+from servebench.cluster.archive import pack_run
+from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
+from servebench.cluster.orders import GPUS_VARIABLE
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.cluster import RunOrder, RunReply
-from servebench.contracts.engine import Launcher
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EngineKeeper
@@ -47,15 +45,14 @@ from servebench.util.cache import cache_folder
 from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.signals import interrupts
 
-GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 LOG = "node.log"
-PORT_FREED_S = 30.0
-"""How long the engine of the run before may take to let go of its port after its lease has ended."""
+PORT_RELEASE_S = 30.0
+"""Time that the previous run's engine has to release its port after its lease has ended."""
 
 
 def execute_order(order: RunOrder) -> RunReply:
-    """Do the run that is ordered, on this machine. A user's error, a dead engine and a signal are outcomes; an order
-    that must not be carried out is refused. Raises StoreError when the study cannot be read or written.
+    """Execute an order on this machine. User errors, a dead engine and signals are outcomes; an outdated or duplicate
+    order is refused. Raises StoreError when the study cannot be read or written.
     """
     os.environ.update(order.environ)
     if not order.cluster_gives_gpus:
@@ -63,9 +60,9 @@ def execute_order(order: RunOrder) -> RunReply:
         os.environ.pop(GPUS_VARIABLE, None)
         if order.visible_gpus is not None:
             os.environ[GPUS_VARIABLE] = order.visible_gpus
-    with _study(order) as (folder, shared):
+    with _study_folder(order) as (folder, shared):
         state = read_study(folder)
-        refused = _refused(folder, state, order)
+        refused = refusal(folder, state, order)
         if refused is not None:
             return RunReply(outcome=None, place=_place(()), refused=refused)
         run = folder.create_run(order.run)
@@ -73,22 +70,22 @@ def execute_order(order: RunOrder) -> RunReply:
             (run.path / LOG).open("a", encoding="utf-8") as log,
             contextlib.redirect_stderr(log),
             contextlib.redirect_stdout(log),
-            beating(run.path, {"job": _job_name()}),
+            heartbeat(run.path, job=_job_name()),
         ):
-            outcome, place = _do(folder, state, order)
-        files = None if shared else _packed(run.path)
+            outcome, place = _execute_run(folder, state, order)
+        files = None if shared else pack_run(run.path)
     return RunReply(outcome=outcome, place=place, files=files)
 
 
 @contextmanager
-def _study(order: RunOrder) -> Iterator[tuple[StudyFolder, bool]]:
-    """The study's folder, and whether it is the one of whoever ordered, seen from here."""
+def _study_folder(order: RunOrder) -> Iterator[tuple[StudyFolder, bool]]:
+    """Open the study's folder, and say whether it is on a disk that is shared with the sender of the order."""
     folder = StudyFolder(Path(order.study))
     if not order.files or (folder.state.is_file() and read_study(folder).ticket == order.ticket):
         yield folder, True
         return
-    with TemporaryDirectory(prefix="servebench-") as place:
-        folder = StudyFolder(Path(place) / folder.name)
+    with TemporaryDirectory(prefix="servebench-") as copy:
+        folder = StudyFolder(Path(copy) / folder.name)
         for name, content in order.files.items():
             path = folder.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,18 +93,26 @@ def _study(order: RunOrder) -> Iterator[tuple[StudyFolder, bool]]:
         yield folder, False
 
 
-def _refused(folder: StudyFolder, state: StudyState, order: RunOrder) -> str | None:
+def refusal(
+    folder: StudyFolder,
+    state: StudyState,
+    order: RunOrder,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Return why an order must not be executed; null if it may. Waits for a process that seems to work on the run."""
     if state.ticket != order.ticket:
-        return f"{order.run} was ordered by a command that has ended since; a later one has it done"
+        return f"the command that ordered {order.run} has ended, and a later command has ordered it again"
     run = folder.run(order.run)
     if run.state.exists() and read_run(run).status == "finished":
-        return f"{order.run} is finished already"
-    # a job that its scheduler starts again may come before the death of the first is seen
-    deadline = time.monotonic() + SILENT_S
-    while (other := at_work(run.path)) is not None:
-        if time.monotonic() > deadline:
-            return f"{order.run} is being done already on {other}"
-        time.sleep(1.0)
+        return f"{order.run} is already finished"
+    # a job that its scheduler restarts may start before the death of its first process can be seen
+    deadline = now() + SILENT_S
+    while (process := active_process(run.path)) is not None:
+        if now() > deadline:
+            return f"{order.run} is already running on {process}"
+        sleep(1.0)
     return None
 
 
@@ -119,19 +124,23 @@ def _job_name() -> str | None:
 
 
 def _place(leases: Sequence[str]) -> dict[str, Any]:
+    """Return where the run executes, for the manifest."""
     host = os.environ.get("SLURMD_NODENAME") or platform.node()
     return {"host": host, "job": _job_name(), "leases": list(leases), "gpus": os.environ.get(GPUS_VARIABLE)}
 
 
-def _do(folder: StudyFolder, state: StudyState, order: RunOrder) -> tuple[RunOutcome, Mapping[str, Any]]:
+def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tuple[RunOutcome, Mapping[str, Any]]:
+    """Lease what the run needs, check and execute it, and return its outcome and place."""
     known = registry()
     started_s = time.time()
     leases = Leases(lease_folder())
     with interrupts(also=(signal.SIGUSR2,)), Display() as display:
         try:
-            job = _planned(folder, order.run, known)
+            job = _planned_job(folder, order.run, known)
             machine = capture_machine()
-            _lease(leases, order, job.settings, machine, display, launcher=known.launcher(job.settings.launch.name))
+            _lease_resources(leases, order, machine, display)
+            if known.launcher(job.settings.launch.name).local:
+                _lease_port(leases, job.settings, display)
             check_jobs([job], known)
             recover_one(folder, state, order.run)
             facts = {"place": _place(leases.names)}
@@ -142,22 +151,22 @@ def _do(folder: StudyFolder, state: StudyState, order: RunOrder) -> tuple[RunOut
                 return port
 
             keeper = EngineKeeper(known, display, cache_folder(), port_of)
-            place = RunContext(folder, state.words, display, keeper, known, machine, floor_of([job], display), facts)
+            context = RunContext(folder, state.words, display, keeper, known, machine, floor_of([job], display), facts)
             task = RunTask(order.run, job, prior_progress(folder.run(order.run)))
             try:
-                outcome = run_task(place, task, None)
+                outcome = run_task(context, task, None)
             finally:
                 keeper.stop()
         except (KeyboardInterrupt, ServebenchError) as problem:
-            outcome = _ended_early(folder, order, problem, started_s)
+            outcome = _early_end(folder, order, problem, started_s)
             display.problem(outcome.error or "")
-        place_facts = _place(leases.names)
+        place = _place(leases.names)
         leases.release()
-    return outcome, place_facts
+    return outcome, place
 
 
-def _planned(folder: StudyFolder, name: str, known: Registry) -> Job:
-    """A run of the study's own copy of the plan. Raises StoreError, ConfigError."""
+def _planned_job(folder: StudyFolder, name: str, known: Registry) -> Job:
+    """Return the job of a run from the study's stored plan. Raises StoreError, ConfigError."""
     run = next((run for run in read_plan(folder) if run.name == name), None)
     if run is None:
         raise StoreError(f"{folder.plan} has no run {name}")
@@ -165,87 +174,64 @@ def _planned(folder: StudyFolder, name: str, known: Registry) -> Job:
     return Job(run.overrides, settings_from_dict(config, known), config)
 
 
-def _lease(
-    leases: Leases,
-    order: RunOrder,
-    settings: RunSettings,
-    machine: Mapping[str, Any],
-    display: Display,
-    *,
-    launcher: Launcher,
-) -> None:
-    """Wait for the machine's quiet, for GPUs and for the port. Raises PreflightError."""
+def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any], display: Display) -> None:
+    """Wait for a place on this machine and for GPUs. Raises PreflightError."""
     if order.runs_per_machine is not None:
         slots = [f"run-{number}" for number in range(order.runs_per_machine)]
         leases.wait_for(slots, 1, lambda: display.say("waiting for another run on this machine to end"))
     gpus = visible_gpus(machine, os.environ.get(GPUS_VARIABLE))
     if order.gpus and gpus and not order.cluster_gives_gpus:
         names = [f"gpu-{gpu}" for gpu in gpus]
-        taken = leases.wait_for(names, order.gpus, lambda: display.say(f"waiting for {order.gpus} of {len(gpus)} GPUs"))
-        os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in taken)
+        leased = leases.wait_for(
+            names, order.gpus, lambda: display.say(f"waiting for {order.gpus} of {len(gpus)} GPUs")
+        )
+        os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in leased)
+
+
+def _lease_port(leases: Leases, settings: RunSettings, display: Display) -> None:
+    """Wait for the port that the config names. Raises PreflightError."""
     port, host = settings.engine.port, settings.engine.host
-    if port and launcher.local:
-        leases.wait_for([f"port-{port}"], 1, lambda: display.say(f"waiting for port {port}, which another run has"))
-        deadline = time.monotonic() + PORT_FREED_S
-        while port_fault(host, port) is not None and time.monotonic() < deadline:
-            time.sleep(0.25)
+    if not port:
+        return
+    leases.wait_for([f"port-{port}"], 1, lambda: display.say(f"waiting for port {port}, which another run uses"))
+    deadline = time.monotonic() + PORT_RELEASE_S
+    while port_fault(host, port) is not None and time.monotonic() < deadline:
+        time.sleep(0.25)
 
 
-def visible_gpus(machine: Mapping[str, Any], asked: str | None) -> list[str]:
-    """The GPUs that a process may use: those of the driver, or of them those that CUDA_VISIBLE_DEVICES names."""
-    if asked is not None:
-        return [name.strip() for name in asked.split(",") if name.strip()]
+def visible_gpus(machine: Mapping[str, Any], visible: str | None) -> list[str]:
+    """Return the GPUs that a process may use: those in CUDA_VISIBLE_DEVICES, else all that the driver lists."""
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
     return [str(gpu["index"]) for gpu in machine["gpus"]]
 
 
 def _leased_port(leases: Leases, host: str) -> int:
-    """A port that no other run has been promised. Raises EngineError for a host that is not this machine's."""
+    """Lease a free port. Raises EngineError for a host that is not this machine's, PreflightError when none is free."""
     free_port(host)
     return leases.free_port(lambda port: port_fault(host, port) is None)
 
 
-def _ended_early(folder: StudyFolder, order: RunOrder, problem: BaseException, started_s: float) -> RunOutcome:
-    """The outcome of a run that came to nothing before it began."""
+def _early_end(folder: StudyFolder, order: RunOrder, problem: BaseException, started_s: float) -> RunOutcome:
+    """Store and return the outcome of a run that ended before its first point."""
     interrupted = isinstance(problem, KeyboardInterrupt)
-    error = "interrupted before it began" if interrupted else redact_text(str(problem))
     outcome = RunOutcome(
         run_id=f"{folder.name}/{order.run}",
         status="interrupted" if interrupted else "failed",
-        error=error,
+        error="interrupted before it started" if interrupted else redact_text(str(problem)),
         failure="interrupted" if interrupted else type(problem).__name__.removesuffix("Error").lower(),
         points=(),
         search=None,
     )
-    write_run(
-        folder.run(order.run),
-        RunState(
-            run_id=outcome.run_id,
-            title=order.title,
-            overrides=(),
-            status=outcome.status,
-            error=error,
-            failure=outcome.failure,
-            started_s=started_s,
-            ended_s=time.time(),
-        ),
+    state = RunState(
+        run_id=outcome.run_id,
+        title=order.title,
+        overrides=(),
+        status=outcome.status,
+        error=outcome.error,
+        failure=outcome.failure,
+        started_s=started_s,
+        ended_s=time.time(),
     )
+    write_run(folder.run(order.run), state)
     return outcome
-
-
-def _packed(run: Path) -> bytes:
-    """A run's folder as an archive."""
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w:gz", compresslevel=1) as archive:
-        for path in sorted(run.rglob("*")):
-            if path.is_file() and path.name != HEARTBEAT:
-                archive.add(path, arcname=str(path.relative_to(run)), recursive=False)
-    return data.getvalue()
-
-
-def unpack(files: bytes, run: Path) -> None:
-    """Bring a run's files from another machine into its folder. Raises StoreError."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(files), mode="r:gz") as archive:
-            archive.extractall(run, filter="data")
-    except (OSError, tarfile.TarError) as error:
-        raise StoreError(f"the files of {run.name} cannot be written to {run}: {error}") from error

@@ -1,6 +1,6 @@
-"""Who is at work on a run, told by a file in its folder that is touched as long as the process lives.
+"""A file in a study's or run's folder that says which process is working there, as long as that process is alive.
 
-A process elsewhere cannot be asked by its number; a file on a shared disk can be looked at from everywhere.
+Other hosts cannot check a process by its id, but they can read a file on a shared disk.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ import json
 import os
 import platform
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 FILE = "at_work.json"
 BEAT_S = 5.0
 SILENT_S = 60.0
-"""A file that was not touched for so long belongs to a process that is gone: twelve beats, for disks that lag."""
+"""A file not touched for this long belongs to a dead process: twelve beats, because network disks lag."""
 
 
 @dataclass(frozen=True)
-class AtWork:
-    """Somebody who is at work: on which host, as which process, in which job of the cluster."""
+class ActiveProcess:
+    """A process that works in a folder: its host, its id, and its cluster job, if any."""
 
     host: str
     pid: int
@@ -35,14 +34,14 @@ class AtWork:
 
 
 @contextmanager
-def beating(folder: Path, facts: Mapping[str, Any]) -> Iterator[None]:
-    """Within, the folder tells that somebody is at work there."""
+def heartbeat(folder: Path, *, job: str | None = None) -> Iterator[None]:
+    """Mark the folder as in use by this process within the context."""
     path = folder / FILE
-    path.write_text(json.dumps({"host": platform.node(), "pid": os.getpid(), **facts}), encoding="utf-8")
-    over = threading.Event()
+    path.write_text(json.dumps({"host": platform.node(), "pid": os.getpid(), "job": job}), encoding="utf-8")
+    ended = threading.Event()
 
     def beat() -> None:
-        while not over.wait(BEAT_S):
+        while not ended.wait(BEAT_S):
             with contextlib.suppress(OSError):
                 os.utime(path)
 
@@ -51,28 +50,28 @@ def beating(folder: Path, facts: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         thread.join()
         with contextlib.suppress(OSError):
             path.unlink()
 
 
-def at_work(folder: Path) -> AtWork | None:
-    """Who is at work in a folder; null when nobody is, or whoever was is gone."""
+def active_process(folder: Path) -> ActiveProcess | None:
+    """Return the process that works in a folder; null when there is none or it is dead."""
     path = folder / FILE
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         silent_s = _disk_now(folder) - path.stat().st_mtime
-        found = AtWork(str(facts["host"]), int(facts["pid"]), facts.get("job"))
+        process = ActiveProcess(str(facts["host"]), int(facts["pid"]), facts.get("job"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if found.host == platform.node() and not Path(f"/proc/{found.pid}").exists():
+    if process.host == platform.node() and not Path(f"/proc/{process.pid}").exists():
         return None
-    return found if silent_s < SILENT_S else None
+    return process if silent_s < SILENT_S else None
 
 
 def _disk_now(folder: Path) -> float:
-    """The time by the clock of whoever keeps the disk, which is the one that stamps the files."""
+    """Return the time of the file server's clock, which stamps the files."""
     probe = folder / f".{FILE}.{platform.node()}.{os.getpid()}"
     probe.write_bytes(b"")
     try:

@@ -1,7 +1,7 @@
-"""What runs on one machine may not share: ports, GPUs, and the machine's quiet. A lease is a locked file.
+"""Leases for what the runs on one machine must not share: ports, GPUs, and places for runs. A lease is a locked file.
 
-The kernel lets go of a lock when its process ends, however it ends, so that no lease outlives its run. The files lie on
-the machine itself: SERVEBENCH_LEASES, else a folder of the user's in the temporary folder.
+The kernel releases a lock when its process ends for any reason, so no lease outlives its run. The files are on the
+machine's own disk: in SERVEBENCH_LEASES, else in a folder of the user in the temporary folder.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from servebench.util.errors import PreflightError
 FOLDER_VARIABLE = "SERVEBENCH_LEASES"
 POLL_S = 0.25
 PORTS = range(20_000, 30_000)
-"""Below the ports that Linux gives to outgoing connections (32768 and up), so that none of those takes it meanwhile."""
+"""Below the ports that Linux uses for outgoing connections (32768 and up)."""
 
 
 def lease_folder() -> Path:
-    """Where this machine's locks are, made when missing. Raises PreflightError."""
-    asked = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(asked) if asked else Path(tempfile.gettempdir()) / f"servebench-leases-{_user()}"
+    """Return the folder of this machine's locks, and create it if it is missing. Raises PreflightError."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(named) if named else Path(tempfile.gettempdir()) / f"servebench-leases-{_user()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -38,7 +38,7 @@ def lease_folder() -> Path:
 
 def _unusable(folder: Path, error: OSError) -> PreflightError:
     reason = (error.strerror or str(error)).lower()
-    return PreflightError(f"leases cannot be kept in {folder}: {reason}; name another folder with {FOLDER_VARIABLE}")
+    return PreflightError(f"cannot write leases to {folder}: {reason}; set {FOLDER_VARIABLE} to another folder")
 
 
 def _user() -> str:
@@ -48,7 +48,7 @@ def _user() -> str:
 
 
 class Leases:
-    """What this process holds, until `release` or its end."""
+    """The leases that this process holds until it calls `release` or ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,11 +56,11 @@ class Leases:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is held: `port-8000`, `gpu-0`, `run-0`."""
+        """Return the names of the leases: `port-8000`, `gpu-0`, `run-0`."""
         return tuple(self._held)
 
     def take(self, name: str) -> bool:
-        """Take one lease if nobody has it. Raises PreflightError when the folder cannot be used."""
+        """Take a lease unless it is taken, and return whether it worked. Raises PreflightError when the folder is unusable."""
         if name in self._held:
             return False
         lock = FileLock(self.folder / f"{name}.lock")
@@ -74,7 +74,7 @@ class Leases:
         return True
 
     def take_some(self, names: Sequence[str], count: int) -> list[str]:
-        """Take `count` of these that nobody has, or none: two that wait for each other's half would wait for ever."""
+        """Take `count` of these leases or none: two processes that each hold half would wait for ever."""
         taken: list[str] = []
         for name in names:
             if len(taken) < count and self.take(name):
@@ -86,22 +86,24 @@ class Leases:
         return []
 
     def wait_for(self, names: Sequence[str], count: int, waiting: Callable[[], None]) -> list[str]:
-        """Take `count` of these as soon as they are free. `waiting` is called once, when they are not at once.
+        """Take `count` of these leases as soon as they are free. Calls `waiting` once if they are not free at first.
 
-        Raises PreflightError when there will never be as many.
+        Raises PreflightError when there are fewer than `count`.
         """
         if count > len(names):
-            raise PreflightError(f"{count} of {', '.join(names) or 'nothing'} are asked for: there are {len(names)}")
-        told = False
+            raise PreflightError(
+                f"the run needs {count} of {', '.join(names) or 'nothing'}, and this machine has {len(names)}"
+            )
+        notified = False
         while not (taken := self.take_some(names, count)):
-            if not told:
+            if not notified:
                 waiting()
-                told = True
+                notified = True
             time.sleep(POLL_S * (0.5 + random.random()))
         return taken
 
     def free_port(self, usable: Callable[[int], bool]) -> int:
-        """A port that nobody listens on (`usable`) and that no other run has a lease of.
+        """Lease and return a port that is `usable` and that no other run has leased.
 
         Raises PreflightError when there is none.
         """
@@ -110,9 +112,9 @@ class Leases:
             port = PORTS[(start + step) % len(PORTS)]
             if usable(port) and self.take(f"port-{port}"):
                 return port
-        raise PreflightError(f"no port from {PORTS.start} to {PORTS.stop - 1} is free; name one with engine.port=")
+        raise PreflightError(f"no port from {PORTS.start} to {PORTS.stop - 1} is free; set engine.port")
 
     def release(self) -> None:
-        """Let go of all."""
+        """Release all leases."""
         while self._held:
             self._held.popitem()[1].release()

@@ -1,4 +1,4 @@
-"""Orders as jobs of submitit: on Slurm, or as processes of this machine with the same machinery."""
+"""Execution of orders as submitit jobs: on Slurm, or as local processes."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ ALIVE = frozenset(
     }
     | {"SIGNALING", "STOPPED", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
-"""States of squeue (its JOB STATE CODES) from which a job may still come to an end of its own."""
-ASK_S = 3.0
+"""Job states of squeue in which a job may still end by itself."""
+SQUEUE_INTERVAL_S = 3.0
 SETTLE_S = 15.0
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What Slurm says of a job: its state in full, and its node."""
+    """State of a Slurm job: the long name of its state, and its node."""
 
     name: str
     node: str
 
 
 def squeue(jobs: Iterable[str]) -> dict[str, JobState]:
-    """What squeue says of jobs, by their names (`12` or `12_3`); empty when it does not answer.
+    """Return the states of jobs by name (`12` or `12_3`), as squeue prints them; empty when squeue fails.
 
-    Not sacct, which only clusters with an accounting database have.
+    sacct is not used, because it needs an accounting database.
     """
     numbers = sorted({job.split("_")[0] for job in jobs})
     if not numbers:
@@ -62,7 +62,7 @@ def squeue(jobs: Iterable[str]) -> dict[str, JobState]:
 
 
 def parse_squeue(text: str) -> dict[str, JobState]:
-    """States by job, of lines such as `12_3|RUNNING|node1`."""
+    """Parse lines such as `12_3|RUNNING|node1` into states by job."""
     found = {}
     for line in text.splitlines():
         fields = line.strip().split("|")
@@ -72,7 +72,7 @@ def parse_squeue(text: str) -> dict[str, JobState]:
 
 
 def _last_line(*logs: Path) -> str:
-    """What a job printed last, for a message."""
+    """Return the last line that a job printed, to append to a message."""
     for log in logs:
         with contextlib.suppress(OSError):
             lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -82,119 +82,117 @@ def _last_line(*logs: Path) -> str:
 
 
 def faults(settings: SubmititSettings) -> list[str]:
-    """What makes this launcher impossible here."""
+    """Return why this launcher cannot be used from here, one line each."""
     found = []
     if importlib.util.find_spec("submitit") is None:
         found.append(NEEDED.format(name=settings.name))
     if settings.name == "submitit_slurm" and shutil.which("sbatch") is None:
-        found.append("hydra/launcher=submitit_slurm needs sbatch, and there is none on PATH: call from a login node")
+        found.append("hydra/launcher=submitit_slurm needs sbatch, which is not on PATH; run servebench on a login node")
     return found
 
 
 class SubmititCluster:
-    """Jobs of submitit."""
+    """Jobs that submitit runs, on Slurm or as local processes."""
 
-    def __init__(self, settings: SubmititSettings, folder: Path, carry: OrderRunner) -> None:
-        """`folder` is where submitit keeps what it sends and what the jobs print; `carry` is done in the job."""
+    def __init__(self, settings: SubmititSettings, folder: Path, execute: OrderRunner) -> None:
+        """Jobs call `execute`; submitit stores orders and the output of jobs in `folder`."""
         import submitit
 
-        self._carry = carry
+        self._execute = execute
         self._local = settings.name == "submitit_local"
         self._at_once = settings.runs_per_machine if self._local else None
         self._jobs: dict[str, Any] = {}
         self._known: Mapping[str, JobState] = {}
         self._missing: dict[str, float] = {}
-        self._asked = -ASK_S
+        self._queried_s = -SQUEUE_INTERVAL_S
         folder.mkdir(parents=True, exist_ok=True)
         self._executor = submitit.AutoExecutor(folder=folder, cluster="local" if self._local else "slurm")
         self._executor.update_parameters(**parameters(settings))
 
     def room(self) -> int:
-        """How many more orders can be taken: of Slurm, any number."""
+        """Return how many more orders can be submitted; Slurm has no limit."""
         return 1_000_000 if self._at_once is None else self._at_once - len(self._jobs)
 
     def submit(self, orders: Sequence[RunOrder]) -> Sequence[str]:
-        """One job an order; several at once are one array. Raises PreflightError with what the scheduler says."""
+        """Submit one job for each order; several at once form an array. Raises PreflightError with the scheduler's message."""
         for order in orders:
-            # a job inherits the environment; what submitit writes to the disk holds no secrets then
+            # jobs inherit the environment, so that no secrets are in the files that submitit writes
             os.environ.update(order.environ)
         bare = [replace(order, environ={}) for order in orders]
         try:
             if len(bare) == 1:
-                jobs = [self._executor.submit(self._carry, bare[0])]
+                jobs = [self._executor.submit(self._execute, bare[0])]
             else:
-                jobs = self._executor.map_array(self._carry, bare)
+                jobs = self._executor.map_array(self._execute, bare)
         except Exception as error:
             reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-            raise PreflightError(f"the scheduler does not take the study: {reason.strip()}") from error
+            raise PreflightError(f"the scheduler rejected the study: {reason.strip()}") from error
         for job in jobs:
             self._jobs[str(job.job_id)] = job
         return [str(job.job_id) for job in jobs]
 
     def running_on(self, job: str) -> str | None:
-        """The node, where Slurm tells."""
+        """Return the node of a running Slurm job."""
         state = self._states().get(job)
         return state.node if state is not None and state.name == "RUNNING" else None
 
     def poll(self, job: str) -> JobEnd | None:
-        """Whether it ended. A job of which the scheduler says so and that left no result was lost."""
-        found = self._jobs[job]
-        path: Path = found.paths.result_pickle
+        """Return how a job ended; null while it has not. A job that ended without a result is lost."""
+        submitted = self._jobs[job]
+        path: Path = submitted.paths.result_pickle
         if not path.exists():
             gone = self._gone(job)
             if gone is None:
                 return None
             if not path.exists():
                 del self._jobs[job]
-                return JobEnd(lost=f"job {job} {gone}{_last_line(found.paths.stderr, found.paths.stdout)}")
+                return JobEnd(lost=f"job {job} {gone}{_last_line(submitted.paths.stderr, submitted.paths.stdout)}")
         del self._jobs[job]
         try:
-            return JobEnd(answer=found.result())
-        except Exception as error:  # noqa: BLE001 - whatever was raised in the job, it is told in one line
-            told = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
+            return JobEnd(reply=submitted.result())
+        except Exception as error:  # noqa: BLE001 - whatever the job raised, it becomes one line
+            lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("---")]
             return JobEnd(
-                lost=f"job {job} failed: {next((line for line in told if 'Error:' in line), told[-1]).strip()}"
+                lost=f"job {job} failed: {next((line for line in lines if 'Error:' in line), lines[-1]).strip()}"
             )
 
     def _gone(self, job: str) -> str | None:
-        """How a job ended that left no result; null while it may still leave one."""
+        """Return how a job without a result ended; null while a result may still arrive."""
         if self._local:
             return "ended without a result" if self._jobs[job].done() else None
         state = self._states().get(job)
         if state is not None and state.name in ALIVE:
             self._missing.pop(job, None)
             return None
-        # the file may come late over the network, and a job that was just ordered may not be listed yet
+        # the result may arrive late over the network, and a new job may not be listed yet
         since = self._missing.setdefault(job, time.monotonic())
         if time.monotonic() - since < SETTLE_S:
             return None
-        return (
-            f"ended as {state.name.lower()} on {state.node}" if state is not None else "is not known to Slurm any more"
-        )
+        return f"ended as {state.name.lower()} on {state.node}" if state is not None else "is no longer known to Slurm"
 
     def _states(self) -> Mapping[str, JobState]:
-        """What squeue says of our jobs: fresh, but asked for at most every few seconds."""
-        if not self._local and time.monotonic() - self._asked > ASK_S:
-            self._asked = time.monotonic()
+        """Return the jobs' states; squeue runs at most every few seconds."""
+        if not self._local and time.monotonic() - self._queried_s > SQUEUE_INTERVAL_S:
+            self._queried_s = time.monotonic()
             self._known = {**self._known, **squeue(self._jobs)}
         return self._known
 
     def cancel(self) -> None:
-        """Ask all to end with SIGTERM, which they take as a wish to stop in order."""
+        """Send SIGTERM to all jobs, which makes them stop cleanly."""
         for job in self._jobs:
             if self._local:
                 with contextlib.suppress(ProcessLookupError, ValueError):
-                    # submitit would kill it a second later
+                    # submitit's own cancel would kill the process a second later
                     os.kill(int(job), signal.SIGTERM)
             else:
                 subprocess.run(["scancel", job], check=False, capture_output=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection."""
 
 
 def parameters(settings: SubmititSettings) -> dict[str, Any]:
-    """What submitit is told: shared names as they are, Slurm's own with its prefix."""
+    """Return the parameters for submitit: common names unchanged, Slurm's with the prefix `slurm_`."""
     shared: dict[str, Any] = {
         "name": "servebench",
         "nodes": 1,

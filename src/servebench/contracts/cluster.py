@@ -1,4 +1,4 @@
-"""What it takes to do a study's runs on other machines: the launchers' settings, an order for one run, and its answer."""
+"""Types for runs on other machines: cluster settings, the order for one run, and its reply."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from servebench.contracts.settings import STRICT, CountOrZero, PositiveInt
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """What all launchers have. At most `runs_per_machine` runs at once on a machine (null: as the cluster places them);
-    a run whose machine was lost is started again up to `retries` times."""
+    """Settings that all clusters share. A machine executes at most `runs_per_machine` runs at once (null: the cluster
+    decides); a run whose machine is lost is submitted again up to `retries` times."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
@@ -25,10 +25,10 @@ class ClusterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmititSettings(ClusterSettings):
-    """`submitit_slurm` and `submitit_local`: the keys of Hydra's own submitit launcher that a run can use.
+    """`submitit_slurm` and `submitit_local`: those keys of Hydra's submitit launcher that apply to a run.
 
-    `timeout_min` bounds one run. A null is left to Slurm. `additional_parameters` are words of sbatch, `setup` are shell
-    lines before the run. `submitit_folder` must be on a disk that all machines share (null: in the study's folder).
+    `timeout_min` limits one run. Slurm decides keys that are null. `additional_parameters` are sbatch options, `setup` are
+    shell lines before the run. `submitit_folder` must be on a disk that all machines share (null: the study's folder).
     """
 
     name: Literal["submitit_slurm", "submitit_local"]
@@ -51,7 +51,7 @@ class SubmititSettings(ClusterSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class RayInit:
-    """Where the cluster is: `auto` is RAY_ADDRESS, else the cluster of this machine."""
+    """Address of the Ray cluster; `auto` uses RAY_ADDRESS, else the cluster on this machine."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     address: str = "auto"
@@ -59,7 +59,7 @@ class RayInit:
 
 @dataclass(frozen=True, kw_only=True)
 class RayRemote:
-    """What one run needs of Ray's resources."""
+    """Ray resources that one run needs."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     num_cpus: Annotated[float, Ge(0)] = 1.0
@@ -69,7 +69,7 @@ class RayRemote:
 
 @dataclass(frozen=True, kw_only=True)
 class RayWords:
-    """The keys of Hydra's own Ray launcher that a run can use."""
+    """Those keys of Hydra's Ray launcher that apply to a run."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     init: RayInit = RayInit()
@@ -78,7 +78,7 @@ class RayWords:
 
 @dataclass(frozen=True, kw_only=True)
 class RaySettings(ClusterSettings):
-    """`ray`: each run is a task on a node of a Ray cluster. A null `ray.remote.num_gpus` is `gpu.count` of the run."""
+    """`ray`: each run is a task on a node of a Ray cluster. A null `ray.remote.num_gpus` means the run's `gpu.count`."""
 
     name: Literal["ray"]
     ray: RayWords = RayWords()
@@ -89,17 +89,17 @@ LAUNCHERS: Mapping[str, type[ClusterSettings]] = {
     "submitit_local": SubmititSettings,
     "ray": RaySettings,
 }
-"""Settings by the option of `hydra/launcher`. Hydra's own `basic` is this process, one run after another."""
+"""Settings by the value of `hydra/launcher`. Hydra's `basic` runs in this process, one run after another."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOrder:
-    """One run of a stored study, to be done on some machine.
+    """An order to execute one run of a stored study on some machine.
 
-    `ticket` is that of the command that ordered it: an order of an older command is not carried out. `environ` holds the
-    variables that the config names and that the machine may not have. `gpus` is how many the run needs, of those that
-    `cluster_gives_gpus` or else of `visible_gpus` (as CUDA_VISIBLE_DEVICES; null: all).
-    `files` are the study's (path in its folder, content), for a machine that does not see them.
+    `ticket` identifies the command that gave the order: orders of earlier commands are refused. `environ` holds variables
+    that the config refers to and the machine may lack. `gpus` is the number of GPUs that the run needs: assigned by the
+    cluster if `cluster_gives_gpus`, else leased from `visible_gpus` (format of CUDA_VISIBLE_DEVICES; null: all).
+    `files` are files of the study (path in its folder, content) for a machine that does not share its disk.
     """
 
     study: str
@@ -116,8 +116,8 @@ class RunOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReply:
-    """What came of an order. `outcome` is null when it was `refused`; `files` are the run's as a tar archive, when the
-    machine does not share the study's folder."""
+    """Reply to an order. `outcome` is null if it was `refused` for that reason. `files` is a tar archive of the
+    run's folder if the machine does not share the study's disk."""
 
     outcome: RunOutcome | None
     place: Mapping[str, Any]
@@ -127,33 +127,33 @@ class RunReply:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnd:
-    """A job is over: with an answer, or `lost` with one line that says how."""
+    """The end of a job: its reply, or in `lost` one line that says why there is none."""
 
-    answer: RunReply | None = None
+    reply: RunReply | None = None
     lost: str | None = None
 
 
 OrderRunner = Callable[[RunOrder], RunReply]
-"""Carries an order out, on whichever machine it is called."""
+"""Executes an order on the machine on which it is called."""
 
 
 class Cluster(Protocol):
-    """Where orders are carried out."""
+    """Executes orders as jobs on other machines."""
 
     def room(self) -> int:
-        """How many more orders can be taken now."""
+        """Return how many more orders can be submitted now."""
 
     def submit(self, orders: Sequence[RunOrder]) -> Sequence[str]:
-        """Take orders; the name of the job of each. Raises PreflightError."""
+        """Submit orders and return the job name of each. Raises PreflightError."""
 
     def running_on(self, job: str) -> str | None:
-        """Where a job is at work, once it is; null while it waits or where that cannot be told."""
+        """Return the machine that executes a job; null while it waits, or if unknown."""
 
     def poll(self, job: str) -> JobEnd | None:
-        """How a job ended; null while it has not. Told once."""
+        """Return how a job ended; null while it has not. A job must not be polled again after its end."""
 
     def cancel(self) -> None:
-        """Ask all jobs to end. They may take a while; `poll` tells when they have."""
+        """Ask all jobs to stop. They may need time; `poll` returns their end."""
 
     def close(self) -> None:
-        """Let the cluster go."""
+        """Disconnect from the cluster."""

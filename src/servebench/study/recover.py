@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from servebench.cluster.heartbeat import at_work
+from servebench.cluster.heartbeat import active_process
 from servebench.run.recovery import _mark_run, _recover_named, complain
 from servebench.store import StudyFolder, StudyState, holding, read_study, write_study
 from servebench.util.errors import DamagedError, StoreError
@@ -47,9 +47,9 @@ def who_works(study: StudyFolder, state: StudyState) -> str | None:
     """Who is at work on a study, in words: its own process, or a job of a cluster; null when nobody is."""
     if state.at_work():
         return f"process {state.pid}"
-    if (owner := at_work(study.path)) is not None:
+    if (owner := active_process(study.path)) is not None:
         return str(owner)
-    jobs = ((name, at_work(study.run(name).path)) for name in state.runs)
+    jobs = ((name, active_process(study.run(name).path)) for name in state.runs)
     return next((f"{name} on {job}" for name, job in jobs if job is not None), None)
 
 

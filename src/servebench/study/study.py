@@ -252,7 +252,7 @@ def _spread_all(study: _Study, tasks: Sequence[RunTask], registry: Registry, lau
         display=study.display,
         registry=registry,
         cluster=open_cluster(launcher, study.folder),
-        finished=lambda name, outcome, job: study.ended(name, outcome, job.settings),
+        on_end=lambda name, outcome, job: study.ended(name, outcome, job.settings),
     )
     try:
         spread.run(tasks)

@@ -1,0 +1,66 @@
+"""The order for a run: what its machine must know, provide and receive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from servebench.config import Job
+from servebench.contracts.cluster import ClusterSettings, RaySettings, RunOrder
+from servebench.contracts.engine import Launcher
+from servebench.contracts.settings import RunSettings
+from servebench.registry.registry import Registry
+from servebench.run.names import title_of
+from servebench.run.task import RunTask
+from servebench.store import StudyFolder, StudyState
+from servebench.util.redaction import redact
+
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+SENT_FILE_BYTES_MAX = 256 << 20
+
+
+def order_for(
+    folder: StudyFolder, state: StudyState, task: RunTask, settings: ClusterSettings, registry: Registry
+) -> RunOrder:
+    """Return the order for a run, with the variables and files that its machine may lack. Raises OSError."""
+    job = task.job
+    return RunOrder(
+        study=str(folder.path),
+        run=task.name,
+        title=title_of(job),
+        ticket=state.ticket,
+        gpus=gpus_needed(job.settings, registry.launcher(job.settings.launch.name)),
+        runs_per_machine=settings.runs_per_machine,
+        cluster_gives_gpus=settings.name != "submitit_local",
+        visible_gpus=os.environ.get(GPUS_VARIABLE),
+        environ=named_variables(job, os.environ),
+        files=study_files(folder, task.name) if isinstance(settings, RaySettings) else {},
+    )
+
+
+def gpus_needed(settings: RunSettings, launcher: Launcher) -> int:
+    """Return how many GPUs of its machine a run uses."""
+    uses_gpus = launcher.local and not launcher.emulated and settings.gpu.name != "none"
+    return max(1, settings.gpu.count) if uses_gpus else 0
+
+
+def named_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the config refers to: an endpoint's key, and secret values, which the plan does not hold."""
+    variables = {}
+    key = getattr(job.settings.launch, "api_key_env", None)
+    if key and key in environ:
+        variables[key] = environ[key]
+    engine_env = dict(job.settings.engine.env)
+    public = redact({"engine": {"env": engine_env}})["engine"]["env"]
+    variables.update({name: value for name, value in engine_env.items() if public.get(name) != value})
+    return variables
+
+
+def study_files(folder: StudyFolder, run: str) -> dict[str, bytes]:
+    """Return the files that a machine without the study's disk needs: the plan, and the run's own from earlier attempts."""
+    paths = [folder.plan, folder.state]
+    run_folder = folder.run(run).path
+    paths += [
+        path for path in sorted(run_folder.rglob("*")) if path.is_file() and path.stat().st_size <= SENT_FILE_BYTES_MAX
+    ]
+    return {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}

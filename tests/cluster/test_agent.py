@@ -1,0 +1,72 @@
+"""Whether an order may be executed, and which GPUs it may use."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from servebench.cluster.agent import refusal, visible_gpus
+from servebench.cluster.heartbeat import FILE, SILENT_S
+from servebench.contracts.cluster import RunOrder
+from servebench.store import RunState, StudyFolder, StudyState, write_run, write_study
+from support.orchestration import FakeClock
+
+RUN = "00_a"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = StudyFolder(tmp_path / "s")
+    folder.path.mkdir()
+    return folder
+
+
+def decide(folder, clock=None, ticket="t"):
+    clock = clock or FakeClock()
+    state = StudyState(study_id="s", words=(), runs=(RUN,), ticket="t")
+    write_study(folder, state)
+    order = RunOrder(
+        study=str(folder.path), run=RUN, title="t", ticket=ticket, gpus=0, runs_per_machine=1, cluster_gives_gpus=True
+    )
+    return refusal(folder, state, order, now=clock.now, sleep=clock.sleep)
+
+
+def test_a_new_order_is_accepted(folder):
+    assert decide(folder) is None
+
+
+def test_an_order_of_an_earlier_command_is_refused(folder):
+    assert RUN in decide(folder, ticket="of an earlier command")
+
+
+@pytest.mark.parametrize(("status", "refused"), [("finished", True), ("interrupted", False), ("failed", False)])
+def test_only_a_finished_run_is_refused(folder, status, refused):
+    write_run(folder.create_run(RUN), RunState(run_id="s/00_a", title="t", overrides=(), status=status))
+    assert (decide(folder) is not None) is refused
+
+
+def test_an_order_waits_for_a_process_that_may_be_dead(folder):
+    """A restarted job starts when its first process has just died; a living one keeps its run."""
+    file = folder.create_run(RUN).path / FILE
+    facts = json.dumps({"host": "far", "pid": 7, "job": "12"})
+    file.write_text(facts)
+    clock = FakeClock()
+    clock.at(20, file.unlink)
+    assert decide(folder, clock) is None
+    assert clock.now() >= 20
+    file.write_text(facts)
+    clock = FakeClock()
+    assert "far, job 12" in decide(folder, clock)
+    assert clock.now() >= SILENT_S
+    silent = file.stat().st_mtime - SILENT_S - 1
+    os.utime(file, (silent, silent))
+    assert decide(folder) is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "gpus"), [(None, ["0", "1"]), ("1", ["1"]), ("", []), (" 0, GPU-abc ", ["0", "GPU-abc"])]
+)
+def test_visible_gpus(variable, gpus):
+    assert visible_gpus({"gpus": [{"index": 0}, {"index": 1}]}, variable) == gpus

@@ -1,0 +1,204 @@
+"""The dispatcher on a fake cluster: order of jobs, lost jobs, refused orders, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from servebench.cluster.dispatcher import POLL_S, STOPPING_S, Dispatcher
+from servebench.cluster.heartbeat import FILE
+from servebench.config import compose_jobs
+from servebench.contracts.cluster import JobEnd, RunReply, SubmititSettings
+from servebench.contracts.results import RunOutcome
+from servebench.registry.registry import registry
+from servebench.run.task import RunTask
+from servebench.store import PlannedRun, StudyFolder, StudyState, read_run, write_plan, write_study
+from servebench.util.errors import PreflightError
+from support.orchestration import FakeClock, FakeCluster, RecordingDisplay
+
+WORDS = ("workload=unique", "launch=emulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.concurrency=[1]")
+RUNS = ("00_vllm_unique", "01_sglang_unique")
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    return compose_jobs(["-m", "engine=vllm,sglang", *WORDS], registry())
+
+
+class Bench:
+    """A dispatcher with two runs, its cluster and its clock."""
+
+    def __init__(self, path, jobs, *, places=1, retries=1):
+        self.folder = StudyFolder(path / "s")
+        self.folder.path.mkdir()
+        state = StudyState(study_id="s", words=WORDS, runs=RUNS, ticket="t1")
+        plan = [PlannedRun(name=n, overrides=j.overrides, config=j.resolved) for n, j in zip(RUNS, jobs, strict=True)]
+        write_plan(self.folder, plan)
+        write_study(self.folder, state)
+        self.tasks = [RunTask(name, job) for name, job in zip(RUNS, jobs, strict=True)]
+        self.clock = FakeClock()
+        self.cluster = FakeCluster(places=places)
+        self.display = RecordingDisplay()
+        self.ended: list[tuple[str, RunOutcome]] = []
+        self.dispatcher = Dispatcher(
+            folder=self.folder,
+            state=state,
+            settings=SubmititSettings(name="submitit_slurm", retries=retries),
+            display=self.display,
+            registry=registry(),
+            cluster=self.cluster,
+            on_end=lambda name, outcome, job: self.ended.append((name, outcome)),
+            now=self.clock.now,
+            sleep=self.clock.sleep,
+        )
+
+    def run(self):
+        self.dispatcher.run(self.tasks)
+        assert self.cluster.closed
+        assert not (self.folder.path / FILE).exists()
+
+    def ordered(self):
+        return [order.run for order in self.cluster.orders.values()]
+
+    def statuses(self):
+        return [(name, outcome.status, outcome.failure) for name, outcome in self.ended]
+
+
+@pytest.fixture
+def bench(tmp_path, jobs):
+    return lambda **options: Bench(tmp_path, jobs, **options)
+
+
+def finished(run):
+    return JobEnd(reply=RunReply(outcome=RunOutcome(run_id=f"s/{run}", status="finished"), place={"host": "node1"}))
+
+
+def test_runs_are_submitted_as_places_become_free(bench):
+    b = bench(places=1)
+    b.cluster.on_submit = lambda job, order: b.clock.at(
+        b.clock.now() + 10, lambda: b.cluster.end(job, finished(order.run))
+    )
+    b.cluster.machines = {"j0": "node1"}
+    b.run()
+    assert b.ordered() == list(RUNS)
+    assert b.statuses() == [(run, "finished", None) for run in RUNS]
+    assert b.clock.now() >= 20
+    assert not b.dispatcher.interrupted
+    assert any("node1" in line for line in b.display.calls["say"])
+
+
+def test_an_order_has_the_ticket_and_what_the_run_needs(bench):
+    b = bench(places=2)
+    b.cluster.on_submit = lambda job, order: b.cluster.end(job, finished(order.run))
+    b.run()
+    order = b.cluster.orders["j0"]
+    assert (order.ticket, order.study, order.run) == ("t1", str(b.folder.path), RUNS[0])
+    # an emulated engine uses no GPU; a shared disk needs no copies
+    assert (order.gpus, order.files, order.cluster_gives_gpus) == (0, {}, True)
+
+
+def test_a_lost_job_is_submitted_again_after_the_others(bench):
+    b = bench(places=1)
+    replies = iter([JobEnd(lost="node failed"), finished(RUNS[1]), finished(RUNS[0])])
+    b.cluster.on_submit = lambda job, order: b.cluster.end(job, next(replies))
+    b.run()
+    assert b.ordered() == [RUNS[0], RUNS[1], RUNS[0]]
+    assert b.statuses() == [(RUNS[1], "finished", None), (RUNS[0], "finished", None)]
+    (problem,) = b.display.problems
+    assert RUNS[0] in problem
+    assert "node failed" in problem
+
+
+def test_a_job_that_is_lost_too_often_ends_its_run_and_no_other(bench):
+    b = bench(places=2, retries=1)
+    b.cluster.on_submit = lambda job, order: b.cluster.end(
+        job, JobEnd(lost="node failed") if order.run == RUNS[0] else finished(order.run)
+    )
+    b.run()
+    assert b.ordered().count(RUNS[0]) == 2
+    assert {name: status for name, status, _ in b.statuses()} == {RUNS[0]: "interrupted", RUNS[1]: "finished"}
+    stored = read_run(b.folder.run(RUNS[0]))
+    assert (stored.status, stored.failure) == ("interrupted", "lost")
+    assert "servebench resume s" in stored.error
+
+
+def test_a_lost_job_whose_machine_still_writes_is_not_doubled(bench):
+    """The next order waits until the heartbeat of the first process is silent."""
+    b = bench(places=1)
+    run = b.folder.create_run(RUNS[0]).path
+    alive = run / FILE
+    alive.write_text(json.dumps({"host": "far", "pid": 1, "job": None}))
+    submitted = []
+
+    def on_submit(job, order):
+        submitted.append((order.run, alive.exists()))
+        lost = JobEnd(lost="no contact") if len(submitted) == 1 else finished(order.run)
+        b.cluster.end(job, lost)
+
+    b.cluster.on_submit = on_submit
+    b.clock.at(30, alive.unlink)
+    b.run()
+    assert submitted == [(RUNS[0], True), (RUNS[1], False), (RUNS[0], False)]
+    assert b.clock.now() >= 30
+
+
+def test_a_refused_order_is_not_repeated(bench):
+    b = bench(places=2)
+    b.cluster.on_submit = lambda job, order: b.cluster.end(
+        job, JobEnd(reply=RunReply(outcome=None, place={}, refused="already running on node7"))
+    )
+    b.run()
+    assert b.ordered() == list(RUNS)
+    assert b.statuses() == [(run, "interrupted", "lost") for run in RUNS]
+    assert all("node7" in read_run(b.folder.run(run)).error for run in RUNS)
+
+
+def test_a_cluster_that_rejects_an_order_ends_the_dispatch(bench):
+    b = bench()
+
+    def reject(job, order):
+        raise PreflightError("no such partition")
+
+    b.cluster.on_submit = reject
+    with pytest.raises(PreflightError, match="no such partition"):
+        b.dispatcher.run(b.tasks)
+    assert b.cluster.closed
+    assert b.ended == []
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_ctrl_c_cancels_jobs_and_starts_no_others(bench, obeys):
+    b = bench(places=1)
+    b.cluster.obeys_cancel = obeys
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    b.clock.at(5, interrupt)
+    b.run()
+    assert b.cluster.cancelled
+    assert b.dispatcher.interrupted
+    assert b.ordered() == [RUNS[0]]
+    if obeys:
+        assert b.statuses() == [(RUNS[0], "interrupted", "lost")]
+        assert b.clock.now() < 5 + 2 * POLL_S + 1
+    else:
+        # a job that ignores it is left alone after a while
+        assert b.statuses() == []
+        assert b.clock.now() >= STOPPING_S
+
+
+def test_a_run_that_stores_its_end_after_ctrl_c_is_collected(bench):
+    b = bench(places=1)
+    b.cluster.obeys_cancel = False
+    ended = RunOutcome(run_id=f"s/{RUNS[0]}", status="interrupted", error="interrupted", failure="interrupted")
+    b.clock.at(20, lambda: b.cluster.end("j0", JobEnd(reply=RunReply(outcome=ended, place={"host": "n"}))))
+
+    def interrupt():
+        signal.raise_signal(signal.SIGINT)
+
+    b.clock.at(5, interrupt)
+    b.run()
+    assert b.statuses() == [(RUNS[0], "interrupted", "interrupted")]

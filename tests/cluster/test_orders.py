@@ -1,0 +1,64 @@
+"""What an order carries to another machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from servebench.cluster.archive import pack_run, unpack_run
+from servebench.cluster.heartbeat import FILE
+from servebench.cluster.orders import gpus_needed, named_variables, study_files
+from servebench.config import Job
+from servebench.contracts.settings import EngineSettings, GpuSettings
+from servebench.registry.registry import registry
+from servebench.store import StudyFolder
+from servebench.util.errors import StoreError
+from support.settings import run_settings
+
+
+@pytest.mark.parametrize(
+    ("launch", "gpu", "count", "needed"),
+    [
+        ("process", "h100", 2, 2),
+        ("docker", "h100", 1, 1),
+        ("process", "none", 0, 0),
+        ("attach", "h100", 4, 0),
+        ("emulated", "h100", 4, 0),
+    ],
+)
+def test_only_an_engine_on_its_machine_needs_gpus(launch, gpu, count, needed):
+    settings = run_settings(gpu=GpuSettings(name=gpu, count=count))
+    assert gpus_needed(settings, registry().launcher(launch)) == needed
+
+
+def test_secret_variables_travel_with_the_order():
+    engine = EngineSettings(name="vllm", env={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz", "LEVEL": "3"})
+    job = Job((), run_settings(engine=engine), {})
+    assert named_variables(job, {}) == {"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz"}
+
+
+def test_the_key_of_an_endpoint_travels_with_the_order():
+    attach = registry().launcher("attach").settings_type(name="attach", base_url="http://h/v1", api_key_env="KEY")
+    job = Job((), replace(run_settings(), launch=attach), {})
+    assert named_variables(job, {"KEY": "k", "OTHER": "o"}) == {"KEY": "k"}
+    assert named_variables(job, {}) == {}
+
+
+def test_a_runs_files_reach_the_machine_and_return(tmp_path):
+    folder = StudyFolder(tmp_path / "s")
+    folder.path.mkdir()
+    run = folder.create_run("00_a").path
+    (folder.path / "plan.json").write_text("plan")
+    (folder.path / "study.json").write_text("state")
+    (run / "raw").mkdir(exist_ok=True)
+    (run / "raw" / "c1-r0.spool").write_bytes(b"\0\1")
+    (run / FILE).write_text("{}")
+    folder.create_run("01_b")
+    assert {"plan.json", "study.json", "00_a/raw/c1-r0.spool"} <= set(study_files(folder, "00_a"))
+    copy = tmp_path / "copy"
+    unpack_run(pack_run(run), copy)
+    assert (copy / "raw" / "c1-r0.spool").read_bytes() == b"\0\1"
+    assert not (copy / FILE).exists()
+    with pytest.raises(StoreError):
+        unpack_run(b"no archive", copy)
