@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
-from servebench.load.client.spool import read_spool
+from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
 

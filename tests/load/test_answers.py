@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan
-from servebench.load.client.jobs import WireRequest
-from servebench.load.client.order import Order
+from servebench.load.client.job import WireRequest
+from servebench.load.client.order import SessionOrder
 from servebench.load.coordinator.share import shares
 from servebench.util.errors import LoadError
 
@@ -52,20 +52,20 @@ def test_order_of_a_session():
         wire(session="s", holes=[(6, 0), (6, 1)], data=head + body, body_at=6),
         wire(),
     ]
-    order = Order(parts)
+    order = SessionOrder(parts)
     assert [set(order.waits(i)) for i in range(4)] == [set(), {0}, {0, 1}, set()]
     assert [order.needs_text(i) for i in range(4)] == [True, True, False, False]
     assert list(order.ended(0, b"AB")) == [(1, True)]
-    assert order.filled(1) == b'POST\r\nContent-Length: 10\r\n\r\n{"t":"AB"}'
+    assert order.fill(1) == b'POST\r\nContent-Length: 10\r\n\r\n{"t":"AB"}'
     assert list(order.ended(1, b"C")) == [(2, True)]
-    assert order.filled(2) == b'POST\r\nContent-Length: 11\r\n\r\n{"t":"ABC"}'
+    assert order.fill(2) == b'POST\r\nContent-Length: 11\r\n\r\n{"t":"ABC"}'
     assert list(order.ended(3)) == list(order.ended(2)) == []
     assert not order._texts
 
 
 def test_order_of_what_failed():
     """Without its text those that need it can never be sent; those that only come after it can."""
-    order = Order([wire(session="s"), wire(session="s", holes=[(0, 0)]), wire(after=[0]), wire(after=[1, 2])])
+    order = SessionOrder([wire(session="s"), wire(session="s", holes=[(0, 0)]), wire(after=[0]), wire(after=[1, 2])])
     assert list(order.ended(0)) == [(1, False), (2, True)]
     assert list(order.ended(1)) == []
     assert list(order.ended(2)) == [(3, True)]

@@ -20,7 +20,7 @@ import pytest
 import trustme
 
 from servebench.contracts.exchange import Target
-from servebench.load.client.spool import read_spool
+from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator import drive as drive_module
 from servebench.util.errors import LoadError
 
@@ -387,7 +387,9 @@ def worker_with(tmp_path, monkeypatch):
 
     def use(lines):
         module = tmp_path / "changed_worker.py"
-        module.write_text(f"from servebench.load import wire, worker\n{lines}\nraise SystemExit(worker.main())\n")
+        module.write_text(
+            f"from servebench.load.client import connection, phase, worker\n{lines}\nraise SystemExit(worker.main())\n"
+        )
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setattr(drive_module, "LOCAL_WORKER", ("changed_worker",))
 
@@ -396,7 +398,7 @@ def worker_with(tmp_path, monkeypatch):
 
 def test_without_the_kernels_stamps_those_of_user_space_are_taken_and_told(serve, run, worker_with):
     """Where the kernel stamps nothing, the answer is as whole and says so."""
-    worker_with("wire.SO_TIMESTAMPNS = None")
+    worker_with("connection.SO_TIMESTAMPNS = None")
 
     def slow(connection, number, request):
         connection.sendall(HEADER)
@@ -417,7 +419,7 @@ def test_without_the_kernels_stamps_those_of_user_space_are_taken_and_told(serve
 
 def test_a_worker_that_breaks_off_writes_down_what_it_holds(serve, run, worker_with, tmp_path):
     """A fault of its own ends it, with all that it had read on disk."""
-    worker_with("worker.Phase._keep_spares = lambda phase: 1 / 0 if phase.reads > 20 else None")
+    worker_with("phase.LoadPhase._sample_queues = lambda self: 1 / 0 if self.reads > 20 else None")
 
     def endless(connection, number, request):
         connection.sendall(HEADER)

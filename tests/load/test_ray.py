@@ -19,11 +19,10 @@ from servebench.load.client.spool import (
     TIMESPEC,
     end_frame,
     meta_frame,
-    read_spool,
     reads_frame,
     sent_frame,
-    shifted,
 )
+from servebench.load.client.spool_reader import read_spool, take_shifted_frames
 from servebench.load.ray.bridge import measured_offset
 
 SECOND = 1_000_000_000
@@ -57,7 +56,7 @@ def frames() -> bytes:
 def test_every_stamp_is_shifted_and_nothing_else(tmp_path, offset_ns):
     buffer = bytearray(frames())
     path = tmp_path / "spool"
-    path.write_bytes(shifted(buffer, offset_ns))
+    path.write_bytes(take_shifted_frames(buffer, offset_ns))
     assert not buffer
     (one,) = read_spool(path)
     assert (one.scheduled_ns, one.sent_ns, one.ended_ns) == tuple(n * SECOND - offset_ns for n in (60, 61, 80))
@@ -69,9 +68,9 @@ def test_a_frame_that_is_not_whole_waits_for_its_rest():
     whole = frames()
     for cut in range(len(whole)):
         buffer = bytearray(whole[:cut])
-        first = shifted(buffer, 1)
+        first = take_shifted_frames(buffer, 1)
         buffer += whole[cut:]
-        assert first + shifted(buffer, 1) == shifted(bytearray(whole), 1)
+        assert first + take_shifted_frames(buffer, 1) == take_shifted_frames(bytearray(whole), 1)
 
 
 def test_the_heads_of_frames_are_as_the_spool_has_them():

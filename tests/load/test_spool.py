@@ -2,7 +2,8 @@
 
 import pytest
 
-from servebench.load.client.spool import END, HEAD, TIMESPEC, end_frame, meta_frame, read_spool, reads_frame, sent_frame
+from servebench.load.client.spool import END, HEAD, TIMESPEC, end_frame, meta_frame, reads_frame, sent_frame
+from servebench.load.client.spool_reader import read_spool
 from servebench.util.errors import StoreError
 
 WHO = [("a", None), ("b", "s1"), ("c", None)]
@@ -96,7 +97,7 @@ def test_an_empty_spool_has_no_exchange(tmp_path):
 @pytest.mark.parametrize("data", [b"PAR1 is something else", HEAD.pack(END, 0, 0)])
 def test_another_file_is_refused(tmp_path, data):
     """A file that does not begin with the names of its requests is no spool."""
-    with pytest.raises(StoreError, match="no spool"):
+    with pytest.raises(StoreError, match="spool is not a spool"):
         read(tmp_path, data)
 
 
@@ -118,5 +119,5 @@ def test_what_a_disk_spoiled_keeps_what_stands_before_it(tmp_path):
 
 
 def test_names_that_a_disk_spoiled_are_refused(tmp_path):
-    with pytest.raises(StoreError, match="no spool"):
+    with pytest.raises(StoreError, match="spool is not a spool"):
         read(tmp_path, FRAMES[0].replace(b'"requests"', b'"reqXests"') + b"".join(FRAMES[1:]))

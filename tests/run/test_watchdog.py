@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servebench.load.client.jobs import Counts
+from servebench.load.client.progress import Counts
 from servebench.run import watchdog
 
 

@@ -14,7 +14,7 @@ import orjson
 
 from servebench.contracts.exchange import Exchange, PhaseReport, PointPlan, Target
 from servebench.contracts.results import Record
-from servebench.load.client.spool import read_spool
+from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
 from servebench.measure.derive import record

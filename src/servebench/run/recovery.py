@@ -14,7 +14,7 @@ from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Point, Record
 from servebench.engine.pool import clean_log
-from servebench.load.client.spool import read_spool
+from servebench.load.client.spool_reader import read_spool
 from servebench.load.plan.levels import Level, attempt_number, level_name, level_named, levels
 from servebench.registry.registry import registry
 from servebench.run.execute import BROKEN, summarize_point

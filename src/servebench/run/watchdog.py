@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from servebench.contracts.engine import RunningEngine
-from servebench.load.client.jobs import Counts
+from servebench.load.client.progress import Counts
 from servebench.report.terminal.console import Display
 
 

@@ -39,8 +39,8 @@ from servebench.engine.launchers.docker import EVERYWHERE, DockerSettings, conta
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.answers import generate
 from servebench.engine.supervisor.ports import accepts, free_port
-from servebench.load.client.jobs import Counts
-from servebench.load.client.spool import read_spool
+from servebench.load.client.progress import Counts
+from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.measure.derive import record
 from servebench.registry.registry import registry

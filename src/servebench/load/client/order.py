@@ -1,20 +1,21 @@
-"""Who waits for whom: the requests of a session one after another, those that need an answer after it. No clock, no I/O."""
+"""Which request waits for which: turns of a session, and requests that need an answer. No clock, no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from servebench.load.client.jobs import WireRequest
+from servebench.load.client.job import WireRequest
 
 
-class Order:
-    """What of a plan may be sent, as its requests end. Requests are told by index; each waits only for earlier ones."""
+class SessionOrder:
+    """Follows which requests of a plan may be sent as others end. A request is its index and waits only for earlier ones."""
 
     def __init__(self, requests: Sequence[WireRequest]) -> None:
         self._requests = requests
         self._waits: dict[int, set[int]] = {}
         self._followers: dict[int, list[int]] = {}
         self._users: dict[int, int] = {}
+        """How many requests still need the text of this one's answer."""
         self._texts: dict[int, bytes] = {}
         last: dict[str, int] = {}
         for index, request in enumerate(requests):
@@ -31,22 +32,22 @@ class Order:
                 self._users[of] = self._users.get(of, 0) + 1
 
     def waits(self, index: int) -> Collection[int]:
-        """What must end before this one."""
+        """Return the requests that must end before this one is sent."""
         return self._waits.get(index, ())
 
     def needs_text(self, index: int) -> bool:
-        """Whether the answer to this one belongs into another's prompt."""
+        """Whether the answer to this request is part of another one's prompt."""
         return index in self._users
 
     def followers(self, index: int) -> Sequence[int]:
-        """Those that wait for this one."""
+        """Return the requests that wait for this one."""
         return self._followers.get(index, ())
 
     def ended(self, index: int, text: bytes | None = None) -> Iterator[tuple[int, bool]]:
-        """Told that this one has ended, with the text for the holes of others where it has one.
+        """Record that this request has ended, with the text for the holes of others if it has one.
 
-        Gives each that now waits for nothing more with True, and each that can never be sent, for want of the text, with
-        False: whoever asks must then say of that one, too, that it has ended.
+        Yields each request that now waits for nothing more with True, and each that can never be sent because the text
+        is missing with False. For the latter the caller must call `ended` too.
         """
         wanted = index in self._users
         if text is not None and wanted:
@@ -57,7 +58,7 @@ class Order:
                 continue
             if wanted and text is None and any(of == index for _, of in self._requests[follower].holes):
                 del self._waits[follower]
-                self._let_go(follower)
+                self._release_texts(follower)
                 yield follower, False
                 continue
             waits.discard(index)
@@ -65,13 +66,13 @@ class Order:
                 del self._waits[follower]
                 yield follower, True
 
-    def filled(self, index: int) -> bytes:
-        """The bytes of a request that waits for nothing more and has holes. Texts that nobody else needs are forgotten."""
-        data = self._requests[index].filled(self._texts)
-        self._let_go(index)
+    def fill(self, index: int) -> bytes:
+        """Return the bytes of a request that has holes and waits for nothing more. Forgets texts that nobody else needs."""
+        data = self._requests[index].fill(self._texts)
+        self._release_texts(index)
         return data
 
-    def _let_go(self, index: int) -> None:
+    def _release_texts(self, index: int) -> None:
         for of in {of for _, of in self._requests[index].holes}:
             self._users[of] -= 1
             if not self._users[of]:

@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 
 from servebench.contracts.exchange import PhaseReport, PointPlan, Target
-from servebench.load.client.jobs import GO, STOP, Counts, Progress, job_bytes, summed
+from servebench.load.client.job import GO, STOP, encode_job
+from servebench.load.client.progress import Counts, Progress, sum_counts
 from servebench.load.coordinator.share import shares, together, worker_spools
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.errors import LoadError, StoreError
@@ -244,7 +245,7 @@ def drive(
                 with contextlib.suppress(OSError):
                     # the worker says better than we why it cannot be written
                     path.touch()
-                worker.give(job_bytes(target, share, path, page))
+                worker.give(encode_job(target, share, path, page))
             return _watch(crew, plan, watch)
         except KeyboardInterrupt:
             return _ended(crew, "interrupt")
@@ -267,7 +268,7 @@ def _watch(crew: Sequence[_Worker], plan: PointPlan, watch: Watch) -> PhaseRepor
                 lost = worker.listen() or lost
             elif worker.hangs():
                 lost = LoadError(worker.died)
-        reason = watch(summed(worker.progress.read() for worker in crew))
+        reason = watch(sum_counts(worker.progress.read() for worker in crew))
         if lost is not None:
             return _ended(crew, "worker_died")
         if all(worker.report is not None for worker in crew):

@@ -15,7 +15,8 @@ from typing import Any
 
 import orjson
 
-from servebench.load.client.jobs import Progress, packed
+from servebench.load.client.job import pack_job
+from servebench.load.client.progress import Progress
 
 END_TIMEOUT_S = 5.0
 
@@ -45,7 +46,7 @@ class RemoteWorker:
         )
         assert self._process.stdin is not None
         here = {**head, "spool": str(self._spool), "progress": str(Path(self._folder.name) / "progress")}
-        self._process.stdin.write(packed(here, blobs))
+        self._process.stdin.write(pack_job(here, blobs))
         self._process.stdin.flush()
         said = self._line(timeout_s)
         return {"failed": f"the load worker was not ready within {timeout_s:g} s"} if said is None else said

@@ -19,8 +19,9 @@ from typing import Any
 
 import orjson
 
-from servebench.load.client.jobs import GO, Progress, unpacked
-from servebench.load.client.spool import shifted
+from servebench.load.client.job import GO, read_packed_job
+from servebench.load.client.progress import Progress
+from servebench.load.client.spool_reader import take_shifted_frames
 from servebench.load.ray.actor import RemoteWorker
 from servebench.util.signals import leave_stopping_to_the_parent
 from servebench.util.units import NS_PER_MS
@@ -109,7 +110,7 @@ class Bridge:
         counts, said, data = self._ask("poll", self._position, CHUNK_BYTES)
         self._position += len(data)
         self._rest += data
-        self._spool.write(shifted(self._rest, self.offset_ns))
+        self._spool.write(take_shifted_frames(self._rest, self.offset_ns))
         self._progress.write(**counts)
         if said is not None and data:
             # there may be more to fetch
@@ -144,7 +145,7 @@ def _say(**words: Any) -> None:
 def _serve(node: str) -> int:
     leave_stopping_to_the_parent()
     orders = sys.stdin.fileno()
-    head, blobs = unpacked(orders)
+    head, blobs = read_packed_job(orders)
     with Progress.attach(head["progress"]) as progress:
         ray = _connect()
         bridge = Bridge(ray, node, Path(head["spool"]), progress)

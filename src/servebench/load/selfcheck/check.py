@@ -26,7 +26,7 @@ from servebench.contracts.exchange import (
     PointPlan,
     Target,
 )
-from servebench.load.client.spool import read_spool
+from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive, worker_environment
 from servebench.load.selfcheck.null_server import EVENT_BYTES, HEADER
 from servebench.util.errors import LoadError

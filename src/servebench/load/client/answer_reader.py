@@ -1,6 +1,6 @@
 """Reads answers for a worker whose requests need them: a process of its own, so that no stream waits while one is parsed.
 
-    python -m servebench.load.client.reader MODULE:FUNCTION
+    python -m servebench.load.client.answer_reader MODULE:FUNCTION
 
 The worker sends frames on standard input (index, whole or not, how many reads, how long each is, their bytes: an HTTP
 response); for each comes one back on standard output (index, whether there is a text, length, the text as inside a JSON string,
@@ -94,7 +94,7 @@ class AnswerReader:
     def __init__(self, name: str) -> None:
         """Start the process for the function of this name and wait until it is there. Raises OSError."""
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "servebench.load.client.reader", name],
+            [sys.executable, "-P", "-m", "servebench.load.client.answer_reader", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -1,0 +1,285 @@
+"""Which request of a phase is sent when: pure, without sockets and without a clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from servebench.contracts.exchange import WireOutcome
+from servebench.load.client.job import PhaseJob
+from servebench.load.client.order import SessionOrder
+from servebench.util.units import NS_PER_S
+
+ANSWERED: frozenset[WireOutcome] = frozenset({"complete", "abandoned"})
+"""Outcomes with which a request counts as completed and its answer can become part of another's prompt."""
+
+
+class Scheduler:
+    """Decides which requests may be sent, gives out deadlines, and follows every request to its end.
+
+    A request is named by its index in the plan. It is *parked* while it waits for other requests, *ready* when it may be
+    sent, and *in flight* until it ends. A stream is one of the `concurrency` places for requests in flight: a request
+    takes a free stream when it becomes ready and frees it when it ends.
+
+    Every time is an argument: `now` in seconds of a monotonic clock, `..._ns` in nanoseconds of CLOCK_REALTIME.
+    """
+
+    def __init__(self, job: PhaseJob) -> None:
+        """Plan the requests of a job. `start` must be called before anything else."""
+        self.requests = job.requests
+        self.ready: deque[int] = deque()
+        """Requests that have a stream and wait for a connection."""
+        self.in_flight: dict[int, int] = {}
+        """Requests that were sent and have not ended, with the serial number of the send. Insertion order is send order."""
+        self.unsendable: list[tuple[int, str]] = []
+        """Requests that can never be sent, with the reason. The caller records and clears them."""
+        self.departures: list[tuple[float, int, int]] = []
+        """A heap of (when the user goes away, serial number of the send, index)."""
+        self.stopped: str | None = None
+        self.sent = self.completed = self.failed = 0
+        self.timed = bool(job.stream_starts_s) or any(
+            request.scheduled_s is not None or request.think_s or request.cancel_after_s is not None
+            for request in job.requests
+        )
+        """Whether anything but a free stream or an ended request decides when a request is sent or given up."""
+        self._job = job
+        self._order = SessionOrder(job.requests)
+        self._next = 0
+        self._sends = 0
+        self._free_since_ns: deque[int] = deque()
+        self._stream_starts_s: deque[float] = deque(job.stream_starts_s or ())
+        self._timeouts: deque[tuple[float, int, int]] = deque()
+        self._scheduled_ns: dict[int, int] = {}
+        self._parked: set[int] = set()
+        self._thinking: list[tuple[float, int]] = []
+        """A heap of parked requests that wait only for their think time: (when it is over, index)."""
+        self._wanted_ns: dict[int, int] = {}
+        self._not_before: dict[int, float] = {}
+        """For requests whose turn in the plan has not come yet: when their think time is over."""
+        self._reading: dict[int, tuple[int, float]] = {}
+        """Ended requests whose answer is being read, with the end by both clocks."""
+        self._reserving: set[int] = set()
+        """Those of `_reading` whose stream is kept for a next turn that follows at once."""
+        self._filled: dict[int, bytes] = {}
+        self._impossible: dict[int, str] = {}
+        """Requests that will not be sent, with the reason, until their turn in the plan comes."""
+
+    def start(self, now: float, start_ns: int) -> None:
+        """Start the phase: the times of the plan count from this moment."""
+        job = self._job
+        self._start, self._start_ns = now, start_ns
+        self._end_sending = now + job.duration_s if job.duration_s else None
+        self._end_draining = self._end_sending + job.drain_s if self._end_sending else None
+        if not self._stream_starts_s:
+            self._free_since_ns.extend([start_ns] * job.concurrency)
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more; `ending` then says what happens to the requests in flight."""
+        self.stopped = reason
+
+    # -- what to do now --------------------------------------------------------------------------------------------
+
+    def release_due(self, now: float) -> None:
+        """Move the requests that are due to `ready`, as far as streams are free."""
+        while self._stream_starts_s and self._start + self._stream_starts_s[0] <= now:
+            self._free_since_ns.append(self._start_ns + int(self._stream_starts_s.popleft() * NS_PER_S))
+        while len(self._free_since_ns) > len(self._reserving) and not self.stopped:
+            index = self._next_due(now)
+            if index is None:
+                break
+            free_ns = self._free_since_ns.popleft()
+            scheduled_s = self.requests[index].scheduled_s
+            # a closed loop wants a request sent as soon as a stream is free for it
+            scheduled_ns = free_ns if scheduled_s is None else self._start_ns + int(scheduled_s * NS_PER_S)
+            # a turn of a session cannot be wanted before the answer that it follows
+            self._scheduled_ns[index] = max(scheduled_ns, self._wanted_ns.pop(index, 0))
+            self.ready.append(index)
+
+    def next_due(self, now: float) -> float | None:
+        """Return the next time at which the clock makes something due; None when only an answer can.
+
+        A request that waits for a free stream is not due: the end of another request is what it waits for.
+        """
+        due = []
+        if len(self._free_since_ns) > len(self._reserving) and self._may_send(now):
+            if self._next < len(self.requests):
+                scheduled_s = self.requests[self._next].scheduled_s
+                if scheduled_s is not None:
+                    due.append(self._start + scheduled_s)
+            if self._thinking:
+                due.append(self._thinking[0][0])
+        if self._stream_starts_s:
+            due.append(self._start + self._stream_starts_s[0])
+        if self.departures:
+            due.append(self.departures[0][0])
+        return min(due) if due else None
+
+    def timed_out(self, now: float) -> Iterator[int]:
+        """Yield the requests in flight whose timeout is over, each once."""
+        while self._timeouts and self._timeouts[0][0] <= now:
+            _, serial, index = self._timeouts.popleft()
+            if self.in_flight.get(index) == serial:
+                yield index
+
+    def departed(self, now: float) -> Iterator[int]:
+        """Yield the requests in flight whose user goes away now, each once."""
+        while self.departures and self.departures[0][0] <= now:
+            _, serial, index = heappop(self.departures)
+            if self.in_flight.get(index) == serial:
+                yield index
+
+    def ending(self, now: float) -> tuple[WireOutcome, str] | None:
+        """Return the outcome and message for requests still in flight if the phase ends now; None while it goes on."""
+        if self.stopped:
+            return "cancelled", f"the phase was stopped: {self.stopped}"
+        if self._end_draining is not None and now >= self._end_draining:
+            return "timeout", f"not answered within {self._job.drain_s:g} s after the end of the point"
+        if self.in_flight or self.ready or self._may_release(now):
+            return None
+        if (self._thinking or self._reading) and self._may_send(now):
+            return None
+        return "cancelled", "the phase ended"
+
+    @property
+    def all_released(self) -> bool:
+        """Whether every request of the plan has had its turn."""
+        return self._next >= len(self.requests)
+
+    # -- what is sent ----------------------------------------------------------------------------------------------
+
+    def data(self, index: int) -> bytes:
+        """Return the bytes of a ready request."""
+        return self._filled.get(index) or self.requests[index].data
+
+    def scheduled_ns(self, index: int) -> int:
+        """Return when the plan wanted a ready request to be sent."""
+        return self._scheduled_ns[index]
+
+    def needs_answer(self, index: int) -> bool:
+        """Whether the answer to this request becomes part of another one."""
+        return self._order.needs_text(index)
+
+    # -- what happened ---------------------------------------------------------------------------------------------
+
+    def begin(self, index: int, now: float) -> int:
+        """Record that a request was sent, and return the serial number of the send."""
+        self._sends += 1
+        self.sent += 1
+        self.in_flight[index] = self._sends
+        self._timeouts.append((now + self._job.timeout_s, self._sends, index))
+        cancel_after_s = self.requests[index].cancel_after_s
+        if cancel_after_s is not None:
+            heappush(self.departures, (now + cancel_after_s, self._sends, index))
+        return self._sends
+
+    def send_again(self, index: int) -> None:
+        """Make a request ready again, first in line. The deadlines of its earlier send no longer count."""
+        if self.in_flight.pop(index, None) is not None:
+            self.sent -= 1
+        self.ready.appendleft(index)
+
+    def end(
+        self, index: int, outcome: WireOutcome, message: str, *, now: float, now_ns: int, reading: bool = False
+    ) -> None:
+        """Record that a request ended, and free its stream.
+
+        The requests that wait for it are released. With `reading` they wait until `answer_read` gives the answer's text.
+        """
+        self.in_flight.pop(index, None)
+        self._scheduled_ns.pop(index, None)
+        self._filled.pop(index, None)
+        self._free_since_ns.append(now_ns)
+        if outcome in ANSWERED:
+            self.completed += 1
+        else:
+            self.failed += 1
+        if reading:
+            self._reading[index] = (now_ns, now)
+            followers = self._order.followers(index)
+            if any(other in self._parked and not self.requests[other].think_s for other in followers):
+                self._reserving.add(index)
+            return
+        reason = f"{self.requests[index].request_id} failed: {outcome}: {message}"
+        self._release_followers(index, (now_ns, now), None, reason, now_ns)
+
+    def answer_read(self, index: int, text: bytes | None, reason: str, now_ns: int) -> None:
+        """Record the text of an answer, or None and the reason; the requests that wait for it are released."""
+        self._reserving.discard(index)
+        message = f"the answer to {self.requests[index].request_id} failed: {reason}"
+        self._release_followers(index, self._reading.pop(index), text, message, now_ns)
+
+    def reading_failed(self, reason: str, now_ns: int) -> None:
+        """Record that none of the answers that are being read will get a text."""
+        for index in list(self._reading):
+            self.answer_read(index, None, reason, now_ns)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _may_release(self, now: float) -> bool:
+        return self._next < len(self.requests) and self._may_send(now)
+
+    def _may_send(self, now: float) -> bool:
+        return self._end_sending is None or now < self._end_sending
+
+    def _next_due(self, now: float) -> int | None:
+        """Return the next request that may be sent now. Those that wait for others are parked on the way."""
+        if self._thinking and self._thinking[0][0] <= now and self._may_send(now):
+            return heappop(self._thinking)[1]
+        while self._may_release(now):
+            index = self._next
+            request = self.requests[index]
+            impossible = index in self._impossible
+            if not impossible and request.scheduled_s is not None and self._start + request.scheduled_s > now:
+                return None
+            self._next += 1
+            if impossible:
+                self._give_up(index)
+            elif waits := self._order.waits(index):
+                self._parked.add(index)
+                if not request.think_s:
+                    self._reserving.update(before for before in waits if before in self._reading)
+                    if len(self._free_since_ns) <= len(self._reserving):
+                        return None
+            elif (due := self._not_before.pop(index, now)) > now:
+                heappush(self._thinking, (due, index))
+            else:
+                return index
+        return None
+
+    def _release_followers(
+        self, index: int, ended: tuple[int, float], text: bytes | None, reason: str, now_ns: int
+    ) -> None:
+        """Release the requests that waited for this one only; those that lack its text can never be sent."""
+        finished = [(index, text)]
+        for before, its_text in finished:
+            for other, sendable in self._order.ended(before, its_text):
+                if sendable:
+                    self._start_thinking(other, *ended, now_ns)
+                    continue
+                self._impossible[other] = reason
+                if other in self._parked:
+                    self._give_up(other)
+                # nor can the requests that need its answer in turn
+                finished.append((other, None))
+
+    def _start_thinking(self, index: int, ended_ns: int, ended: float, now_ns: int) -> None:
+        """A request waits for nothing more than its think time, which counts from the end of the answer before it."""
+        request = self.requests[index]
+        wanted_ns = ended_ns + int(request.think_s * NS_PER_S)
+        if request.holes:
+            self._filled[index] = self._order.fill(index)
+            # it could not be wanted before its content was known
+            wanted_ns = max(wanted_ns, now_ns)
+        self._wanted_ns[index] = wanted_ns
+        due = ended + request.think_s
+        if index in self._parked:
+            self._parked.remove(index)
+            heappush(self._thinking, (due, index))
+        else:
+            self._not_before[index] = due
+
+    def _give_up(self, index: int) -> None:
+        self._parked.discard(index)
+        self.unsendable.append((index, self._impossible.pop(index)))
+        self.failed += 1
