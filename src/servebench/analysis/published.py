@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+
+from servebench.contracts.point_row import PointRow
 
 COLUMNS = {
     ("output_throughput", "mean"): "output_throughput_whole_run_tok_s",
@@ -51,21 +52,21 @@ def _plain(name: str | None) -> str:
     return (name or "").rsplit("/", 1)[-1].lower()
 
 
-def beside(run: str, rows: Iterable[Mapping[str, Any]]) -> list[Published]:
+def beside(run: str, rows: Iterable[PointRow]) -> list[Published]:
     """The published numbers for the points of a run: same engine, model, GPU, number of GPUs and concurrency."""
     found = []
     for row in rows:
         for one in published_rows():
             column = COLUMNS.get((one["metric"], one["statistic"]))
             own = row.get(column) if column else None
-            if own is None or row.get("concurrency") is None or not _same(one, row):
+            if own is None or row.concurrency is None or not _same(one, row):
                 continue
             note = "; ".join(filter(None, (one["workload"], one["note"])))
             found.append(
                 Published(
                     source=one["source"],
                     run=run,
-                    level=str(row["concurrency"]),
+                    level=str(row.concurrency),
                     metric=f"{one['metric']} {one['statistic']}".replace("_", " "),
                     unit=one["unit"],
                     published=float(one["value"]),
@@ -76,12 +77,12 @@ def beside(run: str, rows: Iterable[Mapping[str, Any]]) -> list[Published]:
     return found
 
 
-def _same(one: Mapping[str, str], row: Mapping[str, Any]) -> bool:
+def _same(one: Mapping[str, str], row: PointRow) -> bool:
     return (
-        one["concurrency"] == str(int(row["concurrency"]))
-        and one["engine"] == row.get("engine")
+        one["concurrency"] == str(row.concurrency)
+        and one["engine"] == row.engine
         and bool(one["model"])
-        and _plain(one["model"]) == _plain(row.get("model"))
-        and one["gpu"] == row.get("gpu")
-        and one["gpu_count"] in ("", str(row.get("gpu_count")))
+        and _plain(one["model"]) == _plain(row.model)
+        and one["gpu"] == row.gpu
+        and one["gpu_count"] in ("", str(row.gpu_count))
     )

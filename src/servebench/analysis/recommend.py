@@ -32,6 +32,7 @@ from servebench.analysis.compare import (
 )
 from servebench.analysis.fairness import SettingDifference, keys_told, way_out
 from servebench.analysis.slo import SloLimits, good, slo_point
+from servebench.contracts.point_row import PointRow
 from servebench.util.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -109,7 +110,7 @@ class Rules:
 class RankedLevel:
     """One load level of an entrant: its row of points.csv, and what the intervals are drawn from (repeats pooled)."""
 
-    row: Mapping[str, Any]
+    row: PointRow
     label: str
     load: float
     verdict: str
@@ -399,7 +400,7 @@ def _narrowed(case: UseCase, fit: Sequence[RankedLevel]) -> tuple[list[RankedLev
     return fit, None
 
 
-def _meets(row: Mapping[str, Any], require: Mapping[str, Mapping[str, float]]) -> bool:
+def _meets(row: PointRow, require: Mapping[str, Mapping[str, float]]) -> bool:
     for column, limits in require.items():
         value = row.get(column)
         if value is None or value < limits.get("min", -np.inf) or value > limits.get("max", np.inf):
@@ -449,7 +450,7 @@ def _draws(metric: str, level: RankedLevel, one: Entrant) -> Floats | None:
         spread = pooled_spread([one.throughput_tok_s for one in level.samples if one.throughput_tok_s is not None])
         if spread is None:
             return None
-        rate = level.row.get("goodput_req_s") if by_good else float(values.mean())
+        rate = level.row.goodput_req_s if by_good else float(values.mean())
         if not rate:
             return None
         found = float(rate) * np.exp(spread.share * rng.standard_t(spread.freedom, RESAMPLES))

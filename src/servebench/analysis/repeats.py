@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.analysis.compare import CONFIDENCE, REPEATS_MIN, SIGNIFICANCE, holm
+from servebench.contracts.point_row import PointRow
 
 Floats = NDArray[np.float64]
 
@@ -58,18 +59,17 @@ class OverRepeats:
     notes: tuple[str, ...] = ()
 
 
-def over_repeats(points: Sequence[tuple[str, Mapping[str, Any]]]) -> OverRepeats:
-    """What the repeats of a run say; `points` are (level, row) as stored. Void points are left out; nothing without
-    repeats. Pure."""
-    levels: dict[str, list[Mapping[str, Any]]] = {}
-    for level, row in points:
-        if row.get("verdict") != "void":
-            levels.setdefault(level, []).append(row)
+def over_repeats(points: Sequence[PointRow]) -> OverRepeats:
+    """Return what the repeats of a run say together; void points are left out."""
+    levels: dict[str, list[PointRow]] = {}
+    for row in points:
+        if row.verdict != "void":
+            levels.setdefault(row.level_label, []).append(row)
     series: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for level, rows in levels.items():
-        ordered = sorted(rows, key=lambda row: (row.get("window_start_ns") or 0, row.get("repeat") or 0))
+        ordered = sorted(rows, key=lambda row: (row.window_start_ns or 0, row.repeat))
         for name, *_ in METRICS:
-            known = [(int(row.get("repeat") or 0), float(row[name])) for row in ordered if _positive(row.get(name))]
+            known = [(row.repeat, float(row[name])) for row in ordered if _positive(row.get(name))]
             if len(known) > 1:
                 series[level, name] = known
     rows_of = [

@@ -11,6 +11,7 @@ from servebench.analysis.compare import ComparedPoint, Side
 from servebench.analysis.recommend import Entrant, RankedLevel
 from servebench.analysis.repeats import OverRepeats, over_repeats
 from servebench.analysis.slo import SloLimits
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.measure.columns import in_window, request_metrics, token_slices
 from servebench.util.errors import StoreError
@@ -53,25 +54,23 @@ def quality_parities(a: RunData, b: RunData) -> list[Parity]:
 
 def side_of(run: RunData) -> Side:
     """A run as one side of a comparison: its points with the requests in their windows."""
-    from servebench.contracts.stored import level_label, rows
-
     metrics = request_metrics(run.requests)
     samples = []
-    for row in rows(run.points):
-        of_point = metrics[metrics["point"] == row.get("point")]
-        start, end = row.get("window_start_ns"), row.get("window_end_ns")
+    for row in run.point_rows:
+        of_point = metrics[metrics["point"] == row.point]
+        start, end = row.window_start_ns, row.window_end_ns
         facts: dict[str, Any] = {
-            "level": level_label(row),
-            "repeat": int(row.get("repeat") or 0),
-            "verdict": str(row.get("verdict")),
-            "doubts": tuple(row.get("doubts") or ()),
+            "level": row.level_label,
+            "repeat": row.repeat,
+            "verdict": str(row.verdict),
+            "doubts": row.doubts,
         }
         if start is None or end is None or of_point.empty:
             samples.append(ComparedPoint(**facts))
             continue
         inside = in_window(of_point, int(start), int(end))
         failed = ~inside["ok"].to_numpy(dtype=bool)
-        own = run.requests[run.requests["point"] == row.get("point")]
+        own = run.requests[run.requests["point"] == row.point]
         latencies: dict[str, Any] = {
             name: np.where(failed, np.inf, inside[name].to_numpy(dtype=np.float64))
             for name in ("ttft_ms", "tpot_ms", "e2e_ms")
@@ -93,18 +92,14 @@ def side_of(run: RunData) -> Side:
 
 def repeats_of(run: RunData) -> OverRepeats:
     """What the repeats of a run's levels say together."""
-    from servebench.contracts.stored import level_label, rows
-
-    return over_repeats([(level_label(row), row) for row in rows(run.points)])
+    return over_repeats(run.point_rows)
 
 
 def entrant_of(run: RunData) -> Entrant:
     """A run as it takes part in a recommendation: its levels, repeats pooled."""
-    from servebench.contracts.stored import rows
-
     side = side_of(run)
-    levels: dict[str, list[tuple[dict[str, Any], ComparedPoint]]] = {}
-    for row, sample in zip(rows(run.points), side.samples, strict=True):
+    levels: dict[str, list[tuple[PointRow, ComparedPoint]]] = {}
+    for row, sample in zip(run.point_rows, side.samples, strict=True):
         levels.setdefault(sample.level, []).append((row, sample))
     start = mapping(run.manifest.get("cold_start"))
     gpu = mapping(run.config.get("gpu"))
@@ -138,11 +133,11 @@ def own_limits(run: RunData) -> SloLimits | None:
 WORST_LAST = ("valid", "doubtful", "void")
 
 
-def _level(label: str, parts: Sequence[tuple[dict[str, Any], ComparedPoint]]) -> RankedLevel:
+def _level(label: str, parts: Sequence[tuple[PointRow, ComparedPoint]]) -> RankedLevel:
     row = parts[0][0]
     # a verdict that is not known counts as the worst
     verdicts = [s.verdict if s.verdict in WORST_LAST else "void" for _, s in parts]
-    load = row.get("rate") if row.get("rate") is not None else row.get("concurrency")
+    load = row.rate if row.rate is not None else row.concurrency
     return RankedLevel(
         row=row,
         label=label,

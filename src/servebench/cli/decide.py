@@ -267,7 +267,6 @@ def report(words: Sequence[str]) -> int:
 
 def _report_as(tool: str, words: Sequence[str], outputs: Path) -> int:
     """The same run as another tool would print it. Raises ConfigError, StoreError."""
-    from servebench.contracts.stored import level_label, rows
     from servebench.measure.dialects import DIALECTS, retell
     from servebench.report.terminal.as_tool import RetoldPoint, print_retold, write_json
     from servebench.report.terminal.listing import console
@@ -281,12 +280,10 @@ def _report_as(tool: str, words: Sequence[str], outputs: Path) -> int:
     points = []
     for run in read.runs_of(read.find(rest[0], outputs)):
         requests = run.requests
-        for row in rows(run.points):
-            retold = (
-                retell(requests[requests["point"] == row.get("point")], row, DIALECTS[tool]) if len(requests) else []
-            )
+        for row in run.point_rows:
+            retold = retell(requests[requests["point"] == row.point], row, DIALECTS[tool]) if len(requests) else []
             if retold:
-                points.append(RetoldPoint(run=run.run_id, level=level_label(row), rows=retold))
+                points.append(RetoldPoint(run=run.run_id, level=row.level_label, rows=retold))
     if not points:
         raise ConfigError(f"'{rest[0]}' has no requests to tell again: it was imported, or nothing succeeded")
     dialect = DIALECTS[tool]

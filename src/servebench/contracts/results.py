@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from servebench.contracts.point_row import PointRow, Verdict
 
 SCHEMA_VERSION = 2
 """Version of every stored file. Raised when a key or a column changes its meaning; `store.versions` reads older ones."""
@@ -93,14 +95,11 @@ class Doubt:
     mark: bool = False
 
 
-Verdict = Literal["valid", "doubtful", "void"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One load level of a run: its stored row (the columns of points.csv, in order) and its doubts."""
+    """One load level of a run: its columns, and the warnings about it."""
 
-    row: dict[str, Any]
+    row: PointRow
     doubts: tuple[Doubt, ...] = ()
 
     @property
@@ -109,6 +108,11 @@ class Point:
         if any(doubt.void for doubt in self.doubts):
             return "void"
         return "doubtful" if any(not doubt.mark for doubt in self.doubts) else "valid"
+
+    @property
+    def judged_row(self) -> PointRow:
+        """Return the row as it is stored: with the verdict and the codes of the doubts."""
+        return replace(self.row, verdict=self.verdict, doubts=tuple(doubt.code for doubt in self.doubts))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from servebench.util.figures import MISSING
+from servebench.contracts.point_row import PointRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,6 +107,11 @@ class RunData:
         return None if value is None else str(value)
 
     @cached_property
+    def point_rows(self) -> list[PointRow]:
+        """The points as typed rows."""
+        return PointRow.from_frame(self.points)
+
+    @cached_property
     def requests(self) -> pd.DataFrame:
         """One row a request, warm-up ones too; empty when there is no such table. Raises StoreError for a broken one."""
         return self.tables("requests")
@@ -161,22 +166,3 @@ def chosen(overrides: Iterable[str], group: str, name: str) -> str:
 def mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
-
-
-def level_label(row: Mapping[str, Any]) -> str:
-    """The load level of a point, with its unit where it is a rate."""
-    if row.get("rate") is not None:
-        return f"{row['rate']:g}/s"
-    return str(row.get("concurrency") if row.get("concurrency") is not None else MISSING)
-
-
-def rows(frame: Any) -> list[dict[str, Any]]:
-    """The rows of a frame as plain values, a missing one as None."""
-    return [{name: plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def plain(value: Any) -> Any:
-    """A cell as a plain value: numpy scalars as Python's, arrays as lists, NaN as None."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    return None if isinstance(value, float) and value != value else value

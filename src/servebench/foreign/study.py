@@ -10,10 +10,10 @@ from typing import Any
 
 from servebench import __version__
 from servebench.analysis.warnings.catalog import FOREIGN
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION, Point
 from servebench.contracts.stored import FOREIGN_KEY
 from servebench.foreign.readers import ForeignRun
-from servebench.measure.points import COLUMNS
 from servebench.store import (
     RunState,
     StudyState,
@@ -80,8 +80,7 @@ def _store_run(
         "emulated": False,
     }
     points = [
-        Point(row={name: {**row, **known, "point": f"p{i}"}.get(name) for name in COLUMNS}, doubts=(doubt,))
-        for i, row in enumerate(rows)
+        Point(row=PointRow.from_dict({**row, **known, "point": f"p{i}"}), doubts=(doubt,)) for i, row in enumerate(rows)
     ]
     write_points(folder, points)
     manifest = {

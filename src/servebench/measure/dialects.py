@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.contracts.point_row import PointRow
 from servebench.measure.columns import gaps_ms
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -157,7 +158,7 @@ STATISTICS: tuple[tuple[str, Callable[[Floats], Any]], ...] = (
 )
 
 
-def retell(requests: pd.DataFrame, row: Mapping[str, Any], dialect: Dialect) -> list[Retold]:
+def retell(requests: pd.DataFrame, row: PointRow, dialect: Dialect) -> list[Retold]:
     """A point's numbers by a tool's definitions. `requests` are the point's stored rows, `row` its row of points.csv.
 
     Empty when no request succeeded. Numbers that a tool does not have are left out. Pure.
@@ -245,7 +246,7 @@ def _becauses(dialect: Dialect) -> dict[str, str]:
     }
 
 
-def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: Mapping[str, Any], dialect: Dialect) -> list[Retold]:
+def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: PointRow, dialect: Dialect) -> list[Retold]:
     """Tokens and requests a second from the first request to the last answer."""
     sent = measured["sent_ns"].dropna()
     end = float(measured["ended_ns"].max()) if dialect.name != "aiperf" else float(ok["last_event_ns"].max())
@@ -260,7 +261,7 @@ def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: Mapping[str, Any
         Retold(
             metric="output_throughput_tok_s",
             unit="tok/s",
-            own=row.get("output_throughput_tok_s"),
+            own=row.output_throughput_tok_s,
             whole_run=float(counted.sum() / whole_s) if known and whole_s > 0 else None,
             theirs=float(np.nansum(theirs) / their_s) if their_s > 0 and not np.isnan(theirs).any() else None,
             because=because,
@@ -268,7 +269,7 @@ def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: Mapping[str, Any
         Retold(
             metric="request_throughput_req_s",
             unit="req/s",
-            own=row.get("request_throughput_req_s"),
+            own=row.request_throughput_req_s,
             whole_run=len(ok) / whole_s if whole_s > 0 else None,
             theirs=len(ok) / their_s if their_s > 0 else None,
             because="the same definition" if dialect.name != "aiperf" else because,

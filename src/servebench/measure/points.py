@@ -30,7 +30,7 @@ Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.exchange import ClientFloor, PhaseReport
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
@@ -59,6 +60,10 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "n")
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 ALL_LATENCIES = ("ttft_ms", "e2e_ms")
 """Those that are told over all requests too, a failed one counting as worse than any latency."""
+IDENTITY = (
+    *("run_id", "engine", "engine_version", "launch", "model", "gpu", "gpu_count", "workload"),
+    *("concurrency", "rate", "repeat", "point", "emulated"),
+)
 HEADLINES = (
     "output_throughput_tok_s",
     "ttft_ms_mean",
@@ -70,31 +75,6 @@ HEADLINES = (
     "e2e_ms_mean",
 )
 """The numbers that get an interval: `_low` and `_high`."""
-
-COLUMNS = (
-    *("run_id", "engine", "engine_version", "launch", "model", "gpu", "gpu_count", "workload"),
-    *("concurrency", "rate", "repeat", "requests_planned", "requests_ok", "requests_failed", "window_s"),
-    *("output_throughput_tok_s", "output_throughput_whole_run_tok_s", "request_throughput_req_s", "goodput_req_s"),
-    *(f"{name}_{statistic}" for name in LATENCIES for statistic in STATISTICS),
-    *("lateness_ms_p99", "prefix_cache_hit_rate", "json_compliance", "energy_j_per_token", "cost_usd_per_mtok"),
-    "emulated",
-    *("ttft_from_schedule_ms_p50", "ttft_from_schedule_ms_p99", "ttfo_ms_mean", "connect_ms_mean"),
-    *("input_tokens_mean", "output_tokens_mean", "output_tokens_total"),
-    "prefix_cache_hit_rate_ideal",
-    *("json_compliance_low", "json_compliance_high", "json_compliance_n", "json_compliance_unconstrained"),
-    *("constraint_ttft_ms", "constraint_tpot_ms", "needle_recall"),
-    *("average_in_flight", "level_reached", "events", "events_merged"),
-    *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms", "stamp_source"),
-    *("window_start_ns", "window_end_ns", "point", "cache_state"),
-    *(f"{name}_{side}" for name in HEADLINES for side in ("low", "high")),
-    *("slo_requests", "slo_good", "kept_up"),
-    *("client_error_ms_ttft", "client_error_ms_itl", "clock_offset_ms", "clock_offset_error_ms"),
-    *("throughput_trend", "throughput_trend_p", "ttft_trend", "ttft_trend_p"),
-    *("connections_failed", "receive_queue_bytes_max", "server_excess_requests_mean", "cancelled_freed"),
-    *("cost_usd_per_mgood", "output_tok_s_per_w"),
-    *(f"{name}_{percent}_all" for name in ALL_LATENCIES for percent in ("p50", "p99")),
-)
-"""The columns of a point's row, in order; verdict and doubts are added where the row is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +129,8 @@ class PointSample:
 
 def summarize(
     records: Sequence[Record], *, context: PointContext, report: PhaseReport, slo: SloSettings
-) -> tuple[dict[str, Any], PointSample]:
-    """The row of a point (keys are COLUMNS, in order; `_low` and `_high` still None), and the sample for intervals.
+) -> tuple[PointRow, PointSample]:
+    """Return the row of a point without intervals (`_low` and `_high` are None), and the sample to compute them from.
 
     `records` are all of the point's; warm-up ones are left out here. Works for no record and for no ok one.
     """
@@ -185,15 +165,15 @@ def summarize(
     found |= _with_failed(measured, inside, window)
     found["cost_usd_per_mtok"] = _cost(context, found.get("output_throughput_tok_s"))
     found["cost_usd_per_mgood"] = _cost(context, found["goodput_req_s"])
-    return {column: found.get(column) for column in COLUMNS}, sample
+    return PointRow(**found), sample
 
 
-def with_intervals(row: Mapping[str, Any], intervals: Mapping[str, tuple[float, float] | None]) -> dict[str, Any]:
-    """The row with `_low` and `_high` of each named headline number."""
-    merged = dict(row)
+def with_intervals(row: PointRow, intervals: Mapping[str, tuple[float, float] | None]) -> PointRow:
+    """Return the row with `_low` and `_high` of each named headline number."""
+    ends: dict[str, Any] = {}
     for name, interval in intervals.items():
-        merged[f"{name}_low"], merged[f"{name}_high"] = interval if interval is not None else (None, None)
-    return merged
+        ends[f"{name}_low"], ends[f"{name}_high"] = interval if interval is not None else (None, None)
+    return replace(row, **ends)
 
 
 def _sent_inside(record: Record, window: Window) -> bool:
@@ -201,8 +181,7 @@ def _sent_inside(record: Record, window: Window) -> bool:
 
 
 def _identity(context: PointContext) -> dict[str, Any]:
-    names = (*COLUMNS[:11], "point", "emulated")
-    return {name: getattr(context, name) for name in names}
+    return {name: getattr(context, name) for name in IDENTITY}
 
 
 def _floats(values: Sequence[float | None]) -> Floats:
@@ -294,14 +273,17 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _means(inside: Sequence[Record]) -> dict[str, Any]:
-    waited = _statistics("ttft_from_schedule_ms", _floats([derive.ttft_from_schedule_ms(r) for r in inside]))
+    name = "ttft_from_schedule_ms"
+    waited = _statistics(name, _floats([derive.ttft_from_schedule_ms(r) for r in inside]))
     hits = [
         (r.cached_tokens, r.prompt_tokens)
         for r in inside
         if r.cached_tokens is not None and r.prompt_tokens is not None
     ]
     prompt = sum(tokens for _, tokens in hits)
-    return waited | {
+    return {
+        f"{name}_p50": waited.get(f"{name}_p50"),
+        f"{name}_p99": waited.get(f"{name}_p99"),
         "ttfo_ms_mean": _mean([derive.ttfo_ms(r) for r in inside]),
         "connect_ms_mean": _mean([derive.connect_ms(r) for r in inside]),
         "input_tokens_mean": _mean([r.prompt_tokens for r in inside]),

@@ -5,11 +5,12 @@ Knows that workload, measure and score are used for it, and nothing of how they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
 from servebench.contracts.engine import Engine
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Record
 from servebench.measure.compliance import json_columns
@@ -19,7 +20,7 @@ from servebench.workload.ideal import ideal_columns
 
 
 def content_columns(
-    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: Mapping[str, Any]
+    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: PointRow
 ) -> dict[str, Any]:
     """The columns of a point's row that follow from what was asked and answered; `_low` and `_high` are Wilson's."""
     columns: dict[str, Any] = {

@@ -17,6 +17,7 @@ from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
@@ -48,7 +49,7 @@ from servebench.run.requests import answer_bytes_max, planned_requests, target_o
 from servebench.run.scorers import Chosen
 from servebench.run.watchdog import Watcher
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
-from servebench.telemetry import TELEMETRY_COLUMNS, Telemetry, held_requests, telemetry_columns
+from servebench.telemetry import Telemetry, held_requests, telemetry_columns
 from servebench.util.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
 
 BROKEN = ("refused", "reset", "truncated")
@@ -149,7 +150,7 @@ def execute(asked: RunRequest) -> Executed:
                 RunStarted(run_id=asked.run_id, settings=asked.job.settings, folder=asked.folder.path),
             )
         _drive(asked, source, writer, progress)
-        if points and not any(point.row["requests_ok"] for point in points):
+        if points and not any(point.row.requests_ok for point in points):
             raise LoadError(_all_failed(points, settings.workload.api))
         if asked.turn.last:
             _judge(asked, progress)
@@ -255,7 +256,7 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
 
 def _cut_short(points: Sequence[Point]) -> str | None:
     """What is told of a run in which a load worker died: its other points stand, and it is not whole."""
-    lost = [(p.row["point"], d.message) for p in points for d in p.doubts if d.code == "worker_died"]
+    lost = [(p.row.point, d.message) for p in points for d in p.doubts if d.code == "worker_died"]
     if not lost:
         return None
     names = ", ".join(name for name, _ in lost)
@@ -264,8 +265,8 @@ def _cut_short(points: Sequence[Point]) -> str | None:
 
 def _to_come(done: Mapping[str, Point], so_far: Sequence[Point]) -> list[Point]:
     """Points of an earlier attempt whose levels come later, or never: what is written before then must have them too."""
-    names = {point.row["point"] for point in so_far}
-    return [point for point in done.values() if point.row["point"] not in names]
+    names = {point.row.point for point in so_far}
+    return [point for point in done.values() if point.row.point not in names]
 
 
 def _judge(asked: RunRequest, progress: _Progress) -> None:
@@ -486,13 +487,16 @@ def _point(
         emulated=bench.launcher.emulated,
         floor=bench.floor,
     )
-    row["requests_planned"] = planned
-    row |= content_columns(requests, records, bench.tokenizer, row)
-    row["cache_state"] = cache
-    _add_telemetry(row, readings)
-    row["server_excess_requests_mean"], row["cancelled_freed"] = excess_and_freed(
-        records, held_requests(readings), row["window_start_ns"], row["window_end_ns"]
+    excess, freed = excess_and_freed(records, held_requests(readings), row.window_start_ns, row.window_end_ns)
+    row = replace(
+        row,
+        **content_columns(requests, records, bench.tokenizer, row),
+        requests_planned=planned,
+        cache_state=cache,
+        server_excess_requests_mean=excess,
+        cancelled_freed=freed,
     )
+    row = _with_telemetry(row, readings)
     found = point_warnings(
         row,
         records,
@@ -509,15 +513,19 @@ def _point(
     return Point(row=row, doubts=found)
 
 
-def _add_telemetry(row: dict[str, Any], readings: Sequence[Reading]) -> None:
-    """What was watched, and what follows from it: hits where answers tell none, energy by token."""
-    row.update(telemetry_columns(readings, row["window_start_ns"], row["window_end_ns"]))
-    if row["prefix_cache_hit_rate"] is None:
-        row["prefix_cache_hit_rate"] = row["server_prefix_cache_hit_rate"]
-    tokens = (row["output_throughput_tok_s"] or 0.0) * (row["window_s"] or 0.0)
-    if row["energy_j"] is not None and tokens:
-        row["energy_j_per_token"] = row["energy_j"] / tokens
-        row["output_tok_s_per_w"] = tokens / row["energy_j"] if row["energy_j"] else None
+def _with_telemetry(row: PointRow, readings: Sequence[Reading]) -> PointRow:
+    """Return the row with its telemetry, and what follows from it: the hit rate where answers have none, energy per token."""
+    row = replace(row, **telemetry_columns(readings, row.window_start_ns, row.window_end_ns))
+    if row.prefix_cache_hit_rate is None:
+        row = replace(row, prefix_cache_hit_rate=row.server_prefix_cache_hit_rate)
+    tokens = (row.output_throughput_tok_s or 0.0) * (row.window_s or 0.0)
+    if row.energy_j is None or not tokens:
+        return row
+    return replace(
+        row,
+        energy_j_per_token=row.energy_j / tokens,
+        output_tok_s_per_w=tokens / row.energy_j if row.energy_j else None,
+    )
 
 
 def _gpu_doubts(bench: _Bench) -> list[Doubt]:
@@ -548,7 +556,7 @@ def summarize_point(
     engine_version: str | None,
     emulated: bool,
     floor: ClientFloor | None = None,
-) -> dict[str, Any]:
+) -> PointRow:
     """The row of a point with the intervals of its headline numbers."""
     load = settings.load
     # a closed loop's window begins by itself when the level is there; a rising rate must be told
@@ -575,4 +583,4 @@ def summarize_point(
         emulated=emulated,
     )
     row, sample = summarize(records, context=context, report=report, slo=settings.slo)
-    return with_intervals(row, headline_intervals(sample)) | dict.fromkeys(TELEMETRY_COLUMNS)
+    return with_intervals(row, headline_intervals(sample))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import level_name, levels
 from servebench.store import (
     RunFolder,
-    read_points,
     read_records,
+    read_rows,
     read_run,
 )
 
@@ -29,7 +28,7 @@ class PriorProgress:
 
     def after(self, outcome: RunOutcome) -> PriorProgress:
         """With what a turn of the run has measured meanwhile."""
-        return replace(self, points={level_name(point.row["point"]): point for point in outcome.points})
+        return replace(self, points={level_name(point.row.point): point for point in outcome.points})
 
 
 def unmeasured(settings: RunSettings, repeat: int | None, earlier: PriorProgress) -> bool:
@@ -43,7 +42,7 @@ def prior_progress(folder: RunFolder) -> PriorProgress:
     if not folder.state.exists():
         return PriorProgress()
     status = read_run(folder).status
-    points = {level_name(point.row["point"]): point for point in stored_points(folder) if not _to_repeat(point, status)}
+    points = {level_name(point.row.point): point for point in stored_points(folder) if not _to_repeat(point, status)}
     tried: dict[str, set[str]] = {}
     for record in read_records(folder):
         tried.setdefault(level_name(record.point), set()).add(record.point)
@@ -53,7 +52,7 @@ def prior_progress(folder: RunFolder) -> PriorProgress:
 def _to_repeat(point: Point, status: str) -> bool:
     """A point that was cut off (in a finished run, by the death of a worker), and one of a failed run in which nothing
     succeeded."""
-    return _cut_off(point) or (status == "failed" and not point.row["requests_ok"])
+    return _cut_off(point) or (status == "failed" and not point.row.requests_ok)
 
 
 def _cut_off(point: Point) -> bool:
@@ -62,16 +61,10 @@ def _cut_off(point: Point) -> bool:
 
 def stored_points(folder: RunFolder) -> list[Point]:
     """The points of a run as they were stored; of their doubts only the codes are known. Raises StoreError."""
-    frame = read_points(folder)
-    points: list[Point] = []
-    for found in frame.astype(object).where(frame.notna(), None).to_dict("records"):
-        row: dict[str, Any] = {str(name): value for name, value in found.items()}
-        verdict, codes = row.pop("verdict"), row.pop("doubts")
-        void = verdict == "void"
-        points.append(
-            Point(row=row, doubts=tuple(_doubt(code, void=void) for code in (codes if codes is not None else ())))
-        )
-    return points
+    return [
+        Point(row=row, doubts=tuple(_doubt(code, void=row.verdict == "void") for code in row.doubts))
+        for row in read_rows(folder)
+    ]
 
 
 def _doubt(code: str, *, void: bool) -> Doubt:

@@ -27,17 +27,14 @@ from servebench.store import (
     add_points,
     merged_count,
     read_plan,
-    read_points,
     read_records,
+    read_rows,
     read_run,
     write_run,
 )
 from servebench.store.files import writing
 from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.units import NS_PER_S
-
-UNKNOWN_COLUMNS = ("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms")
-"""What only the client that was killed could have told of itself."""
 
 
 def complain(study: StudyFolder, words: str) -> None:
@@ -120,9 +117,9 @@ def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
 
 def recover_points(folder: RunFolder, job: Job) -> int:
     """Make the points whose requests are stored and which were never written. Returns how many. Raises StoreError."""
-    known = read_points(folder)
-    written = set(known["point"]) if "point" in known else set()
-    version = next(iter(known["engine_version"].dropna()), None) if "engine_version" in known else None
+    known = read_rows(folder)
+    written = {row.point for row in known}
+    version = next((row.engine_version for row in known if row.engine_version), None)
     records = [record for record in read_records(folder) if not record.warmup]
     points = []
     for level in _levels_of(job, records):
@@ -183,7 +180,8 @@ def _point(job: Job, level: Level, records: Sequence[Record], engine_version: st
         run_id=records[0].run_id,
         engine_version=engine_version,
         emulated=registry().launcher(job.settings.launch.name).emulated,
-    ) | dict.fromkeys(UNKNOWN_COLUMNS)
+    )
+    row = replace(row, client_cpu_share=None, loop_lag_ms_p99=None, clock_step_ms=None)
     done = sum(record.outcome != "cancelled" for record in records)
     extra = []
     last = max(records, key=lambda record: record.ended_ns)

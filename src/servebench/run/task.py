@@ -18,7 +18,6 @@ from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.contracts.stored import level_label
 from servebench.contracts.turn import Turn
 from servebench.engine.pool import EngineKeeper
 from servebench.load.selfcheck.floor import client_floor
@@ -134,7 +133,7 @@ def run_task(place: RunContext, task: RunTask, following: RunSettings | None, pr
         write_run(folder, replace(state, status="interrupted", error=BETWEEN_TURNS, failure="interrupted"))
         return outcome
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
-    repeats = over_repeats([(level_label(p.row), {**p.row, "verdict": p.verdict}) for p in outcome.points])
+    repeats = over_repeats([point.judged_row for point in outcome.points])
     place.display.finish(outcome, prefix + title, repeats)
     if error is not None:
         place.display.problem(error)

@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from servebench.contracts.columns import Column, columns_of
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
 from servebench.contracts.telemetry import Reading
 from servebench.store.files import reason_of, replacing, writing
@@ -97,6 +99,7 @@ ENCODING: dict[str, Any] = {"compression": "zstd", "use_dictionary": [*TEXTS, "w
 BATCH_ROWS = 20_000
 """Rows that are turned into columns at once."""
 
+_VERSION = {KEY: str(SCHEMA_VERSION)}
 MERGED = b"merged_batches"
 ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 
@@ -218,72 +221,43 @@ class RecordWriter:
 
 
 def write_points(folder: RunFolder, points: Sequence[Point]) -> None:
-    """Write points.parquet and points.csv anew, each whole or not at all. Raises StoreError."""
-    _write_rows(folder, [_row(point) for point in points])
+    """Write points.parquet and points.csv again, each whole or not at all. Raises StoreError."""
+    _write_rows(folder, [point.judged_row for point in points])
 
 
 def add_points(folder: RunFolder, points: Sequence[Point]) -> None:
-    """Write points behind those that are stored already. Raises StoreError."""
-    import pyarrow.parquet as pq
-
-    before: list[dict[str, Any]] = []
-    if folder.points.exists():
-        with reading(folder.points):
-            check_table(pq.read_schema(folder.points).metadata, folder.points)
-            before = pq.read_table(folder.points).to_pylist()
-    _write_rows(folder, [*before, *(_row(point) for point in points)])
+    """Append points to those that are stored. Raises StoreError."""
+    _write_rows(folder, [*read_rows(folder), *(point.judged_row for point in points)])
 
 
-def _row(point: Point) -> dict[str, Any]:
-    """A point's columns, with the verdict where the public order has it: behind `emulated`, before what was added."""
-    judged = {"verdict": point.verdict, "doubts": [doubt.code for doubt in point.doubts]}
-    names = list(point.row)
-    cut = names.index("emulated") + 1 if "emulated" in point.row else len(names)
-    return {
-        **{name: point.row[name] for name in names[:cut]},
-        **judged,
-        **{name: point.row[name] for name in names[cut:]},
-    }
-
-
-def _write_rows(folder: RunFolder, rows: Sequence[dict[str, Any]]) -> None:
+def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not rows:
         return
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {name: _column([row.get(name) for row in rows], name) for name in names}
-    table = pa.table(columns).replace_schema_metadata({"schema_version": str(SCHEMA_VERSION)})
+    cells = [row.as_dict() for row in rows]
+    names = list(dict.fromkeys(name for row in cells for name in row))
+    types = _point_types()
+    table = pa.table({name: pa.array([row.get(name) for row in cells], types.get(name)) for name in names})
     with replacing(folder.points) as beside:
-        pq.write_table(table, beside, compression="zstd")
+        pq.write_table(table.replace_schema_metadata(_VERSION), beside, compression="zstd")
     with replacing(folder.points_csv) as beside, beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*names, KEY])
-        writer.writerows([*(_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in rows)
+        writer.writerows([*(_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in cells)
 
 
-TEXT_COLUMNS = ("engine_version", "stamp_source", "energy_source", "cache_state")
-"""Columns of points whose values may all be missing and are not numbers."""
-BOOLEAN_COLUMNS = ("level_reached", "cancelled_freed")
-WHOLE_COLUMNS = ("concurrency", "gpu_count", "repeat", "window_start_ns", "window_end_ns", "output_tokens_total")
-
-
-def _column(values: list[Any], name: str) -> pa.Array:
-    """A typed column. One that is all null has the type that it has where it is not: most often a number."""
+def _arrow_type(one: Column) -> pa.DataType:
     import pyarrow as pa
 
-    if all(value is None for value in values):
-        if name in TEXT_COLUMNS:
-            return pa.array(values, pa.string())
-        if name in BOOLEAN_COLUMNS:
-            return pa.array(values, pa.bool_())
-        return pa.array(values, pa.int64() if name in WHOLE_COLUMNS else pa.float64())
-    if any(isinstance(value, float) for value in values):
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
-    if all(isinstance(value, list) or value is None for value in values):
-        return pa.array(values, pa.list_(pa.string()))
-    return pa.array(values)
+    integer = pa.int32() if one.bits == 32 else pa.int64()
+    types = {"str": pa.string(), "int": integer, "float": pa.float64(), "bool": pa.bool_()}
+    return types.get(one.kind) or pa.list_(pa.string() if one.kind == "list[str]" else integer)
+
+
+def _point_types() -> dict[str, pa.DataType]:
+    return {one.name: _arrow_type(one) for one in columns_of(PointRow)}
 
 
 def _cell(value: Any) -> Any:
@@ -388,13 +362,27 @@ def read_telemetry(folder: RunFolder) -> pd.DataFrame:
 
 
 def read_points(folder: RunFolder) -> pd.DataFrame:
-    """The points of a run; an empty frame when it has none. Raises StoreError."""
+    """Return the points of a run as they are stored; an empty frame when it has none. Raises StoreError."""
     import pandas as pd
+
+    table = _points(folder)
+    if table is None:
+        return pd.DataFrame()
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def read_rows(folder: RunFolder) -> list[PointRow]:
+    """Return the points of a run as rows, those of older versions too. Raises StoreError."""
+    table = _points(folder)
+    return [] if table is None else [PointRow.from_dict(row) for row in table.to_pylist()]
+
+
+def _points(folder: RunFolder) -> pa.Table | None:
     import pyarrow.parquet as pq
 
     if not folder.points.exists():
-        return pd.DataFrame()
+        return None
     with reading(folder.points):
         check_table(pq.read_schema(folder.points).metadata, folder.points)
-        frame: pd.DataFrame = pq.read_table(folder.points).to_pandas()
-    return frame
+        return pq.read_table(folder.points)

@@ -101,7 +101,7 @@ def _earlier(folder: RunFolder, *, retry_failed: bool) -> PriorProgress | None:
     run = read_run(folder)
     if run.status == "failed" and run.failure != WORKER_FAILURE and not retry_failed:
         return None
-    done = all(level_name(point.row["point"]) in found.points for point in stored_points(folder))
+    done = all(level_name(point.row.point) in found.points for point in stored_points(folder))
     return None if run.status == "finished" and done else found
 
 

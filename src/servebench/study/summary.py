@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def metrics(data: Page) -> list[dict[str, Any]]:
         }
         for one in data.runs
         for row in one.rows
-        if row.get("verdict") != "void"
+        if row.verdict != "void"
         for name in METRICS
         if isinstance(row.get(name), (int, float))
     ]
@@ -148,22 +149,21 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 def note(data: Page, study: StudyData) -> str:
     """The study in Markdown: its runs at their best, the verdicts between them, and the advice."""
-    from servebench.contracts.stored import level_label
     from servebench.report.terminal.advice import headline
     from servebench.report.terminal.listing import best_row
     from servebench.util.figures import MISSING, number, with_interval
 
     def cells(one: Any) -> list[str]:
-        best: Mapping[str, Any] = best_row(one.rows) or {}
+        best = best_row(one.rows) or PointRow()
         return [
             one.view.name,
             f"{one.run.fact('engine') or MISSING} {one.run.fact('engine_version') or ''}".strip(),
             with_interval(best, "output_throughput_tok_s"),
-            level_label(best) if best else MISSING,
-            number(best.get("ttft_ms_p50")),
-            number(best.get("tpot_ms_mean")),
-            number(best.get("cost_usd_per_mtok")),
-            str(best.get("verdict") or one.run.status),
+            best.level_label if best else MISSING,
+            number(best.ttft_ms_p50),
+            number(best.tpot_ms_mean),
+            number(best.cost_usd_per_mtok),
+            str(best.verdict or one.run.status),
         ]
 
     head = ("run", "engine", "best output tok/s", "at load", "TTFT p50 ms", "TPOT ms", "$/M tokens", "verdict")

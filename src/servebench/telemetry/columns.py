@@ -17,15 +17,6 @@ from numpy.typing import NDArray
 from servebench.contracts.telemetry import Reading
 from servebench.util.units import NS_PER_S
 
-TELEMETRY_COLUMNS = (
-    *("server_prefix_cache_hit_rate", "server_running_mean", "server_waiting_max", "server_kv_cache_usage_max"),
-    *("server_preemptions", "server_queue_time_ms_mean", "server_generation_tokens", "spec_acceptance_rate"),
-    *("engine_cpu_cores_mean", "engine_memory_gb_max"),
-    *("gpu_power_w_mean", "gpu_utilization_mean", "gpu_memory_gb_max", "gpu_sm_clock_mhz_mean"),
-    *("energy_j", "energy_source", "telemetry_samples"),
-)
-"""What telemetry adds to a point's row; `energy_j` is what the window used, and `energy_source` who says so."""
-
 TELLERS = {"gpu": "nvml", "amd_gpu": "amdsmi"}
 """Who tells of GPUs, by the telemetry source."""
 GB = 1e9
@@ -94,7 +85,7 @@ class _Series:
 
 
 def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns: int | None) -> dict[str, Any]:
-    """TELEMETRY_COLUMNS of a point whose window lies between these moments (None: it has none). What is unknown is None."""
+    """Return the telemetry columns of a point's row, by name. Columns of the window are left out where there is none."""
     words: dict[str, _Series] = {}
     began: dict[str, int] = {}
     for reading in readings:
@@ -102,9 +93,7 @@ def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns:
     for reading in readings:
         if reading.name is not None:
             words.setdefault(reading.name, _Series(began[reading.source], reading.source)).add(reading)
-    found: dict[str, Any] = dict.fromkeys(TELEMETRY_COLUMNS)
-    found["telemetry_samples"] = len({reading.t_ns for reading in readings})
-    found.update(_of_requests(words))
+    found: dict[str, Any] = {"telemetry_samples": len({reading.t_ns for reading in readings}), **_of_requests(words)}
     if start_ns is not None and end_ns is not None and end_ns > start_ns:
         found.update(_of_window(words, float(start_ns), float(end_ns)))
     return found

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf, isfinite
-from typing import Any
+from typing import Any, Protocol
 
 MISSING = "-"
+
+
+class Row(Protocol):
+    """Columns by name."""
+
+    def get(self, name: str, /) -> Any:
+        """Return the value of a column, None for a missing one."""
 
 
 def number(value: float | int | None, digits: int = 3) -> str:
@@ -21,7 +27,7 @@ def number(value: float | int | None, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - magnitude)}f}"
 
 
-def with_interval(row: Mapping[str, Any], column: str) -> str:
+def with_interval(row: Row, column: str) -> str:
     """Return a column's value with half the width of its 95% interval (the larger side) where the row has one."""
     value, low, high = row.get(column), row.get(f"{column}_low"), row.get(f"{column}_high")
     text = number(value)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Record
 
@@ -87,7 +87,7 @@ def hit_rate(hits: Sequence[tuple[int, int]]) -> float | None:
 
 
 def ideal_columns(
-    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: Mapping[str, Any]
+    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: PointRow
 ) -> dict[str, float | None]:
     """`prefix_cache_hit_rate_ideal` of a point: what the rate could have been at best, over the same requests (ok, sent
     inside the window) as the engine's own, for a cache that was empty when the point began. None for more than
@@ -96,7 +96,7 @@ def ideal_columns(
     Prompts with real answers in them are taken as they were sent; answers that are asked about again count as known from
     their end on.
     """
-    start_ns, end_ns = row.get("window_start_ns"), row.get("window_end_ns")
+    start_ns, end_ns = row.window_start_ns, row.window_end_ns
     sent = {r.request_id: r for r in records if r.sent_ns is not None and not r.warmup}
     if start_ns is None or end_ns is None or len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact:
         return {}

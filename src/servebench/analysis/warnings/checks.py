@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings
 
@@ -16,7 +16,7 @@ from servebench.contracts.settings import RunSettings
 class MeasuredPoint:
     """A point with everything that is known of it. `requests` excludes the warm-up."""
 
-    row: Mapping[str, Any]
+    row: PointRow
     requests: Sequence[Record]
     report: PhaseReport
     settings: RunSettings

@@ -77,14 +77,14 @@ def _sent(point: MeasuredPoint) -> str:
 
 def cancelled_not_freed(point: MeasuredPoint) -> Doubt | None:
     """Warn when the engine kept working on cancelled requests."""
-    if point.row.get("cancelled_freed") is not False:
+    if point.row.cancelled_freed is not False:
         return None
     return catalog.CANCELLED_NOT_FREED.issue(
         "the engine kept working on requests whose client had disconnected: on average it held "
-        f"{point.row['server_excess_requests_mean']:.3g} requests more than were in flight"
+        f"{point.row.server_excess_requests_mean:.3g} requests more than were in flight"
     )
 
 
 def emulated(point: MeasuredPoint) -> Doubt | None:
     """Mark a point of an emulated engine."""
-    return catalog.EMULATED.issue(catalog.EMULATED.meaning) if point.row["emulated"] else None
+    return catalog.EMULATED.issue(catalog.EMULATED.meaning) if point.row.emulated else None

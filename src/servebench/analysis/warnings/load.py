@@ -38,25 +38,25 @@ LOOP_LAG_MS_MAX = 5.0
 def level_not_reached(point: MeasuredPoint) -> Doubt | None:
     """Warn when the requested concurrency or rate was not reached."""
     row = point.row
-    level = row["concurrency"]
+    level = row.concurrency
     if level is None:
         return _rate_not_reached(point)
-    if not point.requests or row["average_in_flight"] is None:
+    if not point.requests or row.average_in_flight is None:
         return catalog.LEVEL_NOT_REACHED.issue(
             f"no request was in flight at any time; concurrency {level} was requested",
             remedy="check the errors and engine.log: the engine accepted no request",
         )
-    average, planned = row["average_in_flight"], row["requests_planned"]
-    if planned < level:
+    average, planned = row.average_in_flight, row.requests_planned
+    if planned is not None and planned < level:
         return catalog.LEVEL_NOT_REACHED.issue(
             f"only {planned} requests were planned for concurrency {level}, so the level was never reached "
             f"({average:.3g} in flight on average)",
             remedy=f"plan at least ten requests per stream: load.requests={10 * level}, or load.requests=auto",
         )
     share = average / level
-    if row["level_reached"] and share >= LEVEL_SHARE_MIN:
+    if row.level_reached and share >= LEVEL_SHARE_MIN:
         return None
-    never = "" if row["level_reached"] else ", and the level was never reached"
+    never = "" if row.level_reached else ", and the level was never reached"
     return catalog.LEVEL_NOT_REACHED.issue(
         f"{average:.3g} requests were in flight on average, {short_percent(share)} of concurrency {level}{never}"
     )
@@ -64,14 +64,14 @@ def level_not_reached(point: MeasuredPoint) -> Doubt | None:
 
 def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
     sent = [(r.scheduled_ns, r.sent_ns) for r in point.requests if r.sent_ns is not None]
-    if len(sent) < 2 or point.row["rate"] is None:
+    if len(sent) < 2 or point.row.rate is None:
         return None
     planned_ns = max(scheduled for scheduled, _ in sent) - min(scheduled for scheduled, _ in sent)
     taken_ns = max(stamp for _, stamp in sent) - min(stamp for _, stamp in sent)
     if taken_ns <= SENDING_STRETCH_MAX * planned_ns:
         return None
     return catalog.LEVEL_NOT_REACHED.issue(
-        f"sending {len(sent)} requests at {point.row['rate']:g}/s took {taken_ns / NS_PER_S:.3g} s instead of the planned "
+        f"sending {len(sent)} requests at {point.row.rate:g}/s took {taken_ns / NS_PER_S:.3g} s instead of the planned "
         f"{planned_ns / NS_PER_S:.3g} s",
         remedy="raise load.max_concurrency or set it to null, and leave a core free for the client",
     )
@@ -79,7 +79,7 @@ def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
 
 def too_few_requests(point: MeasuredPoint) -> Doubt | None:
     """Warn when too few requests lie in the window."""
-    count = point.row["ttft_ms_n"] or 0
+    count = point.row.ttft_ms_n or 0
     if count >= REQUESTS_MIN:
         return None
     return catalog.TOO_FEW_REQUESTS.issue(
@@ -89,7 +89,7 @@ def too_few_requests(point: MeasuredPoint) -> Doubt | None:
 
 def too_short(point: MeasuredPoint) -> Doubt | None:
     """Warn when the window is short."""
-    window_s = point.row["window_s"]
+    window_s = point.row.window_s
     if window_s is not None and window_s >= WINDOW_S_MIN:
         return None
     return catalog.TOO_SHORT.issue(f"the window is {window_s or 0.0:.3g} s long, less than {WINDOW_S_MIN:g} s")
@@ -107,7 +107,7 @@ def not_stationary(point: MeasuredPoint) -> Doubt | None:
         slowing = slowing or (name == "throughput" and change < 0)
     if not causes:
         return None
-    if rising and point.row["rate"] is not None:
+    if rising and point.row.rate is not None:
         remedy = "the engine cannot keep up with this rate and its queue grows: lower load.rate, and do not use means"
     elif rising or slowing:
         remedy = (
@@ -140,20 +140,20 @@ def client_bound(point: MeasuredPoint) -> Doubt | None:
     """Warn when the client was late, busy or inexact compared with what it measured."""
     row = point.row
     causes = []
-    late, ttft = row["lateness_ms_p99"], row["ttft_ms_p50"]
+    late, ttft = row.lateness_ms_p99, row.ttft_ms_p50
     limit = LATENESS_ALONE_MS_MAX if ttft is None else max(LATENESS_FLOOR_MS, LATENESS_SHARE_MAX * ttft)
     if late is not None and late > limit:
         against = "" if ttft is None else f", compared with a TTFT p50 of {ttft:.3g} ms"
         causes.append(f"1% of the requests were sent at least {late:.3g} ms late{against}")
-    cpu = row["client_cpu_share"]
+    cpu = row.client_cpu_share
     if cpu is not None and cpu > CPU_SHARE_MAX:
         causes.append(f"the client used {short_percent(cpu)} of a core per worker")
-    queued = row.get("receive_queue_bytes_max")
+    queued = row.receive_queue_bytes_max
     if queued is not None and queued >= QUEUE_BYTES_MAX:
         causes.append(f"up to {queued} bytes of one stream were still in the kernel after a read")
-    lag = row["loop_lag_ms_p99"]
+    lag = row.loop_lag_ms_p99
     # kernel timestamps stay right while the loop sleeps, and late sending shows in the lateness
-    if row["stamp_source"] == "user" and lag is not None and lag > LOOP_LAG_MS_MAX:
+    if row.stamp_source == "user" and lag is not None and lag > LOOP_LAG_MS_MAX:
         causes.append(f"the client's loop woke up {lag:.3g} ms late (p99)")
     for name, title in (("ttft", "TTFT"), ("itl", "ITL")):
         error, value = row.get(f"client_error_ms_{name}"), row.get(f"{name}_ms_p50")

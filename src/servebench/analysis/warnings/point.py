@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from servebench.analysis.warnings import catalog, failures, load, tokens
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Record
 from servebench.contracts.settings import RunSettings
 
@@ -37,7 +37,7 @@ CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
 
 
 def point_warnings(
-    row: Mapping[str, Any],
+    row: PointRow,
     records: Sequence[Record],
     report: PhaseReport,
     settings: RunSettings,

@@ -33,7 +33,7 @@ def _server_count(point: MeasuredPoint) -> str | None:
 
     Not done when a request failed: its tokens may be in one count and not in the other.
     """
-    counted, received = point.row.get("server_generation_tokens"), point.row.get("output_tokens_total")
+    counted, received = point.row.server_generation_tokens, point.row.output_tokens_total
     if counted is None or not received or len(point.ok) < len(point.requests):
         return None
     # the last token of an answer may be its end token, which some engines count and some do not
@@ -120,8 +120,8 @@ def short_answers(point: MeasuredPoint) -> Doubt | None:
 
 def cache_contaminated(point: MeasuredPoint) -> Doubt | None:
     """Warn when unique prompts hit the prefix cache."""
-    rate = point.row["prefix_cache_hit_rate"]
-    if point.row["workload"] != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(point.ok):
+    rate = point.row.prefix_cache_hit_rate
+    if point.row.workload != "unique" or rate is None or rate <= CACHED_SHARE_MAX + _template_share(point.ok):
         return None
     return catalog.CACHE_CONTAMINATED.issue(
         f"{short_percent(rate)} of the prompt tokens came from the prefix cache, though no prompt is sent twice"
@@ -147,8 +147,8 @@ def prompt_size_approximate(point: MeasuredPoint) -> Doubt | None:
 
 def merged_events(point: MeasuredPoint) -> Doubt | None:
     """Warn when many events shared a read, so that their ITL is unknown."""
-    events, merged = point.row["events"], point.row["events_merged"]
-    if not events or merged <= MERGED_SHARE_MAX * events:
+    events, merged = point.row.events, point.row.events_merged
+    if not events or merged is None or merged <= MERGED_SHARE_MAX * events:
         return None
     return catalog.MERGED_EVENTS.issue(
         f"{merged} of {events} content events ({short_percent(merged / events)}) shared a read with an earlier one: "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import Level, level_at, levels, replayed
@@ -89,16 +89,17 @@ def _edges(level: Level) -> int:
     return 2 * level.concurrency if level.concurrency is not None else 2
 
 
-def probe_of(row: Mapping[str, Any], doubts: list[str]) -> Probe:
+def probe_of(row: PointRow, doubts: list[str]) -> Probe:
     """What a point's row says to a search."""
-    value = row["concurrency"] if row["rate"] is None else row["rate"]
+    value = row.concurrency if row.rate is None else row.rate
+    assert value is not None
     return Probe(
-        point=row["point"],
+        point=row.point,
         level=float(value),
-        good=row.get("slo_good") or 0,
-        judged=row.get("slo_requests") or 0,
-        throughput_tok_s=row.get("output_throughput_tok_s"),
-        kept_up=row.get("kept_up"),
+        good=row.slo_good or 0,
+        judged=row.slo_requests or 0,
+        throughput_tok_s=row.output_throughput_tok_s,
+        kept_up=row.kept_up,
         usable=not UNUSABLE.intersection(doubts),
         doubts=tuple(doubts),
     )

@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servebench.contracts.stored import RunData, level_label, mapping, rows
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.stored import RunData, mapping
 
 LLM_D_VERSION = "0.2.1"
 STATISTICS = (
@@ -27,7 +28,7 @@ ROLE = "replica"
 
 def to_csv(runs: Sequence[RunData]) -> str:
     """All points of all runs, a row each; the study stands before the columns of points.csv."""
-    every = [{"study": run.study_id, "run": run.name, **row} for run in runs for row in rows(run.points)]
+    every = [{"study": run.study_id, "run": run.name, **row.as_dict()} for run in runs for row in run.point_rows]
     names = list(dict.fromkeys(name for row in every for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -54,7 +55,7 @@ def to_json(runs: Sequence[RunData]) -> str:
             "error": run.error,
             "measured_by": run.foreign or "servebench",
             "manifest": dict(run.manifest),
-            "points": rows(run.points),
+            "points": [row.as_dict() for row in run.point_rows],
         }
         for run in runs
     ]
@@ -66,7 +67,7 @@ def llm_d_reports(run: RunData) -> list[dict[str, Any]]:
 
     What llm-d has no field for (verdict, doubts, intervals, goodput) stands in the load's native configuration.
     """
-    return [_llm_d(run, row, stage) for stage, row in enumerate(rows(run.points))]
+    return [_llm_d(run, row, stage) for stage, row in enumerate(run.point_rows)]
 
 
 def _digest(value: Any) -> str:
@@ -85,7 +86,7 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _statistics(row: Mapping[str, Any], name: str, units: str) -> dict[str, Any] | None:
+def _statistics(row: PointRow, name: str, units: str) -> dict[str, Any] | None:
     """A distribution; None without a mean, which llm-d wants."""
     if row.get(f"{name}_mean") is None:
         return None
@@ -112,23 +113,23 @@ def _length(value: Any, seen: float | None) -> dict[str, Any] | None:
     return None if seen is None else {"distribution": "other", "value": seen}
 
 
-def _llm_d(run: RunData, row: Mapping[str, Any], stage: int) -> dict[str, Any]:
+def _llm_d(run: RunData, row: PointRow, stage: int) -> dict[str, Any]:
     config = run.config
     load = {key: dict(mapping(config.get(key))) for key in ("workload", "load", "slo") if config.get(key)}
-    start, end = row.get("window_start_ns"), row.get("window_end_ns")
-    seconds = row.get("window_s")
+    start, end = row.window_start_ns, row.window_end_ns
+    seconds = row.window_s
     report = {
         "version": LLM_D_VERSION,
         "run": {
-            "uid": _digest([run.run_id, row.get("point"), run.started_s]),
+            "uid": _digest([run.run_id, row.point, run.started_s]),
             "eid": _digest(run.study_id),
             "time": {
                 "start": _stamp(start),
                 "end": _stamp(end),
                 "duration": None if seconds is None else f"PT{seconds:.6f}S",
             },
-            "description": f"{run.title}, load {level_label(row)}: {row.get('verdict')}",
-            "keywords": [str(word) for word in (row.get("verdict"), *(row.get("doubts") or ())) if word],
+            "description": f"{run.title}, load {row.level_label}: {row.verdict}",
+            "keywords": [str(word) for word in (row.verdict, *row.doubts) if word],
         },
         "scenario": {"stack": [_engine(run, row)], "load": _load(run, row, stage, load)},
         "results": {"request_performance": {"aggregate": _aggregate(row)}},
@@ -137,10 +138,10 @@ def _llm_d(run: RunData, row: Mapping[str, Any], stage: int) -> dict[str, Any]:
     return cleaned
 
 
-def _engine(run: RunData, row: Mapping[str, Any]) -> dict[str, Any]:
+def _engine(run: RunData, row: PointRow) -> dict[str, Any]:
     engine = dict(mapping(run.config.get("engine")))
     command = mapping(run.manifest.get("command"))
-    count = int(row.get("gpu_count") or 0)
+    count = int(row.gpu_count or 0)
     argv = [str(word) for word in command.get("argv") or ()]
     return {
         "metadata": {"label": run.fact("engine") or "engine", "cfg_id": _digest(engine)},
@@ -165,7 +166,7 @@ def _engine(run: RunData, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _load(run: RunData, row: Mapping[str, Any], stage: int, config: Mapping[str, Any]) -> dict[str, Any]:
+def _load(run: RunData, row: PointRow, stage: int, config: Mapping[str, Any]) -> dict[str, Any]:
     workload = mapping(run.config.get("workload"))
     exact = workload.get("exact_output")
     told = {
@@ -186,20 +187,20 @@ def _load(run: RunData, row: Mapping[str, Any], stage: int, config: Mapping[str,
             "tool_version": str(version or "unknown"),
             "stage": stage,
             "source": "random" if run.fact("workload") == "unique" else "sampled",
-            "input_seq_len": _length(workload.get("input_tokens"), row.get("input_tokens_mean"))
+            "input_seq_len": _length(workload.get("input_tokens"), row.input_tokens_mean)
             or {"distribution": "other", "value": 0},
             "output_seq_len": _length(workload.get("output_tokens"), None) if exact else None,
-            "rate_qps": row.get("rate"),
-            "concurrency": row.get("concurrency"),
+            "rate_qps": row.rate,
+            "concurrency": row.concurrency,
         },
         "native": {"config": {**config, "servebench": _without_none(told)}},
     }
 
 
-def _aggregate(row: Mapping[str, Any]) -> dict[str, Any]:
-    ok, failed = row.get("requests_ok") or 0, row.get("requests_failed") or 0
-    request_rate, tokens_in = row.get("request_throughput_req_s"), row.get("input_tokens_mean")
-    tokens_out = row.get("output_throughput_tok_s")
+def _aggregate(row: PointRow) -> dict[str, Any]:
+    ok, failed = row.requests_ok or 0, row.requests_failed or 0
+    request_rate, tokens_in = row.request_throughput_req_s, row.input_tokens_mean
+    tokens_out = row.output_throughput_tok_s
     input_rate = None if request_rate is None or tokens_in is None else request_rate * tokens_in
     total = None if input_rate is None or tokens_out is None else input_rate + tokens_out
     return {
@@ -207,7 +208,7 @@ def _aggregate(row: Mapping[str, Any]) -> dict[str, Any]:
             "total": ok + failed,
             "failures": failed,
             "input_length": _single(tokens_in, "count"),
-            "output_length": _single(row.get("output_tokens_mean"), "count"),
+            "output_length": _single(row.output_tokens_mean, "count"),
         },
         "latency": {
             "time_to_first_token": _statistics(row, "ttft_ms", "ms"),

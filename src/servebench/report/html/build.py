@@ -207,12 +207,10 @@ def short_names(runs: Sequence[RunData]) -> dict[str, str]:
 
 def run_page(run: RunData, name: str, index: int) -> RunPage:
     """A run with its rows, and the latencies of its requests by level."""
-    from servebench.contracts.stored import level_label
-    from servebench.contracts.stored import rows as rows_of
     from servebench.report.html.charts import RunView
     from servebench.report.html.page import RunPage
 
-    rows = rows_of(run.points)
+    rows = run.point_rows
     latencies: dict[str, dict[str, Any]] = {}
     try:
         requests = run.requests
@@ -221,14 +219,12 @@ def run_page(run: RunData, name: str, index: int) -> RunPage:
     if requests is not None and not requests.empty:
         metrics = request_metrics(requests)
         for row in rows:
-            if row.get("window_start_ns") is None or row.get("verdict") == "void" or level_label(row) in latencies:
+            if row.window_ns is None or row.verdict == "void" or row.level_label in latencies:
                 continue
-            inside = in_window(
-                metrics[metrics["point"] == row.get("point")], row["window_start_ns"], row["window_end_ns"]
-            )
+            inside = in_window(metrics[metrics["point"] == row.point], *row.window_ns)
             ok = inside[inside["ok"]]
-            own = requests[(requests["point"] == row.get("point")) & requests["request_id"].isin(ok["request_id"])]
-            latencies[level_label(row)] = {
+            own = requests[(requests["point"] == row.point) & requests["request_id"].isin(ok["request_id"])]
+            latencies[row.level_label] = {
                 "ttft_ms": ok["ttft_ms"].dropna().to_numpy(dtype=np.float64),
                 "e2e_ms": ok["e2e_ms"].dropna().to_numpy(dtype=np.float64),
                 "itl_ms": gaps_ms(own[~own["warmup"].astype(bool)]),
@@ -251,14 +247,12 @@ def common_level(pages: Sequence[RunPage]) -> str | None:
 
 def timeline_of(run: RunData, name: str) -> Timeline | None:
     """The highest point of a run that is not void, over time, with what was sampled meanwhile."""
-    from servebench.contracts.stored import level_label
-    from servebench.contracts.stored import rows as rows_of
     from servebench.report.html.charts import load_of
     from servebench.report.html.page import Timeline
     from servebench.report.html.svg import Span
 
-    rows = [row for row in rows_of(run.points) if row.get("window_start_ns") is not None]
-    fit = [row for row in rows if row.get("verdict") != "void"] or rows
+    rows = [row for row in run.point_rows if row.window_ns is not None]
+    fit = [row for row in rows if row.verdict != "void"] or rows
     try:
         metrics = request_metrics(run.requests) if fit else None
     except StoreError:
@@ -266,7 +260,7 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     if metrics is None or metrics.empty:
         return None
     row = max(fit, key=lambda one: load_of(one) or 0)
-    own = metrics[metrics["point"] == row.get("point")]
+    own = metrics[metrics["point"] == row.point]
     if own.empty:
         return None
     start = int(own["sent_ns"].min())
@@ -278,12 +272,13 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
         for sent, first, end, ok in zip(sent_s, first_s, end_s, own["ok"], strict=True)
     ]
     end = int(own["ended_ns"].max())
+    from_ns, to_ns = row.window_ns or (start, end)
     return Timeline(
         run=name,
-        level=level_label(row),
+        level=row.level_label,
         spans=spans,
         panels=[in_flight(own, start, end), *panels_of(run.telemetry, start, end)],
-        window=((row["window_start_ns"] - start) / NS_PER_S, (row["window_end_ns"] - start) / NS_PER_S),
+        window=((from_ns - start) / NS_PER_S, (to_ns - start) / NS_PER_S),
     )
 
 

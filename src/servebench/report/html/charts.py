@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.contracts.stored import level_label
+from servebench.contracts.point_row import PointRow
 from servebench.report.html.svg import Axis, Bar, Dot, Mark, Series, Span, bars, chart, timeline
 from servebench.util.figures import number
 
 Floats = NDArray[np.float64]
-Row = Mapping[str, Any]
+Row = PointRow
 CURVE_POINTS = 160
 DRAWN_FROM_MS = 0.01
 """Tokens of one event are no time apart; on a log axis such a gap would press all others into a corner."""
@@ -33,13 +32,13 @@ class RunView:
 
 def load_of(row: Row) -> float | None:
     """The load level as a number: requests in flight or a second."""
-    value = row.get("rate") if row.get("rate") is not None else row.get("concurrency")
+    value = row.rate if row.rate is not None else row.concurrency
     return None if value is None else float(value)
 
 
 def load_axis(rows: Sequence[Row]) -> Axis:
     """The axis of load levels, logarithmic, with a tick at each level."""
-    rate = any(row.get("rate") is not None for row in rows)
+    rate = any(row.rate is not None for row in rows)
     levels = sorted({load for row in rows if (load := load_of(row)) is not None})
     title = "requests a second" if rate else "concurrency (requests in flight)"
     return Axis(title=title, log=True, ticks=levels)
@@ -50,7 +49,7 @@ def by_level(rows: Sequence[Row]) -> dict[float, list[Row]]:
     found: dict[float, list[Row]] = {}
     for row in rows:
         load = load_of(row)
-        if load is not None and load > 0 and row.get("verdict") != "void":
+        if load is not None and load > 0 and row.verdict != "void":
             found.setdefault(load, []).append(row)
     return dict(sorted(found.items()))
 
@@ -74,9 +73,9 @@ def _dots(view: RunView, column: str, unit: str) -> list[Dot]:
         if len(own) > 1:
             low, high = (float(f(row[column] for row in own)) for f in (min, max))
             repeats = f", mean of {len(own)} repeats"
-        verdicts = ", ".join(dict.fromkeys(str(row.get("verdict")) for row in own))
-        tip = f"{view.name}, {level_label(own[0])}: {number(value)} {unit}{repeats}, {verdicts}"
-        hollow = any(row.get("verdict") != "valid" for row in own)
+        verdicts = ", ".join(dict.fromkeys(str(row.verdict) for row in own))
+        tip = f"{view.name}, {own[0].level_label}: {number(value)} {unit}{repeats}, {verdicts}"
+        hollow = any(row.verdict != "valid" for row in own)
         found.append(Dot(x=load, y=value, low=low, high=high, hollow=hollow, tip=tip))
     return found
 
@@ -106,8 +105,8 @@ def pareto(views: Sequence[RunView], *, title: str) -> str | None:
                 Dot(
                     x=1000 / tpot,
                     y=share,
-                    hollow=any(row.get("verdict") != "valid" for row in rows),
-                    tip=f"{view.name}, {level_label(rows[0])}: {number(1000 / tpot)} tok/s a user, {number(share)} tok/s a GPU",
+                    hollow=any(row.verdict != "valid" for row in rows),
+                    tip=f"{view.name}, {rows[0].level_label}: {number(1000 / tpot)} tok/s a user, {number(share)} tok/s a GPU",
                 )
             )
         series.append(Series(name=view.name, dots=dots, index=view.index))
@@ -131,14 +130,14 @@ def tradeoff(views: Sequence[RunView], *, title: str) -> str | None:
     for view in views:
         dots = [
             Dot(
-                x=float(row["output_throughput_tok_s"]),
-                y=float(row["ttft_ms_p50"]),
+                x=float(row.output_throughput_tok_s),
+                y=float(row.ttft_ms_p50),
                 size=3 + 7 * (np.log1p(load_of(row) or 0) / np.log1p(max(loads))),
-                hollow=row.get("verdict") != "valid",
-                tip=f"{view.name}, {level_label(row)}",
+                hollow=row.verdict != "valid",
+                tip=f"{view.name}, {row.level_label}",
             )
             for row in view.rows
-            if row.get("output_throughput_tok_s") and row.get("ttft_ms_p50") and row.get("verdict") != "void"
+            if row.output_throughput_tok_s and row.ttft_ms_p50 and row.verdict != "void"
         ]
         series.append(Series(name=view.name, dots=dots, index=view.index, line=False))
     if not any(one.dots for one in series):

@@ -14,7 +14,8 @@ from html import escape
 from typing import Any
 
 from servebench.analysis.warnings.catalog import explain
-from servebench.contracts.stored import RunData, level_label, mapping
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.stored import RunData, mapping
 from servebench.report.html import charts
 from servebench.report.html.charts import RunView
 from servebench.report.html.svg import Axis, Mark, Span
@@ -23,7 +24,7 @@ from servebench.report.terminal.console import REPEATS_NOTE, repeated
 from servebench.report.terminal.listing import best_row, verdict_counts, when
 from servebench.util.figures import MISSING, number, seconds, with_interval
 
-Row = Mapping[str, Any]
+Row = PointRow
 LOG_LINES = 15
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -258,10 +259,10 @@ def _card(one: RunPage) -> str:
     if best is None:
         figures = "<b>no number</b><span>no point may be believed</span>"
     else:
-        ttft = number(best.get("ttft_ms_p50"))
+        ttft = number(best.ttft_ms_p50)
         figures = (
             f"<b>{e(with_interval(best, 'output_throughput_tok_s'))} tok/s</b>"
-            f"<span>best, at load {e(level_label(best))} ({e(best.get('verdict'))}); TTFT p50 {e(ttft)} ms</span>"
+            f"<span>best, at load {e(best.level_label)} ({e(best.verdict)}); TTFT p50 {e(ttft)} ms</span>"
         )
     return (
         f'<div class="card"><span>{e(name)}</span>{figures}<span>{e(facts)}</span>'
@@ -303,7 +304,7 @@ def _views(data: Page) -> list[RunView]:
 def _load(data: Page) -> str:
     views = _views(data)
     ttft, tpot = data.limits.get("ttft_ms"), data.limits.get("tpot_ms")
-    repeated_levels = any(row.get("repeat") for one in data.runs for row in one.rows)
+    repeated_levels = any(row.repeat for one in data.runs for row in one.rows)
     bars = f"bars: {'lowest to highest repeat' if repeated_levels else '95 % interval'}; hollow: doubtful"
     parts = [
         chart_figure(
@@ -351,7 +352,7 @@ def _load(data: Page) -> str:
                      "TTFT against throughput", "the larger the mark, the higher the load; down and to the right is better"),
     ]  # fmt: skip
     drawn = "".join(parts)
-    left_out = sum(row.get("verdict") == "void" for one in data.runs for row in one.rows)
+    left_out = sum(row.verdict == "void" for one in data.runs for row in one.rows)
     note = f"<p class='dim'>{left_out} void points are left out of the charts; see the doubts.</p>" if left_out else ""
     return f'<div class="charts">{drawn}</div>{note}' if drawn else "<p>No point was measured.</p>"
 
@@ -410,7 +411,7 @@ def _points(data: Page) -> str:
     rows = [(one, row) for one in data.runs for row in one.rows]
     if not rows:
         return ""
-    failed = any(row.get("requests_failed") for _, row in rows)
+    failed = any(row.requests_failed for _, row in rows)
     kept = [
         (name, column)
         for name, column in POINT_COLUMNS
@@ -419,9 +420,9 @@ def _points(data: Page) -> str:
     body = [
         [
             e(one.view.name),
-            e(level_label(row) + (f" ·{row['repeat']}" if row.get("repeat") else "")),
+            e(row.level_label + (f" ·{row.repeat}" if row.repeat else "")),
             *(_figure(row, column) for _, column in kept),
-            tag(str(row.get("verdict") or MISSING), kind_of(str(row.get("verdict")))),
+            tag(str(row.verdict or MISSING), kind_of(str(row.verdict))),
         ]
         for one, row in rows
     ]
@@ -613,8 +614,8 @@ def _doubts(data: Page) -> str:
     about: dict[str, list[str]] = {}
     for one in data.runs:
         for row in one.rows:
-            for code in row.get("doubts") or ():
-                about.setdefault(str(code), []).append(f"{one.view.name} at {level_label(row)}")
+            for code in row.doubts:
+                about.setdefault(str(code), []).append(f"{one.view.name} at {row.level_label}")
     for answers in data.quality:
         for code in answers.doubts:
             about.setdefault(code, []).append(f"{answers.run}, {answers.dataset} at {answers.at}")

@@ -21,8 +21,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SUMMED, Doubt, Point, QualitySummary, RunOutcome
-from servebench.contracts.stored import level_label
 from servebench.report.content import content_lines
 from servebench.util.figures import MISSING, number, seconds, with_interval
 from servebench.util.redaction import redact_text
@@ -210,9 +210,9 @@ def point_line(point: Point) -> str:
     """A point in one plain line."""
     row = point.row
     return (
-        f"{'rate' if row.get('rate') is not None else 'concurrency'} {level_label(row)}: "
-        f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.get('ttft_ms_p50'))} ms, "
-        f"ITL mean {number(row.get('itl_ms_mean'))} ms, {row.get('requests_ok')} ok, {row.get('requests_failed')} failed, "
+        f"{'rate' if row.rate is not None else 'concurrency'} {row.level_label}: "
+        f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
+        f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok} ok, {row.requests_failed} failed, "
         f"{point.verdict}"
     )
 
@@ -246,21 +246,21 @@ NOTE = "times in ms; ± half of a 95 % interval"
 P99_NOTE = f"{NOTE}; ~ little more than the slowest of under {P99_REQUESTS_MIN}"
 
 
-def cell(row: Mapping[str, Any], column: str) -> str:
+def cell(row: PointRow, column: str) -> str:
     """A figure as the table shows it: throughput with its interval, a p99 that too few requests carry with a `~`."""
     if column == "output_throughput_tok_s":
         return with_interval(row, column)
     value = row.get(column)
     text = f"{value:,}" if isinstance(value, int) else number(value)
-    weak = column == "ttft_ms_p99" and (row.get("ttft_ms_n") or 0) < P99_REQUESTS_MIN and value is not None
+    weak = column == "ttft_ms_p99" and (row.ttft_ms_n or 0) < P99_REQUESTS_MIN and value is not None
     return f"~{text}" if weak else text
 
 
 def points_table(points: Sequence[Point], title: str) -> Table:
     """The points of a run, a row each. Units stand in the header and below."""
     table = _table(title)
-    rate = any(point.row.get("rate") is not None for point in points)
-    repeated = any((point.row.get("repeat") or 0) > 0 for point in points)
+    rate = any(point.row.rate is not None for point in points)
+    repeated = any(point.row.repeat > 0 for point in points)
     table.add_column("req/s" if rate else "con-\ncurr.", justify="right", no_wrap=True)
     if repeated:
         table.add_column("re-\npeat", justify="right", no_wrap=True)
@@ -268,9 +268,9 @@ def points_table(points: Sequence[Point], title: str) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for point in points:
-        cells = [level_label(point.row)]
+        cells = [point.row.level_label]
         if repeated:
-            cells.append(str(point.row.get("repeat", 0)))
+            cells.append(str(point.row.repeat))
         cells += [cell(point.row, column) for _, column in COLUMNS]
         table.add_row(*cells, Text(point.verdict, style=VERDICT_STYLE[point.verdict]))
     weak = any(cell(point.row, "ttft_ms_p99").startswith("~") for point in points)
@@ -285,7 +285,7 @@ def doubt_lines(points: Iterable[Point]) -> list[str]:
     first: dict[str, Doubt] = {}
     for point in points:
         for doubt in point.doubts:
-            about.setdefault(doubt.code, []).append(level_label(point.row))
+            about.setdefault(doubt.code, []).append(point.row.level_label)
             first.setdefault(doubt.code, doubt)
     lines = []
     for code, levels in about.items():
@@ -349,11 +349,11 @@ def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
 def failed_lines(points: Iterable[Point]) -> list[str]:
     """Where requests failed: what users waited when a failed one is worse than any latency."""
     return [
-        f"with failed requests counted as infinitely slow (at {level_label(row)}): TTFT p50 {number(row.get('ttft_ms_p50_all'))} "
-        f"and p99 {number(row.get('ttft_ms_p99_all'))} ms, E2E p50 {number(row.get('e2e_ms_p50_all'))} "
-        f"and p99 {number(row.get('e2e_ms_p99_all'))} ms"
+        f"with failed requests counted as infinitely slow (at {row.level_label}): TTFT p50 {number(row.ttft_ms_p50_all)} "
+        f"and p99 {number(row.ttft_ms_p99_all)} ms, E2E p50 {number(row.e2e_ms_p50_all)} "
+        f"and p99 {number(row.e2e_ms_p99_all)} ms"
         for row in (point.row for point in points)
-        if row.get("requests_failed") and row.get("ttft_ms_p50_all") is not None
+        if row.requests_failed and row.ttft_ms_p50_all is not None
     ]
 
 
@@ -413,14 +413,14 @@ def study_table(rows: Sequence[tuple[str, RunOutcome]]) -> Table:
         table.add_column(name, justify=justify, no_wrap=name != "status")  # type: ignore[arg-type]
     for name, outcome in rows:
         best = best_point(outcome.points)
-        row = best.row if best else {}
+        row = best.row if best else PointRow()
         status = outcome.status if outcome.error is None else f"{outcome.status}: {outcome.failure or 'error'}"
         table.add_row(
             name,
             status,
             with_interval(row, "output_throughput_tok_s"),
-            level_label(row) if best else MISSING,
-            number(row.get("ttft_ms_p50")),
+            row.level_label if best else MISSING,
+            number(row.ttft_ms_p50),
             best.verdict if best else MISSING,
         )
     return table
@@ -429,7 +429,7 @@ def study_table(rows: Sequence[tuple[str, RunOutcome]]) -> Table:
 def best_point(points: Iterable[Point]) -> Point | None:
     """The point with the highest output throughput, of the best verdict that any point has; void ones never win."""
     for verdict in ("valid", "doubtful"):
-        of_verdict = [p for p in points if p.verdict == verdict and p.row.get("output_throughput_tok_s") is not None]
+        of_verdict = [p for p in points if p.verdict == verdict and p.row.output_throughput_tok_s is not None]
         if of_verdict:
-            return max(of_verdict, key=lambda p: float(p.row["output_throughput_tok_s"]))
+            return max(of_verdict, key=lambda p: p.row.output_throughput_tok_s or 0.0)
     return None

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.warnings.catalog import explain
-from servebench.contracts.stored import FACTS, RunData, StudyData, level_label, rows
+from servebench.contracts.point_row import PointRow, level_label
+from servebench.contracts.stored import FACTS, RunData, StudyData
 from servebench.report.terminal.console import print_repeats
 from servebench.util.figures import MISSING, number, seconds, with_interval
 
@@ -30,12 +31,12 @@ def console() -> Console:
     return Console(highlight=False, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
 
 
-def best_row(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def best_row(points: Sequence[PointRow]) -> PointRow | None:
     """The point with the highest output throughput, of the best verdict that any has; void ones never win."""
     for verdict in ("valid", "doubtful"):
-        fit = [p for p in points if p.get("verdict") == verdict and p.get("output_throughput_tok_s") is not None]
+        fit = [p for p in points if p.verdict == verdict and p.output_throughput_tok_s is not None]
         if fit:
-            return max(fit, key=lambda p: float(p["output_throughput_tok_s"]))
+            return max(fit, key=lambda p: p.output_throughput_tok_s or 0.0)
     return None
 
 
@@ -44,9 +45,9 @@ def when(stamp_s: float | None) -> str:
     return MISSING if stamp_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(stamp_s))
 
 
-def verdict_counts(points: Sequence[Mapping[str, Any]]) -> str:
+def verdict_counts(points: Sequence[PointRow]) -> str:
     """How many points there are of each verdict, those that there are."""
-    counts = [(sum(p.get("verdict") == verdict for p in points), verdict) for verdict in VERDICTS]
+    counts = [(sum(p.verdict == verdict for p in points), verdict) for verdict in VERDICTS]
     return ", ".join(f"{count} {verdict}" for count, verdict in counts if count) or MISSING
 
 
@@ -64,8 +65,8 @@ def _table(*columns: str, title: str | None = None) -> Table:
 
 def run_facts(run: RunData) -> dict[str, Any]:
     """A run as `ls --json` tells it."""
-    points = rows(run.points)
-    best = best_row(points) or {}
+    points = run.point_rows
+    best = best_row(points) or PointRow()
     return {
         "study": run.study_id,
         "run": run.name,
@@ -77,10 +78,10 @@ def run_facts(run: RunData) -> dict[str, Any]:
         **{name: run.fact(name) for name in FACTS},
         "started_s": run.started_s,
         "points": len(points),
-        "verdicts": {verdict: sum(p.get("verdict") == verdict for p in points) for verdict in VERDICTS},
-        "best_output_throughput_tok_s": best.get("output_throughput_tok_s"),
-        "best_at": level_label(best) if best else None,
-        "best_ttft_ms_p50": best.get("ttft_ms_p50"),
+        "verdicts": {verdict: sum(p.verdict == verdict for p in points) for verdict in VERDICTS},
+        "best_output_throughput_tok_s": best.output_throughput_tok_s,
+        "best_at": best.level_label if best else None,
+        "best_ttft_ms_p50": best.ttft_ms_p50,
         "faults": list(run.faults),
     }
 
@@ -94,8 +95,8 @@ def list_runs(studies: Sequence[StudyData], *, as_json: bool) -> None:
     table = _table("run", "model", "when", "status", "points", "best tok/s", "at", "TTFT p50 ms")
     for study in studies:
         for run in study.runs:
-            points = rows(run.points)
-            best = best_row(points) or {}
+            points = run.point_rows
+            best = best_row(points) or PointRow()
             foreign = f" ({run.foreign})" if run.foreign else ""
             table.add_row(
                 f"{run.run_id}{foreign}",
@@ -103,9 +104,9 @@ def list_runs(studies: Sequence[StudyData], *, as_json: bool) -> None:
                 when(run.started_s),
                 Text(run.status, style=STATUS_STYLE.get(run.status, "")),
                 verdict_counts(points),
-                number(best.get("output_throughput_tok_s")),
-                level_label(best) if best else MISSING,
-                number(best.get("ttft_ms_p50")),
+                number(best.output_throughput_tok_s),
+                best.level_label if best else MISSING,
+                number(best.ttft_ms_p50),
             )
     out.print(table)
     for study in studies:
@@ -132,11 +133,10 @@ POINT_COLUMNS = (
 
 def show_run(run: RunData, *, as_json: bool, over_repeats: Any = None) -> None:
     """Write what a run was, its points, what its repeats say together (of `score.repeats`), and its doubts."""
-    points = rows(run.points)
+    points = run.point_rows
     if as_json:
-        sys.stdout.write(
-            json.dumps({**run_facts(run), "manifest": dict(run.manifest), "rows": points}, indent=2, default=str) + "\n"
-        )
+        told = {**run_facts(run), "manifest": dict(run.manifest), "rows": [row.as_dict() for row in points]}
+        sys.stdout.write(json.dumps(told, indent=2, default=str) + "\n")
         return
     out = console()
     out.print(Text(run.title, style="bold"))
@@ -162,9 +162,9 @@ def show_run(run: RunData, *, as_json: bool, over_repeats: Any = None) -> None:
     if points:
         out.print(_points(points))
         print_repeats(over_repeats, out)
-        codes = dict.fromkeys(code for point in points for code in point.get("doubts") or ())
+        codes = dict.fromkeys(code for point in points for code in point.doubts)
         for code in codes:
-            where = ", ".join(dict.fromkeys(level_label(p) for p in points if code in (p.get("doubts") or ())))
+            where = ", ".join(dict.fromkeys(p.level_label for p in points if code in p.doubts))
             out.print(f"{code} (at {where}): {explain(code)}", markup=False)
     for line in _quality(run.manifest.get("quality")):
         out.print(line, markup=False)
@@ -185,7 +185,8 @@ def _quality(found: Any) -> list[str]:
             measure = "mean score" if one.get("accuracy") is None else one.get("means", "right")
             figure = f"{_percent(value)} % {measure}{reach} of {one.get('n')}"
         failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
-        lines.append(f"quality: {one.get('benchmark')} at {level_label(one)}: {figure}{failed}")
+        level = level_label(one.get("concurrency"), one.get("rate"))
+        lines.append(f"quality: {one.get('benchmark')} at {level}: {figure}{failed}")
     codes = dict.fromkeys(str(doubt.get("code")) for one in rows for doubt in one.get("doubts") or ())
     return lines + [f"{code}: {explain(code)}" for code in codes]
 
@@ -194,7 +195,7 @@ def _percent(share: Any) -> str:
     return f"{100 * share:.1f}" if isinstance(share, (int, float)) else MISSING
 
 
-def _points(points: Sequence[Mapping[str, Any]]) -> Table:
+def _points(points: Sequence[PointRow]) -> Table:
     table = _table("at")
     for name, _ in POINT_COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
@@ -204,8 +205,8 @@ def _points(points: Sequence[Mapping[str, Any]]) -> Table:
             with_interval(point, column) if column == "output_throughput_tok_s" else _cell(point.get(column))
             for _, column in POINT_COLUMNS
         ]
-        verdict = str(point.get("verdict") or MISSING)
-        table.add_row(level_label(point), *cells, Text(verdict, style=VERDICT_STYLE.get(verdict, "")))
+        verdict = str(point.verdict or MISSING)
+        table.add_row(point.level_label, *cells, Text(verdict, style=VERDICT_STYLE.get(verdict, "")))
     table.caption = "times in ms; ± half of a 95 % interval"
     table.caption_justify = "left"
     return table

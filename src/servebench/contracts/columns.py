@@ -1,0 +1,57 @@
+"""Columns of stored tables as fields of dataclasses: each field has its type, unit and meaning.
+
+A dataclass whose fields are made with `column` is the one definition of a table: `columns_of` gives what the Parquet
+schema, the CSV header and the column reference in the docs are made from.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+Kind = Literal["str", "int", "float", "bool", "list[str]", "list[int]"]
+_KINDS: dict[Any, Kind] = {str: "str", int: "int", float: "float", bool: "bool"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table. `bits` is the width of an integer in Parquet; `unit` is empty where there is none."""
+
+    name: str
+    kind: Kind
+    nullable: bool
+    unit: str
+    description: str
+    bits: int = 64
+
+
+def column(unit: str, description: str, *, default: Any = None, required: bool = False, bits: int = 64) -> Any:
+    """Declare a dataclass field as a column; a field that is `required` has no default."""
+    metadata = {"unit": unit, "description": description, "bits": bits}
+    return field(default=MISSING if required else default, metadata=metadata)
+
+
+@cache
+def columns_of(table: type) -> tuple[Column, ...]:
+    """Return the columns of a table dataclass, in order. Fields not made with `column` are left out."""
+    hints = get_type_hints(table)
+    found = []
+    for one in fields(table):
+        if "description" in one.metadata:
+            kind, nullable = _kind(hints[one.name])
+            found.append(Column(name=one.name, kind=kind, nullable=nullable, **one.metadata))
+    return tuple(found)
+
+
+def _kind(hint: Any) -> tuple[Kind, bool]:
+    """Return the kind of a column with this type annotation, and whether it may be null."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    known = [one for one in options if one is not type(None)]
+    base = known[0]
+    if get_origin(base) is Literal:
+        base = type(get_args(base)[0])
+    if get_origin(base) in (list, tuple):
+        return ("list[str]" if get_args(base)[0] is str else "list[int]"), len(known) < len(options)
+    return _KINDS[base], len(known) < len(options)

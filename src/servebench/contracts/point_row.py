@@ -1,0 +1,247 @@
+"""The columns of points.csv and points.parquet, one row a point.
+
+`PointRow` is the only definition of these columns: their order, names, types, units and meaning. `measure.points` explains
+which requests count for which number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from servebench.contracts.columns import column, columns_of
+from servebench.util.figures import MISSING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["valid", "doubtful", "void"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRow:
+    """One load level of a run. What is unknown is None, never 0.
+
+    `row[name]` reads a column by name. `extra` holds columns that this version does not know, from files of other versions.
+    """
+
+    run_id: str = column("", "The run, as `study/run`.", default="")
+    engine: str = column("", "Name of the engine.", default="")
+    engine_version: str | None = column("", "Version that the engine reports.")
+    launch: str = column("", "How the engine was started: process, docker, attach or emulated.", default="")
+    model: str = column("", "Name of the model.", default="")
+    gpu: str = column("", "Name of the GPU in the config; `none` without one.", default="")
+    gpu_count: int | None = column("", "Number of GPUs the engine uses.")
+    workload: str = column("", "Name of the workload.", default="")
+    concurrency: int | None = column("", "Requests kept in flight; null for a load given as a rate.")
+    rate: float | None = column("req/s", "Requests sent a second; null for a load given as a concurrency.")
+    repeat: int = column("", "Which repeat of the level this is, from 0.", default=0)
+    requests_planned: int | None = column("", "Requests the point was meant to send.")
+    requests_ok: int | None = column("", "Requests that were answered completely.")
+    requests_failed: int | None = column("", "Requests that failed; those abandoned on purpose are not counted.")
+    window_s: float | None = column("s", "Length of the measurement window.")
+    output_throughput_tok_s: float | None = column("tok/s", "Output tokens that arrived inside the window, a second.")
+    output_throughput_whole_run_tok_s: float | None = column(
+        "tok/s", "Output tokens a second from the first request sent to the last one ended, as other tools report it."
+    )
+    request_throughput_req_s: float | None = column("req/s", "Ok requests that ended inside the window, a second.")
+    goodput_req_s: float | None = column("req/s", "Ok requests that met every limit of the SLO, a second.")
+    ttft_ms_mean: float | None = column("ms", "Mean time to first token (TTFT).")
+    ttft_ms_p50: float | None = column("ms", "Median time to first token.")
+    ttft_ms_p90: float | None = column("ms", "90th percentile of time to first token.")
+    ttft_ms_p95: float | None = column("ms", "95th percentile of time to first token.")
+    ttft_ms_p99: float | None = column("ms", "99th percentile of time to first token.")
+    ttft_ms_min: float | None = column("ms", "Shortest time to first token.")
+    ttft_ms_max: float | None = column("ms", "Longest time to first token.")
+    ttft_ms_n: int | None = column("", "Requests with a time to first token.")
+    itl_ms_mean: float | None = column("ms", "Mean inter-token latency (ITL): the gap between two content events.")
+    itl_ms_p50: float | None = column("ms", "Median inter-token latency.")
+    itl_ms_p90: float | None = column("ms", "90th percentile of inter-token latency.")
+    itl_ms_p95: float | None = column("ms", "95th percentile of inter-token latency.")
+    itl_ms_p99: float | None = column("ms", "99th percentile of inter-token latency.")
+    itl_ms_min: float | None = column("ms", "Shortest inter-token latency.")
+    itl_ms_max: float | None = column("ms", "Longest inter-token latency.")
+    itl_ms_n: int | None = column("", "Gaps between content events, over all requests.")
+    tpot_ms_mean: float | None = column("ms", "Mean time per output token (TPOT) after the first, per request.")
+    tpot_ms_p50: float | None = column("ms", "Median time per output token.")
+    tpot_ms_p90: float | None = column("ms", "90th percentile of time per output token.")
+    tpot_ms_p95: float | None = column("ms", "95th percentile of time per output token.")
+    tpot_ms_p99: float | None = column("ms", "99th percentile of time per output token.")
+    tpot_ms_min: float | None = column("ms", "Shortest time per output token.")
+    tpot_ms_max: float | None = column("ms", "Longest time per output token.")
+    tpot_ms_n: int | None = column("", "Requests with a time per output token (two tokens or more).")
+    e2e_ms_mean: float | None = column("ms", "Mean end-to-end latency (E2E): from sent to the last content event.")
+    e2e_ms_p50: float | None = column("ms", "Median end-to-end latency.")
+    e2e_ms_p90: float | None = column("ms", "90th percentile of end-to-end latency.")
+    e2e_ms_p95: float | None = column("ms", "95th percentile of end-to-end latency.")
+    e2e_ms_p99: float | None = column("ms", "99th percentile of end-to-end latency.")
+    e2e_ms_min: float | None = column("ms", "Shortest end-to-end latency.")
+    e2e_ms_max: float | None = column("ms", "Longest end-to-end latency.")
+    e2e_ms_n: int | None = column("", "Requests with an end-to-end latency.")
+    lateness_ms_p99: float | None = column("ms", "99th percentile of how late the client sent requests.")
+    prefix_cache_hit_rate: float | None = column(
+        "0..1", "Share of prompt tokens that the engine found in its prefix cache."
+    )
+    json_compliance: float | None = column("0..1", "Share of answers with an enforced schema that fit it.")
+    energy_j_per_token: float | None = column("J/token", "Energy used inside the window per output token.")
+    cost_usd_per_mtok: float | None = column("USD", "Price of the GPUs for a million output tokens.")
+    emulated: bool = column("", "Whether the engine was emulated.", default=False)
+    verdict: Verdict | None = column("", "Whether the numbers can be believed: valid, doubtful or void.")
+    doubts: tuple[str, ...] = column("", "Codes of the warnings about the point; in CSV separated by `;`.", default=())
+    ttft_from_schedule_ms_p50: float | None = column("ms", "Median TTFT counted from when the request was scheduled.")
+    ttft_from_schedule_ms_p99: float | None = column(
+        "ms", "99th percentile of TTFT counted from when the request was scheduled."
+    )
+    ttfo_ms_mean: float | None = column("ms", "Mean time to first output: the first content that is not reasoning.")
+    connect_ms_mean: float | None = column("ms", "Mean time to open a connection.")
+    input_tokens_mean: float | None = column("tokens", "Mean prompt tokens of a request.")
+    output_tokens_mean: float | None = column("tokens", "Mean output tokens of a request.")
+    output_tokens_total: int | None = column("tokens", "Output tokens of all ok requests.")
+    prefix_cache_hit_rate_ideal: float | None = column("0..1", "The best hit rate that a prefix cache could have.")
+    json_compliance_low: float | None = column("0..1", "Lower end of the 95% interval (Wilson) of json_compliance.")
+    json_compliance_high: float | None = column("0..1", "Upper end of the 95% interval (Wilson) of json_compliance.")
+    json_compliance_n: int | None = column("", "Answers with an enforced schema.")
+    json_compliance_unconstrained: float | None = column(
+        "0..1", "Share of answers that fit a schema which the prompt names and the engine does not enforce."
+    )
+    constraint_ttft_ms: float | None = column("ms", "Mean extra TTFT of a constrained request over its free twin.")
+    constraint_tpot_ms: float | None = column("ms", "Mean extra TPOT of a constrained request over its free twin.")
+    needle_recall: float | None = column("0..1", "Share of the facts hidden in long prompts that the answers contain.")
+    average_in_flight: float | None = column("", "Mean number of requests in flight over the window.")
+    level_reached: bool | None = column("", "Whether the requested concurrency was ever in flight.")
+    events: int | None = column("", "Content events of all ok requests.")
+    events_merged: int | None = column("", "Content events that arrived in one read with an earlier one.")
+    client_cpu_share: float | None = column("0..1", "CPU cores used by each worker process of the client.")
+    loop_lag_ms_p99: float | None = column("ms", "99th percentile of how late the client's loop woke up.")
+    clock_step_ms: float | None = column("ms", "How far the wall clock was stepped during the point.")
+    stamp_source: str | None = column("", "Who stamped what arrived: `kernel`, or `user` for the client itself.")
+    window_start_ns: int | None = column("ns", "Start of the measurement window, since the epoch.")
+    window_end_ns: int | None = column("ns", "End of the measurement window, since the epoch.")
+    point: str = column("", "Name of the point in the run: level, repeat and attempt, such as `c8-r0-a1`.", default="")
+    cache_state: str | None = column("", "State of the prefix cache at the start: as_is, warm, salted or reset.")
+    output_throughput_tok_s_low: float | None = column("tok/s", "Lower end of the 95% interval of output throughput.")
+    output_throughput_tok_s_high: float | None = column("tok/s", "Upper end of the 95% interval of output throughput.")
+    ttft_ms_mean_low: float | None = column("ms", "Lower end of the 95% interval of mean TTFT.")
+    ttft_ms_mean_high: float | None = column("ms", "Upper end of the 95% interval of mean TTFT.")
+    ttft_ms_p50_low: float | None = column("ms", "Lower end of the 95% interval of median TTFT.")
+    ttft_ms_p50_high: float | None = column("ms", "Upper end of the 95% interval of median TTFT.")
+    ttft_ms_p99_low: float | None = column("ms", "Lower end of the 95% interval of TTFT p99.")
+    ttft_ms_p99_high: float | None = column("ms", "Upper end of the 95% interval of TTFT p99.")
+    itl_ms_mean_low: float | None = column("ms", "Lower end of the 95% interval of mean ITL.")
+    itl_ms_mean_high: float | None = column("ms", "Upper end of the 95% interval of mean ITL.")
+    itl_ms_p99_low: float | None = column("ms", "Lower end of the 95% interval of ITL p99.")
+    itl_ms_p99_high: float | None = column("ms", "Upper end of the 95% interval of ITL p99.")
+    tpot_ms_mean_low: float | None = column("ms", "Lower end of the 95% interval of mean TPOT.")
+    tpot_ms_mean_high: float | None = column("ms", "Upper end of the 95% interval of mean TPOT.")
+    e2e_ms_mean_low: float | None = column("ms", "Lower end of the 95% interval of mean E2E latency.")
+    e2e_ms_mean_high: float | None = column("ms", "Upper end of the 95% interval of mean E2E latency.")
+    slo_requests: int | None = column("", "Requests tested against the SLO.")
+    slo_good: int | None = column("", "Requests that met every limit of the SLO.")
+    kept_up: float | None = column(
+        "0..1", "How far the engine kept up with a rate: near 1, or smaller as its queue grew."
+    )
+    client_error_ms_ttft: float | None = column("ms", "The client's own error in TTFT, by its self-check (p99).")
+    client_error_ms_itl: float | None = column("ms", "The client's own error in ITL, by its self-check (p99).")
+    clock_offset_ms: float | None = column("ms", "Clock difference to the farthest load worker on another machine.")
+    clock_offset_error_ms: float | None = column("ms", "How exactly clock_offset_ms is known.")
+    throughput_trend: float | None = column(
+        "", "Change of output throughput over the window, relative to its median (0.1: it rose by 10%)."
+    )
+    throughput_trend_p: float | None = column("", "Probability of so strong a trend in throughput by chance.")
+    ttft_trend: float | None = column("", "Change of TTFT over the window, relative to its median.")
+    ttft_trend_p: float | None = column("", "Probability of so strong a trend in TTFT by chance.")
+    connections_failed: int | None = column("", "Connections that were refused or took too long.")
+    receive_queue_bytes_max: int | None = column("bytes", "Most bytes that waited in the kernel after a read.")
+    server_excess_requests_mean: float | None = column(
+        "", "Mean number of requests that the engine held beyond those in flight."
+    )
+    cancelled_freed: bool | None = column("", "Whether the engine stopped working on abandoned requests.")
+    cost_usd_per_mgood: float | None = column("USD", "Price of the GPUs for a million requests that met the SLO.")
+    output_tok_s_per_w: float | None = column("tok/s/W", "Output throughput per watt: output tokens per joule.")
+    ttft_ms_p50_all: float | None = column("ms", "Median TTFT with failed requests counted as infinitely slow.")
+    ttft_ms_p99_all: float | None = column("ms", "TTFT p99 with failed requests counted as infinitely slow.")
+    e2e_ms_p50_all: float | None = column("ms", "Median E2E latency with failed requests counted as infinitely slow.")
+    e2e_ms_p99_all: float | None = column("ms", "E2E latency p99 with failed requests counted as infinitely slow.")
+    server_prefix_cache_hit_rate: float | None = column("0..1", "Prefix cache hit rate by the engine's own counters.")
+    server_running_mean: float | None = column("", "Mean number of requests that the engine was working on.")
+    server_waiting_max: float | None = column("", "Most requests in the engine's queue.")
+    server_kv_cache_usage_max: float | None = column("0..1", "Largest share of the KV cache in use.")
+    server_preemptions: float | None = column("", "Requests that the engine put back to make room.")
+    server_queue_time_ms_mean: float | None = column("ms", "Mean time that requests waited in the engine's queue.")
+    server_generation_tokens: float | None = column("tokens", "Tokens generated, by the engine's own counter.")
+    spec_acceptance_rate: float | None = column("0..1", "Share of drafted tokens that were accepted.")
+    engine_cpu_cores_mean: float | None = column("cores", "Mean CPU use of the engine's processes.")
+    engine_memory_gb_max: float | None = column("GB", "Most resident memory of the engine's processes.")
+    gpu_power_w_mean: float | None = column("W", "Mean electrical power of the GPUs together.")
+    gpu_utilization_mean: float | None = column("0..1", "Mean share of time in which the GPUs had work.")
+    gpu_memory_gb_max: float | None = column("GB", "Most memory in use on the GPUs together.")
+    gpu_sm_clock_mhz_mean: float | None = column("MHz", "Mean clock of the GPUs' processors.")
+    energy_j: float | None = column("J", "Energy used inside the window.")
+    energy_source: str | None = column("", "Where energy_j comes from, such as `nvml_counter` or `rapl`.")
+    telemetry_samples: int | None = column("", "Telemetry samples taken during the point.")
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a column by name. Raises KeyError for an unknown column."""
+        if name in COLUMN_NAMES:
+            return getattr(self, name)
+        return self.extra[name]
+
+    def get(self, name: str, /, default: Any = None) -> Any:
+        """Return the value of a column by name, or `default` where it is null or unknown."""
+        value = getattr(self, name) if name in COLUMN_NAMES else self.extra.get(name)
+        return default if value is None else value
+
+    @property
+    def level_label(self) -> str:
+        """The load level as text: the concurrency, or the rate with its unit."""
+        return level_label(self.concurrency, self.rate)
+
+    @property
+    def window_ns(self) -> tuple[int, int] | None:
+        """Start and end of the measurement window; None without one."""
+        if self.window_start_ns is None or self.window_end_ns is None:
+            return None
+        return self.window_start_ns, self.window_end_ns
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the row with these values; a column that is missing or null is null. Unknown columns go to `extra`."""
+        known: dict[str, Any] = {}
+        for one in columns_of(PointRow):
+            value = plain(values.get(one.name))
+            if value is not None:
+                known[one.name] = _CONVERT[one.kind](value)
+        extra = {str(name): plain(value) for name, value in values.items() if name not in COLUMN_NAMES}
+        return cls(**known, extra=extra)
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> list[Self]:
+        """Return the rows of a stored points table."""
+        return [cls.from_dict({str(name): value for name, value in row.items()}) for row in frame.to_dict("records")]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all columns in order as plain values, those of `extra` last."""
+        row = {name: getattr(self, name) for name in COLUMN_NAMES}
+        return {**row, "doubts": list(self.doubts), **self.extra}
+
+
+COLUMN_NAMES: Mapping[str, None] = dict.fromkeys(one.name for one in columns_of(PointRow))
+"""The names of the columns in order."""
+
+_CONVERT = {"str": str, "int": int, "float": float, "bool": bool, "list[str]": tuple}
+
+
+def level_label(concurrency: int | None, rate: float | None) -> str:
+    """Return a load level as text: `8`, or `2.5/s` for a rate; `-` when neither is known."""
+    if rate is not None:
+        return f"{rate:g}/s"
+    return MISSING if concurrency is None else str(concurrency)
+
+
+def plain(value: Any) -> Any:
+    """Return a cell of a data frame as a plain value: NumPy scalars as Python's, arrays as lists, NaN as None."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return None if isinstance(value, float) and value != value else value
