@@ -123,8 +123,8 @@ def test_cost_compares_across_gpus_and_names_the_price_that_would_change_it(answ
     assert found.winner.entrant.gpu == "l4"
     assert any("would be as cheap at" in line for line in found.changes)
     rival = found.ranking[1]
-    price = cost.break_even_price(rival.level.row["output_throughput_tok_s"], found.ranking[0].value, 1)
-    assert cost.usd_per_million(rival.level.row["output_throughput_tok_s"], price, 1) == pytest.approx(
+    price = cost.break_even_price(rival.level.row.output_throughput_tok_s, found.ranking[0].value, 1)
+    assert cost.usd_per_million(rival.level.row.output_throughput_tok_s, price, 1) == pytest.approx(
         found.ranking[0].value
     )
 

@@ -1,12 +1,22 @@
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from servebench.analysis.repeats import grubbs, kendall_null, over_repeats, seasonal_kendall
+from servebench.contracts.point_row import PointRow
 
 
-def points(table: dict[str, list[float]], **more: object) -> list[tuple[str, dict[str, object]]]:
+def points(table: dict[str, list[float]], **more: Any) -> list[PointRow]:
     return [
-        (level, {"repeat": at, "window_start_ns": at, "output_throughput_tok_s": value, "verdict": "valid", **more})
+        PointRow(
+            concurrency=int(level),
+            repeat=at,
+            window_start_ns=at,
+            output_throughput_tok_s=value,
+            **{"verdict": "valid", **more},
+        )
         for level, values in table.items()
         for at, value in enumerate(values)
     ]
@@ -88,7 +98,7 @@ def test_drift_over_levels_is_told() -> None:
 
 def test_the_order_is_that_of_time_and_not_of_the_repeats_number() -> None:
     made = points({str(level): [100.0, 97.0, 94.0, 91.0] for level in (1, 2)})
-    again = [(level, {**row, "window_start_ns": 10 - int(str(row["window_start_ns"]))}) for level, row in made]
+    again = [replace(row, window_start_ns=10 - (row.window_start_ns or 0)) for row in made]
     assert "fell" in over_repeats(made).notes[0]
     assert "rose" in over_repeats(again).notes[0]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from servebench.contracts.engine import Dialect, Engine
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request
 from servebench.engine.tokenize import ApproximateTokenizer
 from servebench.run.content import content_columns, content_doubts
@@ -35,14 +36,17 @@ def test_compliance_has_an_interval() -> None:
     """Wilson's, over the answers that were judged."""
     requests = [Request(request_id=str(n), prompt="", schema=SCHEMA) for n in range(4)]
     records = [answer(str(n), "[]" if n else "none") for n in range(4)]
-    row = content_columns(requests, records, ApproximateTokenizer(), {})
+    row = content_columns(requests, records, ApproximateTokenizer(), PointRow())
     assert (row["json_compliance"], row["json_compliance_n"]) == (0.75, 4)
     assert (row["json_compliance_low"], row["json_compliance_high"]) == wilson(3, 4)
 
 
 def test_nothing_to_say() -> None:
     """Plain requests have none of it."""
-    assert content_columns([Request(request_id="0", prompt="")], [answer("0", "x")], ApproximateTokenizer(), {}) == {}
+    assert (
+        content_columns([Request(request_id="0", prompt="")], [answer("0", "x")], ApproximateTokenizer(), PointRow())
+        == {}
+    )
 
 
 @pytest.mark.parametrize(("engine", "schema", "doubted"), [(Strict, SCHEMA, 0), (Lax, SCHEMA, 1), (Lax, None, 0)])

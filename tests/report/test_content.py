@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
 from servebench.report.content import content_lines
 
@@ -41,4 +42,4 @@ from servebench.report.content import content_lines
 )
 def test_lines(row: dict[str, Any], said: list[str]) -> None:
     """A line for what is known, none for what is not."""
-    assert content_lines([Point(row={"concurrency": 4, "rate": None, **row})]) == said
+    assert content_lines([Point(row=PointRow(concurrency=4, **row))]) == said

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
 from servebench.store import (
     RecordWriter,
@@ -232,7 +233,7 @@ def test_a_folder_that_cannot_be_written(read_only, make):
     with pytest.raises(StoreError, match=r"cannot write .*parts: the file system is read-only$"):
         RecordWriter(folder).append([make()])
     with pytest.raises(StoreError, match=r"cannot write .*points\.parquet: the file system is read-only$"):
-        write_points(folder, [Point(row={"concurrency": 1})])
+        write_points(folder, [Point(row=PointRow(concurrency=1))])
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"no table at all, but long enough to be one"])
@@ -245,7 +246,7 @@ def test_a_broken_table_is_one_line(tmp_path, data):
         with pytest.raises(StoreError, match=r"^/.*\.parquet cannot be read: [^\n]+$"):
             read(folder)
     with pytest.raises(StoreError, match=r"points\.parquet cannot be read"):
-        add_points(folder, [Point(row={"concurrency": 1})])
+        add_points(folder, [Point(row=PointRow(concurrency=1))])
     assert folder.points.read_bytes() == data
 
 
@@ -260,26 +261,23 @@ def test_secrets_in_errors_are_not_stored(tmp_path, make, monkeypatch):
 
 
 def full_row(**changes):
-    from servebench.measure.points import COLUMNS
-
-    row = dict.fromkeys(COLUMNS)
-    row.update(
-        run_id="s/00",
-        engine="x",
-        launch="process",
-        model="m",
-        gpu="none",
-        gpu_count=0,
-        workload="w",
-        concurrency=1,
-        repeat=0,
-        requests_planned=5,
-        requests_ok=5,
-        requests_failed=0,
-        emulated=False,
-        point="c1-r0",
-    )
-    return row | changes  # fmt: skip
+    row = {
+        "run_id": "s/00",
+        "engine": "x",
+        "launch": "process",
+        "model": "m",
+        "gpu": "none",
+        "gpu_count": 0,
+        "workload": "w",
+        "concurrency": 1,
+        "repeat": 0,
+        "requests_planned": 5,
+        "requests_ok": 5,
+        "requests_failed": 0,
+        "emulated": False,
+        "point": "c1-r0",
+    }
+    return PointRow.from_dict(row | changes)
 
 
 def test_point_columns_are_in_the_public_order(tmp_path):
@@ -343,7 +341,7 @@ def test_points_written_again_replace_and_added_ones_follow(tmp_path):
 def test_texts_with_commas_and_quotes_survive_csv(tmp_path):
     """What a model is called must not shift the columns."""
     folder = folder_in(tmp_path)
-    write_points(folder, [Point(row={"model": 'a,"b"\nc', "x": math.pi})])
+    write_points(folder, [Point(row=PointRow(model='a,"b"\nc', extra={"x": math.pi}))])
     with folder.points_csv.open(newline="") as file:
         (cells,) = csv.DictReader(file)
     assert (cells["model"], float(cells["x"])) == ('a,"b"\nc', math.pi)

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
 from servebench.store import (
     RunState,
@@ -40,7 +41,7 @@ def point(concurrency, throughput, **changes):
         "emulated": False, "window_end_ns": 1_700_000_000_000_000_000 + concurrency * 10**9, "point": f"c{concurrency}",
     } | changes  # fmt: skip
     doubts = row.pop("with_doubts", ())
-    return Point(row=row, doubts=doubts)
+    return Point(row=PointRow.from_dict(row), doubts=doubts)
 
 
 CONFIG = {

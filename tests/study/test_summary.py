@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
 from servebench.store import StudyFolder, sync_study, write_points
 from servebench.study.summary import FOLDER, label, standalone, write_summary
@@ -65,7 +66,7 @@ def test_rates_between_whole_numbers_have_steps_of_their_own(study, tmp_path):
 
     folder = StudyFolder(study).run("00_alpha_unique")
     rows = [{"run_id": "r", "point": f"q{rate}", "rate": rate, "output_throughput_tok_s": 9.0} for rate in (0.5, 1.2)]
-    write_points(folder, [Point(row=row) for row in rows])
+    write_points(folder, [Point(row=PointRow.from_dict(row)) for row in rows])
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     sync_study(StudyFolder(study), uri=uri, experiment="e", timeout_s=30)
     client = MlflowClient(tracking_uri=uri)

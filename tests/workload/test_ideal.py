@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.dressing import dressed
@@ -63,8 +64,8 @@ def test_columns_follow_the_order_of_sending(pieces: Tokenizer, quarters: Tokeni
     words = " ".join(["word"] * 33)
     requests = [Request(request_id=name, prompt=words) for name in "abc"]
     records = [sent("a", 30), sent("b", 10, "timeout"), sent("c", 20), sent("w", 1, warmup=True)]
-    row = {"window_start_ns": 15, "window_end_ns": 40}
+    row = PointRow(window_start_ns=15, window_end_ns=40)
     assert ideal_columns(requests, records, pieces, row) == {"prefix_cache_hit_rate_ideal": 32 / 33}
-    first = {"window_start_ns": 5, "window_end_ns": 15}
+    first = PointRow(window_start_ns=5, window_end_ns=15)
     assert ideal_columns(requests, records, pieces, first) == {"prefix_cache_hit_rate_ideal": None}
-    assert ideal_columns(requests, records, quarters, row) == ideal_columns(requests, [], pieces, {}) == {}
+    assert ideal_columns(requests, records, quarters, row) == ideal_columns(requests, [], pieces, PointRow()) == {}

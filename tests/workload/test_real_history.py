@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from servebench.contracts.engine import Engine
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer, answer_mark
 from servebench.contracts.settings import WorkloadSettings
 from servebench.run.requests import with_holes
@@ -101,7 +102,7 @@ def test_ideal_hits_know_the_answers(pieces: Tokenizer) -> None:
     """Over the prompts as they were sent; an answer counts from its end on."""
     first, second = turns(pieces, 2, turns=2, active=1, system_tokens=0)
     said = "w " * 320
-    row = {"window_start_ns": 0, "window_end_ns": 99}
+    row = PointRow(window_start_ns=0, window_end_ns=99)
 
     def record(request_id: str, sent_ns: int, ended_ns: int, text: str) -> Any:
         return SimpleNamespace(

@@ -6,6 +6,7 @@ import pytest
 from servebench.analysis.warnings.catalog import CATALOG, explain
 from servebench.analysis.warnings.point import point_warnings, wrong_gpu
 from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import (
     EngineSettings,
@@ -79,14 +80,18 @@ def judge(
     **more: Any,
 ) -> tuple[Doubt, ...]:
     return point_warnings(
-        ROW | (row or {}), records() if of is None else of, told or report(), run or settings(exact_output=True), **more
+        PointRow(**ROW | (row or {})),
+        records() if of is None else of,
+        told or report(),
+        run or settings(exact_output=True),
+        **more,
     )
 
 
 def test_a_sound_point_has_no_warning() -> None:
     """Enough requests, long enough, the level held, lengths held, the client idle: valid."""
     assert judge() == ()
-    assert Point(row=ROW, doubts=judge()).verdict == "valid"
+    assert Point(row=PointRow(**ROW), doubts=judge()).verdict == "valid"
 
 
 # row, records, report -> code, void, words of the message
@@ -201,7 +206,7 @@ def test_each_warning_alone(
     assert found[0].remedy
     # what is marked as emulated may be measured as well as anything
     light = "valid" if code == "emulated" else "doubtful"
-    assert Point(row=ROW, doubts=found).verdict == ("void" if void else light)
+    assert Point(row=PointRow(**ROW), doubts=found).verdict == ("void" if void else light)
 
 
 FINE: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None]] = {
@@ -265,7 +270,7 @@ def test_a_point_where_nothing_was_sent() -> None:
     found = judge(row, [make(n, sent_ns=None, outcome="refused", error="refused") for n in range(50)])
     codes = [doubt.code for doubt in found]
     assert codes == ["level_not_reached", "too_few_requests", "too_short", "errors"]
-    assert Point(row=row, doubts=found).verdict == "void"
+    assert Point(row=PointRow(**row), doubts=found).verdict == "void"
     assert judge(row, [])[0].code == "level_not_reached"
 
 
@@ -320,7 +325,7 @@ def test_every_message_is_a_lower_case_line_without_a_full_stop() -> None:
     ("counted", "doubtful"), [(None, False), (3200, False), (3264, False), (4000, True), (2000, True)]
 )
 def test_the_engines_own_counter_is_compared_with_its_answers(counted, doubtful):
-    row = ROW | {"server_generation_tokens": counted, "output_tokens_total": 3200}
+    row = PointRow(**ROW, server_generation_tokens=counted, output_tokens_total=3200)
     found = point_warnings(row, records(of=25), report(), settings())
     assert ("tokens_disagree" in [doubt.code for doubt in found]) == doubtful
 
@@ -353,7 +358,7 @@ def test_the_configured_gpu_must_be_the_drivers(launch, gpu, count, there, wrong
 )
 def test_prompts_of_an_unplanned_length(api: str, counted: int, doubtful: bool) -> None:
     """Except for the chat template, and only where the plan is exact."""
-    row, told = {**ROW}, settings(api=api)
+    row, told = PointRow(**ROW), settings(api=api)
     found = point_warnings(row, records(5, prompt_tokens=counted), report(), told)
     assert ["planned 10, counted" in d.message for d in found if d.code == "tokens_disagree"] == [True] * doubtful
     guessed = point_warnings(row, records(5, prompt_tokens=counted), report(), told, tokenizer_exact=False)

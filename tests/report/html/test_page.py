@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from servebench.cli.main import dispatch
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.report.html import svg
 from servebench.report.html.svg import Axis, Dot, Mark, Series, Span
@@ -181,7 +182,7 @@ def test_repeats_of_a_level_are_one_mark():
     from servebench.report.html.charts import RunView, _dots
 
     rows = [
-        {"concurrency": load, "repeat": repeat, "output_throughput_tok_s": value, "verdict": verdict}
+        PointRow(concurrency=load, repeat=repeat, output_throughput_tok_s=value, verdict=verdict)
         for load, repeat, value, verdict in (
             (8, 0, 100.0, "valid"),
             (2, 0, 10.0, "valid"),
