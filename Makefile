@@ -38,8 +38,8 @@ audit: $(VENV)/.audit ## secrets in what is committed, known vulnerabilities in 
 real: $(VENV)/.dev ## tests that need a real engine
 	$(BIN)/python -m pytest tests/real -m real $(ARGS)
 
-bench: $(VENV)/.dev ## servebench measured by itself
-	$(BIN)/python -m pytest tests/bench -m bench -s $(ARGS)
+bench: $(VENV)/.dev ## servebench measured by itself (BASE=/path/to/checkout compares the load worker with another version)
+	$(if $(BASE),SERVEBENCH_BASE=$(abspath $(BASE)) )$(BIN)/python -m pytest tests/bench -m bench -s $(ARGS)
 
 build: $(VENV)/.dev ## the wheels, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))

@@ -88,6 +88,20 @@ def test_capacity_in_a_flood() -> None:
     assert found["events_s"] > 250_000
 
 
+@needs_compiler
+@pytest.mark.skipif(
+    "SERVEBENCH_BASE" not in os.environ, reason="give another checkout: make bench BASE=/path/to/checkout"
+)
+@pytest.mark.parametrize("streams", [64, 1000])
+def test_cost_against_another_checkout(streams: int) -> None:
+    """Prints the ratio of CPU time an event to that of the other checkout's worker; asserts nothing about time."""
+    import versus
+
+    found = versus.compare_checkouts(Path(os.environ["SERVEBENCH_BASE"]), streams, pairs=5)
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    assert found["ours"]["failed"] == found["theirs"]["failed"] == 0
+
+
 def test_summary_of_ten_million_events() -> None:
     """Under ten seconds and two gigabytes, its records with it."""
     done = subprocess.run([sys.executable, HERE / "summary.py"], capture_output=True, text=True, check=True)

@@ -157,7 +157,7 @@ def test_a_worker_that_hangs(scene):
     code, err = ended(process)
     assert scene.gone() == {}
     assert "worker_died" in row(scene).doubts
-    assert "did nothing for 60 s" in process.said, err
+    assert "no progress for 60 s" in process.said, err
     assert code == 5, err
     assert pd.read_parquet(next(scene.study.glob("*/requests.parquet"))).request_id.is_unique
     resumed_whole(scene)

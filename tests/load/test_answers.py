@@ -12,7 +12,7 @@ import pytest
 from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.load.client.job import WireRequest
 from servebench.load.client.order import SessionOrder
-from servebench.load.coordinator.share import shares
+from servebench.load.coordinator.share import split_plan
 from servebench.util.errors import LoadError
 
 from .conftest import HEADER, LAST, chunk, event, reset
@@ -227,7 +227,7 @@ def test_what_belongs_together_goes_to_one_worker():
         PlannedRequest(request_id=f"r{i}", path="/", body=b"", session_id=f"s{i}", after=ties.get(i, ()))
         for i in range(9)
     ]
-    parts = shares(PointPlan(requests=requests, concurrency=3, timeout_s=1, connect_timeout_s=1), 3)
+    parts = split_plan(PointPlan(requests=requests, concurrency=3, timeout_s=1, connect_timeout_s=1), 3)
     of = {request.request_id: number for number, part in enumerate(parts) for request in part.requests}
     assert of["r0"] == of["r3"] == of["r5"]
     assert Counter(of.values()) == {0: 3, 1: 3, 2: 3}

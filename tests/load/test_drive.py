@@ -697,5 +697,5 @@ def test_no_room_for_temporary_files(serve, run, monkeypatch):
     if hasattr(os, "memfd_create"):
         assert outcomes(run(serve(answer), 3, concurrency=1)[1]) == {"complete": 3}
         monkeypatch.delattr("os.memfd_create")
-    with pytest.raises(LoadError, match="no temporary file can be made: no such file or directory; free some room in"):
+    with pytest.raises(LoadError, match="TMPDIR"):
         run(serve(answer), 3, concurrency=1)

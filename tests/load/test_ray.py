@@ -23,13 +23,13 @@ from servebench.load.client.spool import (
     sent_frame,
 )
 from servebench.load.client.spool_reader import read_spool, take_shifted_frames
-from servebench.load.ray.bridge import measured_offset
+from servebench.load.ray.bridge import measure_clock_offset
 
 SECOND = 1_000_000_000
 
 
 def test_an_offset_larger_than_its_error_is_found():
-    offset, error = measured_offset(lambda: time.time_ns() + 5 * SECOND)
+    offset, error = measure_clock_offset(lambda: time.time_ns() + 5 * SECOND)
     assert abs(offset - 5 * SECOND) <= error + 100_000
 
 
@@ -38,7 +38,7 @@ def test_an_offset_within_its_error_is_none():
         time.sleep(0.002)
         return time.time_ns()
 
-    offset, error = measured_offset(slow, pings=3)
+    offset, error = measure_clock_offset(slow, pings=3)
     assert (offset, error >= 1_000_000) == (0, True)
 
 

@@ -7,8 +7,9 @@ from array import array
 import pytest
 
 from servebench.contracts.exchange import ClientFloor, Exchange, FloorStage
-from servebench.load.selfcheck.check import Stage, chunk_stamps, floor_of, measure_stage, read_truth, self_check
-from servebench.load.selfcheck.null_server import EVENT, HEADER, LAST
+from servebench.load.selfcheck.check import Stage, build_floor, chunk_stamps, measure_stage, read_truth, self_check
+from servebench.load.selfcheck.null_server import EVENT, HEADER
+from servebench.protocol.framing import LAST_CHUNK
 
 MS = 1_000_000
 
@@ -32,9 +33,9 @@ def exchange(reads, *, sent_ns=0, scheduled_ns=0, outcome="complete"):
 @pytest.mark.parametrize(
     ("reads", "stamps", "merged"),
     [
-        ([(1, HEADER + EVENT), (2, EVENT), (3, EVENT + LAST)], [1, 2, 3], 0),
-        ([(1, HEADER + EVENT + EVENT), (2, EVENT + LAST)], [1, 1, 2], 1),
-        ([(1, HEADER[:9]), (2, HEADER[9:] + EVENT[:50]), (3, EVENT[50:] + EVENT + LAST)], [3, 3], 1),
+        ([(1, HEADER + EVENT), (2, EVENT), (3, EVENT + LAST_CHUNK)], [1, 2, 3], 0),
+        ([(1, HEADER + EVENT + EVENT), (2, EVENT + LAST_CHUNK)], [1, 1, 2], 1),
+        ([(1, HEADER[:9]), (2, HEADER[9:] + EVENT[:50]), (3, EVENT[50:] + EVENT + LAST_CHUNK)], [3, 3], 1),
         ([], [], 0),
     ],
 )
@@ -45,7 +46,7 @@ def test_chunks_are_found_however_the_bytes_are_cut(reads, stamps, merged):
 
 def test_a_stage_is_compared_with_its_truth():
     """TTFT from sent against arrived, gaps against gaps, lateness against the schedule."""
-    late = exchange([(12 * MS, HEADER + EVENT), (23 * MS, EVENT + LAST)], sent_ns=2 * MS, scheduled_ns=1 * MS)
+    late = exchange([(12 * MS, HEADER + EVENT), (23 * MS, EVENT + LAST_CHUNK)], sent_ns=2 * MS, scheduled_ns=1 * MS)
     cut = exchange([(5, HEADER)], outcome="closed")
     found = measure_stage([(late, [2 * MS, 11 * MS, 21 * MS]), (cut, [0, 1])])
     assert found == FloorStage(
@@ -80,14 +81,14 @@ def stage(events_s, error_ms, streams=10):
 )
 def test_the_floor_ends_at_the_first_stage_that_is_off(stages, streams, events_s, limit_seen):
     """What comes after it was luck."""
-    floor = floor_of(stages, "kernel", seconds=1.0)
+    floor = build_floor(stages, "kernel", seconds=1.0)
     assert (floor.streams, floor.events_s, floor.limit_seen) == (streams, events_s, limit_seen)
 
 
 @pytest.mark.parametrize(("events_s", "expected"), [(None, 1e3), (10, 1e3), (1e3, 1e3), (1.5e3, 2e4), (1e9, 2e4)])
 def test_a_point_is_held_against_the_stage_of_its_load(events_s, expected):
     """The first stage with as many events a second, else the last."""
-    floor = floor_of([stage(1e3, 0.1), stage(2e4, 0.2)], "kernel", seconds=1.0)
+    floor = build_floor([stage(1e3, 0.1), stage(2e4, 0.2)], "kernel", seconds=1.0)
     assert floor.at(events_s).events_s == expected
     assert ClientFloor(**{**vars(floor), "stages": ()}).at(1.0) is None
 

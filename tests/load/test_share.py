@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
-from servebench.load.coordinator.share import shares, together, worker_count, worker_spools
+from servebench.load.coordinator.share import merge_reports, split_plan, worker_count, worker_spools
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def plan(count, concurrency, session=lambda index: None, **more):
 
 def test_streams_and_requests_are_dealt_evenly_and_in_order():
     """Seven streams over three workers: three, two, two; requests in proportion, each once."""
-    parts = shares(plan(70, 7), 3)
+    parts = split_plan(plan(70, 7), 3)
     assert [part.concurrency for part in parts] == [3, 2, 2]
     assert [len(part.requests) for part in parts] == [30, 20, 20]
     assert sorted(int(r.request_id[1:]) for part in parts for r in part.requests) == list(range(70))
@@ -48,7 +48,7 @@ def test_streams_and_requests_are_dealt_evenly_and_in_order():
 
 def test_a_session_stays_with_one_worker():
     """Its next turn waits for its last, so both must be where the answer is."""
-    parts = shares(plan(60, 4, session=lambda index: f"s{index % 10}"), 3)
+    parts = split_plan(plan(60, 4, session=lambda index: f"s{index % 10}"), 3)
     homes = [{r.session_id for r in part.requests} for part in parts]
     assert sum(len(home) for home in homes) == 10
     assert sum(len(part.requests) for part in parts) == 60
@@ -56,7 +56,7 @@ def test_a_session_stays_with_one_worker():
 
 def test_a_worker_without_requests_is_not_started():
     """One session cannot be shared."""
-    assert len(shares(plan(5, 4, session=lambda index: "one"), 3)) == 1
+    assert len(split_plan(plan(5, 4, session=lambda index: "one"), 3)) == 1
 
 
 def test_spools_have_names_of_their_own():
@@ -83,7 +83,7 @@ def report(**changes):
 
 def test_reports_together():
     """Sums add up, the worst stands for the rest."""
-    found = together(
+    found = merge_reports(
         [
             report(connections_opened=3),
             report(
@@ -96,4 +96,4 @@ def test_reports_together():
     assert (found.cpu_s, found.loop_lag_ms_p99, found.clock_step_ns, found.workers) == (1.5, 0.7, -9, 3)
     assert (found.stopped, found.error, found.connections_opened) == ("worker_died", "gone", 4)
     with pytest.raises(ValueError, match="no worker"):
-        together([])
+        merge_reports([])

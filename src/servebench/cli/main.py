@@ -156,15 +156,15 @@ def _selfcheck(words: Sequence[str]) -> int:
     from dataclasses import asdict
 
     from servebench.cli.words import no_options, take_flag
-    from servebench.load.selfcheck.floor import floor_lines, measured_floor
+    from servebench.load.selfcheck.floor import format_floor, measure_floor
     from servebench.util.cache import cache_folder
 
     as_json, rest = take_flag(words, "--json")
     no_options("selfcheck", rest, ("--json",))
     if rest:
         raise ConfigError(f"selfcheck: unknown word '{rest[0]}'; it takes --json or nothing")
-    floor = measured_floor(cache_folder())
-    sys.stdout.write((json.dumps(asdict(floor), indent=2) if as_json else "\n".join(floor_lines(floor))) + "\n")
+    floor = measure_floor(cache_folder())
+    sys.stdout.write((json.dumps(asdict(floor), indent=2) if as_json else "\n".join(format_floor(floor))) + "\n")
     return 0
 
 

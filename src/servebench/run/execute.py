@@ -26,10 +26,10 @@ from servebench.contracts.turn import Turn
 from servebench.engine.pool import EngineKeeper, Lease
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
-from servebench.load.coordinator.drive import ray_nodes
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
 from servebench.load.plan.levels import Level, attempt_name, point_plan, replayed, scheduled, supply
 from servebench.load.plan.source import LevelSource, level_source
+from servebench.load.ray.nodes import ray_nodes
 from servebench.measure.derive import count_missing
 from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals

@@ -6,7 +6,7 @@ import pytest
 
 from servebench.contracts.exchange import ClientFloor, FloorStage
 from servebench.load.selfcheck import floor as selfcheck
-from servebench.load.selfcheck.floor import FILE, KEPT_S, client_floor, floor_lines, store, stored
+from servebench.load.selfcheck.floor import FILE, KEPT_S, client_floor, format_floor, read_stored_floor, store_floor
 
 STAGE = FloorStage(
     streams=50, events_s=2000.0, ttft_error_ms=0.04, itl_error_ms=0.01, lateness_ms=1.1, merged_share=0.0
@@ -25,22 +25,22 @@ FLOOR = ClientFloor(
 @pytest.mark.parametrize(("age_s", "there"), [(0, True), (KEPT_S - 1, True), (KEPT_S, False), (-1, False)])
 def test_it_is_kept_for_a_day(tmp_path, age_s, there):
     """And a result of the future is of another clock."""
-    store(tmp_path / "cache", FLOOR)
-    assert stored(tmp_path / "cache", now_s=1000.0 + age_s) == (FLOOR if there else None)
+    store_floor(tmp_path / "cache", FLOOR)
+    assert read_stored_floor(tmp_path / "cache", now_s=1000.0 + age_s) == (FLOOR if there else None)
 
 
 def test_another_machine_has_another_floor(tmp_path, monkeypatch):
     """A cache folder may be shared over a network."""
-    store(tmp_path, FLOOR)
+    store_floor(tmp_path, FLOOR)
     monkeypatch.setattr(selfcheck.platform, "node", lambda: "other")
-    assert stored(tmp_path, now_s=1000.0) is None
+    assert read_stored_floor(tmp_path, now_s=1000.0) is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"floor": 1}', "[]", '{"machine": "x", "floor": {"stages": []}}'])
 def test_a_broken_file_is_no_file(tmp_path, text):
     """It is measured again."""
     (tmp_path / FILE).write_text(text)
-    assert stored(tmp_path, now_s=1000.0) is None
+    assert read_stored_floor(tmp_path, now_s=1000.0) is None
 
 
 def test_never_measures_nothing(tmp_path):
@@ -52,10 +52,10 @@ def test_never_measures_nothing(tmp_path):
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
     """A file is where the folder should be."""
     (tmp_path / "cache").write_text("")
-    store(tmp_path / "cache", FLOOR)
-    assert stored(tmp_path / "cache", now_s=1000.0) is None
+    store_floor(tmp_path / "cache", FLOOR)
+    assert read_stored_floor(tmp_path / "cache", now_s=1000.0) is None
 
 
 def test_the_words_say_what_was_measured():
     """The last line says how far the client may be trusted."""
-    assert "up to 50 streams and 2,000 events/s; stamps by the kernel" in floor_lines(FLOOR)[-1]
+    assert "up to 50 streams and 2,000 events/s; stamps by the kernel" in format_floor(FLOOR)[-1]

@@ -42,7 +42,7 @@ def worker_spools(spool: Path, workers: int) -> list[Path]:
     return [spool, *(spool.with_name(f"{spool.stem}.w{number}{spool.suffix}") for number in range(1, workers))]
 
 
-def shares(plan: PointPlan, workers: int) -> list[PointPlan]:
+def split_plan(plan: PointPlan, workers: int) -> list[PointPlan]:
     """The plan of each worker: streams and requests in equal parts, what belongs together all to one worker: the requests
     of a session, and sessions of which one waits for the other.
 
@@ -89,7 +89,7 @@ def _groups(requests: Sequence[PlannedRequest]) -> list[str | None]:
     return [root(name) if (name := f"r {request.request_id}") in parent else None for request in requests]
 
 
-def together(reports: Sequence[PhaseReport]) -> PhaseReport:
+def merge_reports(reports: Sequence[PhaseReport]) -> PhaseReport:
     """What the workers of one phase say together: sums of what adds up, and the worst of what does not.
 
     `workers` counts those that told something. Raises ValueError for none.

@@ -33,7 +33,7 @@ ANSWER_TIMEOUT_S = 30.0
 """A node that does not answer a short question for so long is gone."""
 
 
-def measured_offset(ask: Any, pings: int = PINGS) -> tuple[int, int]:
+def measure_clock_offset(ask: Any, pings: int = PINGS) -> tuple[int, int]:
     """How far another clock is ahead of ours, and half of the round trip in which that was seen, in nanoseconds.
 
     Of several round trips the shortest counts (Cristian 1989). An offset that is no larger than its error is taken for
@@ -91,7 +91,7 @@ class Bridge:
         self._progress = progress
         self._position = 0
         self._rest = bytearray()
-        self.offset_ns, self.error_ns = measured_offset(lambda: self._ask("clock"))
+        self.offset_ns, self.error_ns = measure_clock_offset(lambda: self._ask("clock"))
 
     def _ask(self, name: str, *arguments: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
         return self._ray.get(getattr(self._actor, name).remote(*arguments), timeout=timeout_s)

@@ -27,7 +27,8 @@ from servebench.contracts.exchange import (
     Target,
 )
 from servebench.load.client.spool_reader import read_spool
-from servebench.load.coordinator.drive import drive, worker_environment
+from servebench.load.coordinator.drive import drive
+from servebench.load.coordinator.worker_process import worker_environment
 from servebench.load.selfcheck.null_server import EVENT_BYTES, HEADER
 from servebench.util.errors import LoadError
 from servebench.util.units import NS_PER_MS, NS_PER_S
@@ -83,10 +84,10 @@ def self_check(stages: Sequence[Stage] = STAGES) -> ClientFloor:
             found.append(measured)
     if not found:
         raise LoadError("the self-check measured nothing: no answer of the null server came whole")
-    return floor_of(found, report.stamp_source, seconds=time.monotonic() - began)
+    return build_floor(found, report.stamp_source, seconds=time.monotonic() - began)
 
 
-def floor_of(stages: Sequence[FloorStage], stamp_source: str, *, seconds: float) -> ClientFloor:
+def build_floor(stages: Sequence[FloorStage], stamp_source: str, *, seconds: float) -> ClientFloor:
     """The floor that these stages show: good up to the one before the first that is off by a millisecond. Pure but for
     the time of day."""
     good: list[FloorStage] = []

@@ -26,7 +26,7 @@ def machine_key() -> str:
     return f"{platform.node()} {platform.machine()} {usable_cores()} {platform.python_version()} {__version__}"
 
 
-def stored(cache: Path, *, now_s: float) -> ClientFloor | None:
+def read_stored_floor(cache: Path, *, now_s: float) -> ClientFloor | None:
     """The result that is kept, if it is of this machine and of the last day."""
     try:
         kept: dict[str, Any] = orjson.loads((cache / FILE).read_bytes())
@@ -38,7 +38,7 @@ def stored(cache: Path, *, now_s: float) -> ClientFloor | None:
     return found if usable else None
 
 
-def store(cache: Path, floor: ClientFloor) -> None:
+def store_floor(cache: Path, floor: ClientFloor) -> None:
     """Keep a result. A cache that cannot be written costs the next study two seconds and is no error."""
     with contextlib.suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
@@ -51,18 +51,18 @@ def client_floor(mode: Literal["auto", "always", "never"], cache: Path) -> Clien
     """The floor of this machine: as kept (`auto`) or measured now; None with `never`. Raises LoadError."""
     if mode == "never":
         return None
-    kept = stored(cache, now_s=time.time()) if mode == "auto" else None
-    return measured_floor(cache) if kept is None else kept
+    kept = read_stored_floor(cache, now_s=time.time()) if mode == "auto" else None
+    return measure_floor(cache) if kept is None else kept
 
 
-def measured_floor(cache: Path) -> ClientFloor:
+def measure_floor(cache: Path) -> ClientFloor:
     """Measure the floor of this machine now, store it in the cache folder and return it. Raises LoadError."""
     floor = self_check()
-    store(cache, floor)
+    store_floor(cache, floor)
     return floor
 
 
-def floor_lines(floor: ClientFloor) -> list[str]:
+def format_floor(floor: ClientFloor) -> list[str]:
     """A floor in words, for a person."""
     lines = [f"{'streams':>8} {'events/s':>9} {'TTFT error':>11} {'ITL error':>10} {'late':>9} {'merged':>8}"]
     lines += [
