@@ -14,7 +14,7 @@ import pytest
 from servebench.contracts.engine import Command, Engine, LaunchContext, LogHint, PhaseMarker, RunningEngine
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
 from servebench.engine.launchers.process import ProcessLauncher
-from servebench.engine.supervisor.ports import accepts, free_port
+from servebench.engine.supervisor.ports import accepts_connections, free_port
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 
@@ -118,7 +118,7 @@ def server() -> Iterator[Callable[..., int]]:
         port = free_port("127.0.0.1")
         processes.append(subprocess.Popen([sys.executable, "-S", str(FAKE), "--port", str(port), *options]))
         deadline = time.monotonic() + 10
-        while not accepts("127.0.0.1", port):
+        while not accepts_connections("127.0.0.1", port):
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.02)
         return port

@@ -11,7 +11,7 @@ import pytest
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
-from servebench.engine.supervisor.ports import accepts, free_port
+from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.util.errors import EngineError
 
 Server = Callable[..., int]
@@ -50,7 +50,7 @@ def test_a_server_of_somebody_else_is_measured_and_left_alone(
     assert (running.base_url, running.root_url) == (f"http://127.0.0.1:{port}/v1", f"http://127.0.0.1:{port}")
     assert (running.model, running.version, running.pid, running.died()) == ("m", "7", None, None)
     assert not running.stop().stopped
-    assert accepts("127.0.0.1", port)
+    assert accepts_connections("127.0.0.1", port)
 
 
 def test_a_base_url_without_v1_is_mended_and_told(server: Server, attach: Attach) -> None:

@@ -18,7 +18,8 @@ from servebench.contracts.engine import ContainerImage
 from servebench.contracts.settings import GpuSettings, ModelSettings
 from servebench.engine.adapters.sglang import SglangEngine
 from servebench.engine.adapters.vllm import VllmEngine
-from servebench.engine.launchers.docker import DockerLauncher, DockerSettings, container_command, gpu_words, remote_host
+from servebench.engine.launchers.docker import DockerLauncher
+from servebench.engine.launchers.docker_command import DockerSettings, container_command, gpu_arguments, remote_host
 from servebench.util.errors import EngineError
 
 DOCKER = """#!{python} -S
@@ -92,11 +93,11 @@ def test_where_the_daemon_is(value, host):
 )
 def test_gpus(context_of, runtime, asked, count, words):
     context = replace(context_of(), gpu=GpuSettings(name="x", count=count))
-    assert gpu_words(VllmEngine(), context, DockerSettings(name="docker", runtime=runtime, gpus=asked)) == words
+    assert gpu_arguments(VllmEngine(), context, DockerSettings(name="docker", runtime=runtime, gpus=asked)) == words
 
 
 def test_an_engine_without_gpu_gets_none(context_of, fake):
-    assert gpu_words(fake(), context_of(), DockerSettings(name="docker")) == []
+    assert gpu_arguments(fake(), context_of(), DockerSettings(name="docker")) == []
 
 
 def test_the_command_of_vllm(context_of, tmp_path, monkeypatch):
@@ -198,8 +199,8 @@ def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
     calls = docker()
     code = (
         "import sys, time; from pathlib import Path; from servebench.contracts.engine import Command;"
-        "from servebench.engine.supervisor.guarded import Guarded;"
-        "Guarded(Command(argv=('sleep', '60')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
+        "from servebench.engine.supervisor.guarded_process import GuardedProcess;"
+        "GuardedProcess(Command(argv=('sleep', '60')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
         "print('up', flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)

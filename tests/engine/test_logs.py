@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from servebench.contracts.engine import LogHint, PhaseMarker
-from servebench.engine.supervisor.logs import PhaseTail, hint, size_of, tail
+from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines, log_size
 
 MARKERS = (PhaseMarker("loaded", r"Loading weights took \d"), PhaseMarker("up", "startup complete"))
 
@@ -16,33 +16,33 @@ def append(path: Path, data: bytes) -> None:
 def test_the_tail_is_the_last_lines_that_say_something(log: Path) -> None:
     """Empty lines are left out; only what stands after `since` counts; bytes that are no text do not break it."""
     append(log, b"old\n")
-    start = size_of(log)
+    start = log_size(log)
     append(log, b"one\n\n  \ntwo \xff\nthree")
-    assert tail(log, 2) == ("two \ufffd", "three")
-    assert tail(log, since=start) == ("one", "two \ufffd", "three")
-    assert tail(log.with_name("none")) == ()
-    assert size_of(log.with_name("none")) == 0
+    assert last_lines(log, 2) == ("two \ufffd", "three")
+    assert last_lines(log, since=start) == ("one", "two \ufffd", "three")
+    assert last_lines(log.with_name("none")) == ()
+    assert log_size(log.with_name("none")) == 0
 
 
 def test_a_long_log_is_not_read_whole(log: Path) -> None:
     """The last lines of a log far longer than what is read."""
     append(log, b"".join(b"line %d\n" % index for index in range(50_000)))
-    assert tail(log, 2) == ("line 49998", "line 49999")
+    assert last_lines(log, 2) == ("line 49998", "line 49999")
 
 
 def test_a_hint_is_the_first_that_is_found(log: Path) -> None:
     """In the order of the hints, not of the log."""
     append(log, b"second\nfirst\n")
     hints = (LogHint("third", "a", "x"), LogHint("first", "b", "y"), LogHint("second", "c", "z"))
-    assert hint(log, hints) == hints[1]
-    assert hint(log, hints, since=7) == hints[1]
-    assert hint(log, hints[:1]) is None
-    assert hint(log, hints[2:], since=7) is None
+    assert find_hint(log, hints) == hints[1]
+    assert find_hint(log, hints, since=7) == hints[1]
+    assert find_hint(log, hints[:1]) is None
+    assert find_hint(log, hints[2:], since=7) is None
 
 
 def test_a_marker_is_stamped_once_when_its_line_is_whole(log: Path) -> None:
     """A line that comes in pieces, even within a character, is seen when it ends; a second one is no phase."""
-    phases = PhaseTail(log, MARKERS)
+    phases = PhaseReader(log, MARKERS)
     assert phases.read() == []
     append(log, "Loading weights took 3 s \u00e9".encode()[:-1])
     assert phases.read() == []
@@ -58,6 +58,6 @@ def test_a_marker_is_stamped_once_when_its_line_is_whole(log: Path) -> None:
 def test_the_words_of_an_earlier_start_are_no_phase(log: Path) -> None:
     """A log that is appended to is followed from where this start began."""
     append(log, b"startup complete\n")
-    phases = PhaseTail(log, MARKERS, since=size_of(log))
+    phases = PhaseReader(log, MARKERS, since=log_size(log))
     append(log, b"Loading weights took 1 s\n")
     assert [phase.name for phase in phases.read()] == ["loaded"]

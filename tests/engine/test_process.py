@@ -17,7 +17,7 @@ from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.process import LaunchedEngine, ProcessLauncher
-from servebench.engine.supervisor.ports import accepts, port_fault
+from servebench.engine.supervisor.ports import accepts_connections, port_problem
 from servebench.util.errors import EngineError
 
 Fake = Callable[..., Engine]
@@ -74,7 +74,7 @@ def test_an_engine_is_ready_once_it_generated_and_leaves_nothing(
     assert (report.forced, report.killed_pids, report.leftover) == (False, (), ())
     assert report.seconds < 0.5
     assert all(gone(pid) for pid in pids)
-    assert port_fault("127.0.0.1", context.port) is None
+    assert port_problem("127.0.0.1", context.port) is None
     assert running.stop() is report
     assert "loaded 3 weights" in log.read_text()
 
@@ -388,6 +388,6 @@ def test_an_engine_does_not_outlive_servebench(
             bench.kill()
             assert gone(engine)
             assert gone(child)
-            assert not accepts("127.0.0.1", context.port)
+            assert not accepts_connections("127.0.0.1", context.port)
         finally:
             os.killpg(bench.pid, signal.SIGKILL)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from servebench.engine.supervisor.shield import shielded
+from servebench.engine.supervisor.deferred_signals import defer_stop_signals
 
 
 def interrupt() -> None:
@@ -18,7 +18,7 @@ def test_an_interrupt_waits_for_the_end() -> None:
     done = []
 
     def work() -> None:
-        with shielded():
+        with defer_stop_signals():
             interrupt()
             interrupt()
             done.append("inside")
@@ -34,7 +34,7 @@ def test_an_interrupt_is_not_lost_when_the_work_fails() -> None:
     """The failure is kept as its context."""
 
     def work() -> None:
-        with shielded():
+        with defer_stop_signals():
             interrupt()
             raise ValueError("work")
 
@@ -46,7 +46,7 @@ def test_an_interrupt_is_not_lost_when_the_work_fails() -> None:
 def test_a_signal_without_a_handler_is_left_alone() -> None:
     """What would end the process still does: the guard then stops the engine."""
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with shielded():
+    with defer_stop_signals():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -55,7 +55,7 @@ def test_outside_the_main_thread_nothing_changes() -> None:
     seen = []
 
     def work() -> None:
-        with shielded():
+        with defer_stop_signals():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)

@@ -115,7 +115,7 @@ def test_the_commands_are_composed_from_settings_alone(bench):
         convert_args={"use_weight_only": True}, build_args={"max_num_tokens": 8192}, prefix_caching=False,
         env={"A": "1"},
     )  # fmt: skip
-    convert, build = ENGINE.commands_before(context)
+    convert, build = ENGINE.prepare_commands(context)
     programs = bench.folder / "venv" / "bin"
     assert convert.argv == (
         str(programs / "convert_checkpoint"), "--model_dir", str(bench.model), "--output_dir", "./checkpoint",
@@ -142,7 +142,7 @@ def test_the_commands_are_composed_from_settings_alone(bench):
 
 def test_a_script_of_python_is_run_by_python(bench):
     """As TensorRT-LLM's examples are."""
-    convert, _ = ENGINE.commands_before(bench.context(convert_script="/x/llama/convert_checkpoint.py"))
+    convert, _ = ENGINE.prepare_commands(bench.context(convert_script="/x/llama/convert_checkpoint.py"))
     assert convert.argv[:2] == ("python3", "/x/llama/convert_checkpoint.py")
 
 
@@ -240,7 +240,7 @@ def test_a_built_engine_is_served_as_it_is(bench):
     assert bench.prepare(context) == []
     assert served(context) == bench.model
     assert ENGINE.preparations(context) == ()
-    assert ENGINE.commands_before(context) == ()
+    assert ENGINE.prepare_commands(context) == ()
     assert bench.steps == []
 
 
@@ -346,7 +346,7 @@ def test_it_can_be_emulated_without_any_of_that(bench):
     """What this machine lacks is no fault of the settings."""
     context = bench.context(model=ModelSettings(name="org/llama"), convert_script=None, builder="no-such-build")
     assert len(ENGINE.check(context)) == 4
-    assert ENGINE.refused(context) == []
+    assert ENGINE.unsupported_settings(context) == []
 
 
 def test_a_model_must_be_here(bench):
@@ -368,7 +368,7 @@ def test_the_pytorch_backend_builds_nothing(bench):
     context = bench.context(backend="pytorch")
     assert TrtllmSettings(name="trtllm").backend == "pytorch"
     assert bench.prepare(context) == []
-    assert ENGINE.commands_before(context) == ENGINE.preparations(context) == ()
+    assert ENGINE.prepare_commands(context) == ENGINE.preparations(context) == ()
     assert bench.steps == []
 
 

@@ -70,7 +70,7 @@ def test_a_broken_one_does_not_pass(plugin, tmp_path):
     folder, site = plugin
     engine = site / "servebench_my_engine" / "engine.py"
     good = engine.read_text()
-    bad = good.replace('"--max-num-seqs",\n', '"",\n').replace("*FLAGS.words(settings), ", "")
+    bad = good.replace('"--max-num-seqs",\n', '"",\n').replace("*FLAGS.arguments(settings), ", "")
     assert bad != good
     engine.write_text(bad.replace(r'r"weights loaded"', 'r"weights are here"'))
     try:

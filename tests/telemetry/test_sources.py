@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from servebench.contracts.telemetry import Subject
-from servebench.engine.supervisor.gpu_memory import MARGIN_BYTES, held, kept
+from servebench.engine.supervisor.gpu_memory import MARGIN_BYTES, memory_increase, unreleased_memory
 from servebench.telemetry.gpu import GpuSource
 from servebench.telemetry.processes import CpuEnergySource, ProcessSource
 
@@ -89,8 +89,8 @@ def test_rapl_that_is_not_there_says_so(tmp_path, made):
     ],
 )
 def test_gpu_memory_that_was_not_given_back(before, after, lines):
-    assert len(held(before, after)) == lines
+    assert len(memory_increase(before, after)) == lines
 
 
 def test_gpu_memory_without_a_driver_is_no_fault():
-    assert kept(None) == ()
+    assert unreleased_memory(None) == ()

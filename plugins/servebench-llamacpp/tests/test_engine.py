@@ -25,7 +25,7 @@ from servebench.plugin import (
     Request,
     RunningEngine,
     WorkloadSettings,
-    accepts,
+    accepts_connections,
 )
 from servebench_llamacpp.engine import LlamaCppEngine
 
@@ -164,7 +164,7 @@ def test_the_real_engine_from_start_to_stop(context_of: ContextOf, launch: Launc
     assert (report.stopped, report.forced, report.leftover) == (True, False, ())
     assert report.seconds < 2
     assert not process.is_running()
-    assert not accepts("127.0.0.1", context.port)
+    assert not accepts_connections("127.0.0.1", context.port)
 
 
 def test_a_broken_model_ends_the_server_with_the_reason(

@@ -21,8 +21,8 @@ from servebench.config import Job, settings_from_dict
 from servebench.contracts.cluster import RunOrder, RunReply
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.engine.pool import EngineKeeper
-from servebench.engine.supervisor.ports import free_port, port_fault
+from servebench.engine.pool import EnginePool
+from servebench.engine.supervisor.ports import free_port, port_problem
 from servebench.registry.registry import Registry, registry
 from servebench.report.terminal.console import Display
 from servebench.run.preflight import check_jobs
@@ -150,7 +150,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 facts["place"] = _place(leases.names)
                 return port
 
-            keeper = EngineKeeper(known, display, cache_folder(), port_of)
+            keeper = EnginePool(known, display, cache_folder(), port_of)
             context = RunContext(folder, state.words, display, keeper, known, machine, floor_of([job], display), facts)
             task = RunTask(order.run, job, prior_progress(folder.run(order.run)))
             try:
@@ -195,7 +195,7 @@ def _lease_port(leases: Leases, settings: RunSettings, display: Display) -> None
         return
     leases.wait_for([f"port-{port}"], 1, lambda: display.say(f"waiting for port {port}, which another run uses"))
     deadline = time.monotonic() + PORT_RELEASE_S
-    while port_fault(host, port) is not None and time.monotonic() < deadline:
+    while port_problem(host, port) is not None and time.monotonic() < deadline:
         time.sleep(0.25)
 
 
@@ -209,7 +209,7 @@ def visible_gpus(machine: Mapping[str, Any], visible: str | None) -> list[str]:
 def _leased_port(leases: Leases, host: str) -> int:
     """Lease a free port. Raises EngineError for a host that is not this machine's, PreflightError when none is free."""
     free_port(host)
-    return leases.free_port(lambda port: port_fault(host, port) is None)
+    return leases.free_port(lambda port: port_problem(host, port) is None)
 
 
 def _early_end(folder: StudyFolder, order: RunOrder, problem: BaseException, started_s: float) -> RunOutcome:

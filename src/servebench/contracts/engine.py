@@ -124,7 +124,7 @@ class Engine:
         executable with the way to install it. Reads the machine, changes nothing."""
         return []
 
-    def refused(self, context: LaunchContext) -> list[str]:
+    def unsupported_settings(self, context: LaunchContext) -> list[str]:
         """What `check` says of settings, and not of what this machine lacks: a line about a setting begins with its key,
         `engine.`. This is what counts for a launcher that does not run the engine's program from this machine."""
         return [
@@ -144,7 +144,7 @@ class Engine:
         """What the last `prepare` for this context made or found, as it is told on disk. Never raises."""
         return ()
 
-    def commands_before(self, context: LaunchContext) -> Sequence[Command]:
+    def prepare_commands(self, context: LaunchContext) -> Sequence[Command]:
         """The commands that `prepare` runs if what they make is not there yet, to be shown. Pure."""
         return ()
 

@@ -1,4 +1,4 @@
-"""Keeps one engine running for as long as consecutive runs ask for the same one."""
+"""Keep one engine running for as long as consecutive runs need the same one."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ class FirstStart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lease:
-    """An engine that a run may use. `uses` counts the earlier runs on the same start: above 0 the cold start is theirs,
-    and prompts must differ from theirs or a prefix cache would answer."""
+class EngineLease:
+    """A running engine that a run may use.
+
+    `uses` counts the earlier runs on the same start. Above 0 the cold start belongs to them, and prompts must differ from
+    theirs, since a prefix cache would answer otherwise.
+    """
 
     engine: Engine
     launcher: Launcher
@@ -40,19 +43,19 @@ class Lease:
     uses: int
     owner_log: Path
     resolved: Mapping[str, Any] | None = None
-    """What the engine says of its settings."""
+    """The engine's settings as the engine itself reports them."""
     first_start: FirstStart | None = None
-    """With `engine.measure_restart`: the start before the one that is used, which `running` tells of."""
+    """With `engine.measure_restart`: the first start; `running` is then the restarted engine."""
 
 
 def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[str], int] = free_port) -> LaunchContext:
-    """What the command depends on, with a free port (`port_of` a host) where none was asked for."""
+    """Return what the engine's command depends on. Without a configured port, `port_of(host)` chooses one."""
     port = settings.engine.port or port_of(settings.engine.host)
     return LaunchContext(engine=settings.engine, model=settings.model, gpu=settings.gpu, port=port, cache_dir=cache_dir)
 
 
 def same_engine(one: RunSettings, other: RunSettings) -> bool:
-    """Whether two runs can share one start: everything that shapes the engine is equal, and sharing is allowed."""
+    """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal."""
     return (
         one.engine.reuse
         and one.engine == other.engine
@@ -62,44 +65,44 @@ def same_engine(one: RunSettings, other: RunSettings) -> bool:
     )
 
 
-def clean_log(path: Path) -> None:
-    """Take the secrets out of the log of an engine that is gone: many print their settings, keys included."""
-    # a disk that is full or read-only has been told already, or will be
+def redact_log(path: Path) -> None:
+    """Remove secrets from the log of a stopped engine: many engines print their settings, keys included."""
+    # a full or read-only disk is reported elsewhere
     with contextlib.suppress(OSError):
         redact_file(path)
 
 
-class EngineKeeper:
-    """Starts engines on demand and stops them when the next run needs another, or at the end."""
+class EnginePool:
+    """Start engines on demand; stop one when the next run needs another, or at the end."""
 
     def __init__(
         self, registry: Registry, display: Progress, cache_dir: Path, port_of: Callable[[str], int] = free_port
     ) -> None:
-        """`port_of` gives a port of a host to an engine for which none is named."""
+        """`port_of(host)` chooses the port of an engine without a configured one."""
         self._port_of = port_of
         self._registry = registry
         self._display = display
         self._cache_dir = cache_dir
-        self._held: tuple[RunSettings, Lease] | None = None
+        self._current: tuple[RunSettings, EngineLease] | None = None
 
-    def acquire(self, settings: RunSettings, *, log_path: Path) -> Lease:
-        """The engine that these settings ask for: the one that runs, if it is the same and alive, else a new one.
+    def acquire(self, settings: RunSettings, *, log_path: Path) -> EngineLease:
+        """Return the engine for these settings: the running one if it is the same and alive, else a new one.
 
-        Raises EngineError or PreflightError; nothing runs then.
+        Raises EngineError or PreflightError; nothing is left running then.
         """
-        if self._held is not None:
-            held, lease = self._held
-            if same_engine(held, settings) and not lease.running.died():
-                self._display.say(f"sharing the running {settings.engine.name} with the run before")
+        if self._current is not None:
+            current, lease = self._current
+            if same_engine(current, settings) and not lease.running.died():
+                self._display.say(f"reusing the running {settings.engine.name} from the previous run")
                 lease = replace(lease, uses=lease.uses + 1)
-                self._held = (held, lease)
+                self._current = (current, lease)
                 return lease
             self.stop()
         lease = self._start(settings, log_path)
-        self._held = (settings, lease)
+        self._current = (settings, lease)
         return lease
 
-    def _start(self, settings: RunSettings, log_path: Path) -> Lease:
+    def _start(self, settings: RunSettings, log_path: Path) -> EngineLease:
         engine = self._registry.engine(settings.engine.name)
         launcher: Launcher = self._registry.launcher(settings.launch.name)
         context = launch_context(settings, self._cache_dir, self._port_of)
@@ -110,16 +113,16 @@ class EngineKeeper:
         try:
             running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
         except BaseException:
-            clean_log(log_path)
+            redact_log(log_path)
             raise
-        self._tell_start(engine, "start", running)
+        self._report_start(engine, "start", running)
         first = None
         if settings.engine.measure_restart and running.phases:
-            first = self._stopped_again(engine, running)
+            first = self._stop_first_start(engine, running)
             self._display.status(f"waiting for the warm restart of {engine.name}")
             running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
-            self._tell_start(engine, "warm restart", running)
-        return Lease(
+            self._report_start(engine, "warm restart", running)
+        return EngineLease(
             engine=engine,
             launcher=launcher,
             running=running,
@@ -130,33 +133,35 @@ class EngineKeeper:
             first_start=first,
         )
 
-    def _tell_start(self, engine: Engine, what: str, running: RunningEngine) -> None:
+    def _report_start(self, engine: Engine, what: str, running: RunningEngine) -> None:
         if running.phases:
             ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
             steps = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in ended)
             self._display.say(f"{engine.name}: {what} took {ended[-1][1]:.1f} s ({steps})")
 
-    def _stopped_again(self, engine: Engine, running: RunningEngine) -> FirstStart:
-        """Stop an engine that has just started. Raises EngineError when it leaves something behind."""
+    def _stop_first_start(self, engine: Engine, running: RunningEngine) -> FirstStart:
+        """Stop an engine that has just started. Raises EngineError if it leaves something behind."""
         self._display.status(f"stopping {engine.name} for its warm restart")
         stopped = running.stop()
         if stopped.leftover:
-            raise EngineError(f"{engine.name} cannot be restarted: it left {'; '.join(stopped.leftover)}")
+            raise EngineError(
+                f"cannot restart {engine.name}: its first start left {'; '.join(stopped.leftover)} behind"
+            )
         return FirstStart(started_ns=running.started_ns, phases=running.phases, stopped=stopped)
 
-    def keep_for(self, settings: RunSettings | None) -> StopReport | None:
-        """After a run: stop the engine unless the next run (None: there is none) asks for the same one."""
-        if self._held is None or (settings is not None and same_engine(self._held[0], settings)):
+    def release(self, next_settings: RunSettings | None) -> StopReport | None:
+        """End a run: stop the engine unless the next run (None: there is none) needs the same one."""
+        if self._current is None or (next_settings is not None and same_engine(self._current[0], next_settings)):
             return None
         return self.stop()
 
     def stop(self) -> StopReport | None:
-        """Stop what runs; None when nothing does."""
-        if self._held is None:
+        """Stop the running engine; return None if there is none."""
+        if self._current is None:
             return None
-        _, lease = self._held
+        _, lease = self._current
         self._display.status(f"stopping {lease.engine.name}")
         report = lease.running.stop()
-        self._held = None
-        clean_log(lease.owner_log)
+        self._current = None
+        redact_log(lease.owner_log)
         return report

@@ -41,9 +41,9 @@ from servebench.contracts.settings import (
     WorkloadSettings,
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
-from servebench.engine.adapters.flags import SHARED, FlagTable, extra_words, is_python, missing_executable
-from servebench.engine.supervisor.guarded import Guarded
-from servebench.engine.supervisor.ports import accepts, free_port
+from servebench.engine.adapters.flags import SHARED_SETTINGS, FlagTable, extra_arguments, is_python, missing_executable
+from servebench.engine.supervisor.guarded_process import GuardedProcess
+from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.quality.rows import read_rows, sample
 from servebench.util.errors import ConfigError, EngineError
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
@@ -52,7 +52,7 @@ from servebench.workload.salt import as_request, generator, salt
 
 __all__ = [
     "API_VERSION",
-    "SHARED",
+    "SHARED_SETTINGS",
     "Answer",
     "Command",
     "ConfigError",
@@ -68,7 +68,7 @@ __all__ = [
     "Fraction",
     "GpuSettings",
     "Grade",
-    "Guarded",
+    "GuardedProcess",
     "Item",
     "Judged",
     "LaunchContext",
@@ -104,9 +104,9 @@ __all__ = [
     "Tokenizer",
     "Workload",
     "WorkloadSettings",
-    "accepts",
+    "accepts_connections",
     "as_request",
-    "extra_words",
+    "extra_arguments",
     "fetch",
     "free_port",
     "generator",

@@ -23,7 +23,7 @@ from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, Record, R
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading, Subject
 from servebench.contracts.turn import Turn
-from servebench.engine.pool import EngineKeeper, Lease
+from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.engine.upkeep import reset_cache
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
@@ -72,7 +72,7 @@ class RunRequest:
     folder: RunFolder
     registry: Registry
     display: Display
-    keeper: EngineKeeper
+    keeper: EnginePool
     gpus: tuple[str, ...]
     """The GPUs of this machine, as the driver names them."""
     done: Mapping[str, Point] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Executed:
     """How a run ended, and what its manifest needs to know: the engine (None when it never ran) and what was watched."""
 
     outcome: RunOutcome
-    lease: Lease | None
+    lease: EngineLease | None
     telemetry: Mapping[str, Any] | None
     ledger: Sequence[Mapping[str, Any]] = ()
 
@@ -126,7 +126,7 @@ class _Progress:
     """How far a run is."""
 
     points: list[Point] = field(default_factory=list)
-    lease: Lease | None = None
+    lease: EngineLease | None = None
     telemetry: Telemetry | None = None
     ledger: list[Entry] = field(default_factory=list)
 
@@ -301,13 +301,15 @@ def _all_failed(points: Sequence[Point], api: str) -> str:
     return f"no request succeeded: {told}"
 
 
-def _telemetry(asked: RunRequest, lease: Lease) -> Telemetry:
+def _telemetry(asked: RunRequest, lease: EngineLease) -> Telemetry:
     settings = asked.job.settings
     subject = Subject(engine=lease.engine, running=lease.running, gpu=settings.gpu)
     return Telemetry.open(asked.registry.kinds["telemetry"].values(), subject, settings.telemetry)
 
 
-def _bench(asked: RunRequest, lease: Lease, writer: RecordWriter, progress: _Progress, telemetry: Telemetry) -> _Bench:
+def _bench(
+    asked: RunRequest, lease: EngineLease, writer: RecordWriter, progress: _Progress, telemetry: Telemetry
+) -> _Bench:
     settings = asked.job.settings
     workload_class = asked.registry.find("workload", settings.workload.name)
     asked.display.status("preparing prompts")

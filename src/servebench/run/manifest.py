@@ -8,7 +8,7 @@ from typing import Any
 
 from servebench.contracts.engine import StartPhase, StopReport
 from servebench.contracts.results import RunOutcome
-from servebench.engine.pool import Lease
+from servebench.engine.pool import EngineLease
 from servebench.store import RunState
 from servebench.util.units import NS_PER_S
 
@@ -32,7 +32,7 @@ def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[s
     }
 
 
-def engine_facts(lease: Lease) -> dict[str, Any]:
+def engine_facts(lease: EngineLease) -> dict[str, Any]:
     """The engine as it ran: version, endpoint, exact command, cold start by phase, and where in the study its log is."""
     running = lease.running
     command = running.command
@@ -49,7 +49,7 @@ def engine_facts(lease: Lease) -> dict[str, Any]:
     }
 
 
-def cold_start(lease: Lease) -> dict[str, Any] | None:
+def cold_start(lease: EngineLease) -> dict[str, Any] | None:
     """When each phase was over, in seconds from the start of the command; None for an engine that we did not start.
 
     `shared` says that an earlier run of the study started it, so that a cold start is not counted twice. `prepared` is what
@@ -63,13 +63,13 @@ def cold_start(lease: Lease) -> dict[str, Any] | None:
     return {**found, "prepared": [asdict(one) for one in lease.engine.preparations(lease.context)]}
 
 
-def warm_restart(lease: Lease) -> dict[str, Any] | None:
+def warm_restart(lease: EngineLease) -> dict[str, Any] | None:
     """The same of the second start that `engine.measure_restart` asks for, when files are in the page cache and what the
     engine compiled is kept; None where it was not asked for."""
     return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
 
 
-def _start(started_ns: int, ended: Sequence[StartPhase], lease: Lease) -> dict[str, Any] | None:
+def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> dict[str, Any] | None:
     if not ended:
         return None
     phases = [

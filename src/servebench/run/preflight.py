@@ -35,7 +35,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         if launcher.needs_executable and here:
             faults += engine.check(context)
         elif launcher.local:
-            faults += engine.refused(context)
+            faults += engine.unsupported_settings(context)
         if here:
             faults += launcher.check(engine, context, settings.launch)
             if launcher.local and not launcher.emulated:

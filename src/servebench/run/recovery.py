@@ -13,7 +13,7 @@ from servebench.analysis.warnings.point import point_warnings
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Point, Record
-from servebench.engine.pool import clean_log
+from servebench.engine.pool import redact_log
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.plan.levels import Level, attempt_number, level_name, level_named, levels
 from servebench.registry.registry import registry
@@ -201,5 +201,5 @@ def _mark_run(folder: RunFolder) -> None:
     if folder.state.exists():
         run = read_run(folder)
         if run.status == "running":
-            clean_log(folder.engine_log)
+            redact_log(folder.engine_log)
             write_run(folder, replace(run, status="interrupted", error="servebench was killed", failure="killed"))

@@ -19,7 +19,7 @@ from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.turn import Turn
-from servebench.engine.pool import EngineKeeper
+from servebench.engine.pool import EnginePool
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
@@ -62,7 +62,7 @@ class RunContext:
     folder: StudyFolder
     words: Sequence[str]
     display: Display
-    keeper: EngineKeeper
+    keeper: EnginePool
     registry: Registry
     machine: dict[str, Any]
     floor: ClientFloor | None
@@ -115,7 +115,7 @@ def run_task(place: RunContext, task: RunTask, following: RunSettings | None, pr
     )
     done = execute(asked)
     outcome, lease = done.outcome, done.lease
-    stopped = place.keeper.keep_for(None if outcome.status == "interrupted" else following)
+    stopped = place.keeper.release(None if outcome.status == "interrupted" else following)
     _tell_leftover(place.display, stopped)
     more = {
         **run_facts(state, outcome, ended_s=time.time()),

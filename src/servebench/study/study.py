@@ -17,7 +17,7 @@ from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
-from servebench.engine.pool import EngineKeeper, launch_context
+from servebench.engine.pool import EnginePool, launch_context
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
 from servebench.run.exit_codes import exit_code
@@ -71,11 +71,11 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
         context = launch_context(usual, cache_folder())
         launcher = registry.launcher(settings.launch.name)
         faults = engine.check(context) if launcher.needs_executable else []
-        refused = engine.refused(context)
+        refused = engine.unsupported_settings(context)
         if refused:
             raise PreflightError("\n".join(refused))
         sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
-        before = engine.commands_before(context) if launcher.needs_executable else ()
+        before = engine.prepare_commands(context) if launcher.needs_executable else ()
         for command in (*before, launcher.command(engine, context, settings.launch)):
             sys.stdout.write(describe_command(command) + "\n")
     return 0
@@ -270,7 +270,7 @@ def _spread_all(study: _Study, tasks: Sequence[RunTask], registry: Registry, lau
 def _run_all(study: _Study, tasks: Sequence[RunTask], registry: Registry) -> int:
     """One after another, in this process. Raises KeyboardInterrupt between runs."""
     display = study.display
-    keeper = EngineKeeper(registry, display, cache_folder())
+    keeper = EnginePool(registry, display, cache_folder())
     place = RunContext(study.folder, study.state.words, display, keeper, registry, capture_machine(), None, {})
     try:
         place.floor = floor_of([task.job for task in tasks], display)

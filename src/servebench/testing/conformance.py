@@ -33,7 +33,7 @@ from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
-from servebench.engine.adapters.flags import SHARED
+from servebench.engine.adapters.flags import SHARED_SETTINGS
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.launchers.docker import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.launchers.process import ProcessLauncher
@@ -364,7 +364,7 @@ class EngineConformance:
             assert "conformance-flag" in told
             assert "987" in told
 
-    @pytest.mark.parametrize(("name", "value"), [(name, value) for name in SHARED for value in SAMPLES[name]])
+    @pytest.mark.parametrize(("name", "value"), [(name, value) for name in SHARED_SETTINGS for value in SAMPLES[name]])
     def test_no_setting_is_dropped_in_silence(self, name: str, value: Any, tmp_path: Path) -> None:
         """Each shared setting changes the command, or is refused with its name, its value and a reason."""
         if not self.engine.launchable:
@@ -486,7 +486,7 @@ class EngineConformance:
         assert time.monotonic() - began < life.context.engine.stop_timeout_s + 20
         assert running.stop() == report, "a second stop does nothing"
         assert process is None or not process.is_running()
-        assert not accepts(HOST, life.context.port)
+        assert not accepts_connections(HOST, life.context.port)
 
     def test_overload(
         self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine], tmp_path: Path
@@ -571,7 +571,7 @@ class EngineConformance:
             done.set()
             killer.join()
         assert time.monotonic() - began < 20
-        assert not accepts(HOST, life.context.port)
+        assert not accepts_connections(HOST, life.context.port)
 
     def test_its_failures_are_explained(
         self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine]

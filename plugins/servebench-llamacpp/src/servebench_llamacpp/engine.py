@@ -27,7 +27,7 @@ from servebench.plugin import (
     ModelSettings,
     PhaseMarker,
     Say,
-    extra_words,
+    extra_arguments,
 )
 from servebench_llamacpp.emulation import LLAMACPP
 from servebench_llamacpp.models import fault_of, fetch, model_file
@@ -178,7 +178,7 @@ class LlamaCppEngine(Engine):
             words += ["--seed", str(settings.seed)]
         if settings.executable is not None:
             return Command(
-                argv=(settings.executable, *words, *extra_words(settings.extra_args)), env=dict(settings.env)
+                argv=(settings.executable, *words, *extra_arguments(settings.extra_args)), env=dict(settings.env)
             )
         words += [word for name, value in settings.extra_args.items() for word in ("--set", f"{name}={value}")]
         return Command(argv=(sys.executable, "-P", "-m", "servebench_llamacpp.server", *words), env=dict(settings.env))

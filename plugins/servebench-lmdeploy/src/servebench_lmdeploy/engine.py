@@ -22,7 +22,7 @@ from servebench.plugin import (
     LogHint,
     ModelSettings,
     PhaseMarker,
-    extra_words,
+    extra_arguments,
     is_python,
     missing_executable,
 )
@@ -42,7 +42,7 @@ FLAGS = FlagTable(
     },
     # off is its default, and there is no flag to say so
     switches={"prefix_caching": (["--enable-prefix-caching"], [])},
-    refused={"seed": "requests carry one (workload.seed)"},
+    unsupported_reasons={"seed": "requests carry one (workload.seed)"},
 )
 
 METRICS = {
@@ -113,7 +113,9 @@ class LmdeployEngine(Engine):
 
     def check(self, context: LaunchContext) -> list[str]:
         """Settings without a flag, and a missing executable."""
-        return FLAGS.faults(context.engine) + missing_executable(context.engine, "lmdeploy", "pip install lmdeploy")
+        return FLAGS.unsupported(context.engine) + missing_executable(
+            context.engine, "lmdeploy", "pip install lmdeploy"
+        )
 
     def command(self, context: LaunchContext) -> Command:
         """`lmdeploy serve api_server MODEL ...`, with a log level at which it tells its phases."""
@@ -130,7 +132,8 @@ class LmdeployEngine(Engine):
         if context.model.revision is not None:
             words += ["--revision", context.model.revision]
         return Command(
-            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env)
+            argv=(*start, *words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
+            env=dict(settings.env),
         )
 
     def served_model(self, model: ModelSettings) -> str:

@@ -33,7 +33,7 @@ FLAGS = FlagTable(
     # environment variables (see `variables`); here they only count as known
     flags={"max_model_len": "OLLAMA_CONTEXT_LENGTH", "max_num_seqs": "OLLAMA_NUM_PARALLEL"},
     switches={"prefix_caching": ([], [])},
-    refused={
+    unsupported_reasons={
         "tensor_parallel_size": "it splits layers; engine.env.OLLAMA_SCHED_SPREAD=1 spreads them over all GPUs",
         "dtype": "it is in the GGUF file",
         "quantization": "it is in the GGUF file",
@@ -115,7 +115,7 @@ class OllamaEngine(Engine):
     def check(self, context: LaunchContext) -> list[str]:
         """Settings that it has no variable for, flags (it takes none), a file that is not there, a missing executable."""
         settings = context.engine
-        faults = FLAGS.faults(settings)
+        faults = FLAGS.unsupported(settings)
         if settings.prefix_caching is False:
             faults.append("engine.prefix_caching=false: ollama has no way to turn it off; leave it out")
         faults += [

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from servebench.plugin import Command, EngineError, Guarded, Say, accepts, free_port
+from servebench.plugin import Command, EngineError, GuardedProcess, Say, accepts_connections, free_port
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -36,10 +36,10 @@ def make_known(executable: str, name: str, path: str | None, *, env: Mapping[str
     port = free_port(HOST)
     ours = {**env, "OLLAMA_HOST": f"{HOST}:{port}"}
     log = folder / "prepare.log"
-    server = Guarded(Command(argv=(executable, "serve"), env=ours), log, STOP_TIMEOUT_S)
+    server = GuardedProcess(Command(argv=(executable, "serve"), env=ours), log, STOP_TIMEOUT_S)
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not accepts(HOST, port):
+        while not accepts_connections(HOST, port):
             if server.has_ended() or time.monotonic() > deadline:
                 how = server.how() if server.ended else f"it did not listen within {START_TIMEOUT_S:g} s"
                 raise EngineError(f"cannot prepare the model with {executable}: {how}; its log is {log}", kind="died")

@@ -24,7 +24,7 @@ from servebench.plugin import (
     PositiveInt,
     Request,
     WorkloadSettings,
-    extra_words,
+    extra_arguments,
     missing_executable,
 )
 from servebench_tgi.emulation import TGI
@@ -44,7 +44,7 @@ FLAGS = FlagTable(
     },
     # an environment variable (see `command`); here it only counts as known
     switches={"prefix_caching": ([], [])},
-    refused={"seed": "requests carry one (workload.seed)"},
+    unsupported_reasons={"seed": "requests carry one (workload.seed)"},
 )
 
 METRICS = {
@@ -122,7 +122,7 @@ class TgiEngine(Engine):
     def check(self, context: LaunchContext) -> list[str]:
         """Settings without a flag, settings that exclude each other, and a missing executable."""
         settings = context.engine
-        faults = FLAGS.faults(settings)
+        faults = FLAGS.unsupported(settings)
         if settings.dtype is not None and settings.quantization is not None:
             faults.append(
                 f"engine.dtype={settings.dtype} and engine.quantization={settings.quantization}: tgi takes only one of them"
@@ -145,7 +145,7 @@ class TgiEngine(Engine):
         env = dict(settings.env)
         if settings.prefix_caching is not None:
             env = {"PREFIX_CACHING": "true" if settings.prefix_caching else "false", **env}
-        return Command(argv=(*words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=env)
+        return Command(argv=(*words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)), env=env)
 
     def served_model(self, model: ModelSettings) -> str:
         """Its own name, whatever the model."""

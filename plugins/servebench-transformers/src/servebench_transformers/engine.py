@@ -19,14 +19,14 @@ from servebench.plugin import (
     LogHint,
     ModelSettings,
     PhaseMarker,
-    extra_words,
+    extra_arguments,
     missing_executable,
 )
 from servebench_transformers.emulation import BATCHED, NAIVE
 
 FLAGS = FlagTable(
     flags={"dtype": "--dtype", "quantization": "--quantization", "seed": "--default-seed"},
-    refused={
+    unsupported_reasons={
         "tensor_parallel_size": "transformers places layers, it does not split tensors",
         "max_model_len": "the model's own context is used",
         "gpu_memory_fraction": "engine.extra_args.cb-max-memory-percent is near to it",
@@ -84,7 +84,7 @@ class TransformersEngine(Engine):
     def check(self, context: LaunchContext) -> list[str]:
         """Settings without a flag, and a missing executable."""
         install = 'pip install "transformers[serving]"'
-        return FLAGS.faults(context.engine) + missing_executable(context.engine, "transformers", install)
+        return FLAGS.unsupported(context.engine) + missing_executable(context.engine, "transformers", install)
 
     def command(self, context: LaunchContext) -> Command:
         """`transformers serve MODEL ...`."""
@@ -96,7 +96,9 @@ class TransformersEngine(Engine):
             words += ["--device", settings.device]
         if settings.continuous_batching:
             words.append("--continuous-batching")
-        return Command(argv=(*words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env))
+        return Command(
+            argv=(*words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)), env=dict(settings.env)
+        )
 
     def version(self, context: LaunchContext) -> str | None:
         """What the interpreter beside the program has installed; the server itself tells no version."""

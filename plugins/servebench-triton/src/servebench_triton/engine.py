@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from servebench.plugin import (
-    SHARED,
+    SHARED_SETTINGS,
     Command,
     ContainerImage,
     Dialect,
@@ -24,7 +24,7 @@ from servebench.plugin import (
     LogHint,
     ModelSettings,
     PhaseMarker,
-    extra_words,
+    extra_arguments,
     missing_executable,
 )
 from servebench_triton.emulation import TRITON
@@ -89,7 +89,7 @@ def vllm_arguments(settings: EngineSettings, model: ModelSettings) -> dict[str, 
     arguments: dict[str, Any] = {"model": model.path or model.name, "disable_log_stats": False}
     if model.revision is not None:
         arguments["revision"] = model.revision
-    for name in SHARED:
+    for name in SHARED_SETTINGS:
         if getattr(settings, name) is not None:
             arguments[VLLM_NAMES[name]] = getattr(settings, name)
     arguments.update(settings.extra_args)
@@ -155,7 +155,7 @@ class TritonEngine(Engine):
             faults += [
                 f"engine.{name}={getattr(settings, name)}: triton's tensorrtllm backend has it in the built engine and the "
                 "files of engine.model_repository; leave it out"
-                for name in SHARED
+                for name in SHARED_SETTINGS
                 if getattr(settings, name) is not None
                 and not (name == "tensor_parallel_size" and settings.tensor_parallel_size == 1)
             ]
@@ -198,7 +198,7 @@ class TritonEngine(Engine):
         words += ["--host", settings.host, "--openai-port", str(context.port)]
         env = dict(settings.env)
         if settings.backend == "tensorrtllm":
-            return Command(argv=(*words, *extra_words(settings.extra_args)), env=env)
+            return Command(argv=(*words, *extra_arguments(settings.extra_args)), env=env)
         folder = f"{repository}/{safe_name(model.name)}"
         arguments = json.dumps(vllm_arguments(settings, model))
         return Command(argv=("sh", "-c", WRITE_AND_RUN, "triton", folder, arguments, VLLM_CONFIG, *words), env=env)

@@ -1,4 +1,4 @@
-"""From the base schema to an engine's own flags, so that a setting is either on the command line or refused."""
+"""Translate the shared engine settings into an engine's own command-line flags; a setting without a flag is an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from servebench.contracts.settings import EngineSettings
 
-SHARED = (
+SHARED_SETTINGS = (
     "tensor_parallel_size",
     "max_model_len",
     "dtype",
@@ -21,37 +21,40 @@ SHARED = (
     "prefix_caching",
     "seed",
 )
-"""The settings that an engine must map or refuse. The others (host, port, timeouts ...) every launcher handles."""
+"""The settings that every engine must translate or reject. The others (host, port, timeouts ...) launchers handle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlagTable:
-    """How an engine spells the shared settings. `flags` maps a setting to its flag; `switches` maps a setting that is
-    true or false to the words for each; what is in neither is refused with the reason in `refused`."""
+    """How an engine spells the shared settings.
+
+    `flags` maps a setting to its flag; `switches` maps a boolean setting to the arguments for true and for false. Any other
+    shared setting is unsupported; `unsupported_reasons` explains why.
+    """
 
     flags: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    unsupported_reasons: Mapping[str, str] = field(default_factory=dict)
 
-    def words(self, settings: EngineSettings) -> list[str]:
-        """The flags of the shared settings that are set, in the order of the schema."""
-        words: list[str] = []
-        for name in SHARED:
+    def arguments(self, settings: EngineSettings) -> list[str]:
+        """Return the arguments for the shared settings that are set, in the order of `SHARED_SETTINGS`."""
+        arguments: list[str] = []
+        for name in SHARED_SETTINGS:
             value = getattr(settings, name)
             if value is None:
                 continue
             if name in self.switches:
-                words += self.switches[name][0 if value else 1]
+                arguments += self.switches[name][0 if value else 1]
             elif name in self.flags:
-                words += [self.flags[name], str(value)]
-        return words
+                arguments += [self.flags[name], str(value)]
+        return arguments
 
-    def faults(self, settings: EngineSettings) -> list[str]:
-        """A line for each shared setting that is set and has no flag. One that asks for a single GPU is no fault."""
+    def unsupported(self, settings: EngineSettings) -> list[str]:
+        """Return one line for each shared setting that is set but has no flag. A tensor_parallel_size of 1 needs none."""
         return [
             f"engine.{name}={getattr(settings, name)}: {settings.name} has no flag for it; "
-            f"{self.refused.get(name, 'leave it out')}"
-            for name in SHARED
+            f"{self.unsupported_reasons.get(name, 'leave it out')}"
+            for name in SHARED_SETTINGS
             if getattr(settings, name) is not None
             and name not in self.flags
             and name not in self.switches
@@ -59,33 +62,34 @@ class FlagTable:
         ]
 
 
-def extra_words(extra: Mapping[str, Any]) -> list[str]:
-    """`extra_args` as flags: true is a bare flag, null and false leave it out, a list repeats it, a mapping is JSON."""
-    words: list[str] = []
-    for name, value in extra.items():
+def extra_arguments(extra: Mapping[str, Any]) -> list[str]:
+    """Return `extra_args` as arguments: true gives a bare flag, null and false omit it, a list repeats it, a mapping is
+    written as JSON."""
+    arguments: list[str] = []
+    for name, setting in extra.items():
         flag = name if name.startswith("-") else f"--{name}"
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            if one is None or one is False:
+        for value in setting if isinstance(setting, (list, tuple)) else [setting]:
+            if value is None or value is False:
                 continue
-            if one is True:
-                words.append(flag)
+            if value is True:
+                arguments.append(flag)
             else:
-                words += [flag, json.dumps(dict(one)) if isinstance(one, Mapping) else str(one)]
-    return words
+                arguments += [flag, json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)]
+    return arguments
 
 
 def is_python(executable: str) -> bool:
-    """Whether an executable is a Python interpreter, which then runs the engine as a module."""
+    """Return whether an executable is a Python interpreter, which then runs the engine as a module."""
     return Path(executable).name.startswith("python")
 
 
 def missing_executable(settings: EngineSettings, default: str, install: str) -> list[str]:
-    """A line when the engine's executable is not on this machine: what was looked for, and the ways out."""
+    """Return an error line if the engine's executable is not installed: what was looked for and what to do."""
     wanted = settings.executable or default
     if shutil.which(wanted):
         return []
-    where = "engine.executable" if settings.executable else "PATH"
+    source = f"engine.executable={wanted} does not exist" if settings.executable else f"'{wanted}' is not on PATH"
     return [
-        f"{settings.name} is not installed here: no '{wanted}' ({where}); {install}, or name one with "
-        f"engine.executable=/path/to/{default}, or measure a running server with launch=attach launch.base_url=..."
+        f"{settings.name} is not installed: {source}; {install}, or set engine.executable=/path/to/{default}, "
+        "or measure a running server with launch=attach launch.base_url=..."
     ]

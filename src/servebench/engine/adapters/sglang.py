@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.engine.adapters.emulations import SGLANG
-from servebench.engine.adapters.flags import FlagTable, extra_words, is_python, missing_executable
+from servebench.engine.adapters.flags import FlagTable, extra_arguments, is_python, missing_executable
 
 FLAGS = FlagTable(
     flags={
@@ -85,7 +85,9 @@ class SglangEngine(Engine):
 
     def check(self, context: LaunchContext) -> list[str]:
         """Settings without a flag, and a missing executable."""
-        return FLAGS.faults(context.engine) + missing_executable(context.engine, "sglang", 'pip install "sglang[all]"')
+        return FLAGS.unsupported(context.engine) + missing_executable(
+            context.engine, "sglang", 'pip install "sglang[all]"'
+        )
 
     def command(self, context: LaunchContext) -> Command:
         """`sglang serve --model-path MODEL ...`, with metrics and cached-token counts on."""
@@ -99,5 +101,6 @@ class SglangEngine(Engine):
         if context.model.revision is not None:
             words += ["--revision", context.model.revision]
         return Command(
-            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)), env=dict(settings.env)
+            argv=(*start, *words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
+            env=dict(settings.env),
         )

@@ -27,7 +27,7 @@ from servebench.contracts.engine import (
 from servebench.contracts.settings import EngineSettings, ModelSettings, PositiveFloat
 from servebench.engine.adapters import trtllm_build
 from servebench.engine.adapters.emulations import TRTLLM
-from servebench.engine.adapters.flags import FlagTable, extra_words, missing_executable
+from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
 from servebench.engine.adapters.trtllm_build import BuildPlan
 
 FLAGS = FlagTable(
@@ -39,7 +39,7 @@ FLAGS = FlagTable(
     },
     # these two go into the YAML (see `llm_options`); here they only count as known
     switches={"prefix_caching": ([], [])},
-    refused={
+    unsupported_reasons={
         "quantization": "trtllm-serve takes it from the checkpoint; give a quantized model",
         "seed": "trtllm-serve takes none; requests may carry one",
     },
@@ -82,12 +82,12 @@ def build_plan(context: LaunchContext) -> BuildPlan | None:
         checkpoint = "{work}/checkpoint"
         script = settings.convert_script or "convert_checkpoint.py"
         words = ["python3", script] if script.endswith(".py") else [script]
-        words += ["--model_dir", str(model), "--output_dir", checkpoint, *CONVERT_FLAGS.words(settings)]
-        convert = Command(argv=(*words, *extra_words(settings.convert_args)), env=dict(settings.env))
+        words += ["--model_dir", str(model), "--output_dir", checkpoint, *CONVERT_FLAGS.arguments(settings)]
+        convert = Command(argv=(*words, *extra_arguments(settings.convert_args)), env=dict(settings.env))
     words = [settings.builder, "--checkpoint_dir", checkpoint, "--output_dir", "{work}/engine"]
     words += ["--kv_cache_type", "paged", "--use_paged_context_fmha", "enable", "--gemm_plugin", "auto"]
     build = Command(
-        argv=(*words, *BUILD_FLAGS.words(settings), *extra_words(settings.build_args)), env=dict(settings.env)
+        argv=(*words, *BUILD_FLAGS.arguments(settings), *extra_arguments(settings.build_args)), env=dict(settings.env)
     )
     asked = {
         "model": [context.model.name, str(model), context.model.revision],
@@ -180,7 +180,7 @@ class TrtllmEngine(Engine):
         """Settings without a place, and a missing executable; for `tensorrt` what the build lacks."""
         settings = context.engine
         assert isinstance(settings, TrtllmSettings)
-        faults = [line for line in FLAGS.faults(settings) if not line.startswith("engine.dtype=")]
+        faults = [line for line in FLAGS.unsupported(settings) if not line.startswith("engine.dtype=")]
         if settings.backend == "tensorrt":
             faults += _build_faults(context, settings)
         return faults + missing_executable(settings, "trtllm-serve", "pip install tensorrt-llm")
@@ -196,7 +196,7 @@ class TrtllmEngine(Engine):
         plan = self._plan(context)
         return trtllm_build.prepared(plan) if plan is not None else ()
 
-    def commands_before(self, context: LaunchContext) -> Sequence[Command]:
+    def prepare_commands(self, context: LaunchContext) -> Sequence[Command]:
         """Conversion and build; what they make stands here in the working folder."""
         plan = self._plan(context)
         found = (plan.convert, plan.build) if plan is not None else ()
@@ -216,8 +216,8 @@ class TrtllmEngine(Engine):
         words = [settings.executable or "trtllm-serve", served, "--backend", settings.backend]
         if plan is not None:
             words += ["--tokenizer", context.model.tokenizer or model]
-        words += ["--host", settings.host, "--port", str(context.port), *FLAGS.words(settings)]
-        words += [*extra_words(settings.extra_args), "--config", str(config)]
+        words += ["--host", settings.host, "--port", str(context.port), *FLAGS.arguments(settings)]
+        words += [*extra_arguments(settings.extra_args), "--config", str(config)]
         script = 'mkdir -p "$(dirname "$1")" && printf "%s\\n" "$2" > "$1" && shift 2 && exec "$@"'
         # JSON is YAML
         options = json.dumps(llm_options(settings, settings.backend))

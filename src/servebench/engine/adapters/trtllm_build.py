@@ -33,8 +33,8 @@ from filelock import FileLock, Timeout
 
 from servebench.contracts.engine import Command, LogHint, Preparation, Say
 from servebench.engine.describe import describe_command
-from servebench.engine.supervisor.guarded import Guarded
-from servebench.engine.supervisor.logs import hint, size_of, tail
+from servebench.engine.supervisor.guarded_process import GuardedProcess
+from servebench.engine.supervisor.logs import find_hint, last_lines, log_size
 from servebench.util.errors import EngineError
 
 BUILDER = "trtllm-build"
@@ -223,21 +223,23 @@ def filled(command: Command, work: Path) -> Command:
 def _run(step: str, command: Command, plan: BuildPlan, hints: Sequence[LogHint]) -> float:
     """Seconds that it took. Raises EngineError."""
     log = plan.home / "build.log"
-    since = size_of(log)
+    since = log_size(log)
     began = time.monotonic()
-    guarded = Guarded(command, log, STOP_TIMEOUT_S)
+    guarded = GuardedProcess(command, log, STOP_TIMEOUT_S)
     try:
         in_time = guarded.has_ended(plan.timeout_s)
     finally:
         guarded.stop()
     if in_time and guarded.ended == "exit 0":
         return time.monotonic() - began
-    found = hint(log, hints, since=since)
-    last = tail(log, 1, since=since)
+    found = find_hint(log, hints, since=since)
+    last = last_lines(log, 1, since=since)
     how = guarded.how() if in_time else f"it took longer than {plan.timeout_s:g} s (engine.build_timeout_s)"
     parts = [f"the TensorRT engine's {step} failed: {how}"]
     parts += [found.advice] if found else []
     parts += [f"its last words: {last[-1][:300]}"] if last else []
     raise EngineError(
-        "; ".join([*parts, f"its log is {log}"]), kind=found.kind if found else "other", log_tail=tail(log, since=since)
+        "; ".join([*parts, f"its log is {log}"]),
+        kind=found.kind if found else "other",
+        log_tail=last_lines(log, since=since),
     )

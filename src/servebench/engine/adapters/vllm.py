@@ -9,7 +9,7 @@ from __future__ import annotations
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.adapters.emulations import VLLM
-from servebench.engine.adapters.flags import FlagTable, extra_words, is_python, missing_executable
+from servebench.engine.adapters.flags import FlagTable, extra_arguments, is_python, missing_executable
 
 FLAGS = FlagTable(
     flags={
@@ -101,7 +101,7 @@ class VllmEngine(Engine):
 
     def check(self, context: LaunchContext) -> list[str]:
         """Settings without a flag, and a missing executable."""
-        return FLAGS.faults(context.engine) + missing_executable(context.engine, "vllm", "pip install vllm")
+        return FLAGS.unsupported(context.engine) + missing_executable(context.engine, "vllm", "pip install vllm")
 
     def command(self, context: LaunchContext) -> Command:
         """`vllm serve MODEL ...`, with everything asked for on the command line."""
@@ -119,7 +119,7 @@ class VllmEngine(Engine):
         # the development endpoints tell the resolved settings and empty the cache: for nobody but this machine
         dev_mode = {DEV_MODE: "1"} if settings.host in LOOPBACK else {}
         return Command(
-            argv=(*start, *words, *FLAGS.words(settings), *extra_words(settings.extra_args)),
+            argv=(*start, *words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
             env={**dev_mode, **settings.env},
         )
 

@@ -1,15 +1,16 @@
 """The guard: a small process between servebench and an engine, so that the engine never outlives servebench.
 
-    python -S -E guard.py CONTROL_FD REPORT_FD LOG STOP_TIMEOUT_S [FINISH...] -- COMMAND...
+    python -S -E -P guard.py CONTROL_FD REPORT_FD LOG STOP_TIMEOUT_S [FINISH...] -- COMMAND...
 
-Standard library only, and run by path, so that it starts at once and weighs little. It is started as the leader of a
-session of its own (a terminal's Ctrl-C does not reach the engine), makes itself the reaper of orphaned descendants,
-starts the command in a process group with output to LOG, and reports `pid N`, then `ended exit CODE killed PIDS left
-PIDS` (or `ended signal NUMBER ...`). CONTROL_FD is the read end of a pipe whose write end only servebench holds: a byte
-there, or its end, or the end of servebench's process (even by kill -9), makes the guard stop the engine: SIGTERM to the
-group, a deadline, SIGKILL to every descendant. When the engine ends by itself, what it leaves behind is killed too. FINISH,
-if given, is a command that is run when all that is done: it removes what is no descendant, such as a container. The
-guard sleeps otherwise: it takes no CPU while load runs. It ends with the engine's exit code (128 + N for a signal).
+It uses the standard library only and is run by path, so that it starts quickly and stays small. It leads a session of its
+own (a terminal's Ctrl-C does not reach the engine), adopts orphaned descendants, starts COMMAND in a process group with
+its output in LOG, and reports `pid N`, then `ended exit CODE killed PIDS left PIDS` (or `ended signal NUMBER ...`).
+
+CONTROL_FD is the read end of a pipe whose write end only servebench holds. A byte on it, its end, or the end of the
+servebench process (even by kill -9) makes the guard stop the engine: SIGTERM to the group, a deadline, then SIGKILL to every
+descendant. If the engine ends by itself, its remaining descendants are killed too. FINISH is a command to run afterwards; it
+removes what is not a descendant, such as a container. The guard sleeps otherwise and takes no CPU during a measurement. It
+exits with the engine's exit code (128 + N for signal N).
 """
 
 import ctypes
@@ -20,7 +21,7 @@ import sys
 import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-"""From linux/prctl.h: be signalled when the parent dies; inherit orphaned descendants."""
+"""From linux/prctl.h: signal this process when its parent dies; adopt orphaned descendants."""
 
 POLL_S = 0.02
 KILL_ROUNDS_S = 5.0
@@ -29,7 +30,7 @@ EXEC_FAILED = 127
 
 
 def process_control(option: int, argument: int) -> None:
-    """prctl, where the system has it (Linux)."""
+    """Call prctl, where the system has it (Linux)."""
     try:
         ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
     except (OSError, AttributeError):
@@ -37,10 +38,10 @@ def process_control(option: int, argument: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """The living pids below `root`, from /proc; nothing where there is none."""
+    """Return the pids of the living descendants of `root`, from /proc; none without /proc."""
     children: dict[int, list[int]] = {}
     try:
-        names = os.listdir("/proc")  # noqa: PTH208 - pathlib would double the weight of the guard
+        names = os.listdir("/proc")  # noqa: PTH208 - importing pathlib would double the size of the guard
     except OSError:
         return []
     for name in names:
@@ -52,16 +53,16 @@ def descendants(root: int) -> list[int]:
                 continue
             if fields[0] != b"Z":
                 children.setdefault(int(fields[1]), []).append(int(name))
-    found, waiting = [], [root]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
+    found, pending = [], [root]
+    while pending:
+        for child in children.get(pending.pop(), []):
             found.append(child)
-            waiting.append(child)
+            pending.append(child)
     return found
 
 
-def send(pid: int, number: int, *, group: bool = False) -> None:
-    """A signal to a process or group that may be gone."""
+def send_signal(pid: int, number: int, *, group: bool = False) -> None:
+    """Send a signal to a process or group that may be gone."""
     try:
         (os.killpg if group else os.kill)(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -69,7 +70,7 @@ def send(pid: int, number: int, *, group: bool = False) -> None:
 
 
 def reap(engine: int) -> int | None:
-    """Collect the dead; the engine's wait status once it is among them."""
+    """Reap all ended children; return the engine's wait status if it was among them."""
     status = None
     while True:
         try:
@@ -83,18 +84,18 @@ def reap(engine: int) -> int | None:
 
 
 def terminate(engine: int, stop_timeout_s: float) -> int | None:
-    """SIGTERM to the engine's group, then wait for all of it; the engine's wait status if it ended in time."""
-    send(engine, signal.SIGTERM, group=True)
+    """Send SIGTERM to the engine's group and wait for all descendants; return the engine's wait status if it ended in time."""
+    send_signal(engine, signal.SIGTERM, group=True)
     deadline = time.monotonic() + stop_timeout_s
     status = None
     while time.monotonic() < deadline:
         if status is None:
             status = reap(engine)
             if status is not None:
-                # those in groups of their own were not told yet; while the engine lived that was its task
+                # stopping processes in groups of their own was the engine's task while it lived
                 for pid in descendants(os.getpid()):
                     if group_of(pid) != engine:
-                        send(pid, signal.SIGTERM)
+                        send_signal(pid, signal.SIGTERM)
         else:
             reap(0)
         if status is not None and not descendants(os.getpid()):
@@ -104,7 +105,7 @@ def terminate(engine: int, stop_timeout_s: float) -> int | None:
 
 
 def group_of(pid: int) -> int:
-    """The process group of a process that may be gone (then 0)."""
+    """Return the process group of a process; 0 if it is gone."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
@@ -112,24 +113,24 @@ def group_of(pid: int) -> int:
 
 
 def kill_all(engine: int) -> tuple[set[int], list[int]]:
-    """SIGKILL every descendant until none is left: those that it took, and those that it could not end."""
+    """Send SIGKILL until no descendant is left; return the pids that were killed and the pids that survived."""
     killed: set[int] = set()
     deadline = time.monotonic() + KILL_ROUNDS_S
     while left := descendants(os.getpid()):
         if time.monotonic() > deadline:
             return killed, left
         for pid in left:
-            send(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         killed.update(left)
         time.sleep(POLL_S)
         reap(0)
-    # without /proc the group is all that can be reached
-    send(engine, signal.SIGKILL, group=True)
+    # without /proc only the group can be reached
+    send_signal(engine, signal.SIGKILL, group=True)
     return killed, []
 
 
 def start(command: list[str], log: str) -> int:
-    """The engine, in a group of its own, with its output in the log. Its pid, which is its group's too."""
+    """Start a command in a process group of its own, with its output in the log; return its pid, which is also its group."""
     pid = os.fork()
     if pid:
         return pid
@@ -142,32 +143,35 @@ def start(command: list[str], log: str) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.execvp(command[0], command)  # noqa: S606 - a shell is what must not stand between
+        os.execvp(command[0], command)  # noqa: S606 - there must be no shell in between
     except OSError as error:
         os.write(2, f"cannot start {command[0]}: {error.strerror}\n".encode())
     finally:
         os._exit(EXEC_FAILED)
 
 
-def say(report: int, text: str) -> None:
-    """A line to servebench, if it is still there."""
+def send_report(report: int, text: str) -> None:
+    """Write a line to servebench, if it still exists."""
     try:
         os.write(report, (text + "\n").encode())
     except OSError:
         return
 
 
-def orders(control: int) -> list[int]:
-    """Descriptors that become readable when the engine is to be stopped. A process that servebench forked may hold the
-    pipe open after servebench is gone, so its process is watched too where the system can (Linux 5.3)."""
+def stop_descriptors(control: int) -> list[int]:
+    """Return the descriptors that become readable when the engine must be stopped.
+
+    A process forked by servebench may hold the pipe open after servebench is gone, so the servebench process itself is
+    watched too where the system can do that (Linux 5.3).
+    """
     try:
         return [control, os.pidfd_open(os.getppid())]
     except (OSError, AttributeError):
         return [control]
 
 
-def woken_by_children() -> int:
-    """A descriptor that becomes readable when a child ends."""
+def child_wakeup_descriptor() -> int:
+    """Return a descriptor that becomes readable when a child ends."""
     read, write = os.pipe()
     for descriptor in (read, write):
         os.set_blocking(descriptor, False)
@@ -176,24 +180,24 @@ def woken_by_children() -> int:
     return read
 
 
-def watch(engine: int, stopping: list[int], wake: int) -> int | None:
-    """Sleep until the engine ends (its wait status) or is to be stopped (None)."""
-    sleeper = select.poll()
-    for descriptor in (*stopping, wake):
-        sleeper.register(descriptor, select.POLLIN)
+def watch(engine: int, stop: list[int], wakeup: int) -> int | None:
+    """Sleep until the engine ends (return its wait status) or must be stopped (return None)."""
+    poll = select.poll()
+    for descriptor in (*stop, wakeup):
+        poll.register(descriptor, select.POLLIN)
     while True:
         status = reap(engine)
         if status is not None:
             return status
-        ready = [descriptor for descriptor, _ in sleeper.poll()]
-        if wake in ready:
-            os.read(wake, 4096)
-        if any(descriptor in ready for descriptor in stopping):
+        ready = [descriptor for descriptor, _ in poll.poll()]
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+        if any(descriptor in ready for descriptor in stop):
             return reap(engine)
 
 
 def main(arguments: list[str]) -> int:
-    """Start, wait, stop, prove."""
+    """Start the engine, wait for its end or for a stop, and report that nothing is left."""
     control, report, log, stop_timeout_s = int(arguments[0]), int(arguments[1]), arguments[2], float(arguments[3])
     for descriptor in (control, report):
         os.set_inheritable(descriptor, False)
@@ -201,29 +205,29 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     process_control(PR_SET_CHILD_SUBREAPER, 1)
-    stopping, wake = orders(control), woken_by_children()
-    border = arguments.index("--")
-    finish, command = arguments[4:border], arguments[border + 1 :]
+    stop, wakeup = stop_descriptors(control), child_wakeup_descriptor()
+    separator = arguments.index("--")
+    finish, command = arguments[4:separator], arguments[separator + 1 :]
     engine = start(command, log)
-    try:  # noqa: SIM105 - importing contextlib would lengthen the start
+    try:  # noqa: SIM105 - importing contextlib would slow the start
         os.setpgid(engine, engine)
     except OSError:
-        pass  # it has done so itself, and runs its command already
-    say(report, f"pid {engine}")
-    status = watch(engine, stopping, wake)
+        pass  # the child has done so itself and already runs the command
+    send_report(report, f"pid {engine}")
+    status = watch(engine, stop, wakeup)
     if status is None:
         status = terminate(engine, stop_timeout_s)
     killed, left = kill_all(engine)
     if finish:
         run_finish(finish)
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
-    words = f"signal {-code}" if code < 0 else f"exit {code}"
-    say(report, f"ended {words} killed {_listed(killed)} left {_listed(left)}")
+    ending = f"signal {-code}" if code < 0 else f"exit {code}"
+    send_report(report, f"ended {ending} killed {_format_pids(killed)} left {_format_pids(left)}")
     return 128 - code if code < 0 else code
 
 
 def run_finish(finish: list[str]) -> None:
-    """Run the finishing command, for so long as it may take. What it says does not matter: what it removes may be gone."""
+    """Run the finishing command within its time limit. Its result is ignored: what it removes may already be gone."""
     pid = start(finish, os.devnull)
     deadline = time.monotonic() + FINISH_S
     while reap(pid) is None:
@@ -233,7 +237,7 @@ def run_finish(finish: list[str]) -> None:
         time.sleep(POLL_S)
 
 
-def _listed(pids: "set[int] | list[int]") -> str:
+def _format_pids(pids: "set[int] | list[int]") -> str:
     return ",".join(map(str, sorted(pids))) or "-"
 
 

@@ -1,4 +1,4 @@
-"""An engine's log: its last lines, the phases that it tells of, and what its failure means."""
+"""Read an engine's log: its last lines, the start phases it reports, and hints about a failure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TAIL_LINES = 20
 HINT_LINES = 400
 
 
-def size_of(path: Path) -> int:
-    """How long the log is now, in bytes; 0 when there is none."""
+def log_size(path: Path) -> int:
+    """Return the size of the log in bytes; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
 
 
-def tail(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[str, ...]:
-    """The last lines that say something, of what stands after byte `since`; none when there is no log."""
+def last_lines(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[str, ...]:
+    """Return the last non-blank lines written after byte `since`; none if the log cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -34,29 +34,29 @@ def tail(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[str, .
     return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-lines:]
 
 
-def hint(path: Path, hints: Sequence[LogHint], *, since: int = 0) -> LogHint | None:
-    """The first hint whose pattern is found near the end of the log, after byte `since`."""
-    text = "\n".join(tail(path, HINT_LINES, since=since))
-    for candidate in hints:
-        if re.search(candidate.pattern, text):
-            return candidate
+def find_hint(path: Path, hints: Sequence[LogHint], *, since: int = 0) -> LogHint | None:
+    """Return the first hint whose pattern occurs near the end of the log, after byte `since`."""
+    text = "\n".join(last_lines(path, HINT_LINES, since=since))
+    for hint in hints:
+        if re.search(hint.pattern, text):
+            return hint
     return None
 
 
-class PhaseTail:
-    """Follows a growing log from byte `since` and stamps each marker when its line is first seen.
+class PhaseReader:
+    """Follow a growing log and stamp each phase marker when its line first appears.
 
-    A log may hold the words of an earlier start; they tell nothing of this one.
+    Reading begins at byte `since`, because a log may still hold the output of an earlier start.
     """
 
     def __init__(self, path: Path, markers: Sequence[PhaseMarker], *, since: int = 0) -> None:
         self.path = path
-        self._open = [(marker.phase, re.compile(marker.pattern)) for marker in markers]
+        self._pending = [(marker.phase, re.compile(marker.pattern)) for marker in markers]
         self._position = since
-        self._rest = b""
+        self._partial_line = b""
 
     def read(self) -> list[StartPhase]:
-        """The phases that ended since the last call, stamped now (CLOCK_REALTIME nanoseconds)."""
+        """Return the phases that ended since the last call, stamped with the current time (CLOCK_REALTIME, ns)."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._position)
@@ -64,11 +64,11 @@ class PhaseTail:
         except OSError:
             return []
         self._position += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        found = []
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+        phases = []
         for line in lines:
             text = line.decode(errors="replace")
-            for marker in [marker for marker in self._open if marker[1].search(text)]:
-                self._open.remove(marker)
-                found.append(StartPhase(name=marker[0], ended_ns=time.time_ns()))
-        return found
+            for marker in [marker for marker in self._pending if marker[1].search(text)]:
+                self._pending.remove(marker)
+                phases.append(StartPhase(name=marker[0], ended_ns=time.time_ns()))
+        return phases

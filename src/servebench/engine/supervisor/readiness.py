@@ -1,40 +1,98 @@
-"""Is a started engine ready? Not when it listens, not when it says that it is healthy: when it generates."""
+"""Decide when a started engine is ready, and wait for it.
+
+An engine is ready when its port accepts connections, its health endpoint returns 200 and a real request has generated a
+token, in this order. `Readiness` makes the decision and does no I/O; `ReadinessWatcher` makes the observations.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal
 
 import httpx
 
 from servebench.contracts.engine import Engine, Say, StartPhase
 from servebench.engine.supervisor.answers import generate, reason_of, served_models
-from servebench.engine.supervisor.guarded import Guarded
-from servebench.engine.supervisor.logs import PhaseTail, hint, tail
-from servebench.engine.supervisor.ports import accepts, held_by, owner
+from servebench.engine.supervisor.guarded_process import GuardedProcess
+from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines
+from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 
-T = TypeVar("T")
-
 POLL_S = 0.05
 REFUSAL_S = 20.0
-"""A healthy server that says for this long that a request is wrong will not change its mind. One that says that it is
-not ready yet (503) is waited for until the deadline."""
+"""A server that rejects the first request for this long will not change its mind. A server that says that it is not ready
+yet (503, say) is waited for until the deadline."""
 
 QUOTE_CHARACTERS = 300
 
+Step = Literal["listening", "healthy", "first_token"]
+
+
+class Verdict(Enum):
+    """What the observations so far mean."""
+
+    READY = "ready"
+    STARTING = "starting"
+    DIED = "died"
+    TIMED_OUT = "timed out"
+    REFUSING = "refusing"
+
+
+class Readiness:
+    """Decide from observations whether a started engine is ready, still starting or failed. Does no I/O."""
+
+    def __init__(self, *, has_health: bool, deadline_s: float) -> None:
+        """`deadline_s` is on the clock of the `now_s` of the other methods."""
+        steps: tuple[Step, ...] = (
+            ("listening", "healthy", "first_token") if has_health else ("listening", "first_token")
+        )
+        self._steps = list(steps)
+        self._deadline_s = deadline_s
+        self._refusing_since_s: float | None = None
+        self.problem = "its port accepts no connections"
+        """Why the current step is not done yet."""
+
+    @property
+    def step(self) -> Step | None:
+        """The step that the engine must pass next; null when it is ready."""
+        return self._steps[0] if self._steps else None
+
+    def step_passed(self) -> None:
+        """The current step is done."""
+        self._steps.pop(0)
+        self._refusing_since_s = None
+        self.problem = f"no answer yet ({self.step})"
+
+    def step_failed(self, problem: str, now_s: float, answer: Literal["refused", "not_yet", "none"]) -> None:
+        """An attempt at the current step failed. `answer` is what the server said: nothing, "not yet" or "no"."""
+        self.problem = problem
+        if answer == "not_yet":
+            self._refusing_since_s = None
+        elif answer == "refused" and self._refusing_since_s is None:
+            self._refusing_since_s = now_s
+
+    def verdict(self, now_s: float, *, alive: bool) -> Verdict:
+        """Decide. The engine's death counts most, since it explains the rest."""
+        if not alive:
+            return Verdict.DIED
+        if self.step is None:
+            return Verdict.READY
+        if self._refusing_since_s is not None and now_s - self._refusing_since_s > REFUSAL_S:
+            return Verdict.REFUSING
+        return Verdict.TIMED_OUT if now_s > self._deadline_s else Verdict.STARTING
+
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
-    """An engine that was started, and where it is expected. `log_start` is where its own words begin in the log."""
+class StartedEngine:
+    """An engine that was started, and its addresses. Its own output begins at byte `log_start` of the log."""
 
     engine: Engine
-    guarded: Guarded
+    guarded: GuardedProcess
     host: str
     port: int
     root_url: str
@@ -43,138 +101,140 @@ class Started:
     log_path: Path
     log_start: int
     port_is_ours: bool = False
-    """Whether the port was reserved for the engine by its launcher (a container's), so that who listens need not be seen."""
+    """Whether the launcher reserved the port for the engine (a container's), so that its owner needs no check."""
+
+    def log_tail(self) -> tuple[str, ...]:
+        """Return the last log lines of this start."""
+        return last_lines(self.log_path, since=self.log_start)
+
+    def death_message(self) -> str:
+        """Return one line: the exit code, advice if the log allows any, and the last log line."""
+        hint = find_hint(self.log_path, self.engine.hints, since=self.log_start)
+        parts = [f"{self.engine.name} died: {self.guarded.exit_description()}"]
+        return self._with_log(parts if hint is None else [*parts, hint.advice])
+
+    def timeout_message(self, timeout_s: float, problem: str) -> str:
+        """Return one line: what the engine did not do in time, and the last log line."""
+        return self._with_log(
+            [f"{self.engine.name} was not ready within {timeout_s:g} s (engine.ready_timeout_s): {problem}"]
+        )
+
+    def _with_log(self, parts: list[str]) -> str:
+        last = self.log_tail()
+        quote = [f"last log line: {last[-1][:QUOTE_CHARACTERS]}"] if last else []
+        return "; ".join([*parts, *quote, f"log: {self.log_path}"])
 
 
-def died_message(started: Started) -> str:
-    """One line: how it ended, what that means where the log tells, and its last words."""
-    advice = hint(started.log_path, started.engine.hints, since=started.log_start)
-    last = tail(started.log_path, 1, since=started.log_start)
-    parts = [f"{started.engine.name} died: {started.guarded.how()}"]
-    if advice is not None:
-        parts.append(advice.advice)
-    if last:
-        parts.append(f"its last words: {last[-1][:QUOTE_CHARACTERS]}")
-    return "; ".join([*parts, f"its log is {started.log_path}"])
+class ReadinessWatcher:
+    """Observe a started engine until it is ready or has failed, and stamp the phases of its start."""
 
-
-class Readiness:
-    """Waits until a started engine truly serves, and stamps the phases on the way."""
-
-    def __init__(self, started: Started, timeout_s: float, say: Say) -> None:
+    def __init__(self, started: StartedEngine, timeout_s: float, say: Say) -> None:
         self._started = started
         self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
+        self._deadline_s = time.monotonic() + timeout_s
+        self._readiness = Readiness(has_health=started.engine.health_path is not None, deadline_s=self._deadline_s)
         self._say = say
-        self._log = PhaseTail(started.log_path, started.engine.phases, since=started.log_start)
+        self._log = PhaseReader(started.log_path, started.engine.phases, since=started.log_start)
         self._phases = [StartPhase(name="spawned", ended_ns=time.time_ns())]
-        self._last = f"nobody listens on {started.host}:{started.port}"
+        self._refusal_kind = "not_ready"
 
     def wait(self) -> tuple[StartPhase, ...]:
-        """The phases, in the order in which they ended. Raises EngineError when it dies or is not ready in time."""
+        """Return the phases, in the order in which they ended. Raises EngineError if it dies or is not ready in time."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="readiness")
         try:
             with client(()) as http:
-                self._until_listening()
-                if self._started.engine.health_path is not None:
-                    self._last = f"{self._started.engine.health_path} is not answered"
-                    self._repeat("healthy", lambda: pool.submit(self._healthy, http))
-                self._last = "a first request is not answered"
-                self._repeat("first_token", lambda: pool.submit(self._generates, http))
+                while (step := self._readiness.step) is not None:
+                    self._attempt(step, pool, http)
         finally:
             # a request that hangs ends with the engine, which the caller stops
             pool.shutdown(wait=False, cancel_futures=True)
         self._phases += self._log.read()
         return tuple(sorted(self._phases, key=lambda phase: phase.ended_ns))
 
-    def _look(self) -> None:
-        """Read the log, see that it lives and that there is time. Raises EngineError."""
+    def _attempt(self, step: Step, pool: ThreadPoolExecutor, http: httpx.Client) -> None:
+        """Try a step once, in a thread, so that a death or the deadline is noticed while a request hangs."""
+        attempt = {"listening": self._listening, "healthy": self._healthy, "first_token": self._first_token}[step]
+        result = pool.submit(attempt, http)
+        while not wait([result], timeout=POLL_S).done:
+            self._check()
+        try:
+            ended_ns = result.result()
+        except EngineError as error:
+            self._refusal_kind = "not_ready" if error.kind == "other" else error.kind
+            answer: Literal["refused", "not_yet"] = "not_yet" if error.kind == "not_ready" else "refused"
+            self._readiness.step_failed(str(error), time.monotonic(), answer)
+        except httpx.HTTPError as error:
+            self._readiness.step_failed(f"{step}: {reason_of(error)}", time.monotonic(), "none")
+        else:
+            if step == "listening":
+                self._check_port_owner()
+            self._phases.append(StartPhase(name=step, ended_ns=ended_ns))
+            self._readiness.step_passed()
+            return
+        time.sleep(POLL_S)
+        self._check()
+
+    def _check(self) -> None:
+        """Read the log and raise EngineError if the start has failed."""
         self._phases += self._log.read()
-        started = self._started
-        if started.guarded.has_ended():
-            found = hint(started.log_path, started.engine.hints, since=started.log_start)
-            raise EngineError(died_message(started), kind=found.kind if found else "died", log_tail=self._tail())
-        if time.monotonic() > self._deadline:
-            last = self._tail()
-            words = f"; the last line of its log: {last[-1][:QUOTE_CHARACTERS]}" if last else ""
+        started, problem = self._started, self._readiness.problem
+        verdict = self._readiness.verdict(time.monotonic(), alive=not started.guarded.has_ended())
+        if verdict is Verdict.DIED:
+            hint = find_hint(started.log_path, started.engine.hints, since=started.log_start)
+            raise EngineError(started.death_message(), kind=hint.kind if hint else "died", log_tail=started.log_tail())
+        if verdict is Verdict.TIMED_OUT:
             raise EngineError(
-                f"{started.engine.name} was not ready within {self._timeout_s:g} s (engine.ready_timeout_s): "
-                f"{self._last}{words}; its log is {started.log_path}",
-                kind="not_ready",
-                log_tail=last,
+                started.timeout_message(self._timeout_s, problem), kind="not_ready", log_tail=started.log_tail()
+            )
+        if verdict is Verdict.REFUSING:
+            raise EngineError(
+                f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log_path}",
+                kind=self._refusal_kind,
+                log_tail=started.log_tail(),
             )
 
-    def _tail(self) -> tuple[str, ...]:
-        return tail(self._started.log_path, since=self._started.log_start)
-
-    def _until_listening(self) -> None:
-        """Wait for somebody to accept connections, and for that somebody to be ours."""
+    def _check_port_owner(self) -> None:
+        """Make sure that the engine itself listens. Raises EngineError if another process has the port."""
         started = self._started
-        self._look()
-        while not accepts(started.host, started.port):
-            time.sleep(POLL_S)
-            self._look()
-        ended_ns = time.time_ns()
-        ours = started.port_is_ours or held_by(started.guarded.descendants(), started.port)
+        ours = started.port_is_ours or is_held_by(started.guarded.descendants(), started.port)
         if ours is None:
             self._say(
-                f"this machine does not tell who listens on port {started.port}; taking it for {started.engine.name}"
+                f"cannot see which process listens on port {started.port}; assuming that it is {started.engine.name}"
             )
         elif not ours:
-            # one that just gave up because of this has the better words
+            # if the engine just died because of this, its own message is better
             time.sleep(POLL_S)
-            self._look()
+            self._check()
             raise EngineError(
-                f"port {started.host}:{started.port} was taken{owner(started.port)} while {started.engine.name} started; "
-                "choose another engine.port",
+                f"engine.port={started.port}: {started.host}:{started.port} was taken{describe_owner(started.port)} "
+                f"while {started.engine.name} started; choose another engine.port",
                 kind="port_in_use",
-                log_tail=self._tail(),
+                log_tail=started.log_tail(),
             )
-        self._phases.append(StartPhase(name="listening", ended_ns=ended_ns))
 
-    def _repeat(self, phase: str, ask: Callable[[], Future[int]]) -> None:
-        """Ask until it is so. The asking goes on aside, so that a death or the deadline is seen while it hangs."""
-        refused_at: float | None = None
-        while True:
-            answer = ask()
-            while not wait([answer], timeout=POLL_S).done:
-                self._look()
-            try:
-                self._phases.append(StartPhase(name=phase, ended_ns=answer.result()))
-            except EngineError as error:
-                self._last = str(error)
-                refused_at = None if error.kind == "not_ready" else refused_at or time.monotonic()
-                if refused_at is not None and time.monotonic() - refused_at > REFUSAL_S:
-                    raise self._refusal(error) from error
-            except httpx.HTTPError as error:
-                self._last = f"{phase}: {reason_of(error)}"
-            else:
-                return
-            time.sleep(POLL_S)
-            self._look()
-
-    def _refusal(self, error: EngineError) -> EngineError:
-        name = self._started.engine.name
-        return EngineError(
-            f"{name} serves and yet generates nothing: {error}; its log is {self._started.log_path}",
-            kind=error.kind if error.kind != "other" else "not_ready",
-            log_tail=self._tail(),
-        )
+    def _listening(self, http: httpx.Client) -> int:
+        """Return when the port accepted a connection. Raises EngineError if it does not."""
+        del http
+        if not accepts_connections(self._started.host, self._started.port):
+            raise EngineError(
+                f"nothing listens on {self._started.host}:{self._started.port} (engine.port)", kind="not_ready"
+            )
+        return time.time_ns()
 
     def _healthy(self, http: httpx.Client) -> int:
-        """When the health endpoint said 200. Raises EngineError for any other answer."""
+        """Return when the health endpoint returned 200. Raises EngineError for any other status."""
         path = self._started.engine.health_path
         status = http.get(f"{self._started.root_url}{path}").status_code
         if status != httpx.codes.OK:
-            raise EngineError(f"{path} answers {status}", kind="not_ready")
+            raise EngineError(f"{path} returned {status}", kind="not_ready")
         return time.time_ns()
 
-    def _generates(self, http: httpx.Client) -> int:
-        """When it gave content. Raises EngineError when it does not."""
+    def _first_token(self, http: httpx.Client) -> int:
+        """Return when a real request generated content. Raises EngineError if it does not."""
         started = self._started
         models = served_models(http, started.base_url)
         if models is not None and started.engine.dialect.model_checked and started.model not in models:
             raise EngineError(f"it serves {', '.join(models[:5])}, not {started.model}", kind="wrong_model")
-        left_s = max(1.0, self._deadline - time.monotonic())
+        left_s = max(1.0, self._deadline_s - time.monotonic())
         generate(http, started.base_url, started.engine, started.model, left_s)
         return time.time_ns()

@@ -1,0 +1,90 @@
+"""Run short docker or podman commands: is the daemon there, pull an image, inspect a container."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from servebench.contracts.engine import Say
+from servebench.engine.launchers.docker_command import DockerSettings
+from servebench.util.errors import EngineError
+
+PULL_TIMEOUT_S = 7200.0
+"""Engine images have up to 20 GB."""
+QUERY_TIMEOUT_S = 20.0
+"""A daemon that is reached over SSH takes seconds to answer."""
+
+
+def _query(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a short command. Raises OSError, subprocess.TimeoutExpired."""
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False)
+
+
+def _error_text(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {done.returncode}"
+
+
+def runtime_problems(settings: DockerSettings) -> list[str]:
+    """Return an error line if the runtime is missing or its daemon does not answer."""
+    runtime = settings.runtime
+    if shutil.which(runtime) is None:
+        return [f"launch.runtime={runtime}: '{runtime}' is not on PATH; install it, or use launch=process"]
+    try:
+        done = _query(runtime, "info")
+    except subprocess.TimeoutExpired:
+        return [
+            f"launch.runtime={runtime}: '{runtime} info' did not answer within {QUERY_TIMEOUT_S:g} s; "
+            "check that its daemon is running (DOCKER_HOST)"
+        ]
+    except OSError as error:
+        return [f"launch.runtime={runtime}: cannot run '{runtime}': {(error.strerror or str(error)).lower()}"]
+    return [f"launch.runtime={runtime}: '{runtime} info' failed: {_error_text(done)}"] if done.returncode else []
+
+
+def pull_image(settings: DockerSettings, image: str, say: Say) -> None:
+    """Make sure that the image is present, as `launch.pull` says. May take long. Raises EngineError."""
+    runtime = settings.runtime
+    if settings.pull != "always":
+        if _query(runtime, "image", "inspect", image).returncode == 0:
+            return
+        if settings.pull == "never":
+            raise EngineError(
+                f"the image {image} is not present and launch.pull=never; pull it with: {runtime} pull {image}",
+                kind="image_missing",
+            )
+    say(f"pulling {image}")
+    began_s = time.monotonic()
+    try:
+        done = subprocess.run(
+            [runtime, "pull", image], capture_output=True, text=True, check=False, timeout=PULL_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(
+            f"pulling the image {image} took longer than {PULL_TIMEOUT_S:g} s; pull it yourself: {runtime} pull {image}",
+            kind="image_missing",
+        ) from error
+    if done.returncode:
+        raise EngineError(
+            f"cannot pull the image {image}: {_error_text(done)}; check launch.image", kind="image_missing"
+        )
+    say(f"pulled {image} in {time.monotonic() - began_s:.0f} s")
+
+
+def main_pid(runtime: str, name: str) -> int | None:
+    """Return the pid on this machine of the container's first process, to watch its CPU and memory; None if unknown."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
+        pid = int(_query(runtime, "inspect", "--format", "{{.State.Pid}}", name).stdout.strip())
+        return pid if pid > 0 and Path(f"/proc/{pid}").exists() else None
+    return None
+
+
+def image_with_id(runtime: str, image: str) -> str:
+    """Return the image's name and id, so that a manifest identifies exactly what ran; only the name if the id is unknown."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = _query(runtime, "image", "inspect", "--format", "{{.Id}}", image)
+        return f"{image} {done.stdout.strip()}" if done.returncode == 0 and done.stdout.strip() else image
+    return image
