@@ -35,7 +35,7 @@ from servebench.contracts.results import Record
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
 from servebench.engine.adapters.flags import SHARED_SETTINGS
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
-from servebench.engine.launchers.docker import EVERYWHERE, DockerSettings, container_command
+from servebench.engine.launchers.docker_command import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.answers import generate
 from servebench.engine.supervisor.ports import accepts, free_port

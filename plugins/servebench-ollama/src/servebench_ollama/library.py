@@ -41,7 +41,7 @@ def make_known(executable: str, name: str, path: str | None, *, env: Mapping[str
         deadline = time.monotonic() + START_TIMEOUT_S
         while not accepts_connections(HOST, port):
             if server.has_ended() or time.monotonic() > deadline:
-                how = server.how() if server.ended else f"it did not listen within {START_TIMEOUT_S:g} s"
+                how = server.exit_description() if server.ended else f"it did not listen within {START_TIMEOUT_S:g} s"
                 raise EngineError(f"cannot prepare the model with {executable}: {how}; its log is {log}", kind="died")
             time.sleep(POLL_S)
         if path is not None:

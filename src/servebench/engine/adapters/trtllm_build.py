@@ -234,7 +234,9 @@ def _run(step: str, command: Command, plan: BuildPlan, hints: Sequence[LogHint])
         return time.monotonic() - began
     found = find_hint(log, hints, since=since)
     last = last_lines(log, 1, since=since)
-    how = guarded.how() if in_time else f"it took longer than {plan.timeout_s:g} s (engine.build_timeout_s)"
+    how = (
+        guarded.exit_description() if in_time else f"it took longer than {plan.timeout_s:g} s (engine.build_timeout_s)"
+    )
     parts = [f"the TensorRT engine's {step} failed: {how}"]
     parts += [found.advice] if found else []
     parts += [f"its last words: {last[-1][:300]}"] if last else []

@@ -79,7 +79,8 @@ class DockerLauncher(Launcher):
             running.pid = None
             return running
 
-        running = start_and_wait(start_container, context, say)
-        running.pid = None if remote else main_pid(settings.runtime, name)
-        running.image = image_with_id(settings.runtime, image)
-        return running
+        def identify(running: LaunchedEngine) -> None:
+            running.pid = None if remote else main_pid(settings.runtime, name)
+            running.image = image_with_id(settings.runtime, image)
+
+        return start_and_wait(start_container, context, say, identify)

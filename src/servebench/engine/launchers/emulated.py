@@ -116,7 +116,6 @@ class EmulatedLauncher(Launcher):
         say(f"emulated {engine.name}: these numbers do not describe the real engine")
         spec = spec_of(engine, context, settings)
         command = Command(argv=(sys.executable, "-P", "-m", "servebench.emulator", "--spec", to_json(spec)))
-        running = launch_command(engine, context, command, log_path, say)
-        running.version = running.version or "emulated"
+        running = launch_command(engine, context, command, log_path=log_path, say=say, version=lambda: "emulated")
         running.tokenizer = EmulatedTokenizer()
         return running

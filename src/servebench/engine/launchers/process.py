@@ -143,8 +143,13 @@ def start(
     )
 
 
-def start_and_wait(start_engine: Callable[[], LaunchedEngine], context: LaunchContext, say: Say) -> LaunchedEngine:
-    """Start an engine and wait for a first token; record its start phases and the version it reports.
+def start_and_wait(
+    start_engine: Callable[[], LaunchedEngine],
+    context: LaunchContext,
+    say: Say,
+    when_ready: Callable[[LaunchedEngine], None],
+) -> LaunchedEngine:
+    """Start an engine and wait for a first token; record its start phases and its version, then call `when_ready`.
 
     Raises EngineError; nothing is left running then, nor after Ctrl-C.
     """
@@ -156,6 +161,7 @@ def start_and_wait(start_engine: Callable[[], LaunchedEngine], context: LaunchCo
         running.phases = ReadinessWatcher(running.started, context.engine.ready_timeout_s, say).wait()
         with client(()) as http:
             running.version = version_of(http, running.root_url, running.started.engine)
+        when_ready(running)
     except BaseException:
         if running is not None:
             running.stop()
@@ -164,13 +170,26 @@ def start_and_wait(start_engine: Callable[[], LaunchedEngine], context: LaunchCo
 
 
 def launch_command(
-    engine: Engine, context: LaunchContext, command: Command, log_path: Path, say: Say
+    engine: Engine,
+    context: LaunchContext,
+    command: Command,
+    *,
+    log_path: Path,
+    say: Say,
+    version: Callable[[], str | None],
 ) -> LaunchedEngine:
-    """Run a command on this machine and wait for a first token. Raises EngineError; nothing is left running then."""
+    """Run a command on this machine and wait for a first token. `version` is called if the server reports none.
+
+    Raises EngineError; nothing is left running then.
+    """
     problem = port_problem(context.engine.host, context.port)
     if problem is not None:
         raise problem
-    return start_and_wait(lambda: start(engine, context, command, log_path), context, say)
+
+    def set_version(running: LaunchedEngine) -> None:
+        running.version = running.version or version()
+
+    return start_and_wait(lambda: start(engine, context, command, log_path), context, say, set_version)
 
 
 def unlaunchable(engine: Engine) -> list[str]:
@@ -196,6 +215,7 @@ class ProcessLauncher(Launcher):
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
     ) -> RunningEngine:
         """Start the engine and wait for a first token. Raises EngineError; nothing is left running then."""
-        running = launch_command(engine, context, engine.command(context), log_path, say)
-        running.version = running.version or engine.version(context)
-        return running
+        command = engine.command(context)
+        return launch_command(
+            engine, context, command, log_path=log_path, say=say, version=lambda: engine.version(context)
+        )

@@ -35,5 +35,5 @@ def defer_stop_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+        for late in received:
+            signal.raise_signal(late)
