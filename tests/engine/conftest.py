@@ -42,8 +42,8 @@ class FakeEngine(Engine):
         return Command(argv=(*self.argv, *where, *self.options), env=dict(context.engine.env), cwd=self.cwd)
 
 
-def gone(pid: int, within_s: float = 3.0) -> bool:
-    """Whether a process ends (a zombie has ended) within this time."""
+def gone(pid: int, within_s: float = 10.0) -> bool:
+    """Return whether a process ends (or is a zombie) within this time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
@@ -71,19 +71,19 @@ Launch = Callable[..., RunningEngine]
 
 @pytest.fixture(name="fake")
 def fake_engine() -> type[FakeEngine]:
-    """The misbehaving engine: called with what it does wrong."""
+    """The misbehaving engine; call it with the options of `fake_engine.py`."""
     return FakeEngine
 
 
 @pytest.fixture(name="context_of")
 def context_maker() -> Callable[..., LaunchContext]:
-    """Makes a launch context: a port (any free one), then settings of the engine."""
+    """Return a function that makes a launch context from a port (default: a free one) and engine settings."""
     return make_context
 
 
 @pytest.fixture(name="gone")
 def gone_within() -> Callable[..., bool]:
-    """Whether a process ends within some seconds."""
+    """Return a function that says whether a process ends within some seconds."""
     return gone
 
 
@@ -94,7 +94,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def launch(log: Path) -> Iterator[Launch]:
-    """Launches by the process launcher; whatever a test leaves running is stopped."""
+    """Return a function that launches with the process launcher; engines still running after the test are stopped."""
     started: list[RunningEngine] = []
 
     def start(engine: Engine, context: LaunchContext | None = None) -> RunningEngine:
@@ -111,7 +111,7 @@ def launch(log: Path) -> Iterator[Launch]:
 
 @pytest.fixture
 def server() -> Iterator[Callable[..., int]]:
-    """Starts the misbehaving server as somebody else would: its port."""
+    """Return a function that starts the misbehaving server outside servebench and returns its port."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(*options: str) -> int:

@@ -1,4 +1,4 @@
-"""A server that misbehaves as told. Run by path: fake_engine.py --port N [what it does wrong]."""
+"""A server that misbehaves on request. Run by path: fake_engine.py --port N [OPTIONS]."""
 
 import argparse
 import json
@@ -20,6 +20,7 @@ def options():
     parser.add_argument("--listen-after", type=float, default=0)
     parser.add_argument("--healthy-after", type=float, default=0)
     parser.add_argument("--generates-after", type=float, default=0)
+    parser.add_argument("--rejects-first", type=int, default=0)
     parser.add_argument("--loading-status", type=int, default=503)
     parser.add_argument("--says", default="yes")
     parser.add_argument("--only-completions", action="store_true")
@@ -38,8 +39,9 @@ def options():
     return parser.parse_args()
 
 
-ASKED = options()
+OPTIONS = options()
 STARTED = time.monotonic()
+GENERATIONS = []
 
 
 def after(seconds):
@@ -60,64 +62,65 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def refused(self):
-        if ASKED.key and self.headers.get("Authorization") != f"Bearer {ASKED.key}":
-            self.answer(401, {"error": {"message": "who are you?"}})
+    def unauthorized(self):
+        if OPTIONS.key and self.headers.get("Authorization") != f"Bearer {OPTIONS.key}":
+            self.answer(401, {"error": {"message": "unauthorized"}})
             return True
         return False
 
     def do_GET(self):
-        if self.refused():
+        if self.unauthorized():
             return
         if self.path == "/health":
-            self.answer(200 if after(ASKED.healthy_after) else 503, {})
-        elif self.path == "/version" and ASKED.version:
-            self.answer(200, {"version": ASKED.version})
-        elif self.path == f"{ASKED.prefix}/models" and ASKED.models:
-            self.answer(200, {"data": [{"id": name} for name in ASKED.models.split(",")]})
+            self.answer(200 if after(OPTIONS.healthy_after) else 503, {})
+        elif self.path == "/version" and OPTIONS.version:
+            self.answer(200, {"version": OPTIONS.version})
+        elif self.path == f"{OPTIONS.prefix}/models" and OPTIONS.models:
+            self.answer(200, {"data": [{"id": name} for name in OPTIONS.models.split(",")]})
         else:
             self.answer(404, {"error": {"message": "no such path"}})
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.refused():
+        if self.unauthorized():
             return
-        if self.path == "/tokenize" and ASKED.tokens != "none":
+        if self.path == "/tokenize" and OPTIONS.tokens != "none":
             words = body["content"].split()
-            self.answer(200, {"tokens": words} if ASKED.tokens == "words" else {"count": len(words)})
+            self.answer(200, {"tokens": words} if OPTIONS.tokens == "words" else {"count": len(words)})
             return
-        chat = self.path == f"{ASKED.prefix}/chat/completions"
-        if (not chat and self.path != f"{ASKED.prefix}/completions") or (chat and ASKED.only_completions):
+        chat = self.path == f"{OPTIONS.prefix}/chat/completions"
+        if (not chat and self.path != f"{OPTIONS.prefix}/completions") or (chat and OPTIONS.only_completions):
             self.answer(404, {"error": {"message": "no such path"}})
             return
-        if not after(ASKED.generates_after):
-            self.answer(ASKED.loading_status, {"error": {"message": "Loading model"}})
+        GENERATIONS.append(self.path)
+        if not after(OPTIONS.generates_after) or len(GENERATIONS) <= OPTIONS.rejects_first:
+            self.answer(OPTIONS.loading_status, {"error": {"message": "Loading model"}})
             return
-        while ASKED.hangs:
+        while OPTIONS.hangs:
             time.sleep(1)
         first = {"choices": [{"delta": {"role": "assistant", "content": None}}]}
-        second = {"choices": [{"delta": {"content": ASKED.says}}]} if chat else {"choices": [{"text": ASKED.says}]}
+        second = {"choices": [{"delta": {"content": OPTIONS.says}}]} if chat else {"choices": [{"text": OPTIONS.says}]}
         lines = [f"data: {json.dumps(event)}\n\n" for event in (first, second)]
         self.answer(200, "".join([*lines, "data: [DONE]\n\n"]).encode(), "text/event-stream")
 
 
 def main():
-    if ASKED.ignores_term:
+    if OPTIONS.ignores_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for line in ASKED.log:
+    for line in OPTIONS.log:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-    if ASKED.child or ASKED.child_session:
+    if OPTIONS.child or OPTIONS.child_session:
         child = subprocess.Popen(
-            [sys.executable, "-c", STUBBORN], start_new_session=ASKED.child_session, stdout=subprocess.PIPE
+            [sys.executable, "-c", STUBBORN], start_new_session=OPTIONS.child_session, stdout=subprocess.PIPE
         )
         child.stdout.readline()
-        Path(ASKED.pids).write_text(str(child.pid))
-    time.sleep(ASKED.listen_after)
-    if ASKED.dies_after is not None:
-        time.sleep(ASKED.dies_after)
-        raise SystemExit(ASKED.exit_code)
-    ThreadingHTTPServer((ASKED.host, ASKED.port), Handler).serve_forever()
+        Path(OPTIONS.pids).write_text(str(child.pid))
+    time.sleep(OPTIONS.listen_after)
+    if OPTIONS.dies_after is not None:
+        time.sleep(OPTIONS.dies_after)
+        raise SystemExit(OPTIONS.exit_code)
+    ThreadingHTTPServer((OPTIONS.host, OPTIONS.port), Handler).serve_forever()
 
 
 main()

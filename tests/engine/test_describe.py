@@ -11,7 +11,7 @@ from servebench.engine.describe import describe_command, is_secret
 
 
 def test_what_is_printed_can_be_pasted(tmp_path: Path) -> None:
-    """A shell that runs the line sees the same words, variables and folder."""
+    """A shell that runs the line gets the same arguments, variables and folder."""
     show = "import os, sys; print([os.environ['W'], os.getcwd(), *sys.argv[1:]])"
     words = ("a b", "it's", '{"x": 1}', "$HOME", "*", "")
     command = Command(argv=(sys.executable, "-c", show, *words), env={"W": "two words"}, cwd=tmp_path)
@@ -22,7 +22,7 @@ def test_what_is_printed_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_variables_come_first() -> None:
-    """As a shell wants them."""
+    """As a shell requires."""
     assert describe_command(Command(argv=("vllm", "serve", "m"), env={"A": "1"})) == "A=1 vllm serve m"
 
 
@@ -37,14 +37,14 @@ def test_variables_come_first() -> None:
         (("x", "--api-key-file", "f"), {}, "x --api-key-file f"),
     ],
 )
-def test_secrets_are_taken_out(argv: tuple[str, ...], env: dict[str, str], line: str) -> None:
-    """By the names of flags and variables, and nothing else is."""
+def test_secrets_are_redacted(argv: tuple[str, ...], env: dict[str, str], line: str) -> None:
+    """Only those, by the names of flags and variables."""
     assert describe_command(Command(argv=argv, env=env)) == line
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "--api-key", "OPENAI_API_KEY", "apiKey", "client_secret", "MY_PASSWORD"])
 def test_names_of_secrets(name: str) -> None:
-    """One of the words of the name says it."""
+    """One word of the name says so."""
     assert is_secret(name)
 
 
@@ -52,5 +52,5 @@ def test_names_of_secrets(name: str) -> None:
     "name", ["TOKENIZERS_PARALLELISM", "--max-total-tokens", "--tokenizer", "--eos-token", "--token-id", "KEYBOARD"]
 )
 def test_names_that_only_look_like_secrets(name: str) -> None:
-    """Tokens of text are no secret."""
+    """Tokens of text are not secret."""
     assert not is_secret(name)

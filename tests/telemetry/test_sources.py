@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from servebench.contracts.telemetry import Subject
-from servebench.engine.supervisor.gpu_memory import MARGIN_BYTES, memory_increase, unreleased_memory
 from servebench.telemetry.gpu import GpuSource
 from servebench.telemetry.processes import CpuEnergySource, ProcessSource
 
@@ -77,20 +76,3 @@ def test_rapl_adds_packages_and_survives_a_wrap(tmp_path):
 def test_rapl_that_is_not_there_says_so(tmp_path, made):
     root = tmp_path if made else tmp_path / "absent"
     assert CpuEnergySource(subject(1), root).open() == "no RAPL counters here"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "lines"),
-    [
-        ((0,), (MARGIN_BYTES,), 0),
-        ((0,), (MARGIN_BYTES + 1,), 1),
-        ((5 << 30, 0), (1 << 30, 2 << 30), 1),
-        ((0,), None, 0),
-    ],
-)
-def test_gpu_memory_that_was_not_given_back(before, after, lines):
-    assert len(memory_increase(before, after)) == lines
-
-
-def test_gpu_memory_without_a_driver_is_no_fault():
-    assert unreleased_memory(None) == ()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from servebench.engine.adapters.openai import OpenAiEngine
-from servebench.engine.supervisor.answers import generate, reason_of, served_models
+from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
 from servebench.protocol.errors import error_text
 from servebench.util import bounded_http
 from servebench.util.bounded_http import client
@@ -43,7 +43,7 @@ def ask_words(http, url):
 
 
 def ask_generate(http, url):
-    return generate(http, url, OpenAiEngine(), "tiny", TIMEOUT_S)
+    return generate_token(http, url, OpenAiEngine(), "tiny", TIMEOUT_S)
 
 
 @pytest.mark.parametrize("name", BEHAVIOURS)
@@ -57,7 +57,7 @@ def test_no_behaviour_holds_the_client_up_or_fills_its_memory(serve, name, ask):
             ask(http, url)
             told = "nothing"
         except httpx.HTTPError as error:
-            told = reason_of(error)
+            told = http_error_reason(error)
         except EngineError as error:
             told = str(error)
     assert 0 < len(told) < 400

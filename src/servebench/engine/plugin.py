@@ -1,4 +1,4 @@
-"""The built-in engines and launchers, registered by an entry point as a third party registers its own."""
+"""The built-in engines and launchers, registered by an entry point like those of third parties."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from servebench.contracts.hooks import hookimpl
 
 @hookimpl
 def servebench_engines() -> Sequence[type[Engine]]:
-    """The OpenAI-compatible endpoint, and the engines of the field."""
+    """Return the built-in engines: vLLM, SGLang, TensorRT-LLM and any OpenAI-compatible endpoint."""
     from servebench.engine.adapters.openai import OpenAiEngine
     from servebench.engine.adapters.sglang import SglangEngine
     from servebench.engine.adapters.trtllm import TrtllmEngine
@@ -21,7 +21,7 @@ def servebench_engines() -> Sequence[type[Engine]]:
 
 @hookimpl
 def servebench_launchers() -> Sequence[type[Launcher]]:
-    """A process of our own, a container, an endpoint that somebody else runs, or an emulated engine."""
+    """Return the built-in launchers: a process, a container, a running endpoint, or an emulated engine."""
     from servebench.engine.launchers.attach import AttachLauncher
     from servebench.engine.launchers.docker import DockerLauncher
     from servebench.engine.launchers.emulated import EmulatedLauncher

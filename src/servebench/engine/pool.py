@@ -11,8 +11,8 @@ from typing import Any
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StartPhase, StopReport
 from servebench.contracts.progress import Progress
 from servebench.contracts.settings import RunSettings
+from servebench.engine.admin import resolved_settings
 from servebench.engine.supervisor.ports import free_port
-from servebench.engine.upkeep import resolved_settings
 from servebench.registry.registry import Registry
 from servebench.util.errors import EngineError
 from servebench.util.redaction import redact_file

@@ -19,7 +19,7 @@ from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, 
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.contracts.settings import QualitySettings, RunSettings
-from servebench.engine.upkeep import reset_cache
+from servebench.engine.admin import reset_cache
 from servebench.load.plan.levels import Level
 from servebench.quality.ask import ask
 from servebench.report.terminal.console import Display

@@ -37,7 +37,7 @@ from servebench.engine.adapters.flags import SHARED_SETTINGS
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.launchers.docker_command import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.launchers.process import ProcessLauncher
-from servebench.engine.supervisor.answers import generate
+from servebench.engine.supervisor.probe import generate
 from servebench.engine.supervisor.ports import accepts, free_port
 from servebench.load.client.progress import Counts
 from servebench.load.client.spool_reader import read_spool
@@ -435,7 +435,7 @@ class EngineConformance:
             assert running.version == ("0.0.stand-in" if self.engine.version_path else None)
             assert not running.stop().stopped
             with client(()) as http:
-                generate(http, server.base_url, self.engine(), running.model, 5.0)
+                generate_token(http, server.base_url, self.engine(), running.model, 5.0)
 
     # the life
 
@@ -508,7 +508,7 @@ class EngineConformance:
             assert {one.outcome for one in refused} == {expected}
         assert running.died() is None
         with client(()) as http:
-            generate(http, running.base_url, self.engine(), running.model, 30.0)
+            generate_token(http, running.base_url, self.engine(), running.model, 30.0)
         self.prove_stopped(running, life)
 
     def test_death_during_load(

@@ -1,1 +1,1 @@
-"""Ways to get a running engine: a process, a container, an attached endpoint, an emulated server."""
+"""Ways to get a running engine: a process, a container, a running endpoint, or an emulated server."""

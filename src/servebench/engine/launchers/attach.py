@@ -21,7 +21,13 @@ from servebench.contracts.engine import (
     StopReport,
 )
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.supervisor.answers import FORBIDDEN, generate, reason_of, served_models, version_of
+from servebench.engine.supervisor.probe import (
+    UNAUTHORIZED,
+    generate_token,
+    http_error_reason,
+    served_models,
+    version_of,
+)
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 
@@ -149,13 +155,13 @@ class AttachLauncher(Launcher):
 def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: str) -> None:
     """Have the server generate a token. Raises EngineError, or httpx.HTTPError if it cannot be reached."""
     try:
-        generate(http, base_url, engine, model, GENERATE_TIMEOUT_S)
+        generate_token(http, base_url, engine, model, GENERATE_TIMEOUT_S)
     except (httpx.ConnectError, httpx.ConnectTimeout):
         raise
     except httpx.HTTPError as error:
         raise EngineError(
             f"launch.base_url={base_url} accepts connections but generated no token for a first request "
-            f"({reason_of(error)}); check whether the server answers other clients",
+            f"({http_error_reason(error)}); check whether the server answers other clients",
             kind="silent",
         ) from error
 
@@ -176,7 +182,7 @@ def _unauthorized(base_url: str, settings: AttachSettings) -> EngineError:
 
 
 def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
-    reason = reason_of(error)
+    reason = http_error_reason(error)
     advice = "check that the server is running and that the address is right"
     if "certificate" in reason:
         advice = "set launch.verify_tls=false to accept its certificate"
@@ -195,10 +201,10 @@ def _complete_url(http: httpx.Client, base_url: str, settings: AttachSettings, s
         return base_url, False
     if status == httpx.codes.NOT_FOUND and not base_url.endswith("/v1"):
         status = http.get(f"{base_url}/v1/models").status_code
-        if status == httpx.codes.OK or status in FORBIDDEN:
+        if status == httpx.codes.OK or status in UNAUTHORIZED:
             base_url = f"{base_url}/v1"
             say(f"launch.base_url: using {base_url}, where the API is")
-    if status in FORBIDDEN:
+    if status in UNAUTHORIZED:
         raise _unauthorized(base_url, settings)
     return base_url, True
 

@@ -20,12 +20,12 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.supervisor.answers import version_of
 from servebench.engine.supervisor.deferred_signals import defer_stop_signals
 from servebench.engine.supervisor.gpu_memory import unreleased_memory, used_bytes
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import log_size
 from servebench.engine.supervisor.ports import port_problem
+from servebench.engine.supervisor.probe import version_of
 from servebench.engine.supervisor.readiness import POLL_S, ReadinessWatcher, StartedEngine
 from servebench.util.bounded_http import client
 

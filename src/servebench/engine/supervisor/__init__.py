@@ -1,1 +1,1 @@
-"""The life of an engine process: guard, ports, log, readiness, stop."""
+"""Supervise an engine process: guard, ports, log, readiness and stop."""

@@ -16,10 +16,10 @@ from typing import Literal
 import httpx
 
 from servebench.contracts.engine import Engine, Say, StartPhase
-from servebench.engine.supervisor.answers import generate, reason_of, served_models
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
+from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 
@@ -152,19 +152,15 @@ class ReadinessWatcher:
         return tuple(sorted(self._phases, key=lambda phase: phase.ended_ns))
 
     def _attempt(self, step: Step, pool: ThreadPoolExecutor, http: httpx.Client) -> None:
-        """Try a step once, in a thread, so that a death or the deadline is noticed while a request hangs."""
-        attempt = {"listening": self._listening, "healthy": self._healthy, "first_token": self._first_token}[step]
-        result = pool.submit(attempt, http)
-        while not wait([result], timeout=POLL_S).done:
-            self._check()
+        """Try a step once; note the result."""
         try:
-            ended_ns = result.result()
+            ended_ns = self._listening() if step == "listening" else self._request(step, pool, http)
         except EngineError as error:
             self._refusal_kind = "not_ready" if error.kind == "other" else error.kind
             answer: Literal["refused", "not_yet"] = "not_yet" if error.kind == "not_ready" else "refused"
             self._readiness.step_failed(str(error), time.monotonic(), answer)
         except httpx.HTTPError as error:
-            self._readiness.step_failed(f"{step}: {reason_of(error)}", time.monotonic(), "none")
+            self._readiness.step_failed(f"{step}: {http_error_reason(error)}", time.monotonic(), "none")
         else:
             if step == "listening":
                 self._check_port_owner()
@@ -173,6 +169,13 @@ class ReadinessWatcher:
             return
         time.sleep(POLL_S)
         self._check()
+
+    def _request(self, step: Step, pool: ThreadPoolExecutor, http: httpx.Client) -> int:
+        """Run a request in a thread, so that a death or the deadline is noticed while it hangs."""
+        result = pool.submit(self._healthy if step == "healthy" else self._first_token, http)
+        while not wait([result], timeout=POLL_S).done:
+            self._check()
+        return result.result()
 
     def _check(self) -> None:
         """Read the log and raise EngineError if the start has failed."""
@@ -212,9 +215,8 @@ class ReadinessWatcher:
                 log_tail=started.log_tail(),
             )
 
-    def _listening(self, http: httpx.Client) -> int:
+    def _listening(self) -> int:
         """Return when the port accepted a connection. Raises EngineError if it does not."""
-        del http
         if not accepts_connections(self._started.host, self._started.port):
             raise EngineError(
                 f"nothing listens on {self._started.host}:{self._started.port} (engine.port)", kind="not_ready"
@@ -236,5 +238,5 @@ class ReadinessWatcher:
         if models is not None and started.engine.dialect.model_checked and started.model not in models:
             raise EngineError(f"it serves {', '.join(models[:5])}, not {started.model}", kind="wrong_model")
         left_s = max(1.0, self._deadline_s - time.monotonic())
-        generate(http, started.base_url, started.engine, started.model, left_s)
+        generate_token(http, started.base_url, started.engine, started.model, left_s)
         return time.time_ns()

@@ -13,8 +13,8 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_waits_for_the_end() -> None:
-    """The work inside is done whole; the interrupt, however often it came, is delivered once after it."""
+def test_an_interrupt_is_deferred() -> None:
+    """The block is completed; several interrupts are delivered once after it."""
     done = []
 
     def work() -> None:
@@ -30,8 +30,8 @@ def test_an_interrupt_waits_for_the_end() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interrupt_is_not_lost_when_the_work_fails() -> None:
-    """The failure is kept as its context."""
+def test_an_interrupt_is_not_lost_if_the_block_fails() -> None:
+    """The exception becomes its context."""
 
     def work() -> None:
         with defer_stop_signals():
@@ -43,15 +43,15 @@ def test_an_interrupt_is_not_lost_when_the_work_fails() -> None:
     assert isinstance(error.value.__context__, ValueError)
 
 
-def test_a_signal_without_a_handler_is_left_alone() -> None:
-    """What would end the process still does: the guard then stops the engine."""
+def test_a_signal_without_a_handler_is_not_deferred() -> None:
+    """It still ends the process, and the guard then stops the engine."""
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with defer_stop_signals():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_outside_the_main_thread_nothing_changes() -> None:
-    """Python delivers signals to the main thread only, and only it may set handlers."""
+    """Python delivers signals only to the main thread, which alone may set handlers."""
     seen = []
 
     def work() -> None:

@@ -1,5 +1,5 @@
-"""Containers: the exact `docker run`, and its life. The daemon here is a script that runs the command on this machine;
-the same life was seen with podman 4.3."""
+"""Containers: the exact `docker run` command, start and stop. `docker` is a script that runs the command on this machine;
+the same was checked with podman 4.3."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ elif words[0] == "run":
 
 @pytest.fixture
 def docker(tmp_path, monkeypatch):
-    """A `docker` on PATH; gives the file of its calls."""
+    """Return a function that puts a `docker` on PATH and returns the file with its calls."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
 
     def install(info: int = 0) -> Path:
@@ -75,7 +75,7 @@ def docker(tmp_path, monkeypatch):
         ("ssh://me@10.0.0.7", "10.0.0.7"),
     ],
 )
-def test_where_the_daemon_is(value, host):
+def test_docker_host_names_another_machine(value, host):
     assert remote_host(value) == host
 
 
@@ -91,7 +91,7 @@ def test_where_the_daemon_is(value, host):
         ("podman", "device=3", 1, ["--device", "nvidia.com/gpu=3"]),
     ],
 )
-def test_gpus(context_of, runtime, asked, count, words):
+def test_gpu_arguments(context_of, runtime, asked, count, words):
     context = replace(context_of(), gpu=GpuSettings(name="x", count=count))
     assert gpu_arguments(VllmEngine(), context, DockerSettings(name="docker", runtime=runtime, gpus=asked)) == words
 
@@ -115,7 +115,7 @@ def test_the_command_of_vllm(context_of, tmp_path, monkeypatch):
     assert command.env == {"VLLM_X": "1"}
 
 
-def test_the_command_of_sglang_is_whole_and_the_network_may_be_the_hosts(context_of):
+def test_the_command_of_sglang_on_the_host_network(context_of):
     settings = DockerSettings(name="docker", network="host", shm_size="32g", mount_caches=False)
     command = container_command(SglangEngine(), context_of(8123), settings, "c1")
     line = " ".join(command.argv)
@@ -136,14 +136,13 @@ def check(engine, context, **settings):
 
 def test_what_makes_a_container_impossible(context_of, fake, docker, monkeypatch, tmp_path):
     docker(info=1)
-    faults = check(fake(), replace(context_of(), model=ModelSettings(name="m", path="/not/here")))
-    assert len(faults) == 3
-    assert "engine=fake has no official image; name one with launch.image=" in faults
-    assert any(fault.startswith("docker cannot be used: ") for fault in faults)
-    assert "model.path=/not/here does not exist, so it cannot be mounted" in faults
+    problems = check(fake(), replace(context_of(), model=ModelSettings(name="m", path="/not/here")))
+    assert len(problems) == 3
+    for part in ("launch.image=", "launch.runtime=docker", "model.path=/not/here"):
+        assert [problem for problem in problems if part in problem]
     monkeypatch.setenv("PATH", str(tmp_path))
-    (fault,) = check(VllmEngine(), context_of())
-    assert fault == "launch.runtime=docker is not on PATH; install it, or use launch=process"
+    (problem,) = check(VllmEngine(), context_of())
+    assert problem.startswith("launch.runtime=docker: ")
 
 
 @pytest.fixture
@@ -162,7 +161,7 @@ def start(log, context_of, fake):
         one.stop()
 
 
-def test_a_container_lives_and_is_removed(docker, start):
+def test_a_container_runs_and_is_removed(docker, start):
     calls = docker()
     running = start("--log", "loaded 3 weights")
     assert "first_token" in [phase.name for phase in running.phases]
@@ -177,9 +176,9 @@ def test_a_container_lives_and_is_removed(docker, start):
     assert lines[-1] == f"rm --force {name}"
 
 
-def test_a_container_that_dies_is_told_and_removed(docker, start):
+def test_a_container_that_dies_is_reported_and_removed(docker, start):
     calls = docker()
-    with pytest.raises(EngineError, match="it ended with exit code 3"):
+    with pytest.raises(EngineError, match="exit code 3"):
         start("--dies-after", "0.1", "--exit-code", "3", "--log", "CUDA out of memory")
     assert calls.read_text().splitlines()[-1].startswith("rm --force servebench-fake-")
 
@@ -188,14 +187,14 @@ def test_a_container_that_dies_is_told_and_removed(docker, start):
     ("image", "pull", "words"),
     [("no/such", "missing", "pull access denied for no/such"), ("some/image", "never", "launch.pull=never")],
 )
-def test_an_image_that_is_not_to_be_had(docker, start, image, pull, words):
+def test_an_image_that_cannot_be_pulled(docker, start, image, pull, words):
     docker()
     with pytest.raises(EngineError, match=words):
         start(image=image, pull=pull)
 
 
 def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
-    """The guard removes it: by kill -9 nobody else is left."""
+    """The guard removes it after kill -9."""
     calls = docker()
     code = (
         "import sys, time; from pathlib import Path; from servebench.contracts.engine import Command;"
@@ -208,7 +207,7 @@ def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (calls.exists() and calls.read_text() == "rm --force c1\n"):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The built-in engines, by the suite that plugins run."""
+"""The built-in engines, checked by the suite that plugins run."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def published(name: str) -> set[str]:
 @pytest.mark.parametrize(("engine", "table"), [(VllmEngine, vllm.FLAGS), (SglangEngine, sglang.FLAGS)])
 @pytest.mark.parametrize("prefix_caching", [True, False])
 def test_every_flag_is_among_the_published_ones(engine: type[Engine], table, prefix_caching: bool, tmp_path) -> None:
-    """Of the release whose parser was asked: what it would refuse is seen without it."""
+    """Of the release whose argument parser the list comes from."""
     suite = TestVllm() if engine is VllmEngine else TestSglang()
     everything = dict.fromkeys(table.flags, 1) | {"dtype": "bfloat16", "quantization": "awq"}
     model = ModelSettings(name="org/model", revision="main")

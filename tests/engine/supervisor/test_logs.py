@@ -13,8 +13,8 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_the_tail_is_the_last_lines_that_say_something(log: Path) -> None:
-    """Empty lines are left out; only what stands after `since` counts; bytes that are no text do not break it."""
+def test_the_last_lines_skip_blank_ones(log: Path) -> None:
+    """Only lines after `since` count; bytes that are not text are replaced."""
     append(log, b"old\n")
     start = log_size(log)
     append(log, b"one\n\n  \ntwo \xff\nthree")
@@ -25,12 +25,12 @@ def test_the_tail_is_the_last_lines_that_say_something(log: Path) -> None:
 
 
 def test_a_long_log_is_not_read_whole(log: Path) -> None:
-    """The last lines of a log far longer than what is read."""
+    """Only the end of a long log is read."""
     append(log, b"".join(b"line %d\n" % index for index in range(50_000)))
     assert last_lines(log, 2) == ("line 49998", "line 49999")
 
 
-def test_a_hint_is_the_first_that_is_found(log: Path) -> None:
+def test_the_first_matching_hint_is_returned(log: Path) -> None:
     """In the order of the hints, not of the log."""
     append(log, b"second\nfirst\n")
     hints = (LogHint("third", "a", "x"), LogHint("first", "b", "y"), LogHint("second", "c", "z"))
@@ -40,8 +40,8 @@ def test_a_hint_is_the_first_that_is_found(log: Path) -> None:
     assert find_hint(log, hints[2:], since=7) is None
 
 
-def test_a_marker_is_stamped_once_when_its_line_is_whole(log: Path) -> None:
-    """A line that comes in pieces, even within a character, is seen when it ends; a second one is no phase."""
+def test_a_marker_is_stamped_once_when_its_line_is_complete(log: Path) -> None:
+    """A line may arrive in pieces, even within a character; a second matching line does not count."""
     phases = PhaseReader(log, MARKERS)
     assert phases.read() == []
     append(log, "Loading weights took 3 s \u00e9".encode()[:-1])
@@ -55,8 +55,8 @@ def test_a_marker_is_stamped_once_when_its_line_is_whole(log: Path) -> None:
     assert phases.read() == []
 
 
-def test_the_words_of_an_earlier_start_are_no_phase(log: Path) -> None:
-    """A log that is appended to is followed from where this start began."""
+def test_log_lines_of_an_earlier_start_are_ignored(log: Path) -> None:
+    """An appended log is read from where this start began."""
     append(log, b"startup complete\n")
     phases = PhaseReader(log, MARKERS, since=log_size(log))
     append(log, b"Loading weights took 1 s\n")

@@ -1,0 +1,58 @@
+"""The decision whether a started engine is ready, without an engine."""
+
+from __future__ import annotations
+
+from servebench.engine.supervisor.readiness import REFUSAL_S, Readiness, Verdict
+
+
+def readiness(*, has_health: bool = True) -> Readiness:
+    return Readiness(has_health=has_health, deadline_s=100.0)
+
+
+def test_an_engine_is_ready_after_all_steps() -> None:
+    """It must listen, be healthy and generate a token, in this order."""
+    state = readiness()
+    for step in ("listening", "healthy", "first_token"):
+        assert state.step == step
+        assert state.verdict(1.0, alive=True) is Verdict.STARTING
+        state.step_passed()
+    assert state.step is None
+    assert state.verdict(1.0, alive=True) is Verdict.READY
+
+
+def test_an_engine_without_a_health_endpoint_skips_that_step() -> None:
+    state = readiness(has_health=False)
+    state.step_passed()
+    assert state.step == "first_token"
+
+
+def test_a_death_counts_most() -> None:
+    """Even after the deadline or the last step."""
+    state = readiness()
+    assert state.verdict(1.0, alive=False) is Verdict.DIED
+    assert state.verdict(1000.0, alive=False) is Verdict.DIED
+    for _ in range(3):
+        state.step_passed()
+    assert state.verdict(1.0, alive=False) is Verdict.DIED
+
+
+def test_the_deadline_ends_the_start_with_the_last_problem() -> None:
+    state = readiness()
+    state.step_failed("/health returned 503", 99.0, "not_yet")
+    assert state.verdict(100.0, alive=True) is Verdict.STARTING
+    assert state.verdict(100.1, alive=True) is Verdict.TIMED_OUT
+    assert state.problem == "/health returned 503"
+
+
+def test_a_server_that_keeps_refusing_is_given_up() -> None:
+    """An attempt without an answer changes nothing; "not yet" restarts the clock."""
+    state = readiness()
+    state.step_failed("404", 1.0, "refused")
+    state.step_failed("timeout", 5.0, "none")
+    state.step_failed("404", 10.0, "refused")
+    assert state.verdict(1.0 + REFUSAL_S, alive=True) is Verdict.STARTING
+    assert state.verdict(1.1 + REFUSAL_S, alive=True) is Verdict.REFUSING
+    state.step_failed("503", 22.0, "not_yet")
+    assert state.verdict(30.0, alive=True) is Verdict.STARTING
+    state.step_failed("404", 30.0, "refused")
+    assert state.verdict(30.1 + REFUSAL_S, alive=True) is Verdict.REFUSING
