@@ -26,7 +26,6 @@ from servebench.contracts.turn import Turn
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
-from servebench.engine.admin import reset_cache
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
 from servebench.load.plan.levels import Level, attempt_name, point_plan, replayed, scheduled, supply
 from servebench.load.plan.source import LevelSource, level_source

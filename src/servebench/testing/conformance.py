@@ -37,8 +37,8 @@ from servebench.engine.adapters.flags import SHARED_SETTINGS
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.launchers.docker_command import EVERYWHERE, DockerSettings, container_command
 from servebench.engine.launchers.process import ProcessLauncher
-from servebench.engine.supervisor.probe import generate
-from servebench.engine.supervisor.ports import accepts, free_port
+from servebench.engine.supervisor.ports import accepts_connections, free_port
+from servebench.engine.supervisor.probe import generate_token
 from servebench.load.client.progress import Counts
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
