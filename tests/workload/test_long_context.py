@@ -86,7 +86,7 @@ def test_summaries_tell_what_the_text_tells(pieces: Tokenizer, text_of: Text) ->
 @pytest.mark.parametrize("make", [long_ones, summaries])
 def test_too_short_is_an_error(pieces: Tokenizer, make: Callable[..., list[Request]]) -> None:
     """Nothing that matters is cut: the error says how long prompts must be."""
-    with pytest.raises(ConfigError, match=r"give \d+ tokens or more"):
+    with pytest.raises(ConfigError, match=r"workload.input_tokens=60 .* \d+ or more"):
         make(pieces, input_tokens=60)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import WorkloadSettings
-from servebench.workload.dressing import dressed
+from servebench.workload.build.requests import add_extras
 from servebench.workload.mix import MixSettings, MixWorkload
 from servebench.workload.unique import UniqueWorkload
 
@@ -44,13 +44,13 @@ def test_a_part_is_what_the_workload_gives(pieces: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({}, "nothing is to be mixed"),
+        ({}, "workload.parts is empty"),
         ({"unique": {"weight": -1}}, "workload.parts.unique.weight=-1"),
         ({"uniqe": {}}, "did you mean 'unique'"),
         ({"unique": {"documents": 3}}, "workload.parts.unique.documents"),
         ({"unique": {"input_tokens": "many"}}, "workload.parts.unique.input_tokens"),
         ({"sharegpt": {"dataset": "no.json"}}, "workload.parts.sharegpt.dataset=no.json"),
-        ({"mix": {}}, "a mix of mixes"),
+        ({"mix": {}}, "workload.parts.mix"),
     ],
 )
 def test_mistakes(parts: dict[str, dict[str, Any]], said: str) -> None:
@@ -71,19 +71,19 @@ def settings(**keys: Any) -> WorkloadSettings:
 def test_adapters_by_popularity() -> None:
     """The k-th adapter with a weight of 1 / k^skew; the same request always the same."""
     asked = settings(adapters=("a", "b", "c"), adapter_skew=1.0)
-    requests = [dressed(Request(request_id=f"r{n}", prompt=""), asked) for n in range(2200)]
+    requests = [add_extras(Request(request_id=f"r{n}", prompt=""), asked) for n in range(2200)]
     found = Counter(request.extra["model"] for request in requests)
     assert [found[name] for name in "abc"] == pytest.approx([1200, 600, 400], abs=90)
-    assert requests == [dressed(Request(request_id=f"r{n}", prompt=""), asked) for n in range(2200)]
+    assert requests == [add_extras(Request(request_id=f"r{n}", prompt=""), asked) for n in range(2200)]
 
 
 def test_a_session_keeps_its_adapter_and_priority() -> None:
     """All requests of a session are alike in these."""
     asked = settings(adapters=tuple("abcdefgh"), priorities=(0, 1, 2, 3))
-    some = [dressed(Request(request_id=f"r{n}", prompt="", session_id="s"), asked).extra for n in range(20)]
+    some = [add_extras(Request(request_id=f"r{n}", prompt="", session_id="s"), asked).extra for n in range(20)]
     assert len({str(extra) for extra in some}) == 1
     others = {
-        dressed(Request(request_id="r", prompt="", session_id=f"s{n}"), asked).extra["priority"] for n in range(60)
+        add_extras(Request(request_id="r", prompt="", session_id=f"s{n}"), asked).extra["priority"] for n in range(60)
     }
     assert others == {0, 1, 2, 3}
 
@@ -91,5 +91,5 @@ def test_a_session_keeps_its_adapter_and_priority() -> None:
 def test_nothing_to_wear() -> None:
     """Without adapters and priorities a request stays as it is; what it brings itself stays, too."""
     request = Request(request_id="r", prompt="", extra={"top_k": 4})
-    assert dressed(request, settings()) is request
-    assert dressed(request, settings(priorities=(5,))).extra == {"top_k": 4, "priority": 5}
+    assert add_extras(request, settings()) is request
+    assert add_extras(request, settings(priorities=(5,))).extra == {"top_k": 4, "priority": 5}

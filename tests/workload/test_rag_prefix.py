@@ -14,13 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.rag_prefix import (
-    RagPrefixSettings,
-    RagPrefixWorkload,
-    ideal_hit_rate,
-    prefix_tokens,
-    zipf,
-)
+from servebench.workload.build.seeding import zipf
+from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload, prefix_tokens
 
 Text = Callable[[Request], str]
 CONF = Path(__file__).parents[2] / "conf" / "workload"
@@ -108,7 +103,7 @@ def test_no_share(any_tokenizer: Tokenizer, text_of: Text) -> None:
 def test_chosen_is_what_is_asked_about(pieces: Tokenizer, text_of: Text) -> None:
     """`chosen` tells which document each request is about."""
     rag = workload(documents=5, skew=1.0)
-    chosen = rag.chosen(60, stream="c1-0")
+    chosen = rag.documents_of(60, stream="c1-0")
     texts = documents(list(rag.requests(60, stream="c1-0", tokenizer=pieces)), text_of)
     assert len(set(zip(chosen, texts, strict=True))) == len(set(chosen)) == len(set(texts)) == 5
 
@@ -144,29 +139,13 @@ def test_zipf(skew: float, expected: list[float]) -> None:
 def test_popularity(skew: float) -> None:
     """Documents are asked about as often as Zipf's law says (chi square of 7 degrees of freedom under 24.3, p 0.001)."""
     count = 8000
-    found = Counter(workload(skew=skew).chosen(count, stream="c1-0"))
+    found = Counter(workload(skew=skew).documents_of(count, stream="c1-0"))
     chi = sum((found[k] - count * p) ** 2 / (count * p) for k, p in enumerate(zipf(8, skew)))
     assert chi < 24.3
 
 
-@pytest.mark.parametrize(
-    ("chosen", "prefix", "total", "rate"),
-    [
-        ([0], 75, 100, 0.0),
-        ([0, 0], 75, 100, 0.375),
-        ([0, 1, 2, 3], 75, 100, 0.0),
-        ([0, 1, 0, 1], 50, 100, 0.25),
-        ([3, 3, 3, 3], 100, 100, 0.75),
-        ([0, 0, 0], 0, 100, 0.0),
-    ],
-)
-def test_ideal_hit_rate(chosen: list[int], prefix: int, total: int, rate: float) -> None:
-    """All but the first request about a document find its prefix, no question is found."""
-    assert ideal_hit_rate(chosen, prefix, total) == pytest.approx(rate)
-
-
-def test_ideal_hit_rate_of_real_prompts(pieces: Any, text_of: Text) -> None:
-    """The formula is what a cache of every prefix finds when it is shown the very prompts, token by token."""
+def test_hit_rate_of_real_prompts(pieces: Any, text_of: Text) -> None:
+    """A cache of every prefix finds the document in all but the first request about it, and no question."""
     rag = workload(input_tokens=80, documents=4, skew=1.0)
     requests = rag.requests(50, stream="c1-0", tokenizer=pieces)
     seen: set[str] = set()
@@ -177,25 +156,19 @@ def test_ideal_hit_rate_of_real_prompts(pieces: Any, text_of: Text) -> None:
         found += next((i for i, prefix in enumerate(prefixes) if prefix not in seen), len(prefixes))
         total += len(prefixes)
         seen.update(prefixes)
-    ideal = ideal_hit_rate(rag.chosen(50, stream="c1-0"), prefix_tokens(80, 0.75), 80)
+    repeats = 50 - len(set(rag.documents_of(50, stream="c1-0")))
+    ideal = repeats * prefix_tokens(80, 0.75) / (50 * 80)
     # the line ends between document and question, and a salt's first characters, may be found too
     assert ideal <= found / total < ideal + 2 / 80
-
-
-@pytest.mark.parametrize(("chosen", "prefix", "total"), [([], 1, 2), ([0], 3, 2), ([0], -1, 2), ([0], 0, 0)])
-def test_ideal_hit_rate_of_nonsense(chosen: list[int], prefix: int, total: int) -> None:
-    """No requests have no rate, and no prefix is longer than its prompt."""
-    with pytest.raises(ValueError, match=r"no requests|does not fit"):
-        ideal_hit_rate(chosen, prefix, total)
 
 
 @pytest.mark.parametrize(
     ("keys", "fault"),
     [
-        ({"input_tokens": 20}, "makes documents of 15 tokens; at least 16"),
-        ({"input_tokens": 60}, "leaves 15 tokens for the question; at least 16"),
-        ({"input_tokens": 100, "share": 0.95}, "leaves 5 tokens for the question; at least 16"),
-        ({"input_tokens": 15, "share": 0.0}, "leaves 15 tokens for the question; at least 16"),
+        ({"input_tokens": 20}, "makes documents of 15 tokens; distinct documents need at least 16"),
+        ({"input_tokens": 60}, "leaves 15 tokens for the question; unique questions need at least 16"),
+        ({"input_tokens": 100, "share": 0.95}, "leaves 5 tokens for the question; unique questions need at least 16"),
+        ({"input_tokens": 15, "share": 0.0}, "leaves 15 tokens for the question; unique questions need at least 16"),
         ({"input_tokens": LengthSettings(kind="uniform", min=40, max=60)}, "leaves"),
     ],
 )

@@ -16,7 +16,7 @@ from servebench.contracts.settings import WorkloadSettings
 from servebench.run.requests import with_holes
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import AgentLoopSettings, AgentLoopWorkload
-from servebench.workload.ideal import ideal_columns
+from servebench.workload.ideal_cache import ideal_columns
 from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
 
 from .test_sessions import by_session

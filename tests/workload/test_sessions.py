@@ -16,8 +16,8 @@ from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import CALL_SCHEMA, AgentLoopSettings, AgentLoopWorkload
+from servebench.workload.build.sessions import Piece, Session, SessionStep, interleave
 from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
-from servebench.workload.sessions import Piece, Session, SessionStep, interleave
 
 CONF = Path(__file__).parents[2] / "conf" / "workload"
 STEP = SessionStep((), 1, Piece("assistant", "", 1))

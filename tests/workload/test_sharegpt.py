@@ -14,8 +14,8 @@ import pytest
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.prompts import builtin
 from servebench.workload.sharegpt import ShareGptSettings, ShareGptWorkload
+from servebench.workload.sources.prompts import builtin_prompts
 
 Text = Callable[[Request], str]
 TEXTS = ["one", "one two three", "one two three four five six", "a b c d e f g h i j"]
@@ -58,8 +58,8 @@ def test_orders_differ_by_stream_and_seed(pieces: Tokenizer, text_of: Text) -> N
 
 def test_builtin(pieces: Tokenizer, text_of: Text) -> None:
     """The shipped set is what is asked by default, unchanged, with its length in tokens."""
-    requests = asked(pieces, len(builtin()))
-    assert {text_of(request) for request in requests} == {prompt.text for prompt in builtin()}
+    requests = asked(pieces, len(builtin_prompts()))
+    assert {text_of(request) for request in requests} == {prompt.text for prompt in builtin_prompts()}
     assert [r.prompt_tokens for r in requests] == pieces.count([text_of(r) for r in requests])
 
 
@@ -157,12 +157,12 @@ def test_none_asked(pieces: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("keys", "fault"),
     [
-        ({"dataset": "nothing.json"}, "there is no such file"),
+        ({"dataset": "nothing.json"}, "no such file"),
         (
             {"min_prompt_tokens": 9, "max_prompt_tokens": 3},
             "min_prompt_tokens=9 is more than workload.max_prompt_tokens=3",
         ),
-        ({"path": "nothing.json"}, "there is no such file"),
+        ({"path": "nothing.json"}, "no such file"),
     ],
 )
 def test_check(keys: dict[str, Any], fault: str) -> None:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.schemas import notes
+from servebench.workload.sources.schemas import notes
 from servebench.workload.structured_json import StructuredJsonSettings, StructuredJsonWorkload
 
 Text = Callable[[Request], str]
@@ -134,14 +134,14 @@ def test_own_tasks(pieces: Tokenizer, text_of: Text, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"schema": {"type": "objekt"}}', "line 1: no JSON Schema"),
-        ('{"prompt": "x"}', "line 1: no task"),
-        ("{", "line 1: no task"),
-        ("", "has no schema"),
+        ('{"schema": {"type": "objekt"}}', "line 1: not a JSON Schema"),
+        ('{"prompt": "x"}', "line 1: not a task"),
+        ("{", "line 1: not a task"),
+        ("", "has no tasks"),
         (None, "cannot be read"),
     ],
 )
-def test_own_tasks_that_are_none(tmp_path: Path, text: str | None, said: str) -> None:
+def test_own_tasks_that_cannot_be_used(tmp_path: Path, text: str | None, said: str) -> None:
     """Told before anything starts, with the line."""
     path = tmp_path / "own.jsonl"
     if text is not None:

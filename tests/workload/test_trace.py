@@ -11,8 +11,8 @@ import pytest
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.util.errors import ConfigError
+from servebench.workload.sources.trace_files import TraceRow, trace_rows
 from servebench.workload.trace import TraceSettings, TraceWorkload
-from servebench.workload.trace_files import TraceRow, trace_rows
 
 Text = Callable[[Request], str]
 BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
@@ -86,7 +86,7 @@ def test_azure_arrivals_whatever_the_decimals(tmp_path: Path, moments: tuple[str
             '{"timestamp": 0, "input_length": 99999999999, "output_length": 1}',
             "a request of 99999999999 tokens",
         ),
-        ("t.jsonl", '{"timestamp": 0, "input_length": 1e999, "output_length": 1}', "line 1: no request"),
+        ("t.jsonl", '{"timestamp": 0, "input_length": 1e999, "output_length": 1}', "line 1: not a request"),
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,3,99999999999\n", "a request of 99999999999 tokens"),
     ],
 )
@@ -151,7 +151,7 @@ def test_mistakes(pieces: Tokenizer, tmp_path: Path) -> None:
     other.write_text("a,b\n1,2\n")
     empty = tmp_path / "empty.csv"
     empty.write_text("")
-    for path, said in ((bad, "line 1: no request"), (other, "has the columns a, b"), (empty, "is no CSV")):
+    for path, said in ((bad, "line 1: not a request"), (other, "has the columns a, b"), (empty, "CSV file")):
         with pytest.raises(ConfigError, match=said):
             asked(pieces, 1, path=str(path))
     with pytest.raises(ConfigError, match="leaves no request"):

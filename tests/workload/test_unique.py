@@ -11,10 +11,11 @@ import pytest
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings, WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.lengths import sample_lengths
-from servebench.workload.prompts import vocabulary
-from servebench.workload.salt import generator, salt
-from servebench.workload.unique import UniqueWorkload, fill, single_token_words
+from servebench.workload.build.fill import fill, single_token_words
+from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.seeding import generator, salt
+from servebench.workload.sources.prompts import vocabulary
+from servebench.workload.unique import UniqueWorkload
 
 Text = Callable[[Request], str]
 
@@ -64,7 +65,7 @@ def test_shorter_than_the_salt(pieces: Tokenizer, text_of: Text, tokens: int) ->
 
 def test_too_short_to_be_unique(quarters: Tokenizer, pieces: Tokenizer) -> None:
     """Prompts that come out the same are refused, with the length that is enough."""
-    with pytest.raises(ConfigError, match="as few as 1 tokens; give 16 tokens or more"):
+    with pytest.raises(ConfigError, match=r"workload.input_tokens.* 16 or more"):
         asked(pieces, 5000, input_tokens=1)
     assert len(asked(pieces, 5000, input_tokens=16)) == 5000
 

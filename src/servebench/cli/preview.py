@@ -12,8 +12,8 @@ from servebench.engine.tokenize import offline_tokenizer
 from servebench.registry.registry import Registry
 from servebench.report.terminal.preview import Preview, show_preview
 from servebench.util.errors import PreflightError
-from servebench.workload.dressing import dressed
-from servebench.workload.ideal import BLOCK_TOKENS, hit_rate, ideal_hits
+from servebench.workload.build.requests import add_extras
+from servebench.workload.ideal_cache import BLOCK_TOKENS, hit_rate, ideal_hits
 
 PREVIEW_REQUESTS = 100
 STREAM = "preview"
@@ -59,7 +59,7 @@ def _made(settings: RunSettings, registry: Registry) -> Preview:
     tokenizer = offline_tokenizer(settings.model)
     count = settings.load.requests
     count = count if isinstance(count, int) else PREVIEW_REQUESTS
-    asked = [dressed(r, settings.workload) for r in workload.requests(count, stream=STREAM, tokenizer=tokenizer)]
+    asked = [add_extras(r, settings.workload) for r in workload.requests(count, stream=STREAM, tokenizer=tokenizer)]
     stand_ins = {answer.of: answer.stand_in for request in asked for answer in request.answers}
     requests: list[Request] = [request.filled(stand_ins) for request in asked]
     hits = ideal_hits(

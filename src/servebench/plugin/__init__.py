@@ -47,8 +47,9 @@ from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.quality.rows import read_rows, sample
 from servebench.util.errors import ConfigError, EngineError
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
-from servebench.workload.lengths import sample_lengths
-from servebench.workload.salt import as_request, generator, salt
+from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.requests import as_request
+from servebench.workload.build.seeding import generator, salt
 
 __all__ = [
     "API_VERSION",

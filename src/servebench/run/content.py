@@ -16,7 +16,7 @@ from servebench.contracts.results import Doubt, Record
 from servebench.measure.compliance import json_columns
 from servebench.measure.needles import needle_columns
 from servebench.util.proportions import wilson
-from servebench.workload.ideal import ideal_columns
+from servebench.workload.ideal_cache import ideal_columns
 
 
 def content_columns(

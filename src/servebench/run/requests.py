@@ -12,7 +12,7 @@ from servebench.contracts.exchange import PlannedRequest, Target
 from servebench.contracts.request import Request
 from servebench.contracts.settings import RunSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.dressing import dressed
+from servebench.workload.build.requests import add_extras
 
 ANSWER_BYTES_BASE = 4 << 20
 
@@ -43,7 +43,7 @@ def planned_requests(
     base_path = httpx.URL(running.base_url).path.rstrip("/")
     planned = []
     for request in requests:
-        path, body = engine.body(dressed(request, settings.workload), running.model, settings.workload)
+        path, body = engine.body(add_extras(request, settings.workload), running.model, settings.workload)
         plain, holes = with_holes(orjson.dumps(body), request)
         planned.append(
             PlannedRequest(

@@ -1,4 +1,4 @@
-"""The workload `agent_loop`: agents that call tools, read results into a growing context, and start others."""
+"""The workload `agent_loop`: agents that call tools, add the results to a growing context, and start sub-agents."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from annotated_types import Ge, Le
 
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import LengthSettings, PositiveInt, TokenCount, WorkloadSettings
-from servebench.workload.lengths import sample_lengths
-from servebench.workload.salt import generator, salt
-from servebench.workload.sessions import History, Piece, Session, SessionStep, interleave, session_requests
-from servebench.workload.unique import WordList
+from servebench.workload.build.fill import WordList
+from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.seeding import generator, salt
+from servebench.workload.build.sessions import History, Piece, Session, SessionStep, plan_requests
 
 DEFAULT_INPUT_TOKENS = 96
 DEFAULT_OUTPUT_TOKENS = 48
@@ -30,17 +30,17 @@ CALL_SCHEMA: Mapping[str, Any] = {
     "required": ["tool", "argument"],
     "additionalProperties": False,
 }
-"""A tool call as the agent is to write it, and as `enforce_calls` has the engine enforce it."""
+"""The form of a tool call, which the engine enforces with `enforce_calls`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLoopSettings(WorkloadSettings):
-    """An agent takes `steps`, `active` agents at a time. `input_tokens` is its task, `result_tokens` what a tool gives back
-    after each step, `system_tokens` the description of tools that all agents share. After its first step an agent starts
-    `fan_out` sub-agents that begin with its context and take `sub_steps` each; it goes on when they have ended.
-    `tool_s` is the mean of the exponential time that a tool takes. With `enforce_calls` answers must be tool calls.
-    `history` is what stands in it for the agent's turns, and for what sub-agents report: `real`, what the model answered,
-    or `scripted`, calls written ahead that are as long as the answers asked for."""
+    """An agent takes `steps`, `active` agents at a time. `input_tokens` is the length of its task, `result_tokens` that of a
+    tool's result after each step, `system_tokens` that of the tool description that all agents share. After its first
+    step an agent starts `fan_out` sub-agents, which begin with its context and take `sub_steps` each; it continues when
+    they have ended. `tool_s` is the mean of the exponential time that a tool takes. With `enforce_calls` answers must be
+    tool calls. `history` says what the agent's turns in it and the reports of sub-agents are: `real`, the model's answers,
+    or `scripted`, calls written in advance that are as long as the requested answers."""
 
     steps: PositiveInt | LengthSettings = 5
     active: PositiveInt = 8
@@ -55,10 +55,10 @@ class AgentLoopSettings(WorkloadSettings):
 
 
 class AgentLoopWorkload(Workload):
-    """Loops of a tool call by the model and a result by the user's side, the whole history sent each time.
+    """Loops of a tool call by the model and a result from the user, with the whole history in each request.
 
-    Calls and results are plain messages, so that every chat template takes them. Results of tools are written ahead.
-    With `cache` `cold` each stream has a description of tools of its own.
+    Calls and results are plain messages, which every chat template accepts. Tool results are written in advance.
+    With `cache` `cold` each stream has its own tool description.
     """
 
     name = "agent_loop"
@@ -72,35 +72,29 @@ class AgentLoopWorkload(Workload):
         self._words = WordList()
 
     def check(self) -> list[str]:
-        """Calls that are to be JSON and to go on after it."""
+        """Report calls that must be JSON and yet continue after it."""
         if self._settings.enforce_calls and self._settings.exact_output:
-            return ["workload.enforce_calls=true: a call ends where its JSON does; set workload.exact_output=false"]
+            return ["workload.enforce_calls=true: a call ends with its JSON; set workload.exact_output=false"]
         return []
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """`count` requests: whole loops but for the last ones. Raises ConfigError when messages are too short."""
+        """Return `count` requests; the last loops may be incomplete. Raises ConfigError when messages are too short."""
         settings = self._settings
         rng = generator(settings.seed, stream)
-        sessions: list[Session] = []
-        planned = agents = 0
-        while planned < count:
-            new = self._agent(agents, stream, rng)
-            agents += 1
-            sessions += new
-            planned += sum(len(session.steps) for session in new)
-        order = interleave(sessions, settings.active, rng)[:count]
-        return session_requests(
-            order,
+        return plan_requests(
+            lambda agent: self._agent(agent, stream, rng),
+            count,
             settings,
             stream,
+            active=settings.active,
+            history=settings.history,
             tokenizer=tokenizer,
             rng=rng,
             words=self._words.of(tokenizer),
-            history=settings.history,
         )
 
     def _agent(self, index: int, stream: str, rng: random.Random) -> list[Session]:
-        """An agent and its sub-agents."""
+        """Return the sessions of an agent and its sub-agents."""
         settings = self._settings
         name = f"a{index}"
         system = (self._system(stream),)
@@ -108,17 +102,19 @@ class AgentLoopWorkload(Workload):
         children = [f"{name}.{child}" for child in range(settings.fan_out)]
         sizes = {child: sample_lengths(settings.sub_steps, 1, rng)[0] for child in children}
         results = self._results(sizes, stream)
-        own = self._steps(name, steps, stream, rng, joined=results)
+        steps_of_agent = self._steps(name, steps, stream, rng, sub_results=results)
         if not children:
-            return [Session(name, own, before=system)]
-        context = (*system, *own[0].news, own[0].answer)
-        found = [Session(name, own, before=system, waits_for={1: tuple(children)})]
+            return [Session(name, steps_of_agent, before=system)]
+        context = (*system, *steps_of_agent[0].news, steps_of_agent[0].answer)
+        sessions = [Session(name, steps_of_agent, before=system, waits_for={1: tuple(children)})]
         for child, count in sizes.items():
-            found.append(Session(child, self._steps(child, count, stream, rng), before=context, opens_after=(name, 1)))
-        return found
+            sessions.append(
+                Session(child, self._steps(child, count, stream, rng), before=context, opens_after=(name, 1))
+            )
+        return sessions
 
     def _results(self, sizes: Mapping[str, int], stream: str) -> tuple[Piece, ...]:
-        """What the sub-agents bring back; `sizes` are their steps."""
+        """Return the messages that bring back the results of the sub-agents; `sizes` are their numbers of steps."""
         rng = generator(self._settings.seed, f"{stream}/{list(sizes)}")
         tokens = sample_lengths(self._settings.result_tokens, len(sizes), rng)
         return tuple(
@@ -132,7 +128,7 @@ class AgentLoopWorkload(Workload):
         )
 
     def _steps(
-        self, name: str, count: int, stream: str, rng: random.Random, *, joined: tuple[Piece, ...] = ()
+        self, name: str, count: int, stream: str, rng: random.Random, *, sub_results: tuple[Piece, ...] = ()
     ) -> tuple[SessionStep, ...]:
         settings = self._settings
         tasks = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, 1, rng)
@@ -147,7 +143,7 @@ class AgentLoopWorkload(Workload):
                 news = (Piece("user", f"Result [{mark}]:", results[number]),)
             steps.append(
                 SessionStep(
-                    news=(*joined, *news) if number == 1 else news,
+                    news=(*sub_results, *news) if number == 1 else news,
                     output_tokens=outputs[number],
                     answer=_call(rng, mark, outputs[number], (name, number)),
                     think_s=rng.expovariate(1 / settings.tool_s) if number and settings.tool_s else None,
@@ -171,7 +167,7 @@ class AgentLoopWorkload(Workload):
 
 
 def _call(rng: random.Random, mark: str, tokens: int, step: tuple[str, int]) -> Piece:
-    """A call written ahead: JSON where there is room for it."""
+    """Return a call written in advance: JSON where it is long enough."""
     tool = rng.choice(TOOLS)
     if tokens < 40:
         return Piece("assistant", tool, tokens, answers=step)

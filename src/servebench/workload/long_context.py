@@ -1,4 +1,4 @@
-"""The workload `long_context`: a long chronicle with a few facts hidden in it, and a question about each."""
+"""The workload `long_context`: a long chronicle with a few facts hidden in it, and a question about them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from annotated_types import Ge, Le
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.lengths import sample_lengths
-from servebench.workload.prose import Chronicler, paragraphs
-from servebench.workload.salt import as_request, generator, salt
-from servebench.workload.unique import WordList, fill
+from servebench.workload.build.fill import WordList, fill
+from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.requests import as_requests
+from servebench.workload.build.seeding import generator, salt
+from servebench.workload.sources.prose import Chronicler, paragraphs
 
 DEFAULT_INPUT_TOKENS = 32768
 DEFAULT_OUTPUT_TOKENS = 2048
 ROOM_TOKENS_MIN = 32
-"""Fewest tokens of chronicle around the needles."""
+"""The least tokens of chronicle around the needles."""
 
 _THINGS = (
     "the brass key", "the flood register", "the harbour seal", "the ferry licence", "the organ fund", "the iron chest",
@@ -30,8 +31,8 @@ _THINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class LongContextSettings(WorkloadSettings):
-    """`needles` facts stand in the text of each request, at `depths` (0: at its beginning, 1: at its end; each request's
-    needles take them in turn), or evenly spread when null."""
+    """Each request's text contains `needles` facts at `depths` (0: its beginning, 1: its end; the needles take them in
+    turn), or evenly spread when null."""
 
     needles: Annotated[int, Ge(0), Le(len(_THINGS))] = 3
     depths: tuple[Annotated[float, Ge(0), Le(1)], ...] | None = None
@@ -39,10 +40,10 @@ class LongContextSettings(WorkloadSettings):
 
 
 class LongContextWorkload(Workload):
-    """A salt, a chronicle of exactly the length asked for with needles in it, and at its end the question.
+    """A salt, a chronicle of exactly the requested length with needles in it, and the question at its end.
 
-    A request's `reference` has `needles`: for each the `thing`, the `answer` (six digits that nothing else in the prompt
-    contains) and the `depth` at which it really stands, as a share of the characters before the question.
+    A request's `reference` has `needles`: for each the `thing`, the `answer` (six digits that occur nowhere else in the
+    prompt) and the actual `depth`, as a share of the characters before the question.
     """
 
     name = "long_context"
@@ -57,13 +58,13 @@ class LongContextWorkload(Workload):
         self._chronicler = Chronicler()
 
     def check(self) -> list[str]:
-        """Depths without needles to put there."""
+        """Report an empty list of depths."""
         if self._settings.depths == ():
-            return ["workload.depths=[] places no needle; give depths from 0 to 1, null, or workload.needles=0"]
+            return ["workload.depths=[] has no place for a needle; set depths from 0 to 1, null, or workload.needles=0"]
         return []
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """`count` requests, no two with a common beginning. Raises ConfigError when needles and question do not fit."""
+        """Return `count` requests, no two with a common beginning. Raises ConfigError when needles and question do not fit."""
         settings = self._settings
         rng = generator(settings.seed, stream)
         lengths = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, count, rng)
@@ -80,19 +81,8 @@ class LongContextWorkload(Workload):
             words=self._words.of(tokenizer),
             ends=[draft.end for draft in drafts],
         )
-        return [
-            as_request(
-                texts[index],
-                settings.api,
-                f"{stream}-{index:05d}",
-                output_tokens=outputs[index],
-                exact_output=settings.exact_output,
-                temperature=settings.temperature,
-                prompt_tokens=counts[index],
-                reference=_reference(texts[index], draft),
-            )
-            for index, draft in enumerate(drafts)
-        ]
+        references = [_reference(text, draft) for text, draft in zip(texts, drafts, strict=True)]
+        return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs, references=references)
 
     def _draft(self, index: int, length: int, stream: str, rng: random.Random, tokenizer: Tokenizer) -> _Draft:
         settings = self._settings
@@ -104,18 +94,19 @@ class LongContextWorkload(Workload):
         used = tokenizer.count([head + " ".join(hidden) + end])[0]
         if length - used < ROOM_TOKENS_MIN:
             raise ConfigError(
-                f"workload.input_tokens={length} leaves no chronicle around {settings.needles} needles and their "
-                f"question; give {used + ROOM_TOKENS_MIN} tokens or more, or fewer workload.needles"
+                f"workload.input_tokens={length} leaves no room for a chronicle around {settings.needles} needles and "
+                f"their question; set it to {used + ROOM_TOKENS_MIN} or more, or reduce workload.needles"
             )
-        # sentences of a long text are a little off their measured mean: trim until the text has room for its end
-        sentences = self._chronicler.sentences(length - used, rng, tokenizer)
-        while sentences and tokenizer.count([head + paragraphs(sentences) + " ".join(hidden) + end])[0] > length:
-            del sentences[-max(1, len(sentences) // 50) :]
+
+        def prompt(sentences: list[str]) -> str:
+            return head + paragraphs(sentences) + " ".join(hidden) + end
+
+        sentences = self._chronicler.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
         text = paragraphs(_hide(hidden, sentences, self._depths(index)))
         return _Draft(head + text, end, tuple(zip(things, answers, strict=True)))
 
     def _depths(self, index: int) -> list[float]:
-        """Where the needles of a request go, as shares of its sentences."""
+        """Return the positions of a request's needles, as shares of its sentences."""
         settings = self._settings
         if settings.depths is None:
             return [(place + 0.5) / settings.needles for place in range(settings.needles)]
@@ -125,7 +116,7 @@ class LongContextWorkload(Workload):
 
 @dataclass(frozen=True)
 class _Draft:
-    """A text up to where it is filled, what comes after, and the things with their numbers."""
+    """A text up to where it is filled, its end, and the things with their numbers."""
 
     start: str
     end: str
@@ -133,7 +124,7 @@ class _Draft:
 
 
 def _hide(hidden: Sequence[str], sentences: Sequence[str], depths: Sequence[float]) -> list[str]:
-    """The sentences with the needles among them."""
+    """Return the sentences with the needles among them."""
     placed = list(sentences)
     for depth, needle in sorted(zip(depths, hidden, strict=True), reverse=True):
         placed.insert(round(depth * len(sentences)), needle)
@@ -147,11 +138,11 @@ def _question(things: Sequence[str]) -> str:
 
 
 def _reference(text: str, draft: _Draft) -> Mapping[str, Any]:
-    """What a scorer needs. A needle that was lost in making the prompt would be graded as the model's fault."""
+    """Return what a scorer needs. Raises ConfigError if a needle is not once in the prompt: the model would be blamed."""
     body = len(text) - len(draft.end)
-    found = []
+    needles = []
     for thing, answer in draft.needles:
         if text.count(answer) != 1:
-            raise ConfigError(f"the number of {thing} is not once in the prompt: choose another workload.seed")
-        found.append({"thing": thing, "answer": answer, "depth": text.index(answer) / body})
-    return {"needles": found}
+            raise ConfigError(f"the number of {thing} is not exactly once in the prompt; choose another workload.seed")
+        needles.append({"thing": thing, "answer": answer, "depth": text.index(answer) / body})
+    return {"needles": needles}

@@ -1,4 +1,4 @@
-"""The workload `mix`: requests of several workloads, mingled by weight."""
+"""The workload `mix`: requests of several workloads, mixed by weight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.registry.registry import registry
 from servebench.util.errors import ConfigError
-from servebench.workload.salt import generator
+from servebench.workload.build.seeding import generator
 
 INHERITED = ("seed", "api", "temperature", "cache")
 OWN = ("weight", "workload")
@@ -22,15 +22,15 @@ OWN = ("weight", "workload")
 
 @dataclass(frozen=True, kw_only=True)
 class MixSettings(WorkloadSettings):
-    """`parts` are the workloads by name, each with its `weight` (1 if not given; 0 leaves it out) and any keys of its own.
-    A part of another name says its kind with `workload`. Seed, api, temperature and cache are the mix's, and
-    `exact_output` each workload's own, unless a part says otherwise."""
+    """`parts` are the workloads by name, each with its `weight` (default 1; 0 leaves it out) and any keys of its own.
+    A part with another name sets its workload with `workload`. Seed, api, temperature and cache are inherited from the
+    mix, unless a part sets them; the default of `exact_output` is each workload's own."""
 
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class MixWorkload(Workload):
-    """Each request is drawn from a part with a chance of its weight; within a part they keep their order."""
+    """Draws the part of each request with a probability proportional to its weight; a part's requests keep their order."""
 
     name = "mix"
     settings_type = MixSettings
@@ -42,10 +42,10 @@ class MixWorkload(Workload):
         self._parts: dict[str, Workload] | None = None
 
     def check(self) -> list[str]:
-        """No part, a weight that is none, and what makes a part impossible."""
+        """Report missing parts, invalid weights, and what the parts report."""
         try:
             weights = self._weights()
-            parts = self._made()
+            parts = self._workloads()
         except ConfigError as error:
             return list(error.faults)
         faults = [
@@ -58,34 +58,35 @@ class MixWorkload(Workload):
         return faults
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """`count` requests. Raises ConfigError as the parts do."""
+        """Return `count` requests. Raises ConfigError when a part does."""
         weights = self._weights()
         rng = generator(self._settings.seed, f"{stream}/mix")
         drawn = rng.choices(list(weights), list(weights.values()), k=count)
         supply = {
-            name: iter(self._made()[name].requests(drawn.count(name), stream=f"{stream}-{name}", tokenizer=tokenizer))
+            name: iter(
+                self._workloads()[name].requests(drawn.count(name), stream=f"{stream}-{name}", tokenizer=tokenizer)
+            )
             for name in dict.fromkeys(drawn)
         }
         return [next(supply[name]) for name in drawn]
 
     def _weights(self) -> dict[str, float]:
-        """The parts that take part, in the order of their names."""
-        found: dict[str, float] = {}
+        """Return the weights of the parts that have one, in the order of their names."""
+        weights: dict[str, float] = {}
         for name, keys in sorted(self._settings.parts.items()):
             weight = keys.get("weight", 1)
             if isinstance(weight, bool) or not isinstance(weight, int | float) or weight < 0:
-                raise ConfigError(f"workload.parts.{name}.weight={weight} is no weight; give a number, 0 or more")
+                raise ConfigError(f"workload.parts.{name}.weight={weight} must be a number, 0 or more")
             if weight:
-                found[name] = float(weight)
-        if not found:
+                weights[name] = float(weight)
+        if not weights:
             raise ConfigError(
-                "workload.parts: nothing is to be mixed; give e.g. workload.parts.unique.weight=3 "
-                "workload.parts.sharegpt.weight=1"
+                "workload.parts is empty; set e.g. workload.parts.unique.weight=3 workload.parts.sharegpt.weight=1"
             )
-        return found
+        return weights
 
-    def _made(self) -> dict[str, Workload]:
-        """The parts, built with their settings. Raises ConfigError for a kind or a key that does not exist."""
+    def _workloads(self) -> dict[str, Workload]:
+        """Return the workloads of the parts. Raises ConfigError for an unknown workload or key."""
         if self._parts is None:
             self._parts = {name: self._part(name, self._settings.parts[name]) for name in self._weights()}
         return self._parts
@@ -93,35 +94,35 @@ class MixWorkload(Workload):
     def _part(self, name: str, keys: Mapping[str, Any]) -> Workload:
         kind = keys.get("workload", name)
         if kind == self.name:
-            raise ConfigError(f"workload.parts.{name}: a mix of mixes is not to be had; name its parts here")
+            raise ConfigError(f"workload.parts.{name}: a mix cannot contain another mix; list its parts here")
         try:
-            found: type[Workload] = registry().find("workload", str(kind))
+            workload: type[Workload] = registry().find("workload", str(kind))
         except ConfigError as error:
             raise ConfigError(f"workload.parts.{name}: {error}") from error
         plain = {key: getattr(self._settings, key) for key in INHERITED}
         plain |= {key: value for key, value in keys.items() if key not in OWN}
         plain["name"] = kind
         try:
-            settings = TypeAdapter(found.settings_type).validate_json(json.dumps(plain), strict=True)
+            settings = TypeAdapter(workload.settings_type).validate_json(json.dumps(plain), strict=True)
         except ValidationError as error:
-            raise ConfigError(_faults(name, error, found.settings_type)) from error
-        return found(settings)
+            raise ConfigError(_key_errors(name, error, workload.settings_type)) from error
+        return workload(settings)
 
 
-def _faults(part: str, error: ValidationError, settings_type: type[WorkloadSettings]) -> list[str]:
-    """A line for each key of a part with which something is wrong."""
-    told: dict[str, list[Any]] = {}
+def _key_errors(part: str, error: ValidationError, settings_type: type[WorkloadSettings]) -> list[str]:
+    """Return a line for each invalid key of a part."""
+    by_key: dict[str, list[Any]] = {}
     for one in error.errors(include_url=False):
-        told.setdefault(str(one["loc"][0]) if one["loc"] else "", []).append(one)
+        by_key.setdefault(str(one["loc"][0]) if one["loc"] else "", []).append(one)
     lines = []
-    for key, found in told.items():
+    for key, errors in by_key.items():
         path = f"workload.parts.{part}.{key}"
-        if found[0]["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        if errors[0]["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             known = sorted([*OWN, *(one.name for one in fields(settings_type) if one.name != "name")])
             near = get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
             lines.append(f"{path}: unknown key; {hint}")
         else:
-            said = ", or ".join(one["msg"].lower().replace("input should", "it should") for one in found)
-            lines.append(f"{path}: {found[0]['input']!r} is not allowed: {said}")
+            reasons = ", or ".join(one["msg"].lower().replace("input should", "it should") for one in errors)
+            lines.append(f"{path}: {errors[0]['input']!r} is not allowed: {reasons}")
     return lines

@@ -1,4 +1,4 @@
-"""The workload `sharegpt`: prompts of real people, from the set that ships with servebench or from a user's file."""
+"""The workload `sharegpt`: real prompts, from the set that ships with servebench, a file or the hub."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated
 
 from annotated_types import Ge
@@ -13,19 +14,19 @@ from annotated_types import Ge
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.lengths import sample_lengths
-from servebench.workload.prompts import Prompt, dataset_faults, load
-from servebench.workload.salt import as_request, generator, salt
+from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.requests import as_requests
+from servebench.workload.build.seeding import generator, salt
+from servebench.workload.sources.prompts import Prompt, dataset_faults, load_prompts
 
 DEFAULT_OUTPUT_TOKENS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShareGptSettings(WorkloadSettings):
-    """`dataset` is `builtin`, a path, or `hf:` and the name of a data set of the Hugging Face hub, of which `subset` and
-    `split` are taken; `path`, where given, is used in its place. Prompts shorter or longer than the two limits (in tokens,
-    without any salt) are left out. With `input_tokens` a length is drawn for each request, and the prompt nearest to it
-    in length is taken, as it is."""
+    """`dataset` is `builtin`, a path, or `hf:` and the name of a data set of the Hugging Face hub with its `subset` and
+    `split`; `path`, if given, takes precedence. Prompts outside the two limits (in tokens, without a salt) are left out.
+    With `input_tokens` a length is drawn for each request, and the prompt of the nearest length is used unchanged."""
 
     dataset: str = "builtin"
     path: str | None = None
@@ -36,8 +37,8 @@ class ShareGptSettings(WorkloadSettings):
 
 
 class ShareGptWorkload(Workload):
-    """First turns of conversations. When more requests are asked for than there are prompts, the set is gone through again
-    in another order: such repeats can hit a prefix cache, unless `cache` is `cold`, which puts a salt before each prompt.
+    """First turns of conversations. If there are fewer prompts than requests, the set is used again in another order: such
+    repeats can hit a prefix cache, unless `cache` is `cold`, which puts a salt before each prompt.
     """
 
     name = "sharegpt"
@@ -48,10 +49,10 @@ class ShareGptWorkload(Workload):
         super().__init__(settings)
         assert isinstance(settings, ShareGptSettings)
         self._settings = settings
-        self._fitting: tuple[list[Prompt], list[int]] | None = None
+        self._cached: tuple[list[Prompt], list[int]] | None = None
 
     def check(self) -> list[str]:
-        """A data set that is not there, limits that exclude each other."""
+        """Report a data set that cannot be read, and limits that exclude each other."""
         settings = self._settings
         faults = dataset_faults(self._source(), self._key())
         low, high = settings.min_prompt_tokens, settings.max_prompt_tokens
@@ -60,44 +61,34 @@ class ShareGptWorkload(Workload):
         return faults
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """`count` requests in an order of the stream's own. Raises ConfigError when no prompt fits the limits."""
+        """Return `count` requests in an order of the stream's own. Raises ConfigError when no prompt fits the limits."""
         settings = self._settings
         rng = generator(settings.seed, stream)
-        prompts, lengths = self._fit(tokenizer)
+        prompts, lengths = self._prompts(tokenizer)
         if settings.input_tokens is None:
             chosen = _cycle(len(prompts), count, rng)
         else:
             chosen = _nearest(lengths, sample_lengths(settings.input_tokens, count, rng), rng)
         outputs = self._outputs(prompts, chosen, rng, tokenizer)
-        texts = [prompts[which].text for which in chosen]
-        counts = [lengths[which] for which in chosen]
+        texts = [prompts[number].text for number in chosen]
+        counts = [lengths[number] for number in chosen]
         if settings.cache == "cold":
             texts = [f"[{salt(settings.seed, stream, index)}]\n{text}" for index, text in enumerate(texts)]
             counts = tokenizer.count(texts)
-        return [
-            as_request(
-                texts[index],
-                settings.api,
-                f"{stream}-{index:05d}",
-                output_tokens=outputs[index],
-                exact_output=settings.exact_output,
-                temperature=settings.temperature,
-                prompt_tokens=counts[index],
-            )
-            for index in range(count)
-        ]
+        return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs)
 
     def _source(self) -> str:
         return self._settings.path or self._settings.dataset
 
     def _key(self) -> str:
-        """Where the name of the data set came from."""
+        """Return the setting that names the data set."""
         return "workload.path" if self._settings.path else "workload.dataset"
 
-    def _fit(self, tokenizer: Tokenizer) -> tuple[list[Prompt], list[int]]:
-        if self._fitting is None:
+    def _prompts(self, tokenizer: Tokenizer) -> tuple[list[Prompt], list[int]]:
+        """Return the prompts within the limits, and their lengths."""
+        if self._cached is None:
             settings = self._settings
-            everything = load(self._source(), settings.subset, settings.split, self._key())
+            everything = load_prompts(self._source(), settings.subset, settings.split, self._key())
             counts = tokenizer.count([prompt.text for prompt in everything])
             low, high = settings.min_prompt_tokens or 0, settings.max_prompt_tokens
             kept = [
@@ -106,26 +97,26 @@ class ShareGptWorkload(Workload):
                 if low <= count and (high is None or count <= high)
             ]
             if not kept:
-                asked = f"{low} tokens or more" if high is None else f"{low} to {high} tokens"
+                limits = f"{low} tokens or more" if high is None else f"{low} to {high} tokens"
                 raise ConfigError(
-                    f"{self._key()}={self._source()} has no prompt of {asked} (its prompts have {min(counts)} to "
-                    f"{max(counts)}); change workload.min_prompt_tokens or max_prompt_tokens"
+                    f"{self._key()}={self._source()} has no prompt of {limits} (its prompts have {min(counts)} to "
+                    f"{max(counts)}); change workload.min_prompt_tokens or workload.max_prompt_tokens"
                 )
-            self._fitting = [prompt for prompt, _ in kept], [count for _, count in kept]
-        return self._fitting
+            self._cached = [prompt for prompt, _ in kept], [count for _, count in kept]
+        return self._cached
 
     def _outputs(
         self, prompts: Sequence[Prompt], chosen: Sequence[int], rng: random.Random, tokenizer: Tokenizer
     ) -> list[int]:
-        """As asked; else as long as the data set's own answers; else a default."""
+        """Return the requested output lengths, else those of the data set's own answers, else a default."""
         if self._settings.output_tokens is not None:
             return sample_lengths(self._settings.output_tokens, len(chosen), rng)
-        answers = [prompts[which].answer or "" for which in chosen]
+        answers = [prompts[number].answer or "" for number in chosen]
         return [count or DEFAULT_OUTPUT_TOKENS for count in tokenizer.count(answers)]
 
 
 def _cycle(size: int, count: int, rng: random.Random) -> list[int]:
-    """`count` indexes below `size`: every one once in a random order, then all again in another."""
+    """Return `count` indexes below `size`: all in a random order, then all again in another."""
     chosen: list[int] = []
     while len(chosen) < count:
         chosen += rng.sample(range(size), size)
@@ -133,16 +124,16 @@ def _cycle(size: int, count: int, rng: random.Random) -> list[int]:
 
 
 def _nearest(lengths: Sequence[int], wanted: Sequence[int], rng: random.Random) -> list[int]:
-    """For each wanted length the index of the nearest one; none twice before all were taken once. Of equals, a random."""
+    """Return the index of the nearest length for each wanted one, a random one of equals; each is used once before any twice."""
     chosen: list[int] = []
     pool: list[tuple[int, int]] = []
     for target in wanted:
         if not pool:
-            pool = sorted(((length, index) for index, length in enumerate(lengths)), key=lambda one: one[0])
-        above = bisect_left(pool, target, key=lambda one: one[0])
+            pool = sorted(((length, index) for index, length in enumerate(lengths)), key=itemgetter(0))
+        above = bisect_left(pool, target, key=itemgetter(0))
         gap = min(abs(pool[place][0] - target) for place in (above - 1, above) if 0 <= place < len(pool))
-        low = bisect_left(pool, target - gap, key=lambda one: one[0])
-        high = bisect_right(pool, target + gap, key=lambda one: one[0])
+        low = bisect_left(pool, target - gap, key=itemgetter(0))
+        high = bisect_right(pool, target + gap, key=itemgetter(0))
         nearest = [place for place in range(low, high) if abs(pool[place][0] - target) == gap]
         chosen.append(pool.pop(rng.choice(nearest))[1])
     return chosen

@@ -1,4 +1,4 @@
-"""The workload `structured_json`: notes to be turned into JSON of a given schema, which the engine enforces."""
+"""The workload `structured_json`: notes to turn into JSON of a given schema, which the engine enforces."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.lengths import sample_lengths
-from servebench.workload.salt import as_request, generator, salt
-from servebench.workload.schemas import TIERS, SchemaTask, Tier, builtin_tasks, instance, notes, own_tasks
-from servebench.workload.unique import WordList, fill
+from servebench.workload.build.fill import WordList, fill
+from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.requests import as_request
+from servebench.workload.build.seeding import generator, salt
+from servebench.workload.sources.schemas import TIERS, SchemaTask, Tier, builtin_tasks, instance, notes, own_tasks
 
 DEFAULT_OUTPUT_TOKENS = 512
 TWIN_SUFFIX = "-free"
@@ -23,10 +24,9 @@ REMARKS = "Remarks that belong in no field:"
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredJsonSettings(WorkloadSettings):
-    """`tiers` chooses schemas by difficulty; `path` is a file of tasks of your own in their place. With `twins` half of the
-    requests are the other half's without the schema enforced, so that what enforcing costs is measured. With
-    `show_schema` the prompt contains the schema. A null `input_tokens` leaves prompts as long as they are; a length fills
-    them up to it."""
+    """`tiers` selects schemas by difficulty; `path` is a file with your own tasks instead. With `twins` half of the requests
+    repeat the other half without the schema enforced, which measures the cost of enforcing. With `show_schema` the prompt
+    contains the schema. A null `input_tokens` leaves prompts as long as they are; a length fills them up to it."""
 
     tiers: tuple[Tier, ...] = TIERS
     path: str | None = None
@@ -35,11 +35,11 @@ class StructuredJsonSettings(WorkloadSettings):
 
 
 class StructuredJsonWorkload(Workload):
-    """Facts as plain lines, drawn for each request, and the schema of the JSON that is to be made of them.
+    """Facts as plain lines, drawn for each request, and the schema of the JSON to make of them.
 
     Each request's `reference` has the `schema`, the `expected` document, `name` and `tier` of the schema, whether it is
     `constrained`, and in a twin `twin_of`, the id of the constrained request. Both of a pair ask for the same document;
-    which of them comes first is drawn.
+    their order is random.
     """
 
     name = "structured_json"
@@ -53,7 +53,7 @@ class StructuredJsonWorkload(Workload):
         self._words = WordList()
 
     def check(self) -> list[str]:
-        """No tier, a file that is none, or an answer that may not end where its JSON does."""
+        """Report an empty list of tiers, a file that cannot be used, and answers that must not end with their JSON."""
         faults = []
         if self._settings.path is not None:
             try:
@@ -61,16 +61,16 @@ class StructuredJsonWorkload(Workload):
             except ConfigError as error:
                 faults += error.faults
         if not self._settings.tiers:
-            faults.append(f"workload.tiers=[] leaves no schema; give some of {', '.join(TIERS)}")
+            faults.append(f"workload.tiers=[] leaves no schema; set it to some of {', '.join(TIERS)}")
         if self._settings.exact_output:
             faults.append(
-                "workload.exact_output=true: an answer that must go on after its JSON is none; leave it false for "
-                "structured_json and bound answers with workload.output_tokens"
+                "workload.exact_output=true: an answer that continues after its JSON is not valid JSON; leave it false for "
+                "structured_json and limit answers with workload.output_tokens"
             )
         return faults
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """`count` requests, twins counted. Raises ConfigError when `input_tokens` is less than a prompt needs."""
+        """Return `count` requests, twins included. Raises ConfigError when `input_tokens` is less than a prompt needs."""
         settings = self._settings
         rng = generator(settings.seed, stream)
         drafts = _drafts(settings, count, stream, rng)
@@ -94,17 +94,17 @@ class StructuredJsonWorkload(Workload):
     def _filled(
         self, starts: Sequence[str], rng: random.Random, tokenizer: Tokenizer
     ) -> tuple[Sequence[str], Sequence[int]]:
-        """The prompts as they are, or with remarks up to their lengths."""
-        asked = self._settings.input_tokens
-        if asked is None:
+        """Return the prompts and their lengths: as they are, or with remarks up to the requested lengths."""
+        spec = self._settings.input_tokens
+        if spec is None:
             return starts, tokenizer.count(starts)
-        lengths = sample_lengths(asked, len(starts), rng)
+        lengths = sample_lengths(spec, len(starts), rng)
         starts = [f"{start}\n\n{REMARKS}" for start in starts]
         needed = tokenizer.count(starts)
         if short := [index for index, length in enumerate(lengths) if length < needed[index]]:
             raise ConfigError(
-                f"workload.input_tokens: {len(short)} of {len(starts)} prompts need more than they are given, up to "
-                f"{max(needed)} tokens; give that many or more, fewer workload.tiers, or workload.show_schema=false"
+                f"workload.input_tokens: {len(short)} of {len(starts)} prompts need more, up to {max(needed)} "
+                "tokens; raise it, or use fewer workload.tiers or workload.show_schema=false"
             )
         return fill(starts, lengths, rng, tokenizer, words=self._words.of(tokenizer))
 
@@ -121,27 +121,27 @@ class _Draft:
 
 
 def _drafts(settings: StructuredJsonSettings, count: int, stream: str, rng: random.Random) -> list[_Draft]:
-    """`count` drafts; with twins in pairs, a last one without its pair where the count is odd."""
+    """Return `count` drafts; twins come in pairs, without a twin for the last one if the count is odd."""
     if settings.path is not None:
         tasks = list(own_tasks(settings.path))
     else:
         tasks = [task for task in builtin_tasks() if task.tier in settings.tiers]
-    found: list[_Draft] = []
-    while len(found) < count:
+    drafts: list[_Draft] = []
+    while len(drafts) < count:
         task = rng.choice(tasks)
         document = task.expected if task.source is None else instance(task.source, rng)
-        place = len(found)
+        place = len(drafts)
         request_id = f"{stream}-{place:05d}"
         pair = [_Draft(request_id, place, task, document, None)]
         if settings.twins and count - place > 1:
             pair.append(_Draft(request_id + TWIN_SUFFIX, place + 1, task, document, request_id))
             rng.shuffle(pair)
-        found += pair
-    return found
+        drafts += pair
+    return drafts
 
 
 def _prompt(draft: _Draft, settings: StructuredJsonSettings, stream: str) -> str:
-    """Salted where the cache must not help: twins would find each other's prompt there."""
+    """Return the prompt, with a salt if `cache` is `cold`: twins would hit each other's prompt in the cache."""
     parts = [f"{draft.task.words} Answer with the JSON object only: no explanation, no code fence."]
     if draft.task.source is not None:
         parts.append(f"Notes:\n{notes(draft.document)}")

@@ -1,4 +1,4 @@
-"""The workload `summarization`: long chronicles to be told in a few sentences; long in, short out."""
+"""The workload `summarization`: long chronicles to summarize in a few sentences."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from annotated_types import Ge, Le
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.lengths import sample_lengths
-from servebench.workload.prose import Chronicler, event, paragraphs, town
-from servebench.workload.salt import as_request, generator, salt
-from servebench.workload.unique import WordList, fill
+from servebench.workload.build.fill import WordList, fill
+from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.requests import as_requests
+from servebench.workload.build.seeding import generator, salt
+from servebench.workload.sources.prose import Chronicler, paragraphs, town, town_event
 
 DEFAULT_INPUT_TOKENS = 3072
 DEFAULT_OUTPUT_TOKENS = 160
@@ -24,15 +25,15 @@ ROOM_TOKENS_MIN = 32
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizationSettings(WorkloadSettings):
-    """`events` is how many main events a chronicle tells of; a good summary names them and nothing else."""
+    """`events` is the number of main events in a chronicle; a good summary names them and nothing else."""
 
     events: Annotated[int, Ge(1), Le(20)] = 5
 
 
 class SummarizationWorkload(Workload):
-    """An invented town's chronicle, synthesised from the seed, of exactly the length asked for, task and salt included.
+    """An invented town's chronicle, synthesized from the seed, of exactly the requested length, task and salt included.
 
-    A request's `reference` has `summary`, the main events in a short sentence each and in their order.
+    A request's `reference` has `summary`: the main events in order, a short sentence each.
     """
 
     name = "summarization"
@@ -47,7 +48,7 @@ class SummarizationWorkload(Workload):
         self._chronicler = Chronicler()
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """`count` requests, no two with a common beginning. Raises ConfigError when the events do not fit."""
+        """Return `count` requests, no two with a common beginning. Raises ConfigError when the events do not fit."""
         settings = self._settings
         rng = generator(settings.seed, stream)
         lengths = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, count, rng)
@@ -71,37 +72,28 @@ class SummarizationWorkload(Workload):
             words=self._words.of(tokenizer),
             ends=[end] * count,
         )
-        return [
-            as_request(
-                texts[index],
-                settings.api,
-                f"{stream}-{index:05d}",
-                output_tokens=outputs[index],
-                exact_output=settings.exact_output,
-                temperature=settings.temperature,
-                prompt_tokens=counts[index],
-                reference={"summary": summary},
-            )
-            for index, (_, summary) in enumerate(drafts)
-        ]
+        references = [{"summary": summary} for _, summary in drafts]
+        return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs, references=references)
 
-    def _draft(self, salted: str, length: int, end: str, rng: random.Random, tokenizer: Tokenizer) -> tuple[str, str]:
-        """The text before the task, and the summary that is expected."""
+    def _draft(self, mark: str, length: int, end: str, rng: random.Random, tokenizer: Tokenizer) -> tuple[str, str]:
+        """Return the text before the task, and the expected summary."""
         settings = self._settings
         place = town(rng)
-        events = [event(rng, place) for _ in range(settings.events)]
-        head = f"[{salted}] The chronicle of {place}.\n\n"
-        told = [one.told for one in events]
-        used = tokenizer.count([head + " ".join(told) + end])[0]
+        events = [town_event(rng, place) for _ in range(settings.events)]
+        head = f"[{mark}] The chronicle of {place}.\n\n"
+        main = [event.sentence for event in events]
+        used = tokenizer.count([head + " ".join(main) + end])[0]
         if length - used < ROOM_TOKENS_MIN:
             raise ConfigError(
-                f"workload.input_tokens={length} is too short for a chronicle of {settings.events} events; give "
-                f"{used + ROOM_TOKENS_MIN} tokens or more, or fewer workload.events"
+                f"workload.input_tokens={length} is too short for a chronicle of {settings.events} events; set it "
+                f"to {used + ROOM_TOKENS_MIN} or more, or reduce workload.events"
             )
-        sentences = self._chronicler.sentences(length - used, rng, tokenizer)
-        while sentences and tokenizer.count([head + paragraphs([*sentences, *told]) + end])[0] > length:
-            del sentences[-max(1, len(sentences) // 50) :]
-        places = sorted(rng.randint(0, len(sentences)) for _ in told)
-        for at, sentence in reversed(list(zip(places, told, strict=True))):
+
+        def prompt(sentences: list[str]) -> str:
+            return head + paragraphs([*sentences, *main]) + end
+
+        sentences = self._chronicler.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
+        places = sorted(rng.randint(0, len(sentences)) for _ in main)
+        for at, sentence in reversed(list(zip(places, main, strict=True))):
             sentences.insert(at, sentence)
-        return head + paragraphs(sentences), " ".join(one.short for one in events)
+        return head + paragraphs(sentences), " ".join(event.summary for event in events)

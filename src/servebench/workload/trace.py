@@ -1,4 +1,4 @@
-"""The workload `trace`: lengths, arrivals and shared prefixes of a recorded service, with synthesised prompts."""
+"""The workload `trace`: lengths, arrivals and shared prefixes of a recorded service, with synthesized prompts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from annotated_types import Ge, Gt
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.salt import SALT_TOKENS_MAX, as_request, generator, salt
-from servebench.workload.trace_files import (
+from servebench.workload.build.fill import WordList, fill
+from servebench.workload.build.requests import as_request
+from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator, salt
+from servebench.workload.sources.trace_files import (
     BUILTIN_BLOCK_TOKENS,
     MOONCAKE_BLOCK_TOKENS,
     TraceRow,
     trace_faults,
     trace_rows,
 )
-from servebench.workload.unique import WordList, fill
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSettings(WorkloadSettings):
-    """`path` is `builtin` or a trace file. `block_tokens` is what one hash id stands for (null: 512, as Mooncake's; 64 in
-    the shipped trace). `length_scale` makes all lengths and blocks longer or shorter, `max_input_tokens` leaves out
-    longer requests (after scaling). `input_tokens` and `output_tokens` must be null."""
+    """`path` is `builtin` or a trace file. `block_tokens` is the size of a hash block (null: 512, as in Mooncake's traces;
+    64 in the shipped one). `length_scale` scales all lengths and blocks; `max_input_tokens` leaves out requests that are
+    longer after scaling. `input_tokens` and `output_tokens` must be null."""
 
     path: str = "builtin"
     block_tokens: Annotated[int, Ge(1)] | None = None
@@ -37,11 +38,11 @@ class TraceSettings(WorkloadSettings):
 
 
 class TraceWorkload(Workload):
-    """The trace's requests in their order; when more are asked for, it is gone through again with other blocks.
+    """The trace's requests in order; when more are needed, it is repeated with other blocks.
 
-    Text of a hash block follows from seed and block alone: prompts share text as far as their leading ids are equal and
-    no further. With `cache` `cold` each stream has blocks of its own. `arrival_s` is the trace's, for a load that keeps
-    to it; each repetition follows the one before after a mean gap.
+    The text of a hash block follows from seed and block alone: prompts share text exactly as far as their leading ids are
+    equal. With `cache` `cold` each stream has its own blocks. `arrival_s` is the trace's; each repetition follows the one
+    before after a mean gap.
     """
 
     name = "trace"
@@ -55,7 +56,7 @@ class TraceWorkload(Workload):
         self._words = WordList()
 
     def check(self) -> list[str]:
-        """A trace that is not there, lengths that nothing would heed, blocks too short to be told apart."""
+        """Report a trace that cannot be read, lengths that have no effect, and blocks too short to be distinct."""
         settings = self._settings
         faults = trace_faults(settings.path)
         faults += [
@@ -65,29 +66,29 @@ class TraceWorkload(Workload):
         ]
         if self.block_tokens() < SALT_TOKENS_MAX:
             faults.append(
-                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {self.block_tokens()} tokens; at "
-                f"least {SALT_TOKENS_MAX} are needed to tell them apart: raise it or workload.block_tokens"
+                f"workload.length_scale={settings.length_scale:g} makes hash blocks of {self.block_tokens()} tokens; "
+                f"distinct blocks need at least {SALT_TOKENS_MAX}: raise it or workload.block_tokens"
             )
         return faults
 
     def block_tokens(self) -> int:
-        """Tokens of a hash block, scaled."""
+        """Return the tokens of a hash block, scaled."""
         usual = BUILTIN_BLOCK_TOKENS if self._settings.path == "builtin" else MOONCAKE_BLOCK_TOKENS
         return max(1, round((self._settings.block_tokens or usual) * self._settings.length_scale))
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """The first `count` requests of the trace. Raises ConfigError when none is left."""
+        """Return the first `count` requests of the trace. Raises ConfigError when none is left."""
         settings = self._settings
         owner = f"blocks/{stream}" if settings.cache == "cold" else "blocks"
         rows, period_s = self._rows()
         blocks: dict[str, str] = {}
-        made = []
+        requests = []
         for index in range(count):
             lap, place = divmod(index, len(rows))
             row = rows[place]
             names = [f"{owner}/{lap}/{block}" for block in row.blocks]
             text, length = self._text(row, [*names, f"{owner}/alone/{stream}/{index}"], blocks, tokenizer)
-            made.append(
+            requests.append(
                 as_request(
                     text,
                     settings.api,
@@ -99,10 +100,10 @@ class TraceWorkload(Workload):
                     arrival_s=row.arrival_s + lap * period_s,
                 )
             )
-        return made
+        return requests
 
     def _rows(self) -> tuple[list[TraceRow], float]:
-        """The rows that are short enough, and how long a time they take with a mean gap after the last."""
+        """Return the rows that are short enough, and the time they take with a mean gap after the last."""
         settings = self._settings
         most = settings.max_input_tokens
         everything = trace_rows(settings.path)
@@ -122,7 +123,7 @@ class TraceWorkload(Workload):
     def _text(
         self, row: TraceRow, names: Sequence[str], blocks: dict[str, str], tokenizer: Tokenizer
     ) -> tuple[str, int]:
-        """The whole blocks, and then words up to the length: the next block's first, or (the last name) its own."""
+        """Return the whole blocks followed by words up to the length: those of the next block, or unique ones (the last name)."""
         size, total = self.block_tokens(), self._length(row)
         whole = min(total // size, len(row.blocks))
         for name in names[:whole]:
@@ -134,7 +135,7 @@ class TraceWorkload(Workload):
         return self._piece(start, names[whole], total, tokenizer)
 
     def _piece(self, before: str, name: str, length: int, tokenizer: Tokenizer) -> tuple[str, int]:
-        """What was before and words of the name's own, up to a length in tokens."""
+        """Return `before` followed by words that belong to the name, up to a length in tokens, and the length reached."""
         seed = self._settings.seed
         rng = generator(seed, name)
         start = f"{before}[{salt(seed, name, 0)}]"

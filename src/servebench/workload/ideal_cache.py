@@ -1,31 +1,32 @@
-"""What a prefix cache could do for a sequence of prompts at best."""
+"""The best that a prefix cache can do for a sequence of prompts."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Record
 
 BLOCK_TOKENS = 16
-"""The block of vLLM's prefix cache by default."""
+"""The default block size of vLLM's prefix cache."""
 
 IDEAL_REQUESTS_MAX = 2000
-"""Points of more requests get no ideal: counting them would take longer than is fair between two points."""
+"""Points of more requests get no ideal rate: counting them would delay the next point."""
 
 
 def whole_text(request: Request) -> str:
-    """A request's prompt as one text: a chat's messages with their roles, as a template would, but in no engine's words."""
+    """Return a request's prompt as one text: a chat's messages with their roles, similar to a template."""
     if request.messages is not None:
         return "\n".join(f"{message.role}: {message.content}" for message in request.messages)
     return request.prompt or ""
 
 
 def answered_text(request: Request, answer: str) -> str:
-    """A request's prompt with its answer, as the next turn of its session begins."""
+    """Return a request's prompt with its answer, which is how the next turn of its session begins."""
     if request.messages is not None:
         return f"{whole_text(request)}\nassistant: {answer}"
     return whole_text(request) + answer
@@ -38,17 +39,16 @@ def ideal_hits(
     *,
     answers: Sequence[tuple[int, Request, str]] = (),
 ) -> list[tuple[int, int]]:
-    """For each request, in order: (tokens that a cache would have, tokens of the prompt).
+    """Return (tokens in the cache, tokens of the prompt) of each request, in order.
 
-    The cache is empty at first, keeps everything for ever, and knows a request's prompt once it was sent, and its answer
-    where `answers` tell it: (how many of the requests were sent before it had ended, what was asked, the answer). It has
-    whole blocks only, never the last token of a prompt (an engine must compute that to go on), and nothing in common
-    between two adapters.
+    The cache is empty at first and never evicts. It holds a request's prompt once it was sent, and its answer from
+    `answers`: (how many requests were sent before it ended, the request, the answer). It holds whole blocks only, never
+    the last token of a prompt (an engine must compute that to continue), and shares nothing between adapters.
     """
     shared: list[str] = []
     texts: list[str] = []
     seen: dict[object, list[str]] = {}
-    to_learn = deque(sorted(answers, key=lambda one: one[0]))
+    to_learn = deque(sorted(answers, key=itemgetter(0)))
     for sent, request in enumerate(requests):
         while to_learn and to_learn[0][0] <= sent:
             _, asked, answer = to_learn.popleft()
@@ -56,8 +56,8 @@ def ideal_hits(
         text = whole_text(request)
         known = seen.setdefault(request.extra.get("model"), [])
         place = bisect_left(known, text)
-        # of all sorted texts the nearest neighbours share most
-        nearest = [_common(text, known[at]) for at in (place - 1, place) if 0 <= at < len(known)]
+        # among sorted texts the nearest neighbours share the longest prefix
+        nearest = [_common_length(text, known[at]) for at in (place - 1, place) if 0 <= at < len(known)]
         shared.append(text[: max(nearest, default=0)])
         texts.append(text)
         insort(known, text)
@@ -68,8 +68,8 @@ def ideal_hits(
     ]
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters two texts share at their beginning."""
+def _common_length(one: str, other: str) -> int:
+    """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -81,7 +81,7 @@ def _common(one: str, other: str) -> int:
 
 
 def hit_rate(hits: Sequence[tuple[int, int]]) -> float | None:
-    """The part of all prompt tokens that was in the cache, 0 to 1; None without tokens."""
+    """Return the share of all prompt tokens that was in the cache, 0 to 1; None without tokens."""
     total = sum(tokens for _, tokens in hits)
     return sum(hit for hit, _ in hits) / total if total else None
 
@@ -89,31 +89,30 @@ def hit_rate(hits: Sequence[tuple[int, int]]) -> float | None:
 def ideal_columns(
     requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: PointRow
 ) -> dict[str, float | None]:
-    """`prefix_cache_hit_rate_ideal` of a point: what the rate could have been at best, over the same requests (ok, sent
-    inside the window) as the engine's own, for a cache that was empty when the point began. None for more than
-    IDEAL_REQUESTS_MAX requests, and with a tokenizer that only guesses.
+    """Return `prefix_cache_hit_rate_ideal` of a point: the best possible rate, over the same requests (ok, sent inside the
+    window) as the engine's own, of a cache that is empty when the point begins. Nothing for more than IDEAL_REQUESTS_MAX
+    requests, and with a tokenizer that only estimates.
 
-    Prompts with real answers in them are taken as they were sent; answers that are asked about again count as known from
-    their end on.
+    Prompts contain the real answers that were sent; an answer is in the cache from its end on.
     """
     start_ns, end_ns = row.window_start_ns, row.window_end_ns
     sent = {r.request_id: r for r in records if r.sent_ns is not None and not r.warmup}
     if start_ns is None or end_ns is None or len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact:
         return {}
-    asked = sorted((r for r in requests if r.request_id in sent), key=lambda r: sent[r.request_id].sent_ns or 0)
+    sent_requests = sorted((r for r in requests if r.request_id in sent), key=lambda r: sent[r.request_id].sent_ns or 0)
     needed = {answer.of for request in requests for answer in request.answers}
-    spoken = {r.request_id: r.text for r in records}
-    asked = [request.filled(spoken) for request in asked]
-    times = [sent[request.request_id].sent_ns or 0 for request in asked]
+    texts = {r.request_id: r.text for r in records}
+    sent_requests = [request.filled(texts) for request in sent_requests]
+    times = [sent[request.request_id].sent_ns or 0 for request in sent_requests]
     answers = [
-        (bisect_left(times, sent[request.request_id].ended_ns), request, spoken[request.request_id])
-        for request in asked
+        (bisect_left(times, sent[request.request_id].ended_ns), request, texts[request.request_id])
+        for request in sent_requests
         if request.request_id in needed
     ]
-    hits = ideal_hits(asked, tokenizer, answers=answers)
+    hits = ideal_hits(sent_requests, tokenizer, answers=answers)
     inside = [
         hit
-        for hit, request in zip(hits, asked, strict=True)
+        for hit, request in zip(hits, sent_requests, strict=True)
         if (record := sent[request.request_id]).outcome == "ok" and start_ns <= (record.sent_ns or 0) <= end_ns
     ]
     return {"prefix_cache_hit_rate_ideal": hit_rate(inside)}

@@ -1,4 +1,4 @@
-"""The prompts that ship with servebench, and prompts read from a user's file."""
+"""Read prompts: those that ship with servebench, a user's file, or a data set of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -13,86 +13,83 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from servebench.protocol.json_values import join_text
 from servebench.util.errors import ConfigError
 
 FORMATS = (
     "a ShareGPT .json, a .jsonl or a .parquet with prompt, messages, conversations, question or text, or hf:OWNER/NAME"
 )
-COLUMNS_TOLD = 8
+COLUMNS_SHOWN = 8
 HUB = "hf:"
 HUB_ROWS_MAX = 20_000
-"""How many rows of a data set of the Hugging Face hub are read: some have hundreds of millions."""
+"""How many rows of a hub data set are read: some have hundreds of millions."""
 
-_ASKING = ("human", "user")
-_NEITHER = (*_ASKING, "system", "tool", "function")
+_USER_ROLES = ("human", "user")
+_NOT_ASSISTANT = (*_USER_ROLES, "system", "tool", "function")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt of a person, and the answer that the data set has for it, if any."""
+    """A user's prompt and the answer in the data set, if any."""
 
     text: str
     answer: str | None = None
 
 
 def builtin_rows() -> list[dict[str, Any]]:
-    """The shipped prompts as they are stored: `id`, `source`, `license` and `prompt`."""
+    """Return the shipped prompts as they are stored: `id`, `source`, `license` and `prompt`."""
     text = files("servebench.workload").joinpath("data", "prompts.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.split("\n") if line]
 
 
 @cache
-def builtin() -> tuple[Prompt, ...]:
-    """The shipped prompts: HumanEval and GSM8K (MIT), TruthfulQA (Apache-2.0); see data/NOTICE.md."""
+def builtin_prompts() -> tuple[Prompt, ...]:
+    """Return the shipped prompts: HumanEval and GSM8K (MIT), TruthfulQA (Apache-2.0); see data/NOTICE.md."""
     return tuple(Prompt(row["prompt"]) for row in builtin_rows())
 
 
 @cache
 def vocabulary() -> list[str]:
-    """Plain lower-case words of three to nine letters that occur in the shipped prompts, in alphabetical order."""
-    words = {word for prompt in builtin() for word in re.findall(r"\b[a-z]{3,9}\b", prompt.text)}
+    """Return the lower-case words of three to nine letters in the shipped prompts, in alphabetical order."""
+    words = {word for prompt in builtin_prompts() for word in re.findall(r"\b[a-z]{3,9}\b", prompt.text)}
     return sorted(words)
 
 
-def _sendable(text: str) -> str:
-    """Without lone surrogates: JSON can escape half a character, which cannot be encoded to be sent."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def _prompt(text: str, answer: Any) -> Prompt:
-    return Prompt(_sendable(text), _sendable(answer) if isinstance(answer, str) else None)
+    # a lone surrogate, which JSON can hold, cannot be sent
+    return Prompt(join_text([text]), join_text([answer]) if isinstance(answer, str) else None)
 
 
-def _said(content: Any) -> Any:
-    """The text of a turn; that of its parts (as OpenAI's API takes them), pictures and sound left out."""
+def _turn_text(content: Any) -> Any:
+    """Return the text of a turn, or that of its parts (as in OpenAI's API) without images and audio."""
     if not isinstance(content, list):
         return content
     parts = [part.get("text") for part in content if isinstance(part, Mapping)]
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
-def _turns(conversation: list[Any]) -> Prompt | None:
-    """The first turn of a person, and the answer if one comes right after it."""
-    spoken = [
-        (str(turn.get("from") or turn.get("role")).lower(), _said(turn.get("value") or turn.get("content")))
+def _first_turn(conversation: list[Any]) -> Prompt | None:
+    """Return the first user turn, and the answer if it follows immediately."""
+    turns = [
+        (str(turn.get("from") or turn.get("role")).lower(), _turn_text(turn.get("value") or turn.get("content")))
         for turn in conversation
         if isinstance(turn, Mapping)
     ]
-    for index, (who, what) in enumerate(spoken):
-        if who in _ASKING and isinstance(what, str) and what.strip():
-            follower, said = spoken[index + 1] if index + 1 < len(spoken) else ("", None)
-            return _prompt(what, None if follower in _NEITHER else said)
+    for index, (role, text) in enumerate(turns):
+        if role in _USER_ROLES and isinstance(text, str) and text.strip():
+            next_role, answer = turns[index + 1] if index + 1 < len(turns) else ("", None)
+            return _prompt(text, None if next_role in _NOT_ASSISTANT else answer)
     return None
 
 
 def prompt_of(row: Any) -> Prompt | None:
-    """The prompt of one row of a data set; None when it has none."""
+    """Return the prompt in one row of a data set; None when it has none."""
     if not isinstance(row, Mapping):
         return None
     for key in ("conversations", "messages"):
         turns = row.get(key)
-        if isinstance(turns, list) and (found := _turns(turns)) is not None:
-            return found
+        if isinstance(turns, list) and (prompt := _first_turn(turns)) is not None:
+            return prompt
     answer = row.get("answer") or row.get("response") or row.get("completion") or row.get("output")
     for key in ("prompt", "question", "instruction", "text"):
         if isinstance(row.get(key), str) and row[key].strip():
@@ -100,8 +97,8 @@ def prompt_of(row: Any) -> Prompt | None:
     return None
 
 
-def _parsed(text: str) -> Any:
-    """The JSON value, or None where it is broken (or nested too deep to be anybody's prompt)."""
+def _parse_json(text: str) -> Any:
+    """Return the JSON value; None where it is broken or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -109,7 +106,7 @@ def _parsed(text: str) -> Any:
 
 
 def _elements(text: str) -> Iterator[Any]:
-    """The elements of the first JSON array, up to the last whole one: a well-known copy of ShareGPT is cut at its end."""
+    """Yield the elements of the first JSON array up to the last complete one: a well-known copy of ShareGPT is truncated."""
     decoder = json.JSONDecoder()
     position = text.find("[") + 1
     while position > 0:
@@ -125,25 +122,25 @@ def _elements(text: str) -> Iterator[Any]:
 
 
 def _json_rows(path: Path) -> Iterator[Any]:
-    """The rows of an array; of an object that is a row, or has lists of rows as values; of lines (a common misnomer)."""
+    """Yield the rows of an array, of an object that is a row or holds lists of rows, or of JSON lines under this suffix."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     if text.lstrip()[:1] != "{":
         yield from _elements(text)
         return
-    whole = _parsed(text)
+    whole = _parse_json(text)
     if isinstance(whole, dict):
         lists = [value for value in whole.values() if isinstance(value, list)]
         yield from [whole] if prompt_of(whole) else [row for rows in lists for row in rows]
         return
-    rows = [row for line in text.split("\n") if (row := _parsed(line)) is not None]
+    rows = [row for line in text.split("\n") if (row := _parse_json(line)) is not None]
     yield from rows or _elements(text)
 
 
 def _line_rows(path: Path) -> Iterator[Any]:
-    """The rows of the lines that are JSON; broken ones are left out, as where a download was cut."""
+    """Yield the rows of the lines that are JSON; broken lines, as in a truncated download, are skipped."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         for line in file:
-            if line.strip() and (row := _parsed(line)) is not None:
+            if line.strip() and (row := _parse_json(line)) is not None:
                 yield row
 
 
@@ -168,12 +165,12 @@ READERS: Mapping[str, Callable[[Path], Iterator[Any]]] = {
 def _path(dataset: str) -> Path:
     try:
         return Path(dataset).expanduser()
-    except RuntimeError:  # the home of a user whom this machine does not know
+    except RuntimeError:  # the home folder of an unknown user
         return Path(dataset)
 
 
 def dataset_faults(dataset: str, key: str = "workload.dataset") -> list[str]:
-    """Why a data set cannot be read, one line each; `key` is where its name came from."""
+    """Return why a data set cannot be read, one line each; `key` is the setting that names it."""
     if dataset == "builtin":
         return []
     if dataset.startswith(HUB):
@@ -185,74 +182,72 @@ def dataset_faults(dataset: str, key: str = "workload.dataset") -> list[str]:
 def _file_faults(dataset: str, key: str) -> list[str]:
     path = _path(dataset)
     if path.is_dir():
-        return [f"{key}={dataset} is a folder; give the file in it: {FORMATS}"]
+        return [f"{key}={dataset} is a folder; set it to a file: {FORMATS}"]
     if path.suffix.lower() not in READERS:
-        return [f"{key}={dataset}: unknown kind of file; give 'builtin' or {FORMATS}"]
+        return [f"{key}={dataset}: unknown file type; set it to 'builtin' or {FORMATS}"]
     if not path.is_file():
-        return [f"{key}={dataset}: there is no such file; give 'builtin' or {FORMATS}"]
+        return [f"{key}={dataset}: no such file; set it to 'builtin' or {FORMATS}"]
     return []
 
 
 def _hub_rows(dataset: str, subset: str | None, split: str) -> Iterator[Any]:
-    """The first rows, in their order, of a data set of the Hugging Face hub or of a folder that looks like one."""
+    """Yield the first rows of a data set of the Hugging Face hub, or of a folder with the same layout."""
     from datasets import load_dataset
 
     name = dataset.removeprefix(HUB)
     try:
         yield from islice(load_dataset(name, subset, split=split, streaming=True), HUB_ROWS_MAX)
-    except Exception as error:  # its builders, its network and its formats each raise their own
+    except Exception as error:  # builders, network and formats each raise their own
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ConfigError(
             f"workload.dataset={dataset} (subset {subset}, split {split}) cannot be read: {reason}; check its name, "
-            "workload.subset and workload.split, or download it and give the file"
+            "workload.subset and workload.split, or download it and set workload.dataset to the file"
         ) from error
 
 
 @cache
-def load(
+def load_prompts(
     dataset: str, subset: str | None = None, split: str = "train", key: str = "workload.dataset"
 ) -> tuple[Prompt, ...]:
-    """The prompts of `builtin`, of a file, or of a data set of the hub. Raises ConfigError when it cannot be read or has
-    none. `subset` and `split` are for the hub's; `key` is where the name came from."""
+    """Return the prompts of `builtin`, of a file, or of a hub data set. Raises ConfigError when it cannot be read or has
+    none. `subset` and `split` apply to the hub; `key` is the setting that names the data set."""
     if dataset == "builtin":
-        return builtin()
+        return builtin_prompts()
     if faults := dataset_faults(dataset, key):
         raise ConfigError(faults)
     path = _path(dataset)
     try:
         rows = _hub_rows(dataset, subset, split) if dataset.startswith(HUB) else _rows(path, key)
-        first, found = _prompts(rows)
+        first, prompts = _prompts(rows)
     except OSError as error:
-        raise ConfigError(
-            f"{key}={dataset} cannot be read: {error.strerror or error}; check it or give {FORMATS}"
-        ) from error
-    if not found:
-        raise ConfigError(f"{key}={dataset} has no prompts in it: {_instead(first)}; give {FORMATS}")
-    return found
+        raise ConfigError(f"{key}={dataset} cannot be read: {error.strerror or error}; set it to {FORMATS}") from error
+    if not prompts:
+        raise ConfigError(f"{key}={dataset} has no prompts: {_describe_row(first)}; set it to {FORMATS}")
+    return prompts
 
 
 def _rows(path: Path, key: str) -> Iterator[Any]:
     try:
         yield from READERS[path.suffix.lower()](path)
     except ValueError as error:
-        raise ConfigError(f"{key}={path} is no Parquet file: {error}; give {FORMATS}") from error
+        raise ConfigError(f"{key}={path} is not a Parquet file: {error}; set it to {FORMATS}") from error
 
 
 def _prompts(rows: Iterator[Any]) -> tuple[Any, tuple[Prompt, ...]]:
-    """The first row, and the prompts of all."""
-    first, found = None, []
+    """Return the first row, and the prompts of all rows."""
+    first, prompts = None, []
     for row in rows:
         first = row if first is None else first
         if (prompt := prompt_of(row)) is not None:
-            found.append(prompt)
-    return first, tuple(found)
+            prompts.append(prompt)
+    return first, tuple(prompts)
 
 
-def _instead(first: Any) -> str:
-    """What a file without prompts has, by its first row."""
+def _describe_row(first: Any) -> str:
+    """Describe the first row of a file without prompts."""
     if first is None:
-        return "it has no row that is JSON"
+        return "it has no JSON rows"
     if isinstance(first, Mapping):
-        names = [str(name) for name in first][:COLUMNS_TOLD]
+        names = [str(name) for name in first][:COLUMNS_SHOWN]
         return f"its rows have {', '.join(names)}" if names else "its rows have no columns"
     return f"its rows are {type(first).__name__}, not objects"

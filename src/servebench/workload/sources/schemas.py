@@ -1,4 +1,4 @@
-"""The JSON Schemas that ship with servebench, and documents made to fit them."""
+"""Read JSON Schemas, shipped or a user's own, and make documents that fit them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jsonschema.exceptions import SchemaError
 from servebench.util.errors import ConfigError
 
 Tier = Literal["flat", "enum", "array", "nested", "hard"]
-"""How hard a schema is: plain fields; choices and ranges; lists; objects in objects; references and alternatives."""
+"""Difficulty of a schema: plain fields; choices and ranges; lists; nested objects; references and alternatives."""
 
-OWN_FORMAT = 'a .jsonl with rows like {"schema": {...}, "prompt": "...", "expected": {...}}, the last two if you like'
+OWN_FORMAT = 'a .jsonl with rows like {"schema": {...}, "prompt": "...", "expected": {...}}, the last two optional'
 MAKE_UP = "Make up a document that fits the schema."
 
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -27,9 +27,9 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 
 @dataclass(frozen=True)
 class SchemaTask:
-    """What to make of some notes: `schema` as it is sent, `source` with the `examples` that values are drawn from.
+    """A JSON document to make from notes: `schema` as it is sent, `source` with the `examples` that values are drawn from.
 
-    A user's own task has no source but perhaps the document that is `expected`; its tier is `own`.
+    A user's own task has no source, may have the `expected` document, and its tier is `own`. `words` is the instruction.
     """
 
     name: str
@@ -42,7 +42,7 @@ class SchemaTask:
 
 @cache
 def builtin_tasks() -> tuple[SchemaTask, ...]:
-    """The shipped schemas, four of each tier, easiest first."""
+    """Return the shipped tasks, four of each tier, easiest first."""
     text = files("servebench.workload").joinpath("data", "schemas.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.split("\n") if line]
     return tuple(
@@ -52,21 +52,21 @@ def builtin_tasks() -> tuple[SchemaTask, ...]:
 
 @cache
 def own_tasks(path: str) -> tuple[SchemaTask, ...]:
-    """The tasks of a user's `.jsonl`: rows of `schema`, and `prompt`, `expected` and `name` where there are any.
+    """Return the tasks in a user's `.jsonl`: rows of `schema`, optionally `prompt`, `expected` and `name`.
 
-    Raises ConfigError for a file that cannot be read and for the first row that is none.
+    Raises ConfigError for a file that cannot be read and for the first row that is not a task.
     """
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"workload.path={path} cannot be read: {error}; give {OWN_FORMAT}") from error
-    found = [_own(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise ConfigError(f"workload.path={path} has no schema in it; give {OWN_FORMAT}")
-    return tuple(found)
+        raise ConfigError(f"workload.path={path} cannot be read: {error}; set it to {OWN_FORMAT}") from error
+    tasks = [_parse_task(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
+    if not tasks:
+        raise ConfigError(f"workload.path={path} has no tasks; set it to {OWN_FORMAT}")
+    return tuple(tasks)
 
 
-def _own(line: str, number: int, path: str) -> SchemaTask:
+def _parse_task(line: str, number: int, path: str) -> SchemaTask:
     try:
         row = json.loads(line)
         schema = row["schema"]
@@ -75,9 +75,11 @@ def _own(line: str, number: int, path: str) -> SchemaTask:
         if not isinstance(schema, dict):
             raise TypeError("a schema must be an object")
     except SchemaError as error:
-        raise ConfigError(f"workload.path={path}, line {number}: no JSON Schema: {error.message}") from error
+        raise ConfigError(f"workload.path={path}, line {number}: not a JSON Schema: {error.message}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"workload.path={path}, line {number}: no task ({error}); give {OWN_FORMAT}") from error
+        raise ConfigError(
+            f"workload.path={path}, line {number}: not a task ({error}); the format is {OWN_FORMAT}"
+        ) from error
     return SchemaTask(
         str(row.get("name") or f"line {number}"),
         "own",
@@ -89,9 +91,9 @@ def _own(line: str, number: int, path: str) -> SchemaTask:
 
 
 def sendable(schema: Any) -> Any:
-    """A schema without `examples`, which would tell the model the values, and `uniqueItems`, which engines refuse."""
+    """Return a schema without `examples`, which would give the values away, and `uniqueItems`, which engines reject."""
     if isinstance(schema, Mapping):
-        # properties may well be called so, but are schemas then
+        # a property of this name holds a schema instead
         return {
             key: sendable(value)
             for key, value in schema.items()
@@ -101,7 +103,7 @@ def sendable(schema: Any) -> Any:
 
 
 def instance(source: Mapping[str, Any], rng: random.Random) -> Any:
-    """A document that fits a schema of the shipped kind. Raises ValueError for keywords that those do not use."""
+    """Return a random document that fits a shipped schema. Raises ValueError for keywords that those do not use."""
     return _instance(source, source, rng)
 
 
@@ -137,7 +139,7 @@ def _of_type(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Ran
 
 
 def notes(document: Any) -> str:
-    """The facts of a document as plain lines, `customer, address, city: Oslo`, in the document's order."""
+    """Return the facts of a document as plain lines, `customer, address, city: Oslo`, in the document's order."""
     return "\n".join(f"- {place}: {value}" for place, value in _facts(document, ""))
 
 

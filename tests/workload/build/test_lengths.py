@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from servebench.contracts.settings import LengthSettings
-from servebench.workload.lengths import sample_lengths
+from servebench.workload.build.lengths import sample_lengths
 
 COUNT = 20_000
 

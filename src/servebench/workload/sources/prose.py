@@ -1,9 +1,9 @@
-"""Synthesised English: chronicles of invented towns, as long as needed. Written for servebench and under its licence."""
+"""Synthesize English: chronicles of invented towns of any length. Written for servebench and under its licence."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from servebench.contracts.request import Tokenizer
@@ -41,60 +41,70 @@ _SAMPLE = 48
 
 
 def town(rng: random.Random) -> str:
-    """An invented town."""
+    """Return an invented town."""
     return rng.choice(_TOWNS)
 
 
 def sentence(rng: random.Random) -> str:
-    """One sentence of a chronicle."""
+    """Return one sentence of a chronicle."""
     if rng.random() < 0.3:
         return rng.choice(_ASIDES)
-    said = f"{rng.choice(_SUBJECTS)} {rng.choice(_DEEDS)} {rng.choice(_REASONS)}."
-    return f"In {rng.randint(1850, 1990)} {said}" if rng.random() < 0.6 else said[0].upper() + said[1:]
+    text = f"{rng.choice(_SUBJECTS)} {rng.choice(_DEEDS)} {rng.choice(_REASONS)}."
+    return f"In {rng.randint(1850, 1990)} {text}" if rng.random() < 0.6 else text[0].upper() + text[1:]
 
 
 @dataclass(frozen=True)
-class Event:
-    """What a chronicle tells of: `told` in the text, `short` in a summary of it."""
+class TownEvent:
+    """A main event of a chronicle: its `sentence` in the text, and the `summary` of it."""
 
-    told: str
-    short: str
+    sentence: str
+    summary: str
 
 
-def event(rng: random.Random, place: str) -> Event:
-    """A main event: a sentence that only it has, and the same in few words."""
+def town_event(rng: random.Random, place: str) -> TownEvent:
+    """Return a main event: a unique sentence, and the same in few words."""
     who, did, why = rng.choice(_SUBJECTS), rng.choice(_DEEDS), rng.choice(_REASONS)
     year = rng.randint(1850, 1990)
-    return Event(f"What {place} remembers of {year} is that {who} {did}, {why}.", f"In {year} {who} {did}.")
+    return TownEvent(f"What {place} remembers of {year} is that {who} {did}, {why}.", f"In {year} {who} {did}.")
 
 
 class Chronicler:
-    """Writes as many sentences as fill a number of tokens, nearly; remembers how long sentences are for a tokenizer."""
+    """Writes sentences that nearly fill a number of tokens; caches how long sentences are for a tokenizer."""
 
     def __init__(self) -> None:
-        self._known: tuple[Tokenizer, float] | None = None
+        self._cached: tuple[Tokenizer, float] | None = None
 
-    def tokens_a_character(self, tokenizer: Tokenizer) -> float:
-        """How many tokens a character of this prose has, measured once on a fixed sample."""
-        if self._known is None or self._known[0] is not tokenizer:
+    def tokens_per_character(self, tokenizer: Tokenizer) -> float:
+        """Return the tokens per character of this prose, measured once on a fixed sample."""
+        if self._cached is None or self._cached[0] is not tokenizer:
             rng = random.Random("servebench prose")
             text = " ".join(sentence(rng) for _ in range(_SAMPLE))
-            self._known = tokenizer, tokenizer.count([text])[0] / len(text)
-        return self._known[1]
+            self._cached = tokenizer, tokenizer.count([text])[0] / len(text)
+        return self._cached[1]
 
     def sentences(self, tokens: int, rng: random.Random, tokenizer: Tokenizer) -> list[str]:
-        """Sentences of together a little less than so many tokens (by 2 % and one sentence, to leave room for an end)."""
-        left = tokens * 0.98 / self.tokens_a_character(tokenizer)
-        found: list[str] = []
+        """Return sentences that fill `tokens` less 2% and one sentence, which leaves room for an end."""
+        left = tokens * 0.98 / self.tokens_per_character(tokenizer)
+        written: list[str] = []
         while True:
             new = sentence(rng)
             left -= len(new) + 1
             if left < 0:
-                return found
-            found.append(new)
+                return written
+            written.append(new)
+
+    def sentences_that_fit(
+        self, tokens: int, limit: int, prompt: Callable[[list[str]], str], rng: random.Random, tokenizer: Tokenizer
+    ) -> list[str]:
+        """Return about `tokens` of sentences, trimmed until the `prompt` made of them has at most `limit` tokens."""
+        sentences = self.sentences(tokens, rng, tokenizer)
+        # the sentences of a long text are a little longer or shorter than the measured mean
+        while sentences and tokenizer.count([prompt(sentences)])[0] > limit:
+            del sentences[-max(1, len(sentences) // 50) :]
+        return sentences
 
 
 def paragraphs(sentences: Sequence[str]) -> str:
-    """A text of paragraphs, parted by empty lines."""
+    """Join sentences into paragraphs, separated by empty lines."""
     parts = (sentences[start : start + _PARAGRAPH] for start in range(0, len(sentences), _PARAGRAPH))
     return "\n\n".join(" ".join(part) for part in parts)

@@ -1,4 +1,4 @@
-"""Traces of real services, read from the formats in which they are published: arrivals and lengths, never text."""
+"""Read traces of real services in their published formats: arrivals and lengths, never text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True)
 class TraceRow:
-    """One request of a trace. `arrival_s` counts from the first; equal `blocks` at a place stand for equal text."""
+    """One request of a trace. `arrival_s` counts from the first request; equal `blocks` at a place mean equal text."""
 
     arrival_s: float
     input_tokens: int
@@ -37,9 +37,9 @@ class TraceRow:
 
 @cache
 def trace_rows(path: str) -> tuple[TraceRow, ...]:
-    """The rows of `builtin` or of a file, in order of arrival; rows without input or output are failures and left out.
+    """Return the rows of `builtin` or of a file in order of arrival, without rows that lack input or output (failures).
 
-    Raises ConfigError for a file that is not there, of another kind, or empty.
+    Raises ConfigError for a file that is missing, of another type, or empty.
     """
     if path == "builtin":
         text = files("servebench.workload").joinpath("data", "trace.jsonl").read_text(encoding="utf-8")
@@ -50,20 +50,20 @@ def trace_rows(path: str) -> tuple[TraceRow, ...]:
     try:
         found = _table(file) if file.suffix.lower() == ".csv" else _rows(file.read_text(encoding="utf-8-sig"), path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"workload.path={path} cannot be read: {error}; give {FORMATS}") from error
+        raise ConfigError(f"workload.path={path} cannot be read: {error}; set it to {FORMATS}") from error
     if not found:
-        raise ConfigError(f"workload.path={path} has no request with input and output in it; give {FORMATS}")
+        raise ConfigError(f"workload.path={path} has no request with input and output; set it to {FORMATS}")
     return found
 
 
 def trace_faults(path: str) -> list[str]:
-    """Why a trace cannot be read, as far as its name says."""
+    """Return why a trace cannot be read, judged by its name."""
     file = Path(path)
     if path == "builtin":
         return []
     if file.suffix.lower() not in (".csv", ".jsonl", ".ndjson"):
-        return [f"workload.path={path}: unknown kind of file; give {FORMATS}"]
-    return [] if file.expanduser().is_file() else [f"workload.path={path}: there is no such file; give {FORMATS}"]
+        return [f"workload.path={path}: unknown file type; set it to {FORMATS}"]
+    return [] if file.expanduser().is_file() else [f"workload.path={path}: no such file; set it to {FORMATS}"]
 
 
 def _rows(text: str, path: str) -> tuple[TraceRow, ...]:
@@ -74,7 +74,9 @@ def _rows(text: str, path: str) -> tuple[TraceRow, ...]:
         try:
             rows.append(_mooncake(json.loads(line)))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise ConfigError(f"workload.path={path}, line {number}: no request ({error}); give {FORMATS}") from error
+            raise ConfigError(
+                f"workload.path={path}, line {number}: not a request ({error}); the format is {FORMATS}"
+            ) from error
     return _in_order(rows, path)
 
 
@@ -93,28 +95,30 @@ def _table(file: Path) -> tuple[TraceRow, ...]:
     try:
         table = pd.read_csv(file)
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise ConfigError(f"workload.path={file} is no CSV: {str(error).strip()}; give {FORMATS}") from error
+        raise ConfigError(
+            f"workload.path={file} is not a CSV file: {str(error).strip()}; set it to {FORMATS}"
+        ) from error
     names = next((names for names in _COLUMNS if set(names) <= set(table.columns)), None)
     if names is None:
         found = ", ".join(map(str, table.columns[:8]))
-        raise ConfigError(f"workload.path={file} has the columns {found}; give {FORMATS}")
+        raise ConfigError(f"workload.path={file} has the columns {found}; set it to {FORMATS}")
     arrival, inputs, outputs = (table[name] for name in names)
     try:
         if not pd.api.types.is_numeric_dtype(arrival):
-            # the unit that pandas chooses is that of the decimals it meets
+            # pandas chooses the unit by the decimals of the data
             moments = pd.to_datetime(arrival, format="ISO8601", utc=True).dt.as_unit("ns")
             arrival = moments.astype("int64").where(moments.notna()) / NS_PER_S
         counts = [pd.to_numeric(column).fillna(0).astype("int64").tolist() for column in (inputs, outputs)]
         columns = [pd.to_numeric(arrival).tolist(), *counts]
     except (ValueError, OverflowError) as error:
-        raise ConfigError(f"workload.path={file}: {str(error).splitlines()[0]}; give {FORMATS}") from error
-    return _in_order([TraceRow(at, given, told) for at, given, told in zip(*columns, strict=True)], str(file))
+        raise ConfigError(f"workload.path={file}: {str(error).splitlines()[0]}; set it to {FORMATS}") from error
+    return _in_order([TraceRow(at_s, prompt, answer) for at_s, prompt, answer in zip(*columns, strict=True)], str(file))
 
 
 def _in_order(rows: list[TraceRow], path: str) -> tuple[TraceRow, ...]:
     longest = max((max(row.input_tokens, row.output_tokens) for row in rows), default=0)
     if longest > TOKENS_MAX:
-        raise ConfigError(f"workload.path={path} has a request of {longest} tokens; {TOKENS_MAX} is the most")
+        raise ConfigError(f"workload.path={path} has a request of {longest} tokens; the maximum is {TOKENS_MAX}")
     kept = sorted(
         (row for row in rows if row.input_tokens > 0 and row.output_tokens > 0 and math.isfinite(row.arrival_s)),
         key=lambda row: row.arrival_s,

@@ -1,4 +1,4 @@
-"""Token counts drawn from a distribution."""
+"""Draw token counts from a distribution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from servebench.contracts.settings import LengthSettings
 
 
 def sample_lengths(spec: int | LengthSettings, count: int, rng: random.Random) -> list[int]:
-    """`count` token counts, each at least 1.
+    """Return `count` token counts, each at least 1.
 
     `fixed`: the mean. `uniform`: whole numbers from `min` to `max`, both included. `normal`: N(mean, stdev). `lognormal`:
     exp(N(mu, sigma)) with sigma^2 = ln(1 + (stdev / mean)^2) and mu = ln(mean) - sigma^2 / 2, so that `mean` and `stdev`

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from servebench.contracts.request import Message
-from servebench.workload.salt import SALT_CHARACTERS, SALT_TOKENS_MAX, as_request, generator, salt
+from servebench.workload.build.requests import as_request
+from servebench.workload.build.seeding import SALT_CHARACTERS, SALT_TOKENS_MAX, generator, salt
 
 
 def test_salt_is_fixed() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from jsonschema import Draft202012Validator
 
-from servebench.workload.schemas import TIERS, SchemaTask, builtin_tasks, instance, notes, sendable
+from servebench.workload.sources.schemas import TIERS, SchemaTask, builtin_tasks, instance, notes, sendable
 
 
 @pytest.mark.parametrize("task", builtin_tasks(), ids=lambda task: task.name)

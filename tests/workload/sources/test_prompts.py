@@ -14,7 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from servebench.util.errors import ConfigError
-from servebench.workload.prompts import Prompt, builtin, builtin_rows, dataset_faults, load, prompt_of, vocabulary
+from servebench.workload.sources.prompts import (
+    Prompt,
+    builtin_prompts,
+    builtin_rows,
+    dataset_faults,
+    load_prompts,
+    prompt_of,
+    vocabulary,
+)
 
 LICENSES = {"HumanEval": "MIT", "GSM8K": "MIT", "TruthfulQA": "Apache-2.0"}
 
@@ -53,7 +61,7 @@ def test_shipped_file_is_lines() -> None:
     text = files("servebench.workload").joinpath("data", "prompts.jsonl").read_text(encoding="utf-8")
     lines = text.removesuffix("\n").split("\n")
     assert all(isinstance(json.loads(line), dict) for line in lines)
-    assert [prompt.text for prompt in builtin()] == [json.loads(line)["prompt"] for line in lines]
+    assert [prompt.text for prompt in builtin_prompts()] == [json.loads(line)["prompt"] for line in lines]
 
 
 def test_vocabulary() -> None:
@@ -156,17 +164,17 @@ def test_text_files(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8", newline="")
     assert dataset_faults(str(path)) == []
-    assert [prompt.text for prompt in load(str(path))] == ["one", "two"]
+    assert [prompt.text for prompt in load_prompts(str(path))] == ["one", "two"]
 
 
 def test_one_conversation_is_one_prompt(tmp_path: Path) -> None:
     """A .json that is a single row is read as such; so are lines of conversations under that suffix."""
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"id": 1, "conversations": TALK}))
-    assert load(str(path)) == (Prompt("Hi?", "Hello."),)
+    assert load_prompts(str(path)) == (Prompt("Hi?", "Hello."),)
     path = tmp_path / "b.json"
     path.write_text(lines([{"conversations": TALK}] * 2))
-    assert load(str(path)) == (Prompt("Hi?", "Hello."),) * 2
+    assert load_prompts(str(path)) == (Prompt("Hi?", "Hello."),) * 2
 
 
 @pytest.mark.parametrize(
@@ -176,24 +184,24 @@ def test_parquet(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     """Parquet with conversations or with columns of text; a null is left out."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
-    assert load(str(path)) == (Prompt("Hi?", "Hello."),)
+    assert load_prompts(str(path)) == (Prompt("Hi?", "Hello."),)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.json", b"", "has no prompts in it"),
-        ("a.json", b"[]", "has no prompts in it"),
-        ("a.json", b"[" * 200_000, "has no prompts in it"),
-        ("a.json", b'{"a": 1}', "has no prompts in it"),
-        ("a.json", b"no json at all", "has no prompts in it"),
-        ("a.json", '[{"prompt": "x"}]'.encode("utf-16"), "has no prompts in it"),
-        ("a.jsonl", b"", "has no prompts in it"),
-        ("a.jsonl", b"\xff\xfe\x00\n\x80", "has no prompts in it"),
-        ("a.parquet", b"", "is no Parquet file"),
-        ("a.parquet", b"PAR1 but not really, no PAR1", "is no Parquet file"),
-        ("a.csv", b"prompt\nx", "unknown kind of file"),
-        ("a", b"x", "unknown kind of file"),
+        ("a.json", b"", "no prompts"),
+        ("a.json", b"[]", "no prompts"),
+        ("a.json", b"[" * 200_000, "no prompts"),
+        ("a.json", b'{"a": 1}', "no prompts"),
+        ("a.json", b"no json at all", "no prompts"),
+        ("a.json", '[{"prompt": "x"}]'.encode("utf-16"), "no prompts"),
+        ("a.jsonl", b"", "no prompts"),
+        ("a.jsonl", b"\xff\xfe\x00\n\x80", "no prompts"),
+        ("a.parquet", b"", "Parquet"),
+        ("a.parquet", b"PAR1 but not really, no PAR1", "Parquet"),
+        ("a.csv", b"prompt\nx", "file type"),
+        ("a", b"x", "file type"),
     ],
 )
 def test_files_that_hold_nothing(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -201,21 +209,21 @@ def test_files_that_hold_nothing(tmp_path: Path, name: str, content: bytes, mess
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=message) as caught:
-        load(str(path))
+        load_prompts(str(path))
     (fault,) = caught.value.faults
     assert f"workload.dataset={path}" in fault
-    assert "; give" in fault
+    assert "ShareGPT" in fault
     assert "\n" not in fault
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing.json", "there is no such file"),
-        ("missing", "unknown kind of file"),
+        ("missing.json", "no such file"),
+        ("missing", "file type"),
         ("folder.jsonl", "is a folder"),
         (".", "is a folder"),
-        ("~nobody-of-that-name/a.json", "there is no such file"),
+        ("~nobody-of-that-name/a.json", "no such file"),
         ("", "is a folder"),
     ],
 )
@@ -226,7 +234,7 @@ def test_files_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (fault,) = dataset_faults(name)
     assert message in fault
     with pytest.raises(ConfigError, match=message):
-        load(name)
+        load_prompts(name)
 
 
 def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +242,7 @@ def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.jsonl").write_text(lines(two()))
     assert dataset_faults("~/mine.jsonl") == []
-    assert len(load("~/mine.jsonl")) == 2
+    assert len(load_prompts("~/mine.jsonl")) == 2
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
@@ -243,4 +251,4 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     # reading this fails for everybody, root too: the first page of a process is not mapped
     path.symlink_to("/proc/self/mem")
     with pytest.raises(ConfigError, match="cannot be read: Input/output error"):
-        load(str(path))
+        load_prompts(str(path))

@@ -1,31 +1,31 @@
-"""Conversations whose history grows: turns written ahead, sent as requests in an order in which sessions mingle."""
+"""Plan sessions whose history grows, and turn their steps into requests in an order that interleaves the sessions."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from servebench.contracts.request import Answer, Message, Request, Tokenizer, answer_mark
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.salt import SALT_TOKENS_MAX, generator
-from servebench.workload.unique import fill
+from servebench.workload.build.fill import fill
+from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator
 
 Role = Literal["system", "user", "assistant"]
 History = Literal["real", "scripted"]
-"""Where the model's turns in a history come from: what it answered, or what was written ahead."""
+"""Where the assistant turns of a history come from: the model's answers, or text written in advance."""
 
-_SPOKEN = {"system": "", "user": "User: ", "assistant": "Assistant: "}
+_LABELS = {"system": "", "user": "User: ", "assistant": "Assistant: "}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A message before its words: how it begins, how long it is to be in tokens, and how it ends.
+    """A message before it is filled with words: how it begins and ends, and its length in tokens.
 
-    With an `owner` its words follow from seed and owner alone: the message is the same in every stream. `answers` is the
-    session and the number of the step whose answer it is, or brings (a user's piece); `start` then stands before it.
+    With an `owner` its words follow from seed and owner alone: the message is the same in every stream. `answers` names
+    the step (session and number) whose answer this message is, or quotes after its `start` if it is a user's.
     """
 
     role: Role
@@ -38,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class SessionStep:
-    """One request of a session: what is new in it, how long the answer may be, and the `answer` that history will have."""
+    """One request of a session: its new messages, the length of its answer, and the `answer` that the history will hold."""
 
     news: tuple[Piece, ...]
     output_tokens: int
@@ -50,8 +50,11 @@ class SessionStep:
 
 @dataclass(frozen=True)
 class Session:
-    """A conversation: its steps in order. `before` is history that it begins with; `opens_after` the session and the
-    number of its steps that come before this one's first; `waits_for` of a step's number the sessions to end first."""
+    """A conversation: its steps in order, after the history `before`.
+
+    `opens_after` names another session and how many of its steps come before this session's first; `waits_for` maps the
+    number of a step to the sessions that must end before it.
+    """
 
     name: str
     steps: tuple[SessionStep, ...]
@@ -61,10 +64,10 @@ class Session:
 
 
 def interleave(sessions: Sequence[Session], active: int, rng: random.Random) -> list[tuple[Session, int]]:
-    """All steps, as (session, number of its step), those of a session in order, `active` sessions at a time.
+    """Return all steps as (session, number of its step), those of a session in order, `active` sessions at a time.
 
-    The next step is that of a random one among the open sessions that may go on; a session that ended makes room for
-    the next. Sessions that another one opens count no place of their own.
+    Each next step belongs to a random one of the open sessions that may continue; a session that ends makes room for the
+    next. Sessions that another session opens do not count as active.
     """
     waiting = [session for session in sessions if session.opens_after is None]
     opened_by: dict[tuple[str, int], list[Session]] = {}
@@ -93,6 +96,31 @@ def interleave(sessions: Sequence[Session], active: int, rng: random.Random) -> 
     return order
 
 
+def plan_requests(
+    new_sessions: Callable[[int], Sequence[Session]],
+    count: int,
+    settings: WorkloadSettings,
+    stream: str,
+    *,
+    active: int,
+    history: History,
+    tokenizer: Tokenizer,
+    rng: random.Random,
+    words: Sequence[str],
+) -> list[Request]:
+    """Return `count` requests of as many sessions as that needs, the last ones incomplete. `new_sessions` makes those of
+    user number n. Raises ConfigError when messages are too short."""
+    sessions: list[Session] = []
+    planned = users = 0
+    while planned < count:
+        new = new_sessions(users)
+        users += 1
+        sessions += new
+        planned += sum(len(session.steps) for session in new)
+    order = interleave(sessions, active, rng)[:count]
+    return session_requests(order, settings, stream, tokenizer=tokenizer, rng=rng, words=words, history=history)
+
+
 def session_requests(
     order: Sequence[tuple[Session, int]],
     settings: WorkloadSettings,
@@ -103,15 +131,15 @@ def session_requests(
     words: Sequence[str],
     history: History,
 ) -> list[Request]:
-    """The requests of these steps. Each message has exactly the tokens of its piece, equal pieces equal text.
+    """Return the requests of these steps. Each message has exactly the tokens of its piece; equal pieces have equal text.
 
-    As a chat each message is counted alone, what the template adds being left out; as a completion the whole transcript
-    is counted. With real `history` answers have a mark in their place and what is written ahead is their stand-in; prompts
-    then have no length that could be told before. Raises ConfigError when a piece is too short for its beginning and end.
+    A chat counts each message alone, without what the template adds; a completion counts the whole transcript. With real
+    `history` a mark stands in place of each answer, with the text written in advance as its stand-in, and the prompt's
+    length is unknown. Raises ConfigError when a piece is too short for its beginning and end.
     """
     texts = _texts(order, settings.seed, tokenizer, rng, words)
     ids = {(session.name, number): f"{stream}-{place:05d}" for place, (session, number) in enumerate(order)}
-    last = {name: request_id for (name, _), request_id in ids.items()}
+    last_ids = {name: request_id for (name, _), request_id in ids.items()}
     made: list[Request] = []
     completions: list[str] = []
     for place, (session, number) in enumerate(order):
@@ -121,17 +149,17 @@ def session_requests(
         step = session.steps[number]
         pieces += step.news
         chat = settings.api == "chat"
-        # what a completion goes on with begins with its own blank
+        # the model's continuation of a completion begins with its own space
         answers = _answers(pieces, ids, texts, "" if chat else " ") if history == "real" else {}
-        messages = tuple(Message(piece.role, _said(piece, texts, answers)) for piece in pieces)
+        messages = tuple(Message(piece.role, _content(piece, texts, answers)) for piece in pieces)
         if not chat:
-            spoken = [
+            lines = [
                 f"Assistant:{message.content}"
                 if message.role == "assistant" and piece in answers
-                else _SPOKEN[message.role] + message.content
+                else _LABELS[message.role] + message.content
                 for piece, message in zip(pieces, messages, strict=True)
             ]
-            completions.append("\n".join([*spoken, "Assistant:"]))
+            completions.append("\n".join([*lines, "Assistant:"]))
         made.append(
             Request(
                 request_id=f"{stream}-{place:05d}",
@@ -145,7 +173,7 @@ def session_requests(
                 schema=step.schema,
                 reference=step.reference,
                 think_s=step.think_s,
-                after=_waits(session, number, ids, last),
+                after=_ids_before(session, number, ids, last_ids),
                 answers=tuple(answers.values()),
             )
         )
@@ -159,38 +187,38 @@ def session_requests(
 
 
 def _answers(
-    pieces: Sequence[Piece], ids: Mapping[tuple[str, int], str], texts: Mapping[Piece, str], blank: str
+    pieces: Sequence[Piece], ids: Mapping[tuple[str, int], str], texts: Mapping[Piece, str], space: str
 ) -> dict[Piece, Answer]:
-    """Which pieces of a prompt are, or bring, a real answer."""
+    """Return the real answers in a prompt, by the pieces that are or quote one."""
     return {
-        piece: Answer(of=ids[piece.answers], mark=answer_mark(ids[piece.answers]), stand_in=blank + texts[piece])
+        piece: Answer(of=ids[piece.answers], mark=answer_mark(ids[piece.answers]), stand_in=space + texts[piece])
         for piece in pieces
         if piece.answers is not None
     }
 
 
-def _said(piece: Piece, texts: Mapping[Piece, str], answers: Mapping[Piece, Answer]) -> str:
+def _content(piece: Piece, texts: Mapping[Piece, str], answers: Mapping[Piece, Answer]) -> str:
     if piece not in answers:
         return texts[piece]
     mark = answers[piece].mark
     return mark if piece.role == "assistant" else f"{piece.start}\n{mark}"
 
 
-def _waits(
-    session: Session, number: int, ids: Mapping[tuple[str, int], str], last: Mapping[str, str]
+def _ids_before(
+    session: Session, number: int, ids: Mapping[tuple[str, int], str], last_ids: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """What a step waits for beside the one before it: the step that opens its session, and sessions to end first."""
+    """Return what a step waits for besides the one before it: the step that opens its session, and sessions to end."""
     before = []
     if number == 0 and session.opens_after is not None:
         name, steps = session.opens_after
         before.append(ids[name, steps - 1])
-    return (*before, *(last[name] for name in session.waits_for.get(number, ())))
+    return (*before, *(last_ids[name] for name in session.waits_for.get(number, ())))
 
 
 def _texts(
     order: Sequence[tuple[Session, int]], seed: int, tokenizer: Tokenizer, rng: random.Random, words: Sequence[str]
 ) -> dict[Piece, str]:
-    """The text of each piece, those without an owner all at once: an engine that counts is asked few times."""
+    """Return the text of each piece. Those without an owner are made together, so that few calls count their tokens."""
     pieces: dict[Piece, None] = {}
     for session, number in order:
         for piece in session.before:
@@ -202,19 +230,19 @@ def _texts(
     for piece, least in zip(listed, needed, strict=True):
         if piece.tokens < least:
             raise ConfigError(
-                f"a message of {piece.tokens} tokens for the {piece.role} is too short: it begins with {least} tokens that "
-                f"make it unlike others; give lengths of {max(least, SALT_TOKENS_MAX)} or more in workload"
+                f"a {piece.role} message of {piece.tokens} tokens is too short: its unique beginning takes {least} tokens; set "
+                f"the lengths in workload to {max(least, SALT_TOKENS_MAX)} or more"
             )
     made: dict[Piece, str] = {}
     for owner in dict.fromkeys(piece.owner for piece in listed):
-        some = [piece for piece in listed if piece.owner == owner]
+        owned = [piece for piece in listed if piece.owner == owner]
         texts, _ = fill(
-            [piece.start for piece in some],
-            [piece.tokens for piece in some],
+            [piece.start for piece in owned],
+            [piece.tokens for piece in owned],
             rng if owner is None else generator(seed, f"{owner}/words"),
             tokenizer,
             words=words,
-            ends=[piece.end for piece in some],
+            ends=[piece.end for piece in owned],
         )
-        made.update(zip(some, texts, strict=True))
+        made.update(zip(owned, texts, strict=True))
     return made

@@ -10,10 +10,10 @@ import pytest
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import WorkloadSettings
-from servebench.workload.dressing import dressed
-from servebench.workload.ideal import hit_rate, ideal_columns, ideal_hits
+from servebench.workload.build.requests import add_extras
+from servebench.workload.ideal_cache import hit_rate, ideal_columns, ideal_hits
 from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
-from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload, ideal_hit_rate
+from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload
 from servebench.workload.unique import UniqueWorkload
 
 
@@ -22,13 +22,13 @@ def settings(**keys: Any) -> WorkloadSettings:
 
 
 def test_ideal_hits_of_documents(pieces: Tokenizer) -> None:
-    """For whole blocks it is what the workload's own formula says: share 0.5 of 256 tokens is 8 blocks of 16."""
+    """All but the first request about a document find it: share 0.5 of 256 tokens is 8 blocks of 16."""
     rag = RagPrefixWorkload(
         RagPrefixSettings(name="rag_prefix", share=0.5, input_tokens=256, documents=4, api="completions")
     )
     hits = ideal_hits(rag.requests(40, stream="c1-0", tokenizer=pieces), pieces)
-    chosen = rag.chosen(40, stream="c1-0")
-    assert hit_rate(hits) == pytest.approx(ideal_hit_rate(chosen, 128, 256))
+    repeats = 40 - len(set(rag.documents_of(40, stream="c1-0")))
+    assert hit_rate(hits) == pytest.approx(repeats * 128 / (40 * 256))
 
 
 def test_ideal_hits_of_unique_prompts(pieces: Tokenizer) -> None:
@@ -42,7 +42,7 @@ def test_ideal_hits_by_hand(pieces: Tokenizer) -> None:
     words = " ".join(["word"] * 32)
     texts = [words, words, f"{words} more", "else", words]
     requests = [Request(request_id=str(n), prompt=text) for n, text in enumerate(texts)]
-    requests[4] = dressed(requests[4], settings(adapters=("other",)))
+    requests[4] = add_extras(requests[4], settings(adapters=("other",)))
     assert ideal_hits(requests, pieces) == [(0, 32), (16, 32), (32, 33), (0, 1), (0, 32)]
     assert hit_rate([]) is None
 

@@ -1,0 +1,1 @@
+"""What workloads build requests with: seeds, lengths, exact prompts, sessions."""

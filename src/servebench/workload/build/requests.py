@@ -1,0 +1,59 @@
+"""Build requests from texts, and add what is not part of the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from servebench.contracts.request import Message, Request
+from servebench.contracts.settings import WorkloadSettings
+from servebench.workload.build.seeding import generator, zipf
+
+
+def as_request(text: str, api: str, request_id: str, **more: object) -> Request:
+    """Return a prompt as a chat of one turn or as a completion, depending on the workload's `api`."""
+    if api == "chat":
+        return Request(request_id=request_id, messages=(Message("user", text),), **more)  # type: ignore[arg-type]
+    return Request(request_id=request_id, prompt=text, **more)  # type: ignore[arg-type]
+
+
+def as_requests(
+    settings: WorkloadSettings,
+    stream: str,
+    texts: Sequence[str],
+    *,
+    prompt_tokens: Sequence[int],
+    output_tokens: Sequence[int],
+    references: Sequence[Any] | None = None,
+) -> list[Request]:
+    """Return one request for each text, with ids in the order of the stream. All sequences have the same length."""
+    return [
+        as_request(
+            text,
+            settings.api,
+            f"{stream}-{index:05d}",
+            output_tokens=output_tokens[index],
+            exact_output=settings.exact_output,
+            temperature=settings.temperature,
+            prompt_tokens=prompt_tokens[index],
+            reference=None if references is None else references[index],
+        )
+        for index, text in enumerate(texts)
+    ]
+
+
+def add_extras(request: Request, settings: WorkloadSettings) -> Request:
+    """Return the request with one of the `adapters` as its `model` and one of the `priorities`, where there are any.
+
+    Both follow from the seed and the request's id; all requests of a session get the same. Adapters are drawn by Zipf's
+    law, the k-th with a weight of 1 / k^`adapter_skew`; priorities are drawn uniformly. What the workload set itself stays.
+    """
+    extras: dict[str, Any] = {}
+    rng = generator(settings.seed, f"dressing/{request.session_id or request.request_id}")
+    if settings.adapters:
+        weights = zipf(len(settings.adapters), settings.adapter_skew)
+        extras["model"] = rng.choices(settings.adapters, weights)[0]
+    if settings.priorities:
+        extras["priority"] = rng.choice(settings.priorities)
+    return replace(request, extra={**extras, **request.extra}) if extras else request

@@ -1,0 +1,1 @@
+"""Where prompts come from: data sets, synthesized prose, schemas, traces."""
