@@ -49,7 +49,7 @@ class Bench:
             display=self.display,
             registry=registry(),
             cluster=self.cluster,
-            on_end=lambda name, outcome, job: self.ended.append((name, outcome)),
+            on_end=lambda name, outcome: self.ended.append((name, outcome)),
             now=self.clock.now,
             sleep=self.clock.sleep,
         )

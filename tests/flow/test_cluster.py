@@ -60,7 +60,7 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     assert [run.info.status for run in runs] == ["FINISHED"] * 3
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parents[0].info.run_id}
     assert len(parents) == 1
-    assert servebench("resume", "s").stderr.startswith("s: 2 of 2 runs are done, 0 to do")
+    assert servebench("resume", "s").stderr.startswith("s: 2 of 2 runs are finished, 0 to do")
 
 
 def started(tmp_path, *words):
@@ -130,7 +130,7 @@ def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
     assert stored(tmp_path, RUNS[0], "run.json")["status"] == "finished"
     done = servebench("resume", "s", "--here")
     assert done.returncode == 0, done.stderr
-    assert "1 of 2 runs are done, 1 to do" in done.stderr
+    assert "1 of 2 runs are finished, 1 to do" in done.stderr
     assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0"]
 
 

@@ -51,7 +51,7 @@ def test_a_killed_study_is_resumed(tmp_path):
     measured = pd.read_parquet(tmp_path / "outputs/s" / first / "points.parquet").iloc[0]
     done = servebench(tmp_path, "resume", "s")
     assert done.returncode == 0, done.stderr
-    assert "0 of 2 runs are done, 2 to do; 1 of their points stand" in done.stderr
+    assert "0 of 2 runs are finished, 2 to do; 1 of their points are kept" in done.stderr
     assert points(tmp_path, first) == ["c1-r0", "c4-r0-a1"]
     assert points(tmp_path, second) == ["c1-r0", "c4-r0"]
     kept = pd.read_parquet(tmp_path / "outputs/s" / first / "points.parquet").iloc[0]
@@ -66,7 +66,7 @@ def test_a_killed_study_is_resumed(tmp_path):
         **{"ok": 12, "failed": {}, "stored": 12},
     }
     again = servebench(tmp_path, "resume", "s")
-    assert (again.returncode, "2 of 2 runs are done, 0 to do" in again.stderr) == (0, True)
+    assert (again.returncode, "2 of 2 runs are finished, 0 to do" in again.stderr) == (0, True)
 
 
 @pytest.mark.timeout(400)
@@ -90,7 +90,7 @@ def test_a_point_between_others_is_measured_again_and_they_stay(tmp_path):
     assert points(tmp_path, run) == ["c1-r0", "c4-r0"]
     done = servebench(tmp_path, "resume", "s")
     assert done.returncode == 0, done.stderr
-    assert "1 of their points stand" in done.stderr
+    assert "1 of their points are kept" in done.stderr
     assert points(tmp_path, run) == ["c1-r0-a1", "c4-r0"]
 
 

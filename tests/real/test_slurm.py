@@ -99,7 +99,7 @@ def test_a_cancelled_job_is_resumed(slurm, tmp_path):
     resumed = study.start("resume", "s")
     told = resumed.communicate(timeout=200)[1]
     assert resumed.returncode == 0, told
-    assert "1 of 2 runs are done, 1 to do; 1 of their points stand" in told
+    assert "1 of 2 runs are finished, 1 to do; 1 of their points are kept" in told
     assert study.points(RUNS[1]) == ["c1-r0", "c4-r0-a1"]
 
 

@@ -1,10 +1,13 @@
-"""What is left of a study, whatever state its files are in."""
+"""What is left of a study, whatever state its files are in, and the command that continues it."""
+
+import shlex
 
 import pytest
 from tests.study.test_recover import DEAD_PID, WORDS, outputs, write_spool
 
 from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
+from servebench.contracts.results import WORKER_FAILURE
 from servebench.registry.registry import registry
 from servebench.store import (
     PlannedRun,
@@ -16,8 +19,15 @@ from servebench.store import (
     write_run,
     write_study,
 )
-from servebench.study.resume import remaining, tell
-from servebench.util.errors import ConfigError, StoreError
+from servebench.study.resume import (
+    continue_command,
+    print_continuation,
+    print_remaining,
+    remaining_runs,
+    skipped_exit_code,
+    standing_of,
+)
+from servebench.util.errors import ConfigError, EngineError, LoadError, QualityError, StoreError
 
 __all__ = ["outputs"]
 RUNS = ("00_a", "01_b")
@@ -25,7 +35,7 @@ RUNS = ("00_a", "01_b")
 
 @pytest.fixture
 def study(outputs):
-    """A killed study of two runs; of the first a whole phase was stored, of the second one was cut off."""
+    """A killed study of two runs; the first has a whole phase on disk, the second one that was cut off."""
     study = StudyFolder(outputs / "s")
     study.path.mkdir()
     jobs = compose_jobs(["-m", *WORDS, "workload.seed=1,2"], registry())
@@ -38,20 +48,24 @@ def study(outputs):
         write_run(folder, RunState(run_id=f"s/{name}", title="t", overrides=()))
         for point, count in (("c1-r0", 3), ("c2-r0", 3)):
             write_spool(folder, point, count, 3 if name == RUNS[0] else 2)
-    remaining(study, registry(), retry_failed=False)
+    remaining_runs(study, registry(), retry_failed=False)
     first = study.run(RUNS[0])
     write_run(first, RunState(run_id="s/00_a", title="t", overrides=(), status="finished"))
     return study
 
 
 def todo(left):
-    return [one is not None for one in left.earlier]
+    return [run.execute for run in left.runs]
 
 
-def test_what_is_done_is_not_done_again(study):
-    left = remaining(study, registry(), retry_failed=True)
-    assert (todo(left), left.damaged) == ([False, True], ())
-    assert dict(left.earlier[1].attempts) == {"c1-r0": 1, "c2-r0": 1}
+def damaged(left):
+    return [run.name for run in left.skipped("damaged")]
+
+
+def test_finished_runs_are_not_executed_again(study):
+    left = remaining_runs(study, registry(), retry_failed=True)
+    assert (todo(left), damaged(left)) == ([False, True], [])
+    assert dict(left.runs[1].progress.attempts) == {"c1-r0": 1, "c2-r0": 1}
 
 
 READ = [(0, "points.parquet"), (0, "run.json"), (1, "points.parquet"), (1, "requests.parquet"), (1, "run.json")]
@@ -59,35 +73,36 @@ READ = [(0, "points.parquet"), (0, "run.json"), (1, "points.parquet"), (1, "requ
 
 @pytest.mark.parametrize(("index", "name"), READ)
 @pytest.mark.parametrize("content", [b"{}", b"PAR1 and no more"])
-def test_a_damaged_run_keeps_no_other_back(study, capsys, index, name, content):
-    """It is left alone and told; with `--failed` it is done anew, and what is left of it is kept."""
+def test_a_damaged_run_does_not_stop_the_others(study, capsys, index, name, content):
+    """It is skipped and reported; with `--failed` it is executed again, and its files are kept."""
     run = RUNS[index]
     (study.run(run).path / name).write_bytes(content)
-    left = remaining(study, registry(), retry_failed=False)
-    assert left.damaged == (run,)
+    left = remaining_runs(study, registry(), retry_failed=False)
+    assert damaged(left) == [run]
     assert todo(left) == [False, run == RUNS[0]]
-    tell(study, left)
+    assert skipped_exit_code(study, left) == StoreError.exit_code
+    print_remaining(study, left)
     said = capsys.readouterr().err
-    assert f"{name} cannot be read" in said
-    assert f"{1 if run == RUNS[1] else 0} of 2 runs are done, 1 cannot be read (--failed does them anew)" in said
-    left = remaining(study, registry(), retry_failed=True)
-    assert (todo(left), left.damaged) == ([run == RUNS[0], True], ())
+    assert name in said
+    assert "1 cannot be read (--failed" in said
+    left = remaining_runs(study, registry(), retry_failed=True)
+    assert (todo(left), damaged(left)) == ([run == RUNS[0], True], [])
     assert (study.path / f"{run}.damaged-1" / name).read_bytes() == content
     assert not study.run(run).path.exists()
-    again = remaining(study, registry(), retry_failed=True)
+    again = remaining_runs(study, registry(), retry_failed=True)
     assert todo(again) == todo(left)
 
 
-def test_a_system_that_refuses_is_no_damage(study, monkeypatch):
-    """Nothing is set aside because the disk is full or a file may not be read just now."""
+def test_an_error_of_the_system_is_no_damage(study, monkeypatch):
+    """Nothing is renamed because the disk is full or a file cannot be read for a while."""
 
     def refuse(*_):
         raise StoreError("cannot write: the disk is full")
 
     write_spool(study.run(RUNS[1]), "c2-r0-a1", 3, 1)
     monkeypatch.setattr("servebench.run.recovery.recover_run", refuse)
-    with pytest.raises(StoreError, match="what was cut off cannot be recovered"):
-        remaining(study, registry(), retry_failed=True)
+    with pytest.raises(StoreError):
+        remaining_runs(study, registry(), retry_failed=True)
     assert sorted(path.name for path in study.path.iterdir() if path.is_dir()) == list(RUNS)
 
 
@@ -96,17 +111,88 @@ def test_a_study_that_cannot_be_read_is_not_the_newest(study, outputs, capsys):
     broken = outputs / "z"
     broken.mkdir()
     (broken / "study.json").write_text("{")
-    with pytest.raises(ConfigError, match="there is no unfinished study"):
+    with pytest.raises(ConfigError, match="no unfinished study"):
         dispatch(["resume"])
     assert "z: " in capsys.readouterr().err
 
 
-def test_a_study_that_was_killed_after_its_last_run_is_settled(study):
-    """Nothing is left to do, and it says so from then on."""
-    for name in RUNS:
-        write_run(study.run(name), RunState(run_id=f"s/{name}", title="t", overrides=(), status="failed"))
-    state = read_study(study)
-    write_study(study, StudyState(study_id="s", words=WORDS, runs=RUNS, pid=DEAD_PID, tracking={"name": "none"}))
-    assert state.status == "interrupted"
-    assert dispatch(["resume", "s"]) == 0
-    assert read_study(study).status == "failed"
+def set_states(study, *states):
+    for name, (status, failure) in zip(RUNS, states, strict=True):
+        state = RunState(run_id=f"s/{name}", title="t", overrides=(), status=status, failure=failure)
+        write_run(study.run(name), state)
+
+
+@pytest.mark.parametrize(
+    ("second", "code", "status"),
+    [
+        (("finished", None), 0, "finished"),
+        (("failed", "died"), EngineError.exit_code, "failed"),
+        (("failed", "load"), LoadError.exit_code, "failed"),
+        (("failed", "quality"), QualityError.exit_code, "failed"),
+    ],
+)
+def test_resume_without_work_fails_as_long_as_a_run_is_failed(study, capsys, second, code, status):
+    """Also a study that was killed after its last run: its state and exit code follow from its runs."""
+    recover_points(study)
+    set_states(study, ("finished", None), second)
+    killed = StudyState(study_id="s", words=WORDS, runs=RUNS, pid=DEAD_PID, tracking={"name": "none"})
+    write_study(study, killed)
+    for _ in range(2):
+        assert dispatch(["resume", "s"]) == code
+        assert read_study(study).status == status
+        lines = capsys.readouterr().err.splitlines()
+        assert (lines[-1] == "servebench resume s --failed") is (code != 0)
+
+
+def recover_points(study):
+    """Remove the points of the second run that were cut off, so that nothing of it is to be measured again."""
+    study.run(RUNS[1]).points.unlink()
+
+
+@pytest.mark.parametrize(
+    ("status", "failure", "whole", "standing"),
+    [
+        ("finished", None, True, "finished"),
+        ("finished", None, False, "unfinished"),
+        ("running", None, True, "unfinished"),
+        ("interrupted", "interrupted", True, "unfinished"),
+        ("interrupted", "lost", True, "unfinished"),
+        ("failed", WORKER_FAILURE, True, "unfinished"),
+        ("failed", "load", True, "failed"),
+        ("failed", "died", False, "failed"),
+    ],
+)
+def test_how_a_run_stands(status, failure, whole, standing):
+    state = RunState(run_id="s/a", title="t", overrides=(), status=status, failure=failure)
+    assert standing_of(state, whole=whole) == standing
+
+
+@pytest.mark.parametrize(
+    ("standings", "command"),
+    [
+        (["finished", "finished"], None),
+        (["finished", "unfinished"], "servebench resume s"),
+        (["failed", "finished"], "servebench resume s --failed"),
+        (["unfinished", "damaged"], "servebench resume s --failed"),
+    ],
+)
+def test_the_command_that_continues_a_study(outputs, standings, command):
+    assert continue_command(StudyFolder(outputs / "s"), standings) == command
+
+
+def test_the_command_names_a_study_elsewhere_by_its_path(outputs, tmp_path):
+    folder = StudyFolder(tmp_path / "my results" / "s")
+    command = continue_command(folder, ["unfinished"], here=True)
+    assert shlex.split(command) == ["servebench", "resume", str(folder.path), "--here"]
+
+
+def test_the_last_line_is_the_command(study, capsys):
+    set_states(study, ("failed", "load"), ("interrupted", "interrupted"))
+    print_continuation(study, RUNS)
+    assert capsys.readouterr().err.splitlines()[-1] == "servebench resume s --failed"
+    set_states(study, ("finished", None), ("finished", None))
+    print_continuation(study, RUNS)
+    assert capsys.readouterr().err == ""
+    (study.run(RUNS[1]).path / "run.json").write_text("{")
+    print_continuation(study, [*RUNS, "02_never_started"])
+    assert capsys.readouterr().err.splitlines()[-1] == "servebench resume s --failed"

@@ -52,7 +52,7 @@ def _run(words: Sequence[str]) -> int:
 
     place = next((index for index, word in enumerate(words) if word in ("--cfg", "-c")), None)
     if place is not None and words[place + 1 : place + 2] == ["command"]:
-        from servebench.study.study import show_commands
+        from servebench.study.show_commands import show_commands
 
         return show_commands([*words[:place], *words[place + 2 :]], registry())
     if PREVIEW_WORD in words:

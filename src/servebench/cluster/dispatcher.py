@@ -12,7 +12,6 @@ from servebench.cluster.agent import execute_order
 from servebench.cluster.archive import unpack_run
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import order_for
-from servebench.config import Job
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import Registry
@@ -63,7 +62,7 @@ class Dispatcher:
     display: Display
     registry: Registry
     cluster: Cluster
-    on_end: Callable[[str, RunOutcome, Job], None]
+    on_end: Callable[[str, RunOutcome], None]
     """Called for each run that has ended, after everything is on disk."""
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -151,7 +150,7 @@ class Dispatcher:
         self.display.finish(outcome, title_of(task.job))
         if error is not None:
             self.display.problem(f"{task.name}: {error}")
-        self.on_end(task.name, outcome, task.job)
+        self.on_end(task.name, outcome)
 
     def _stop(self) -> None:
         """After Ctrl-C: running jobs store what they have; waiting runs do not start."""

@@ -26,9 +26,14 @@ EXIT_CODES = {
 
 
 def exit_code(outcome: RunOutcome) -> int:
-    """0 for a run that is finished, else by what ended it."""
-    if outcome.status == "finished":
+    """Return the exit code of a run: 0 if it is finished, else that of what ended it."""
+    return exit_code_of(outcome.status, outcome.failure)
+
+
+def exit_code_of(status: str, failure: str | None) -> int:
+    """Return the exit code for the status and failure of a run, as stored."""
+    if status == "finished":
         return 0
-    if outcome.failure == "interrupted":
+    if failure == "interrupted":
         return Interrupted.exit_code
-    return EXIT_CODES.get(outcome.failure or "", EngineError.exit_code)
+    return EXIT_CODES.get(failure or "", EngineError.exit_code)

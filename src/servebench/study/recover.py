@@ -27,7 +27,7 @@ def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> 
             complain(study, str(error))
             code = StoreError.exit_code
             continue
-        if (busy := who_works(study, state)) is not None:
+        if (busy := running_process(study, state)) is not None:
             if report_running:
                 sys.stdout.write(f"{study.name} is still running ({busy})\n")
             continue
@@ -43,7 +43,7 @@ def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> 
     return code
 
 
-def who_works(study: StudyFolder, state: StudyState) -> str | None:
+def running_process(study: StudyFolder, state: StudyState) -> str | None:
     """Who is at work on a study, in words: its own process, or a job of a cluster; null when nobody is."""
     if state.at_work():
         return f"process {state.pid}"

@@ -1,22 +1,26 @@
-"""`servebench resume`: does what a study planned and did not do, by its own copy of the plan."""
+"""What is left of a stored study, and the command that continues it."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import WORKER_FAILURE
 from servebench.load.plan.levels import level_name
 from servebench.registry.registry import Registry
+from servebench.run.exit_codes import exit_code_of
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import complain
 from servebench.store import (
-    PlannedRun,
     RunFolder,
+    RunState,
     StudyFolder,
     find_studies,
     read_plan,
@@ -25,8 +29,11 @@ from servebench.store import (
     with_secrets,
 )
 from servebench.store.files import writing
-from servebench.study.recover import recover_study, who_works
+from servebench.study.recover import recover_study, running_process
 from servebench.util.errors import ConfigError, DamagedError, StoreError
+
+Standing = Literal["finished", "unfinished", "failed", "damaged"]
+"""How a stored run stands: `unfinished` runs are continued by every resume, `failed` and `damaged` ones with --failed."""
 
 
 def newest_unfinished(outputs: Path) -> StudyFolder:
@@ -37,84 +44,147 @@ def newest_unfinished(outputs: Path) -> StudyFolder:
         except StoreError as error:
             complain(folder, str(error))
             continue
-        if state.status != "finished" and who_works(folder, state) is None:
+        if state.status != "finished" and running_process(folder, state) is None:
             return folder
     raise ConfigError(f"there is no unfinished study in {outputs}; name one: servebench resume STUDY")
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A run of a study's plan, how it stands, and what earlier attempts left."""
+
+    name: str
+    job: Job
+    standing: Standing
+    progress: PriorProgress
+    execute: bool
+    """Whether this resume executes the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Remaining:
-    """What is left of a study: for each run of the plan its job, and what earlier attempts left; null for a run that is
-    done, or that failed or is `damaged` and is not to be tried again."""
+    """The runs of a study's plan in order."""
 
-    planned: tuple[PlannedRun, ...]
-    jobs: tuple[Job, ...]
-    earlier: tuple[PriorProgress | None, ...]
-    damaged: tuple[str, ...]
-    """Runs of which something cannot be read."""
+    runs: tuple[StoredRun, ...]
+
+    @property
+    def to_execute(self) -> tuple[StoredRun, ...]:
+        """Return the runs that this resume executes."""
+        return tuple(run for run in self.runs if run.execute)
+
+    def skipped(self, standing: Standing) -> tuple[StoredRun, ...]:
+        """Return the runs with this standing that this resume does not execute."""
+        return tuple(run for run in self.runs if not run.execute and run.standing == standing)
 
 
-def remaining(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Remaining:
-    """Recover what was cut off, and see what is left to do. A run of which something cannot be read keeps no other back:
-    it is left alone, or with `retry_failed` set aside and done anew.
+def remaining_runs(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Remaining:
+    """Recover what was cut off, and return what is left of the study. A damaged run does not stop the others: it is
+    skipped, or with `retry_failed` renamed and executed again.
 
-    Raises ConfigError when the study is at work or a secret is not to be had, StoreError for a plan that cannot be read.
+    Raises ConfigError when the study is running or a secret is unavailable, StoreError when the plan cannot be read.
     """
     state = read_study(folder)
-    if (busy := who_works(folder, state)) is not None:
-        raise ConfigError(f"{folder.name} is still running ({busy}); it cannot be resumed before that ends")
+    if (process := running_process(folder, state)) is not None:
+        raise ConfigError(f"{folder.name} is still running ({process}); it cannot be resumed before that ends")
     planned = read_plan(folder)
     damaged = recover_study(folder)
-    jobs: list[Job] = []
-    earlier: list[PriorProgress | None] = []
-    for run in planned:
-        config = with_secrets(run.config, os.environ)
-        jobs.append(Job(run.overrides, settings_from_dict(config, known), config))
-        try:
-            found = None if run.name in damaged else _earlier(folder.run(run.name), retry_failed=retry_failed)
-        except DamagedError as error:
-            complain(folder, str(error))
-            damaged.append(run.name)
-            found = None
-        if run.name in damaged and retry_failed:
-            _set_aside(folder, run.name)
-            damaged.remove(run.name)
-            found = PriorProgress()
-        earlier.append(found)
-    return Remaining(planned=planned, jobs=tuple(jobs), earlier=tuple(earlier), damaged=tuple(damaged))
+    runs = []
+    for plan in planned:
+        config = with_secrets(plan.config, os.environ)
+        job = Job(plan.overrides, settings_from_dict(config, known), config)
+        standing, progress = _read_standing(folder, plan.name, damaged=plan.name in damaged)
+        if standing == "damaged" and retry_failed:
+            _set_aside(folder, plan.name)
+        execute = standing == "unfinished" or (retry_failed and standing != "finished")
+        runs.append(StoredRun(name=plan.name, job=job, standing=standing, progress=progress, execute=execute))
+    return Remaining(runs=tuple(runs))
+
+
+def _read_standing(folder: StudyFolder, name: str, *, damaged: bool) -> tuple[Standing, PriorProgress]:
+    """Return how a run stands and its progress. Raises StoreError."""
+    if damaged:
+        return "damaged", PriorProgress()
+    run = folder.run(name)
+    try:
+        progress = prior_progress(run)
+        if not run.state.exists():
+            return "unfinished", progress
+        whole = all(level_name(point.row.point) in progress.points for point in stored_points(run))
+        return standing_of(read_run(run), whole=whole), progress
+    except DamagedError as error:
+        complain(folder, str(error))
+        return "damaged", PriorProgress()
+
+
+def standing_of(state: RunState, *, whole: bool) -> Standing:
+    """Return how a run stands by its state; `whole`: no point of it must be measured again."""
+    if state.status == "finished" and whole:
+        return "finished"
+    if state.status == "failed" and state.failure != WORKER_FAILURE:
+        return "failed"
+    return "unfinished"
 
 
 def _set_aside(folder: StudyFolder, name: str) -> None:
-    """Give the folder of a damaged run another name: what it still holds is kept. Raises StoreError."""
+    """Rename the folder of a damaged run, so that its files are kept. Raises StoreError."""
     run = folder.run(name).path
     number = next(number for number in count(1) if not run.with_name(f"{name}.damaged-{number}").exists())
-    place = run.with_name(f"{name}.damaged-{number}")
+    kept = run.with_name(f"{name}.damaged-{number}")
     with writing(run):
-        run.replace(place)
-    complain(folder, f"{name} is done anew; what is left of it is in {place.name}")
+        run.replace(kept)
+    complain(folder, f"{name} is executed again; its damaged files are kept in {kept.name}")
 
 
-def _earlier(folder: RunFolder, *, retry_failed: bool) -> PriorProgress | None:
-    found = prior_progress(folder)
-    if not folder.state.exists():
-        return found
-    run = read_run(folder)
-    if run.status == "failed" and run.failure != WORKER_FAILURE and not retry_failed:
+def print_remaining(folder: StudyFolder, remaining: Remaining) -> None:
+    """Print what this resume does."""
+    runs, todo = remaining.runs, remaining.to_execute
+    failed, damaged = len(remaining.skipped("failed")), len(remaining.skipped("damaged"))
+    kept = sum(len(run.progress.points) for run in todo if run.standing != "damaged")
+    parts = [f"{len(remaining.skipped('finished'))} of {len(runs)} runs are finished"]
+    parts += [f"{damaged} cannot be read (--failed executes them again)"] if damaged else []
+    parts += [f"{failed} failed (--failed executes them again)"] if failed else []
+    parts += [f"{len(todo)} to do; {kept} of their points are kept"]
+    sys.stderr.write(f"{folder.name}: {', '.join(parts)}\n")
+
+
+def skipped_exit_code(folder: StudyFolder, remaining: Remaining) -> int:
+    """Return the exit code of the runs that this resume leaves failed or damaged; 0 if there are none. Raises StoreError."""
+    if remaining.skipped("damaged"):
+        return StoreError.exit_code
+    states = (read_run(folder.run(run.name)) for run in remaining.skipped("failed"))
+    return next((exit_code_of(state.status, state.failure) for state in states), 0)
+
+
+def stored_standings(folder: StudyFolder, names: Sequence[str]) -> list[Standing]:
+    """Return how these runs stand, from their states alone."""
+    return [_stored_standing(folder.run(name)) for name in names]
+
+
+def _stored_standing(run: RunFolder) -> Standing:
+    try:
+        return standing_of(read_run(run), whole=True) if run.state.exists() else "unfinished"
+    except StoreError:
+        return "damaged"
+
+
+def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here: bool = False) -> str | None:
+    """Return the command that continues a study, ready to paste; null when all its runs are finished.
+
+    `here`: the study's cluster was replaced by this machine with --here.
+    """
+    if all(standing == "finished" for standing in standings):
         return None
-    done = all(level_name(point.row.point) in found.points for point in stored_points(folder))
-    return None if run.status == "finished" and done else found
+    default = Path("outputs").absolute() / folder.name == folder.path.absolute()
+    words = ["servebench", "resume", folder.name if default else str(folder.path)]
+    words += ["--failed"] if any(standing in ("failed", "damaged") for standing in standings) else []
+    words += ["--here"] if here else []
+    return shlex.join(words)
 
 
-def tell(folder: StudyFolder, left: Remaining) -> None:
-    """Say what will be done."""
-    todo = [run.name for run, earlier in zip(left.planned, left.earlier, strict=True) if earlier is not None]
-    kept = sum(len(earlier.points) for earlier in left.earlier if earlier is not None)
-    skipped = [run.name for run, earlier in zip(left.planned, left.earlier, strict=True) if earlier is None]
-    failed = sum(read_run(folder.run(name)).status == "failed" for name in skipped if name not in left.damaged)
-    also = f", {len(left.damaged)} cannot be read (--failed does them anew)" if left.damaged else ""
-    also += f", {failed} failed (--failed tries them again)" if failed else ""
-    done = len(skipped) - failed - len(left.damaged)
-    sys.stderr.write(
-        f"{folder.name}: {done} of {len(left.planned)} runs are done{also}, {len(todo)} to do; "
-        f"{kept} of their points stand\n"
-    )
+def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool = False) -> None:
+    """Print, as the last line, the command that continues a study that is not whole."""
+    standings = stored_standings(folder, names)
+    command = continue_command(folder, standings, here=here)
+    if command is not None:
+        open_runs = sum(standing != "finished" for standing in standings)
+        sys.stderr.write(f"{folder.name}: {open_runs} of {len(names)} runs are not finished; to continue:\n{command}\n")

@@ -8,7 +8,7 @@ import pytest
 
 from servebench.contracts.settings import LoadSettings, SearchSettings
 from servebench.contracts.turn import Turn
-from servebench.study.turns import turns
+from servebench.study.schedule import schedule
 
 IN_TURNS = LoadSettings(name="l", concurrency=(1,), repeats=2, order="interleaved")
 
@@ -16,15 +16,15 @@ IN_TURNS = LoadSettings(name="l", concurrency=(1,), repeats=2, order="interleave
 def test_runs_without_repeats_are_done_one_after_another():
     """Also where only one of them has repeats, or where nobody asked for turns."""
     alone = [(0, Turn()), (1, Turn())]
-    assert turns([replace(IN_TURNS, repeats=1)] * 2, 0) == alone
-    assert turns([replace(IN_TURNS, order="ascending")] * 2, 0) == alone
-    assert turns([IN_TURNS, replace(IN_TURNS, repeats=1)], 0) == alone
-    assert turns([IN_TURNS], 0) == [(0, Turn())]
+    assert schedule([replace(IN_TURNS, repeats=1)] * 2, 0) == alone
+    assert schedule([replace(IN_TURNS, order="ascending")] * 2, 0) == alone
+    assert schedule([IN_TURNS, replace(IN_TURNS, repeats=1)], 0) == alone
+    assert schedule([IN_TURNS], 0) == [(0, Turn())]
 
 
 def test_repeats_take_turns():
     """One with fewer of them ends earlier; each knows its first and its last."""
-    found = turns([IN_TURNS, replace(IN_TURNS, repeats=3), replace(IN_TURNS, repeats=1)], 0)
+    found = schedule([IN_TURNS, replace(IN_TURNS, repeats=3), replace(IN_TURNS, repeats=1)], 0)
     assert found == [
         (0, Turn(0, first=True, last=False)),
         (1, Turn(0, first=True, last=False)),
@@ -38,15 +38,15 @@ def test_repeats_take_turns():
 def test_a_search_is_done_at_once():
     """It has no repeats to take turns with."""
     search = replace(IN_TURNS, search=SearchSettings(goal="slo"))
-    assert [one for one in turns([IN_TURNS, search, IN_TURNS], 0) if one[0] == 1] == [(1, Turn())]
+    assert [one for one in schedule([IN_TURNS, search, IN_TURNS], 0) if one[0] == 1] == [(1, Turn())]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_shuffled_rounds_have_every_run_once(seed):
     """In an order that the seed fixes, and not the same in each round."""
     loads = [replace(IN_TURNS, order="shuffled", repeats=4)] * 5
-    found = turns(loads, seed)
-    assert found == turns(loads, seed)
+    found = schedule(loads, seed)
+    assert found == schedule(loads, seed)
     rounds = [[index for index, turn in found if turn.repeat == repeat] for repeat in range(4)]
     assert all(sorted(one) == list(range(5)) for one in rounds)
     assert len({tuple(one) for one in rounds}) > 1

@@ -15,7 +15,7 @@ from servebench.contracts.turn import Turn
 IN_TURNS = ("interleaved", "shuffled")
 
 
-def turns(loads: Sequence[LoadSettings], seed: int) -> list[tuple[int, Turn]]:
+def schedule(loads: Sequence[LoadSettings], seed: int) -> list[tuple[int, Turn]]:
     """(index of a run, what of it is done), in order, for runs with these loads.
 
     Each run at once, unless several have repeats and `order` interleaves or shuffles them: then all runs do their first

@@ -1,0 +1,82 @@
+"""How a study ends: its exit code, its stored status, and what goes to the tracking server."""
+
+from __future__ import annotations
+
+import pytest
+
+from servebench.contracts.results import RunOutcome
+from servebench.store import StudyFolder, StudyState, read_study, write_study
+from servebench.study.session import StudySession, study_exit_code
+from servebench.util.errors import EngineError, Interrupted, LoadError, StoreError
+from support.orchestration import RecordingDisplay
+
+ENDS = {
+    "ok": ("finished", None),
+    "died": ("failed", "died"),
+    "load": ("failed", "load"),
+    "stopped": ("interrupted", "interrupted"),
+    "lost": ("interrupted", "lost"),
+}
+
+
+def outcome(end, run_id="s/a"):
+    status, failure = ENDS[end]
+    return RunOutcome(run_id=run_id, status=status, failure=failure)
+
+
+class Tracker:
+    def __init__(self):
+        self.calls = []
+
+    def sync(self):
+        self.calls.append("sync")
+
+    def conclude(self, state):
+        self.calls.append(("conclude", state.status))
+
+    def print_location(self):
+        self.calls.append("location")
+
+
+@pytest.mark.parametrize(
+    ("ends", "other", "code"),
+    [
+        (["ok", "ok"], 0, 0),
+        (["ok", "died", "load"], 0, EngineError.exit_code),
+        (["load", "died"], 6, LoadError.exit_code),
+        (["ok"], 6, 6),
+        (["stopped"], 0, Interrupted.exit_code),
+    ],
+)
+def test_the_first_failure_is_the_exit_code(ends, other, code):
+    assert study_exit_code([outcome(end) for end in ends], other) == code
+
+
+@pytest.mark.parametrize(
+    ("ends", "interrupted", "other", "status", "code"),
+    [
+        (["ok", "ok"], False, 0, "finished", 0),
+        (["died", "ok"], False, 0, "failed", EngineError.exit_code),
+        (["ok", "ok"], False, StoreError.exit_code, "failed", StoreError.exit_code),
+        (["died", "stopped"], True, 0, "interrupted", Interrupted.exit_code),
+        (["ok"], True, 0, "interrupted", Interrupted.exit_code),
+        (["lost", "ok"], False, 0, "interrupted", EngineError.exit_code),
+        ([], True, 0, "interrupted", Interrupted.exit_code),
+    ],
+)
+def test_the_end_of_a_study_is_stored(tmp_path, ends, interrupted, other, status, code):
+    folder = StudyFolder(tmp_path)
+    state = StudyState(study_id="s", words=(), runs=("a", "b"))
+    write_study(folder, state)
+    tracker, display = Tracker(), RecordingDisplay()
+    session = StudySession(folder=folder, state=state, display=display, tracker=tracker, other_code=other)
+    # a cluster's runs may end in any order
+    for name, end in reversed(list(zip("ab", ends, strict=False))):
+        session.add_outcome(name, outcome(end))
+    assert session.finish("ab", interrupted=interrupted) == code
+    stored = read_study(folder)
+    assert stored.status == status
+    assert stored.ended_s is not None
+    assert tracker.calls == ["sync"] * len(ends) + [("conclude", status), "location"]
+    assert [name for name, _ in session.outcomes] == list("ab")[: len(ends)]
+    assert ("study" in display.calls) is (len(ends) > 1)
