@@ -162,7 +162,7 @@ def test_a_program_that_does_not_serve_is_told(tmp_path):
     path.write_text("#!/bin/sh\nexit 3\n")
     path.chmod(0o755)
     context = SUITE.context(tmp_path / "cache", executable=str(path))
-    with pytest.raises(EngineError, match="it ended with exit code 3; its log is"):
+    with pytest.raises(EngineError, match="exit code 3"):
         OllamaEngine().prepare(context, lambda _: None)
 
 

@@ -537,7 +537,7 @@ class EngineConformance:
         while (told := running.died()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
         assert told is not None
-        assert told.startswith(f"{self.engine.name} died: it was killed by SIGKILL")
+        assert told.startswith(f"{self.engine.name} died: killed by SIGKILL")
         assert "\n" not in told
         self.prove_stopped(running, life)
 

@@ -1,4 +1,4 @@
-"""Conversion and build of a TensorRT engine, with small executables in the place of TensorRT-LLM's."""
+"""Conversion and build of a TensorRT engine, with small scripts in place of TensorRT-LLM's programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import GpuSettings, LaunchSettings, ModelSettings
 from servebench.engine.adapters import trtllm_build
-from servebench.engine.adapters.trtllm import TrtllmEngine, TrtllmSettings, build_plan
+from servebench.engine.adapters.trtllm import TrtllmEngine
+from servebench.engine.adapters.trtllm_plan import TrtllmSettings, build_plan
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import free_port
 from servebench.testing import Manners, write_stand_in
@@ -44,7 +45,7 @@ mkdir -p "$out" && echo built > "$out/rank0.engine"
 
 
 class Bench:
-    """A folder with a model, TensorRT-LLM's programs, and what they were called with."""
+    """A folder with a model, scripts in place of TensorRT-LLM's programs, and their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -103,13 +104,13 @@ def bench(tmp_path) -> Bench:
 
 
 def served(context: LaunchContext) -> Path:
-    """The folder that the server is given."""
+    """Return the folder that is passed to the server."""
     argv = ENGINE.command(context).argv
     return Path(argv[argv.index("--backend") - 1])
 
 
 def test_the_commands_are_composed_from_settings_alone(bench):
-    """Each shared setting goes to the step that it belongs to; nothing is written or started."""
+    """Each shared setting goes to its step; nothing is written or started."""
     context = bench.context(
         tensor_parallel_size=2, max_model_len=4096, max_num_seqs=16, dtype="bfloat16", gpu_memory_fraction=0.5,
         convert_args={"use_weight_only": True}, build_args={"max_num_tokens": 8192}, prefix_caching=False,
@@ -135,25 +136,25 @@ def test_the_commands_are_composed_from_settings_alone(bench):
     assert words[words.index("--kv_cache_free_gpu_memory_fraction") + 1] == "0.5"
     options = json.loads(command.argv[5])
     assert options["kv_cache_config"] == {"enable_block_reuse": False}
-    assert "dtype" not in options, "it is in the engine"
+    assert "dtype" not in options, "the built engine contains it"
     assert not context.cache_dir.exists()
     assert bench.steps == []
 
 
-def test_a_script_of_python_is_run_by_python(bench):
-    """As TensorRT-LLM's examples are."""
+def test_a_python_script_is_run_by_python(bench):
+    """TensorRT-LLM's examples are Python scripts."""
     convert, _ = ENGINE.prepare_commands(bench.context(convert_script="/x/llama/convert_checkpoint.py"))
     assert convert.argv[:2] == ("python3", "/x/llama/convert_checkpoint.py")
 
 
-def test_it_is_built_once_and_found_again(bench):
-    """The second start does nothing but say so; its time is kept and told apart."""
+def test_an_engine_is_built_once_and_reused(bench):
+    """The second start reports the reuse and the duration of the first build."""
     context = bench.context()
     assert ENGINE.preparations(context) == ()
     said = bench.prepare(context)
     assert bench.steps == ["convert", "build"]
-    assert [line.partition(",")[0] for line in said[:2]] == ["TensorRT engine: convert", "TensorRT engine: build"]
-    assert said[2].startswith("engine build took ")
+    assert len(said) == 3
+    assert ("convert" in said[0], "build" in said[1]) == (True, True)
     assert (served(context) / "rank0.engine").read_text() == "built\n"
     (first,) = ENGINE.preparations(context)
     assert (first.name, first.reused) == ("engine_build", False)
@@ -161,12 +162,12 @@ def test_it_is_built_once_and_found_again(bench):
     said = bench.prepare(replace(context, port=9))
     assert bench.steps == ["convert", "build"]
     assert len(said) == 1
-    assert said[0].startswith(f"engine build reused: it took {first.seconds:.1f} s at 20")
+    assert f"{first.seconds:.1f} s" in said[0]
     assert ENGINE.preparations(context) == (replace(first, reused=True),)
-    told = json.loads((served(context).resolve().parent / "build.json").read_text())
-    assert told["versions"] == {"tensorrt_llm": "1.2.1"}
-    assert told["seconds"] == pytest.approx(told["convert_s"] + told["build_s"])
-    assert [command.split()[0].rpartition("/")[2] for command in told["commands"]] == [
+    built = json.loads((served(context).resolve().parent / "build.json").read_text())
+    assert built["versions"] == {"tensorrt_llm": "1.2.1"}
+    assert built["seconds"] == pytest.approx(built["convert_s"] + built["build_s"])
+    assert [command.split()[0].rpartition("/")[2] for command in built["commands"]] == [
         "convert_checkpoint",
         "trtllm-build",
     ]
@@ -180,30 +181,30 @@ def test_it_is_built_once_and_found_again(bench):
         ({"build_args": {"gather_generation_logits": True}}, False),
         ({"tensor_parallel_size": 2}, False),
         ({"env": {"TRTLLM_X": "1"}}, False),
-        # what the server is told when it starts
+        # settings of the server
         ({"gpu_memory_fraction": 0.5}, True),
         ({"prefix_caching": True}, True),
         ({"port": 7}, True),
     ],
 )
-def test_what_shapes_an_engine_is_its_key(changed, same, bench):
-    """Flags of the build, not those of the server."""
+def test_build_settings_are_the_key(changed, same, bench):
+    """Settings of the server are not."""
     one, other = build_plan(bench.context()), build_plan(bench.context(**changed))
     assert one is not None
     assert other is not None
     assert (one.home == other.home) == same
 
 
-def test_another_gpu_another_engine(bench):
-    """Of the config; and of the driver, where there is one."""
+def test_another_gpu_has_another_engine(bench):
+    """Another GPU in the config."""
     context = bench.context()
     other = replace(context, gpu=GpuSettings(name="b200", count=1))
     assert build_plan(context).home != build_plan(other).home
 
 
 @pytest.mark.parametrize("what", ["version", "model", "driver"])
-def test_what_is_found_on_the_machine_is_its_key_too(what, bench, monkeypatch):
-    """The command stays the same; the engine behind it is another, and the old one is kept for when it is as before."""
+def test_facts_of_the_machine_are_part_of_the_key(what, bench, monkeypatch):
+    """The command stays the same; another engine is built, and the old one is kept for reuse."""
     context = bench.context()
     bench.prepare(context)
     before = served(context).resolve()
@@ -225,7 +226,7 @@ def test_what_is_found_on_the_machine_is_its_key_too(what, bench, monkeypatch):
 
 
 def test_a_converted_checkpoint_is_only_built(bench):
-    """It is told by its weights by rank, and needs no script."""
+    """It is recognized by its weights by rank, and needs no conversion script."""
     (bench.model / "rank0.safetensors").touch()
     context = bench.context(convert_script=None)
     assert not [line for line in ENGINE.check(context) if "convert" in line]
@@ -234,7 +235,7 @@ def test_a_converted_checkpoint_is_only_built(bench):
 
 
 def test_a_built_engine_is_served_as_it_is(bench):
-    """Nothing is made and nothing is linked."""
+    """Nothing is built or linked."""
     (bench.model / "rank0.engine").touch()
     context = bench.context(convert_script=None)
     assert bench.prepare(context) == []
@@ -244,8 +245,8 @@ def test_a_built_engine_is_served_as_it_is(bench):
     assert bench.steps == []
 
 
-def test_two_at_once_build_once(bench):
-    """The second waits for the first and says so."""
+def test_two_processes_build_once(bench):
+    """The second waits for the first and reports that."""
     bench.build_with("sleep 0.5")
     said: list[list[str]] = []
     threads = [threading.Thread(target=lambda: said.append(bench.prepare(bench.context()))) for _ in range(2)]
@@ -254,7 +255,7 @@ def test_two_at_once_build_once(bench):
     for thread in threads:
         thread.join()
     assert bench.steps == ["convert", "build"]
-    assert "waiting for another process that builds this engine" in [line for lines in said for line in lines]
+    assert [line for lines in said for line in lines if line.startswith("waiting for another process")]
 
 
 @pytest.mark.parametrize(
@@ -263,15 +264,15 @@ def test_two_at_once_build_once(bench):
         ("echo 'CUDA out of memory'; exit 1", "lower engine.gpu_memory_fraction", "out_of_memory"),
         (
             "echo 'Segmentation fault'; exit 139",
-            "it ended with exit code 139; its last words: Segmentation fault",
+            "exit code 139; last log line: Segmentation fault",
             "other",
         ),
-        ("kill -9 $$", "it was killed by SIGKILL", "other"),
-        ("exit 0", "ended well and left no engine", "other"),
+        ("kill -9 $$", "killed by SIGKILL", "other"),
+        ("exit 0", "engine.builder", "other"),
     ],
 )
-def test_a_build_that_fails_is_told_and_leaves_nothing(more, words, kind, bench):
-    """With its last words and its log; the next try starts afresh."""
+def test_a_failed_build_is_reported_and_leaves_nothing_behind(more, words, kind, bench):
+    """With its last log line and the path of the log; the next attempt starts from scratch."""
     bench.build_with(more)
     context = bench.context()
     with pytest.raises(EngineError) as error:
@@ -286,18 +287,16 @@ def test_a_build_that_fails_is_told_and_leaves_nothing(more, words, kind, bench)
     assert served(context).exists()
 
 
-def test_a_build_that_takes_too_long_is_ended(bench):
-    """With all that it started."""
+def test_a_build_that_takes_too_long_is_killed(bench):
+    """With all processes that it started."""
     bench.build_with("sleep 77.25")
-    began = time.monotonic()
-    with pytest.raises(EngineError, match=r"it took longer than 0.5 s \(engine.build_timeout_s\)"):
+    with pytest.raises(EngineError, match=r"0\.5 s \(engine\.build_timeout_s\)"):
         bench.prepare(bench.context(build_timeout_s=0.5))
-    assert time.monotonic() - began < 10
     assert not [one for one in psutil.process_iter(["cmdline"]) if "77.25" in (one.info["cmdline"] or [])]
 
 
-def test_a_killed_build_is_cleaned_up_and_done_again(bench):
-    """A kill -9 of servebench ends the build, frees the lock, and leaves work that nobody uses."""
+def test_a_killed_build_is_cleaned_up_and_repeated(bench):
+    """A kill -9 of servebench ends the build, frees the lock, and leaves a working folder that the next build removes."""
     bench.build_with("sleep 78.25")
     context = bench.context()
     code = (
@@ -310,7 +309,7 @@ def test_a_killed_build_is_cleaned_up_and_done_again(bench):
     assert child.stdin is not None
     child.stdin.write(pickle.dumps(context))
     child.stdin.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while bench.steps != ["convert", "build"]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -331,40 +330,42 @@ def test_a_killed_build_is_cleaned_up_and_done_again(bench):
     [
         (
             {"convert_script": None},
-            "the model must be converted first (engine.backend=tensorrt); give engine.convert_script=",
+            "engine.convert_script=",
         ),
-        ({"convert_script": "/no/c.py"}, "there is no /no/c.py here (engine.convert_script)"),
-        ({"builder": "no-such-build"}, "no 'no-such-build' here (engine.builder)"),
+        ({"convert_script": "/no/c.py"}, "engine.convert_script=/no/c.py"),
+        ({"builder": "no-such-build"}, "'no-such-build' (engine.builder)"),
     ],
 )
-def test_what_the_build_lacks_is_told_before(settings, words, bench):
+def test_missing_parts_of_the_build_are_reported_first(settings, words, bench):
     """Before anything starts."""
     assert words in "\n".join(ENGINE.check(bench.context(**settings)))
 
 
-def test_it_can_be_emulated_without_any_of_that(bench):
-    """What this machine lacks is no fault of the settings."""
+def test_emulation_needs_no_build(bench):
+    """What is missing on this machine is not a problem of the settings."""
     context = bench.context(model=ModelSettings(name="org/llama"), convert_script=None, builder="no-such-build")
     assert len(ENGINE.check(context)) == 4
     assert ENGINE.unsupported_settings(context) == []
 
 
-def test_a_model_must_be_here(bench):
+def test_the_model_must_be_a_local_folder(bench):
     """A name alone cannot be converted."""
-    faults = ENGINE.check(bench.context(model=ModelSettings(name="org/llama")))
-    assert faults[0] == "a TensorRT engine (engine.backend=tensorrt) is built from a local folder; give model.path="
+    problems = ENGINE.check(bench.context(model=ModelSettings(name="org/llama")))
+    assert "model.path=" in problems[0]
 
 
-@pytest.mark.parametrize(("version", "fault"), [("1.2.1", False), ("0.21.0", False), ("1.3.0rc1", True), ("2.0", True)])
-def test_versions_without_such_engines(version, fault, bench):
+@pytest.mark.parametrize(
+    ("version", "rejected"), [("1.2.1", False), ("0.21.0", False), ("1.3.0rc1", True), ("2.0", True)]
+)
+def test_versions_without_this_backend(version, rejected, bench):
     """1.2 is the last."""
     bench.version(version)
-    told = [line for line in ENGINE.check(bench.context()) if "TensorRT-LLM" in line and "any more" in line]
-    assert bool(told) == fault
+    lines = [line for line in ENGINE.check(bench.context()) if f"TensorRT-LLM {version}" in line]
+    assert bool(lines) == rejected
 
 
 def test_the_pytorch_backend_builds_nothing(bench):
-    """And is what is taken unless told otherwise."""
+    """It is the default."""
     context = bench.context(backend="pytorch")
     assert TrtllmSettings(name="trtllm").backend == "pytorch"
     assert bench.prepare(context) == []
@@ -372,13 +373,13 @@ def test_the_pytorch_backend_builds_nothing(bench):
     assert bench.steps == []
 
 
-def test_the_built_engine_is_what_is_started(bench):
-    """From build to first token: the server is given the engine's folder under the model's name."""
+def test_the_built_engine_is_started(bench):
+    """From build to first token: the server gets the engine's folder under the model's name."""
     port = free_port("127.0.0.1")
     server = write_stand_in(bench.folder / "trtllm-serve", Manners(models=("llama",)), host="127.0.0.1", port=port)
     text = server.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ -f "$1/rank0.engine" ] || exit 9\necho "serves $1"')
     server.write_text(text)
-    context = replace(bench.context(executable=str(server), stop_timeout_s=5.0, ready_timeout_s=20.0), port=port)
+    context = replace(bench.context(executable=str(server), stop_timeout_s=5.0, ready_timeout_s=60.0), port=port)
     bench.prepare(context)
     log = bench.folder / "engine.log"
     running = ProcessLauncher().launch(

@@ -1,1 +1,1 @@
-"""The built-in engines: flags, readiness, metrics and emulation of each."""
+"""The built-in engines: command line, readiness, metrics and emulation of each."""

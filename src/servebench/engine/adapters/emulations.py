@@ -1,7 +1,7 @@
-"""How the built-in engines are played: their schedulers' defaults, their chunks, their log lines, their metrics' names.
+"""How the built-in engines are emulated: scheduler defaults, chunks, log lines and metric names.
 
-From the engines' sources and documents: vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2. The seconds of the cold start are
-those of large cards, to the order of magnitude: weights at 2 GB/s from disk, compilation and graph capture per engine.
+From the sources and documentation of vLLM 0.33, SGLang 0.5.23 and TensorRT-LLM 1.2. Cold start times have the order of
+magnitude of large GPUs: weights at 2 GB/s from disk, compilation and graph capture per engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's HTTP dialect and that somebody else runs."""
+"""Any running server with OpenAI's HTTP API."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from servebench.util.errors import ConfigError
 
 
 class OpenAiEngine(Engine):
-    """An endpoint of which only the dialect is known: no exact output length, no health path. Where it shows metrics under
-    the names of an engine that we know, they are read."""
+    """An endpoint of an unknown engine: no exact output length, no health path. Metrics with the names of vLLM or SGLang are
+    read."""
 
     name = "openai"
     health_path = None
@@ -23,7 +23,7 @@ class OpenAiEngine(Engine):
     launchable = False
 
     def command(self, context: LaunchContext) -> Command:
-        """There is none. Raises ConfigError."""
+        """Raise ConfigError: an endpoint has no command."""
         raise ConfigError(
-            "engine=openai has no command: it is a server that runs already; use launch=attach launch.base_url=..."
+            "engine=openai has no command, since it is a running server; use launch=attach launch.base_url=..."
         )

@@ -1,6 +1,6 @@
-"""SGLang, by `sglang serve` or, where the executable is a Python interpreter, by its launch module.
+"""SGLang: `sglang serve`, or its launch module if the executable is a Python interpreter.
 
-Checked against the flags and replies of 0.5.23 and run, patched, on the CPU.
+Checked against the flags and responses of 0.5.23 and run, patched, on the CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLAGS = FlagTable(
         "max_num_seqs": "--max-running-requests",
         "seed": "--random-seed",
     },
-    # the radix cache is on unless it is turned off: there is no flag to turn it on
+    # the radix cache is on unless it is turned off: it has no flag to turn it on
     switches={"prefix_caching": ([], ["--disable-radix-cache"])},
 )
 
@@ -28,7 +28,7 @@ METRICS = {
     "requests_running": ("sglang:num_running_reqs",),
     "requests_waiting": ("sglang:num_queue_reqs",),
     "kv_cache_usage": ("sglang:token_usage",),
-    # the radix cache is asked for every prompt token
+    # every prompt token is looked up in the radix cache
     "prefix_cache_queries_tokens": ("sglang:prompt_tokens_total",),
     "prefix_cache_hits_tokens": ("sglang:cached_tokens_total",),
     "preemptions": ("sglang:num_retracted_requests_total",),
@@ -45,7 +45,7 @@ class SglangEngine(Engine):
 
     name = "sglang"
     default_port = 30000
-    # /health generates a token by default while idle; /ready only tells
+    # while idle, /health generates a token by default; /ready does not
     health_path = "/ready"
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
     container = ContainerImage(image="lmsysorg/sglang:latest")
@@ -65,42 +65,49 @@ class SglangEngine(Engine):
         LogHint(
             r"CUDA out of memory|Not enough memory|out of memory",
             "out_of_memory",
-            "lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more of them",
+            "out of GPU memory: lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more GPUs",
         ),
         LogHint(
             r"is not a local folder and is not a valid model identifier|Repository Not Found",
             "model_missing",
-            "check model.name, or give model.path=",
+            "model not found: check model.name, or set model.path=",
         ),
         LogHint(
-            r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"
+            r"unrecognized arguments|invalid choice",
+            "unknown_flag",
+            "unknown flag: check engine.extra_args against this version",
         ),
         LogHint(
             r"CUDA driver version is insufficient|no kernel image is available",
             "wrong_cuda",
-            "this build of sglang does not fit the GPU or its driver",
+            "this build of sglang does not support the GPU or its driver",
         ),
-        LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
+        LogHint(r"[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"),
     )
 
     def check(self, context: LaunchContext) -> list[str]:
-        """Settings without a flag, and a missing executable."""
+        """Report settings without a flag, and a missing executable."""
         return FLAGS.unsupported(context.engine) + missing_executable(
             context.engine, "sglang", 'pip install "sglang[all]"'
         )
 
     def command(self, context: LaunchContext) -> Command:
-        """`sglang serve --model-path MODEL ...`, with metrics and cached-token counts on."""
+        """Return `sglang serve --model-path MODEL ...`, with metrics and cached-token counts enabled."""
         settings = context.engine
         executable = settings.executable or "sglang"
         start = [executable, "-m", "sglang.launch_server"] if is_python(executable) else [executable, "serve"]
-        words = ["--model-path", context.model.path or context.model.name, "--served-model-name", context.model.name]
-        words += ["--host", settings.host, "--port", str(context.port), "--enable-metrics", "--enable-cache-report"]
-        # sampling defaults of the model's own file would differ from those of the other engines
-        words += ["--sampling-defaults", "openai"]
+        arguments = [
+            "--model-path",
+            context.model.path or context.model.name,
+            "--served-model-name",
+            context.model.name,
+        ]
+        arguments += ["--host", settings.host, "--port", str(context.port), "--enable-metrics", "--enable-cache-report"]
+        # the sampling defaults of the model's own file would differ from those of other engines
+        arguments += ["--sampling-defaults", "openai"]
         if context.model.revision is not None:
-            words += ["--revision", context.model.revision]
+            arguments += ["--revision", context.model.revision]
         return Command(
-            argv=(*start, *words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
+            argv=(*start, *arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
             env=dict(settings.env),
         )

@@ -1,6 +1,6 @@
-"""vLLM, by `vllm serve` or, where the executable is a Python interpreter, by its API server module.
+"""vLLM: `vllm serve`, or its API server module if the executable is a Python interpreter.
 
-Checked against the flags and replies of 0.33 (its argument parser, `vllm/engine/arg_utils.py`, and log texts) and run
+Checked against the flags and responses of 0.33 (its argument parser, `vllm/engine/arg_utils.py`, and log texts) and run
 on the CPU build 0.32.
 """
 
@@ -39,7 +39,7 @@ METRICS = {
     "spec_draft_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
     "spec_accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
 }
-"""`vllm/v1/metrics/loggers.py` of 0.33; the names with `gpu_` are those of 0.8 and older."""
+"""`vllm/v1/metrics/loggers.py` of 0.33; the names with `gpu_` are those of 0.8 and earlier."""
 
 DEV_MODE = "VLLM_SERVER_DEV_MODE"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -58,7 +58,7 @@ class VllmEngine(Engine):
     )
     version_path = "/version"
     metrics = METRICS
-    # both need VLLM_SERVER_DEV_MODE=1, which `command` sets where only this machine can reach the server
+    # both need VLLM_SERVER_DEV_MODE=1, which `command` sets if only this machine can reach the server
     reset_path = "/reset_prefix_cache"
     settings_paths = ("/server_info?config_format=json",)
     emulation = VLLM
@@ -76,53 +76,55 @@ class VllmEngine(Engine):
             r"CUDA out of memory|No available memory for the cache blocks|less than desired GPU memory utilization|"
             r"larger than the available KV cache memory|Not enough memory",
             "out_of_memory",
-            "lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more of them",
+            "out of GPU memory: lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more GPUs",
         ),
         LogHint(
             r"is not a local folder and is not a valid model identifier|Repository Not Found|Invalid repository ID",
             "model_missing",
-            "check model.name, or give model.path=",
+            "model not found: check model.name, or set model.path=",
         ),
         LogHint(
             r"does not appear to have a file named config\.json|No such file or directory: .*config\.json",
             "model_missing",
-            "model.path must be a Hugging Face folder",
+            "model.path must be a Hugging Face model folder",
         ),
         LogHint(
-            r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"
+            r"unrecognized arguments|invalid choice",
+            "unknown_flag",
+            "unknown flag: check engine.extra_args against this version",
         ),
         LogHint(
             r"CUDA driver version is insufficient|no kernel image is available|Failed to infer device type",
             "wrong_cuda",
-            "this build of vllm does not fit the GPU or its driver",
+            "this build of vllm does not support the GPU or its driver",
         ),
-        LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
+        LogHint(r"[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"),
     )
 
     def check(self, context: LaunchContext) -> list[str]:
-        """Settings without a flag, and a missing executable."""
+        """Report settings without a flag, and a missing executable."""
         return FLAGS.unsupported(context.engine) + missing_executable(context.engine, "vllm", "pip install vllm")
 
     def command(self, context: LaunchContext) -> Command:
-        """`vllm serve MODEL ...`, with everything asked for on the command line."""
+        """Return `vllm serve MODEL ...` with all settings on the command line."""
         settings = context.engine
         executable = settings.executable or "vllm"
         model = context.model.path or context.model.name
         start = [executable, "serve", model]
         if is_python(executable):
             start = [executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
-        words = ["--served-model-name", context.model.name, "--host", settings.host, "--port", str(context.port)]
+        arguments = ["--served-model-name", context.model.name, "--host", settings.host, "--port", str(context.port)]
         if context.model.revision is not None:
-            words += ["--revision", context.model.revision]
-        # sampling defaults of the model's own file would differ from those of the other engines
-        words += ["--generation-config", "vllm", "--enable-prompt-tokens-details"]
-        # the development endpoints tell the resolved settings and empty the cache: for nobody but this machine
+            arguments += ["--revision", context.model.revision]
+        # the sampling defaults of the model's own file would differ from those of other engines
+        arguments += ["--generation-config", "vllm", "--enable-prompt-tokens-details"]
+        # the development endpoints show the resolved settings and empty the cache: only for this machine
         dev_mode = {DEV_MODE: "1"} if settings.host in LOOPBACK else {}
         return Command(
-            argv=(*start, *words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
+            argv=(*start, *arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
             env={**dev_mode, **settings.env},
         )
 
     def served_model(self, model: ModelSettings) -> str:
-        """The name given with `--served-model-name`."""
+        """Return the name passed with `--served-model-name`."""
         return model.name
