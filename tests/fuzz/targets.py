@@ -11,7 +11,7 @@ from servebench.measure.derive import record
 from servebench.protocol import answer, http, sse
 from servebench.protocol.errors import error_text
 from servebench.protocol.framing import Framing, FramingError
-from servebench.telemetry.engine_metrics import series
+from servebench.telemetry.engine_metrics import parse_series
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 INT32 = 2**31
@@ -104,7 +104,7 @@ def fuzz_answer(data: bytes) -> None:
 def fuzz_metrics(data: bytes) -> None:
     """Metrics are numbers, or one ValueError."""
     try:
-        for name, labels, value in series(data):
+        for name, labels, value in parse_series(data):
             assert (type(name), type(labels), type(value)) == (str, str, float)
     except ValueError:
         return

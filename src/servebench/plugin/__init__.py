@@ -47,6 +47,7 @@ from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.quality.rows import read_rows, sample
 from servebench.util.errors import ConfigError, EngineError
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
+from servebench.workload.build.fill import fill
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_request
 from servebench.workload.build.seeding import generator, salt
@@ -109,6 +110,7 @@ __all__ = [
     "as_request",
     "extra_arguments",
     "fetch",
+    "fill",
     "free_port",
     "generator",
     "hookimpl",

@@ -355,7 +355,7 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[R
         if report.stopped is None and _engine_is_gone(bench.running, records):
             report = replace(report, stopped="engine_died")
     readings = sampler.readings()
-    bench.telemetry.count(sampler)
+    bench.telemetry.add_failures(sampler)
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
     counted = level.requests is not None or level.open_loop
     planned = report.planned if counted else report.sent

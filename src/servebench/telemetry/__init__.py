@@ -1,4 +1,4 @@
-"""Watches the engine and the machine while load runs."""
+"""Watch the engine and the machine while the load runs."""
 
 from servebench.telemetry.columns import held_requests, telemetry_columns
 from servebench.telemetry.watch import Telemetry

@@ -1,8 +1,8 @@
-"""What the readings of a point say, as columns of its row. Pure.
+"""Compute the telemetry columns of a point from its readings. Pure.
 
 Counters that belong to requests (cache lookups, preemptions, queue time, drafted tokens) are taken over the whole phase,
-from before its first request to after its last, so that each of its requests is in them; the engine must serve nobody
-else. CPU, energy and gauges are taken inside the measurement window, counters interpolated linearly at its ends.
+from before its first request to after its last, so that they include all of its requests; the engine must have no other
+clients. CPU, energy and gauges are taken inside the measurement window, counters interpolated linearly at its ends.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from servebench.contracts.telemetry import Reading
 from servebench.util.units import NS_PER_S
 
-TELLERS = {"gpu": "nvml", "amd_gpu": "amdsmi"}
-"""Who tells of GPUs, by the telemetry source."""
+GPU_LIBRARIES = {"gpu": "nvml", "amd_gpu": "amdsmi"}
+"""The library that a GPU source reads."""
 GB = 1e9
 MS_PER_S = 1000
 
 
 @dataclass
 class _Series:
-    """One word's values over time, one line a label (a GPU). `began_ns` is when its source was first read."""
+    """The values of one name over time, one line for each label (GPU). `began_ns` is when its source was first read."""
 
     began_ns: int
     source: str
@@ -40,10 +40,10 @@ class _Series:
             for line in self.lines.values()
         ]
 
-    def grown(self) -> float | None:
-        """How much a counter grew from the first sample to the last. None with fewer than two, or when it fell.
+    def growth(self) -> float | None:
+        """Return how much a counter grew from the first sample to the last; None with fewer than two, or if it fell.
 
-        One that its source did not show at first stood at 0: some engines show a counter when it has first counted.
+        A counter that is missing at first was 0: some engines show a counter only once it has counted.
         """
         total = 0.0
         for times, values in self.arrays():
@@ -54,8 +54,8 @@ class _Series:
             total += float(values[-1]) - first
         return total
 
-    def grown_inside(self, start_ns: float, end_ns: float) -> float | None:
-        """How much a counter grew between two moments that samples enclose; None where they do not."""
+    def growth_inside(self, start_ns: float, end_ns: float) -> float | None:
+        """Return how much a counter grew between two moments; None if the samples do not enclose them."""
         total = 0.0
         for times, values in self.arrays():
             if times.size < 2 or values[-1] < values[0] or times[0] > start_ns or times[-1] < end_ns:
@@ -65,15 +65,15 @@ class _Series:
         return total
 
     def inside(self, start_ns: float, end_ns: float) -> list[NDArray[np.float64]]:
-        """The values of each line between two moments, or all of them where none lies between."""
-        found = []
+        """Return the values of each line between two moments, or all of a line's values if none lies between."""
+        lines = []
         for times, values in self.arrays():
             within = values[(times >= start_ns) & (times <= end_ns)]
-            found.append(within if within.size else values)
-        return found
+            lines.append(within if within.size else values)
+        return lines
 
     def integral(self, start_ns: float, end_ns: float) -> float | None:
-        """The time integral of a rate between two moments, by trapezoids; None where samples do not enclose them."""
+        """Return the time integral of a rate between two moments (trapezoids); None if the samples do not enclose them."""
         total = 0.0
         for times, values in self.arrays():
             if times.size < 2 or times[0] > start_ns or times[-1] < end_ns:
@@ -86,56 +86,59 @@ class _Series:
 
 def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns: int | None) -> dict[str, Any]:
     """Return the telemetry columns of a point's row, by name. Columns of the window are left out where there is none."""
-    words: dict[str, _Series] = {}
+    by_name: dict[str, _Series] = {}
     began: dict[str, int] = {}
     for reading in readings:
         began[reading.source] = min(reading.t_ns, began.get(reading.source, reading.t_ns))
     for reading in readings:
         if reading.name is not None:
-            words.setdefault(reading.name, _Series(began[reading.source], reading.source)).add(reading)
-    found: dict[str, Any] = {"telemetry_samples": len({reading.t_ns for reading in readings}), **_of_requests(words)}
+            by_name.setdefault(reading.name, _Series(began[reading.source], reading.source)).add(reading)
+    columns: dict[str, Any] = {
+        "telemetry_samples": len({reading.t_ns for reading in readings}),
+        **_phase_columns(by_name),
+    }
     if start_ns is not None and end_ns is not None and end_ns > start_ns:
-        found.update(_of_window(words, float(start_ns), float(end_ns)))
-    return found
+        columns.update(_window_columns(by_name, float(start_ns), float(end_ns)))
+    return columns
 
 
 def held_requests(readings: Sequence[Reading]) -> list[tuple[int, float]]:
-    """(CLOCK_REALTIME ns, requests running and waiting) of each sample in which the engine told both."""
-    found: dict[int, dict[str, float]] = {}
+    """Return (CLOCK_REALTIME ns, requests running and waiting) of each sample that has both."""
+    samples: dict[int, dict[str, float]] = {}
     for reading in readings:
         if reading.name in ("requests_running", "requests_waiting"):
-            sample = found.setdefault(reading.t_ns, {})
+            sample = samples.setdefault(reading.t_ns, {})
             sample[reading.name] = sample.get(reading.name, 0.0) + reading.value
-    return [(at, sum(sample.values())) for at, sample in sorted(found.items()) if len(sample) == 2]
+    return [(at, sum(sample.values())) for at, sample in sorted(samples.items()) if len(sample) == 2]
 
 
-def _grown(words: dict[str, _Series], name: str) -> float | None:
-    return words[name].grown() if name in words else None
+def _growth(by_name: dict[str, _Series], name: str) -> float | None:
+    return by_name[name].growth() if name in by_name else None
 
 
 def _share(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def _of_requests(words: dict[str, _Series]) -> dict[str, Any]:
-    waited = _share(_grown(words, "queue_time_s_sum"), _grown(words, "queue_time_s_count"))
+def _phase_columns(by_name: dict[str, _Series]) -> dict[str, Any]:
+    mean_wait_s = _share(_growth(by_name, "queue_time_s_sum"), _growth(by_name, "queue_time_s_count"))
     return {
         "server_prefix_cache_hit_rate": _share(
-            _grown(words, "prefix_cache_hits_tokens"), _grown(words, "prefix_cache_queries_tokens")
+            _growth(by_name, "prefix_cache_hits_tokens"), _growth(by_name, "prefix_cache_queries_tokens")
         ),
-        "server_preemptions": _grown(words, "preemptions"),
-        "server_queue_time_ms_mean": waited * MS_PER_S if waited is not None else None,
-        "server_generation_tokens": _grown(words, "generation_tokens"),
-        "spec_acceptance_rate": _share(_grown(words, "spec_accepted_tokens"), _grown(words, "spec_draft_tokens")),
+        "server_preemptions": _growth(by_name, "preemptions"),
+        "server_queue_time_ms_mean": mean_wait_s * MS_PER_S if mean_wait_s is not None else None,
+        "server_generation_tokens": _growth(by_name, "generation_tokens"),
+        "spec_acceptance_rate": _share(_growth(by_name, "spec_accepted_tokens"), _growth(by_name, "spec_draft_tokens")),
     }
 
 
-def _of_window(words: dict[str, _Series], start_ns: float, end_ns: float) -> dict[str, Any]:
+def _window_columns(by_name: dict[str, _Series], start_ns: float, end_ns: float) -> dict[str, Any]:
     def each(name: str) -> list[NDArray[np.float64]]:
-        return words[name].inside(start_ns, end_ns) if name in words else []
+        return by_name[name].inside(start_ns, end_ns) if name in by_name else []
 
     def mean(name: str) -> float | None:
-        """The mean over time, lines added up (several GPUs)."""
+        """Return the mean over time, summed over the lines (several GPUs)."""
         return float(sum(values.mean() for values in each(name))) if each(name) else None
 
     def highest(name: str) -> float | None:
@@ -145,8 +148,8 @@ def _of_window(words: dict[str, _Series], start_ns: float, end_ns: float) -> dic
         return value / by if value is not None else None
 
     gpus = max(len(each("gpu_utilization")), 1)
-    cpu_s = words["engine_cpu_s"].grown_inside(start_ns, end_ns) if "engine_cpu_s" in words else None
-    energy_j, source = _energy(words, start_ns, end_ns)
+    cpu_s = by_name["engine_cpu_s"].growth_inside(start_ns, end_ns) if "engine_cpu_s" in by_name else None
+    energy_j, source = _energy(by_name, start_ns, end_ns)
     return {
         "server_running_mean": mean("requests_running"),
         "server_waiting_max": highest("requests_waiting"),
@@ -162,17 +165,17 @@ def _of_window(words: dict[str, _Series], start_ns: float, end_ns: float) -> dic
     }
 
 
-def _energy(words: dict[str, _Series], start_ns: float, end_ns: float) -> tuple[float | None, str | None]:
-    """Joules of the window and who says so: the GPUs where there are any, else the CPU packages."""
-    if "gpu_energy_j" in words:
-        counted = words["gpu_energy_j"].grown_inside(start_ns, end_ns)
+def _energy(by_name: dict[str, _Series], start_ns: float, end_ns: float) -> tuple[float | None, str | None]:
+    """Return the joules of the window and their source: the GPUs if there are any, else the CPU packages."""
+    if "gpu_energy_j" in by_name:
+        counted = by_name["gpu_energy_j"].growth_inside(start_ns, end_ns)
         if counted is not None:
-            return counted, f"{TELLERS.get(words['gpu_energy_j'].source, 'nvml')}_counter"
-    if "gpu_power_w" in words:
-        drawn = words["gpu_power_w"].integral(start_ns, end_ns)
-        teller = TELLERS.get(words["gpu_power_w"].source, "nvml")
-        return drawn, f"{teller}_power" if drawn is not None else None
-    if "cpu_energy_j" in words:
-        used = words["cpu_energy_j"].grown_inside(start_ns, end_ns)
+            return counted, f"{GPU_LIBRARIES.get(by_name['gpu_energy_j'].source, 'nvml')}_counter"
+    if "gpu_power_w" in by_name:
+        drawn = by_name["gpu_power_w"].integral(start_ns, end_ns)
+        library = GPU_LIBRARIES.get(by_name["gpu_power_w"].source, "nvml")
+        return drawn, f"{library}_power" if drawn is not None else None
+    if "cpu_energy_j" in by_name:
+        used = by_name["cpu_energy_j"].growth_inside(start_ns, end_ns)
         return used, "rapl" if used is not None else None
     return None, None

@@ -1,4 +1,4 @@
-"""The engine's own metrics: Prometheus text, or TensorRT-LLM's JSON list of iterations."""
+"""Read the engine's own metrics: Prometheus text, or TensorRT-LLM's JSON list of iterations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from servebench.contracts.telemetry import COMBINE, Reading, Subject, TelemetryS
 from servebench.util.bounded_http import client
 
 TIMEOUT_S = 3.0
-"""TensorRT-LLM's endpoint may take two seconds; a server that takes longer is too busy to be asked."""
+"""TensorRT-LLM's endpoint may take two seconds; a sample that takes longer is lost."""
 
 BYTES_MAX = 8_000_000
-"""More than any engine's metrics; of what is larger nothing is kept, so that a broken server cannot fill the memory."""
+"""More than any engine's metrics. A larger response is dropped, so that a broken server cannot fill the memory."""
 
 
 class EngineMetricsSource(TelemetrySource):
@@ -24,12 +24,12 @@ class EngineMetricsSource(TelemetrySource):
     name = "engine"
 
     def __init__(self, subject: Subject) -> None:
-        """Nothing is asked yet."""
+        """Keep the subject; the first request is sent by `open`."""
         super().__init__(subject)
         self._http: httpx.Client | None = None
 
     def open(self) -> str | None:
-        """Connect, and see that there are metrics."""
+        """Connect and check that there are metrics."""
         path, running = self.subject.engine.metrics_path, self.subject.running
         if path is None:
             return f"{self.subject.engine.name} has no metrics endpoint"
@@ -37,15 +37,15 @@ class EngineMetricsSource(TelemetrySource):
         try:
             answer = self._http.get(f"{running.root_url}{path}")
             if answer.status_code != httpx.codes.OK:
-                return f"{path} answers {answer.status_code}"
-            if not any(True for _ in series(answer.content)):
-                return f"{path} answers nothing that can be read"
+                return f"{path} returns {answer.status_code}"
+            if not any(True for _ in parse_series(answer.content)):
+                return f"{path} returns no metrics"
         except (httpx.HTTPError, ValueError) as error:
             return f"{path} cannot be read: {error}"
         return None
 
     def sample(self) -> bytes | None:
-        """The text as it came."""
+        """Return the response body as received."""
         assert self._http is not None
         answer = self._http.get(f"{self.subject.running.root_url}{self.subject.engine.metrics_path}")
         if answer.status_code != httpx.codes.OK:
@@ -53,18 +53,18 @@ class EngineMetricsSource(TelemetrySource):
         return answer.content
 
     def readings(self, t_ns: int, sample: bytes) -> Sequence[Reading]:
-        """The vocabulary's words first, then every series as the engine names it, buckets of histograms left out."""
-        found = list(series(sample))
+        """Return the readings under the common names, then every series under the engine's name, without histogram buckets."""
+        all_series = list(parse_series(sample))
         raw = [
             Reading(t_ns=t_ns, source=self.name, name=None, raw_name=name, labels=labels, value=value)
-            for name, labels, value in found
+            for name, labels, value in all_series
             if not name.endswith("_bucket")
         ]
-        words = [
-            Reading(t_ns=t_ns, source=self.name, name=word, raw_name=name, labels="", value=value)
-            for word, (name, value) in translated(found, self.subject.engine.metrics).items()
+        named = [
+            Reading(t_ns=t_ns, source=self.name, name=name, raw_name=raw_name, labels="", value=value)
+            for name, (raw_name, value) in translate_names(all_series, self.subject.engine.metrics).items()
         ]
-        return words + raw
+        return named + raw
 
     def close(self) -> None:
         """Close the connection."""
@@ -72,29 +72,29 @@ class EngineMetricsSource(TelemetrySource):
             self._http.close()
 
 
-def translated(
-    found: Sequence[tuple[str, str, float]], names: Mapping[str, Sequence[str]]
+def translate_names(
+    all_series: Sequence[tuple[str, str, float]], names: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, float]]:
-    """Word of the vocabulary -> (the engine's name, value), series of one name combined.
+    """Return {common name: (the engine's name, value)}, with the series of one name combined.
 
-    A name may be a sum of names (`a + b`); it counts when all of them are there. The first name that is there wins.
+    A name may be a sum of names (`a + b`), which needs all of them. The first available name wins.
     """
     values: dict[str, list[float]] = {}
-    for name, _, value in found:
+    for name, _, value in all_series:
         values.setdefault(name, []).append(value)
     result: dict[str, tuple[str, float]] = {}
-    for word, candidates in names.items():
-        combine = max if COMBINE.get(word) == "max" else sum
+    for common, candidates in names.items():
+        combine = max if COMBINE.get(common) == "max" else sum
         for candidate in candidates:
             parts = candidate.split(" + ")
             if all(part in values for part in parts):
-                result[word] = (candidate, float(sum(combine(values[part]) for part in parts)))
+                result[common] = (candidate, float(sum(combine(values[part]) for part in parts)))
                 break
     return result
 
 
-def series(text: bytes) -> Iterator[tuple[str, str, float]]:
-    """Name, labels (`a="x",b="y"`, sorted) and value of each series. Raises ValueError for what is neither form."""
+def parse_series(text: bytes) -> Iterator[tuple[str, str, float]]:
+    """Yield name, labels (`a="x",b="y"`, sorted) and value of each series. Raises ValueError for any other format."""
     start = text.lstrip()[:1]
     if start in (b"[", b"{"):
         yield from _json_series(orjson.loads(text))
@@ -113,7 +113,7 @@ def _prometheus_series(text: str) -> Iterator[tuple[str, str, float]]:
 
 
 def _json_series(document: Any) -> Iterator[tuple[str, str, float]]:
-    """Numbers of the document by their path; of a list of iterations only the last tells how things stand."""
+    """Yield the numbers of the document by their path; of a list of iterations only the last one is current."""
     if isinstance(document, list):
         document = document[-1] if document else {}
     if not isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""Power, energy, memory, load and clock of GPUs: NVIDIA's by NVML (package `nvidia-ml-py`), the walk over them for all."""
+"""Read power, energy, memory, utilization and clock of GPUs: the base of all makers, and NVIDIA's NVML (`nvidia-ml-py`)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
-from servebench.telemetry.processes import rows
+from servebench.telemetry.processes import common_readings
 
 MILLI = 1e-3
 PERCENT = 1e-2
 
 
 class DriverSource(TelemetrySource):
-    """GPUs of one maker, by its driver's library: each that the engine may see, by its index. What a GPU cannot tell is left out.
+    """Reads the GPUs of one maker through its driver's library, by index. Values that a GPU does not provide are left out.
 
-    Needs no GPU, and not the library, to be imported.
+    Importing it needs neither a GPU nor the library.
     """
 
-    faults: ClassVar[tuple[type[Exception], ...]] = ()
-    """What a reply raises that is of the wrong form, beside the library's own errors."""
+    reply_errors: ClassVar[tuple[type[Exception], ...]] = ()
+    """What reading a malformed reply raises, in addition to the library's own errors."""
     label: ClassVar[str] = ""
-    """What stands before the index in a reading's label."""
+    """The prefix of the index in a reading's label."""
 
     def __init__(self, subject: Subject) -> None:
-        """Nothing is opened yet."""
+        """Keep the subject; `open` loads the library."""
         super().__init__(subject)
         self.library: Any = None
         self.handles: list[Any] = []
@@ -35,61 +35,61 @@ class DriverSource(TelemetrySource):
         """Load the library and find the GPUs."""
         if self.subject.running.pid is None:
             return "the engine does not run on this machine"
-        reason = self.find()
+        reason = self.find_gpus()
         self.handles = self.handles[: self.subject.gpu.count or len(self.handles)]
         return reason
 
     @abstractmethod
-    def find(self) -> str | None:
-        """Set `library` and `handles`; why there are none, in one line."""
+    def find_gpus(self) -> str | None:
+        """Set `library` and `handles`; return why there are none, in one line."""
 
     @abstractmethod
-    def asks(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
-        """For each word of the vocabulary how one GPU is asked for it."""
+    def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
+        """Return the query of one GPU for each common name."""
 
     @abstractmethod
-    def error(self) -> type[Exception]:
-        """What the library raises."""
+    def error_type(self) -> type[Exception]:
+        """Return what the library raises."""
 
     @abstractmethod
-    def shut(self) -> None:
-        """Give the library back."""
+    def shut_down(self) -> None:
+        """Shut the library down."""
 
     def sample(self) -> list[Mapping[str, float]]:
-        """What each GPU tells now."""
+        """Return the current values of each GPU."""
         return [self._read(handle) for handle in self.handles]
 
     def _read(self, handle: Any) -> Mapping[str, float]:
-        found: dict[str, float] = {}
-        for name, read in self.asks(handle).items():
-            with contextlib.suppress(self.error(), *self.faults):
-                found[name] = float(read())
-        return found
+        values: dict[str, float] = {}
+        for name, read in self.queries(handle).items():
+            with contextlib.suppress(self.error_type(), *self.reply_errors):
+                values[name] = float(read())
+        return values
 
     def readings(self, t_ns: int, sample: Sequence[Mapping[str, float]]) -> Sequence[Reading]:
-        """A row a number and GPU."""
+        """Return one reading for each value and GPU."""
         return [
-            row
+            reading
             for index, values in enumerate(sample)
-            for row in rows(t_ns, self.name, values, labels=f'gpu="{self.label}{index}"')
+            for reading in common_readings(t_ns, self.name, values, labels=f'gpu="{self.label}{index}"')
         ]
 
     def close(self) -> None:
-        """Give the library back, if it was loaded."""
+        """Shut the library down if it was loaded."""
         if self.library is not None:
-            with contextlib.suppress(self.error()):
-                self.shut()
+            with contextlib.suppress(self.error_type()):
+                self.shut_down()
 
 
 class GpuSource(DriverSource):
-    """NVIDIA GPUs. `gpu_energy_j` is the driver's own counter since it was loaded (nvmlDeviceGetTotalEnergyConsumption,
+    """NVIDIA GPUs. `gpu_energy_j` is the driver's counter since it was loaded (nvmlDeviceGetTotalEnergyConsumption,
     millijoules, Volta and newer); a GPU without one gives power only.
     """
 
     name = "gpu"
 
-    def find(self) -> str | None:
-        """By NVML."""
+    def find_gpus(self) -> str | None:
+        """Use NVML."""
         try:
             import pynvml
         except ImportError:
@@ -100,10 +100,10 @@ class GpuSource(DriverSource):
             return f"no NVIDIA driver here ({error})"
         self.library = pynvml
         self.handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return None if self.handles else "the NVIDIA driver knows no GPU"
+        return None if self.handles else "the NVIDIA driver lists no GPU"
 
-    def asks(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
-        """In NVML's words."""
+    def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
+        """Return NVML's queries."""
         nvml = self.library
         return {
             "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) * MILLI,
@@ -114,11 +114,11 @@ class GpuSource(DriverSource):
             "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         }
 
-    def error(self) -> type[Exception]:
-        """NVML's."""
-        found: type[Exception] = self.library.NVMLError
-        return found
+    def error_type(self) -> type[Exception]:
+        """Return NVML's error."""
+        error: type[Exception] = self.library.NVMLError
+        return error
 
-    def shut(self) -> None:
-        """NVML counts those who use it."""
+    def shut_down(self) -> None:
+        """Shut NVML down; it counts its users."""
         self.library.nvmlShutdown()

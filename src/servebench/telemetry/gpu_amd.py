@@ -1,4 +1,4 @@
-"""Power, energy, memory, load and clock of AMD GPUs, by AMD SMI (package `amdsmi`, which needs ROCm's library)."""
+"""Read power, energy, memory, utilization and clock of AMD GPUs through AMD SMI (package `amdsmi`, needs ROCm's library)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from servebench.telemetry.gpu import PERCENT, DriverSource
 MICRO = 1e-6
 MEBIBYTE = 1 << 20
 POWER_KEYS = ("socket_power", "current_socket_power", "average_socket_power")
-"""Which of them a GPU fills depends on its kind: the first from amdsmi 7 on, the second on MI300 and newer, the third before."""
+"""Which one is filled depends: the first since amdsmi 7, the second on MI300 and newer, the third on older GPUs."""
 
 
 class AmdGpuSource(DriverSource):
-    """AMD GPUs. `gpu_energy_j` is the driver's accumulator (amdsmi_get_energy_count) times its resolution in microjoules. What a
-    GPU tells as "N/A" is left out. Checked against the package's own replies, never against a GPU.
+    """AMD GPUs. `gpu_energy_j` is the driver's accumulator (amdsmi_get_energy_count) times its resolution in microjoules.
+    Values of "N/A" are left out. Tested with the package's own replies, never with a GPU.
     """
 
     name = "amd_gpu"
     label = "amd"
-    faults = (KeyError, TypeError, ValueError)
+    reply_errors = (KeyError, TypeError, ValueError)
 
-    def find(self) -> str | None:
-        """By AMD SMI."""
+    def find_gpus(self) -> str | None:
+        """Use AMD SMI."""
         try:
             import amdsmi
         except ImportError:
@@ -36,10 +36,10 @@ class AmdGpuSource(DriverSource):
         except amdsmi.AmdSmiException as error:
             return f"no AMD driver here ({error})"
         self.library = amdsmi
-        return None if self.handles else "the AMD driver knows no GPU"
+        return None if self.handles else "the AMD driver lists no GPU"
 
-    def asks(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
-        """In AMD SMI's words."""
+    def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
+        """Return AMD SMI's queries."""
         smi = self.library
         return {
             "gpu_power_w": lambda: _power(smi.amdsmi_get_power_info(handle)),
@@ -52,26 +52,26 @@ class AmdGpuSource(DriverSource):
             ),
         }
 
-    def error(self) -> type[Exception]:
-        """AMD SMI's."""
-        found: type[Exception] = self.library.AmdSmiException
-        return found
+    def error_type(self) -> type[Exception]:
+        """Return AMD SMI's error."""
+        error: type[Exception] = self.library.AmdSmiException
+        return error
 
-    def shut(self) -> None:
-        """AMD SMI, too, is to be closed."""
+    def shut_down(self) -> None:
+        """Shut AMD SMI down."""
         self.library.amdsmi_shut_down()
 
 
-def _power(told: Mapping[str, Any]) -> float:
-    """The power of the socket in watts. Raises ValueError when none is told."""
+def _power(info: Mapping[str, Any]) -> float:
+    """Return the power of the socket in watts. Raises ValueError when there is none."""
     for key in POWER_KEYS:
-        value = told.get(key)
+        value = info.get(key)
         if isinstance(value, int | float) and value > 0:
             return float(value)
-    raise ValueError("no power is told")
+    raise ValueError("no power value")
 
 
-def _energy(told: Mapping[str, Any]) -> float:
-    """The energy counted so far, in joules. Raises KeyError when there is no counter."""
-    counted = told["energy_accumulator"] if "energy_accumulator" in told else told["power"]
-    return float(counted) * float(told["counter_resolution"]) * MICRO
+def _energy(counter: Mapping[str, Any]) -> float:
+    """Return the energy counted so far, in joules. Raises KeyError when there is no counter."""
+    count = counter["energy_accumulator"] if "energy_accumulator" in counter else counter["power"]
+    return float(count) * float(counter["counter_resolution"]) * MICRO

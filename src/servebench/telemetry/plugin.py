@@ -10,7 +10,7 @@ from servebench.contracts.telemetry import TelemetrySource
 
 @hookimpl
 def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
-    """The engine's metrics, its processes, the GPUs, and the CPU's energy."""
+    """Return the sources of the engine's metrics, its processes, the GPUs, and the CPU's energy."""
     from servebench.telemetry.engine_metrics import EngineMetricsSource
     from servebench.telemetry.gpu import GpuSource
     from servebench.telemetry.gpu_amd import AmdGpuSource

@@ -1,4 +1,4 @@
-"""CPU and memory of the engine's processes, and the energy of the CPU packages where the machine tells."""
+"""Read CPU and memory of the engine's processes, and the energy of the CPU packages where the machine counts it."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ MICRO = 1e-6
 
 
 class ProcessSource(TelemetrySource):
-    """The process tree below the engine's pid. A process that ends takes its CPU time along: the sum may fall."""
+    """The process tree of the engine's pid. The CPU time of a process that ends is lost: the sum may fall."""
 
     name = "process"
 
     def __init__(self, subject: Subject) -> None:
-        """Nothing is looked up yet."""
+        """Keep the subject; processes are looked up by `sample`."""
         super().__init__(subject)
-        self._known: dict[int, psutil.Process] = {}
+        self._processes: dict[int, psutil.Process] = {}
 
     def open(self) -> str | None:
-        """Only an engine of this machine that we started has a pid."""
+        """Check that there is a pid: only an engine that servebench started on this machine has one."""
         if self.subject.running.pid is None:
-            return "the engine's processes are not known"
+            return "the engine's processes are unknown"
         return None
 
     def sample(self) -> Mapping[str, float] | None:
-        """CPU seconds, resident bytes and the number of processes."""
+        """Return CPU seconds, resident bytes and the number of processes."""
         assert self.subject.running.pid is not None
         try:
             root = psutil.Process(self.subject.running.pid)
-            living = [root, *root.children(recursive=True)]
+            processes = [root, *root.children(recursive=True)]
         except psutil.Error:
             return None
-        # the same object keeps what psutil caches of a process
-        self._known = {process.pid: self._known.get(process.pid, process) for process in living}
+        # keep the objects: psutil caches in them
+        self._processes = {process.pid: self._processes.get(process.pid, process) for process in processes}
         cpu_s = rss = 0.0
-        for process in self._known.values():
+        for process in self._processes.values():
             with contextlib.suppress(psutil.Error), process.oneshot():
                 times = process.cpu_times()
                 cpu_s += times.user + times.system
                 rss += process.memory_info().rss
-        return {"engine_cpu_s": cpu_s, "engine_rss_bytes": rss, "engine_processes": float(len(living))}
+        return {"engine_cpu_s": cpu_s, "engine_rss_bytes": rss, "engine_processes": float(len(processes))}
 
     def readings(self, t_ns: int, sample: Mapping[str, float]) -> Sequence[Reading]:
-        """A row a number."""
-        return rows(t_ns, self.name, sample)
+        """Return one reading for each value."""
+        return common_readings(t_ns, self.name, sample)
 
 
 class CpuEnergySource(TelemetrySource):
-    """RAPL's energy counters of all packages. Each wraps at its range; a fall between two samples is such a wrap."""
+    """RAPL's energy counters of all packages. A counter that falls between two samples has wrapped at its range."""
 
     name = "rapl"
 
     def __init__(self, subject: Subject, root: Path = POWERCAP) -> None:
-        """Nothing is read yet. `root` is where the kernel shows its zones."""
+        """Keep the subject; `open` reads the counters. `root` is the kernel's folder of zones."""
         super().__init__(subject)
         self._root = root
         self._last: dict[Path, int] = {}
         self._total_uj: dict[Path, int] = {}
 
     def open(self) -> str | None:
-        """See that the counters may be read."""
+        """Check that the counters can be read."""
         if self.subject.running.pid is None:
             return "the engine does not run on this machine"
         zones = sorted(self._root.glob("*rapl:[0-9]")) if self._root.is_dir() else []
@@ -78,10 +78,10 @@ class CpuEnergySource(TelemetrySource):
                 self._total_uj[zone] = 0
         if self._last:
             return None
-        return "no RAPL counters here" if not zones else "the RAPL counters may not be read by this user"
+        return "no RAPL counters" if not zones else "this user may not read the RAPL counters"
 
     def sample(self) -> float:
-        """Joules since `open`, all packages together."""
+        """Return the joules of all packages since `open`."""
         for zone, last in self._last.items():
             now = int((zone / "energy_uj").read_text())
             used = now - last
@@ -92,12 +92,12 @@ class CpuEnergySource(TelemetrySource):
         return sum(self._total_uj.values()) * MICRO
 
     def readings(self, t_ns: int, sample: float) -> Sequence[Reading]:
-        """One row."""
-        return rows(t_ns, self.name, {"cpu_energy_j": sample})
+        """Return one reading."""
+        return common_readings(t_ns, self.name, {"cpu_energy_j": sample})
 
 
-def rows(t_ns: int, source: str, values: Mapping[str, float], labels: str = "") -> list[Reading]:
-    """Readings whose own name is the vocabulary's word."""
+def common_readings(t_ns: int, source: str, values: Mapping[str, float], labels: str = "") -> list[Reading]:
+    """Return readings whose raw name is the common name."""
     return [
         Reading(t_ns=t_ns, source=source, name=name, raw_name=name, labels=labels, value=value)
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""Samples all sources at an interval, in a thread of its own beside the load, and parses nothing until the load is over."""
+"""Sample all sources at an interval, in a thread besides the load; nothing is parsed until the load is over."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from servebench.contracts.telemetry import Reading, TelemetrySource
 
 JOIN_TIMEOUT_S = 10.0
-"""How long the end of a phase waits for a sample under way; a source bounds its own sample below this."""
+"""How long the end of a phase waits for a running sample; sources limit their samples to less."""
 
 
 class Sampler:
     """`with Sampler(sources, interval_s) as sampler: drive(...)`, then `sampler.readings()`.
 
-    One sample is taken on the way in and one on the way out, so that the differences of counters span the phase. A
-    source that fails loses that sample; `failures` counts them by source.
+    One sample is taken on entry and one on exit, so that the differences of counters span the phase. A source that fails
+    loses that sample; `failures` counts the lost samples by source.
     """
 
     def __init__(self, sources: Sequence[TelemetrySource], interval_s: float) -> None:
         self._sources = sources
         self._interval_s = interval_s
-        self._kept: list[tuple[TelemetrySource, int, Any]] = []
+        self._samples: list[tuple[TelemetrySource, int, Any]] = []
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self.failures: dict[str, int] = {}
@@ -50,7 +50,7 @@ class Sampler:
         due = time.monotonic() + self._interval_s
         while not self._over.wait(max(0.0, due - time.monotonic())):
             self._sample()
-            # a slow source skips samples, it does not queue them
+            # a slow source skips samples instead of queueing them
             due = max(due + self._interval_s, time.monotonic())
 
     def _sample(self) -> None:
@@ -58,21 +58,21 @@ class Sampler:
             try:
                 began = time.time_ns()
                 sample = source.sample()
-                # the value is of some moment between asking and having it
+                # the value belongs to some moment between the call and its return
                 t_ns = (began + time.time_ns()) // 2
             except Exception:  # noqa: BLE001 - a source may be a plugin's, and load must go on
                 sample = None
             if sample is None:
                 self.failures[source.name] = self.failures.get(source.name, 0) + 1
             else:
-                self._kept.append((source, t_ns, sample))
+                self._samples.append((source, t_ns, sample))
 
     def readings(self) -> list[Reading]:
-        """All rows, in order of time. Call it when the phase is over; a sample that cannot be parsed is left out."""
-        rows: list[Reading] = []
-        for source, t_ns, sample in self._kept:
+        """Return all readings in order of time, without samples that cannot be parsed. Call it when the phase is over."""
+        readings: list[Reading] = []
+        for source, t_ns, sample in self._samples:
             try:
-                rows += source.readings(t_ns, sample)
+                readings += source.readings(t_ns, sample)
             except Exception:  # noqa: BLE001 - as above
                 self.failures[source.name] = self.failures.get(source.name, 0) + 1
-        return rows
+        return readings

@@ -1,4 +1,4 @@
-"""The sources of a run, opened once, and a sampler for each of its points."""
+"""Open the telemetry sources of a run once, and make a sampler for each of its points."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from servebench.telemetry.sampler import Sampler
 
 @dataclass
 class Telemetry:
-    """What is watched in a run. `missing` says for each source that tells nothing here why; `failures` counts samples
-    that were lost, by source."""
+    """The sources of a run. `missing` says why a source is unavailable; `failures` counts lost samples. Both by source."""
 
     settings: TelemetrySettings
     sources: list[TelemetrySource] = field(default_factory=list)
@@ -22,7 +21,7 @@ class Telemetry:
 
     @classmethod
     def open(cls, classes: Iterable[type[TelemetrySource]], subject: Subject, settings: TelemetrySettings) -> Telemetry:
-        """Open every source. One that cannot is named in `missing`; a plugin's fault is a line there too."""
+        """Open every source. One that is unavailable or raises an exception is listed in `missing`."""
         telemetry = cls(settings)
         if not settings.enabled:
             return telemetry
@@ -40,16 +39,16 @@ class Telemetry:
         return telemetry
 
     def sampler(self) -> Sampler:
-        """A sampler for one point. Give its failures back with `count`."""
+        """Return a sampler for one point; pass it to `add_failures` afterwards."""
         return Sampler(self.sources, self.settings.interval_s)
 
-    def count(self, sampler: Sampler) -> None:
-        """Add up the samples that a sampler lost."""
+    def add_failures(self, sampler: Sampler) -> None:
+        """Add the samples that a sampler lost."""
         for name, lost in sampler.failures.items():
             self.failures[name] = self.failures.get(name, 0) + lost
 
     def facts(self) -> dict[str, object]:
-        """What a manifest tells: the sources that were read, those that were not and why, samples lost."""
+        """Return the manifest's entries: the sources that were read, those that were not and why, and lost samples."""
         return {
             "interval_s": self.settings.interval_s if self.settings.enabled else None,
             "sources": [source.name for source in self.sources],
