@@ -6,8 +6,11 @@ import random
 
 import pytest
 
-from servebench.emulator.cache import BlockMemory, Memory, RadixMemory, SlotMemory, common
-from servebench.emulator.text import count
+from servebench.emulator.memory.base import KvMemory, common_prefix
+from servebench.emulator.memory.blocks import BlockMemory
+from servebench.emulator.memory.radix import RadixMemory
+from servebench.emulator.memory.slots import SlotMemory
+from servebench.emulator.text import count_tokens
 
 
 def text(start: str, tokens: int) -> str:
@@ -15,13 +18,13 @@ def text(start: str, tokens: int) -> str:
     return (start * tokens)[: tokens * 4]
 
 
-def run(memory: Memory, prompt: str, answer: str = "") -> int:
+def run(memory: KvMemory, prompt: str, answer: str = "") -> int:
     """A whole request; what it found in the cache."""
-    holding = memory.admit(prompt, count(prompt), 0)
+    holding = memory.admit(prompt, count_tokens(prompt), 0)
     assert holding is not None
     memory.computed(holding, prompt)
     if answer:
-        assert memory.grow(holding, count(answer))
+        assert memory.grow(holding, count_tokens(answer))
     memory.release(holding, prompt + answer)
     return holding.cached
 
@@ -37,7 +40,7 @@ def run(memory: Memory, prompt: str, answer: str = "") -> int:
     ],
     ids=["blocks", "blocks off", "radix", "slots", "slots off"],
 )
-def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory: Memory, found: int) -> None:
+def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory: KvMemory, found: int) -> None:
     """101 tokens in common: whole blocks of 16, or to the token."""
     head = text("abcd", 101)
     assert run(memory, head + text("1", 20)) == 0
@@ -45,7 +48,7 @@ def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory: Memory, fou
 
 
 @pytest.mark.parametrize("memory", [BlockMemory(1000, 16, shared=True), RadixMemory(1000)], ids=["blocks", "radix"])
-def test_a_turn_finds_the_turn_before_with_its_answer(memory: Memory) -> None:
+def test_a_turn_finds_the_turn_before_with_its_answer(memory: KvMemory) -> None:
     """Prompt and answer of one turn are the beginning of the next."""
     first, answer = text("ask ", 64), text("tell", 32)
     run(memory, first, answer)
@@ -57,7 +60,7 @@ def test_a_turn_finds_the_turn_before_with_its_answer(memory: Memory) -> None:
     [BlockMemory(1000, 16, shared=True), RadixMemory(1000), SlotMemory(1, 1000, shared=True)],
     ids=["blocks", "radix", "slots"],
 )
-def test_the_last_token_of_a_prompt_is_always_computed(memory: Memory) -> None:
+def test_the_last_token_of_a_prompt_is_always_computed(memory: KvMemory) -> None:
     """The same prompt again: something must be computed to give a token."""
     prompt = text("abcd", 64)
     run(memory, prompt)
@@ -65,7 +68,7 @@ def test_the_last_token_of_a_prompt_is_always_computed(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("memory", [BlockMemory(128, 16, shared=True), RadixMemory(128)], ids=["blocks", "radix"])
-def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory: Memory) -> None:
+def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory: KvMemory) -> None:
     """Room for two of three: the one used last stays."""
     one, two, three = text("aaaa", 48), text("bbbb", 48), text("cccc", 48)
     run(memory, one)
@@ -85,7 +88,7 @@ def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory: Memory) 
 def test_memory_is_never_lost_nor_made(kind: str) -> None:
     """After any requests, all ended, nothing is in use; meanwhile never more than there is."""
     rng = random.Random(kind)
-    memory: Memory = BlockMemory(512, 16, shared=True) if kind == "blocks" else RadixMemory(512)
+    memory: KvMemory = BlockMemory(512, 16, shared=True) if kind == "blocks" else RadixMemory(512)
     running: list[tuple[object, str]] = []
     for _ in range(600):
         if running and rng.random() < 0.5:
@@ -93,7 +96,7 @@ def test_memory_is_never_lost_nor_made(kind: str) -> None:
             memory.release(holding, prompt if rng.random() < 0.8 else None)  # type: ignore[arg-type]
         else:
             prompt = text(rng.choice(["abcd", "efgh"]), rng.randrange(8, 60)) + text(str(rng.randrange(9)), 12)
-            taken = memory.admit(prompt, count(prompt), 0)
+            taken = memory.admit(prompt, count_tokens(prompt), 0)
             if taken is not None:
                 memory.computed(taken, prompt)
                 memory.grow(taken, rng.randrange(1, 9))
@@ -110,4 +113,4 @@ def test_memory_is_never_lost_nor_made(kind: str) -> None:
 def test_common_is_the_length_of_the_common_beginning(one: str, other: str) -> None:
     """As counted one by one."""
     expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    assert common(one, other) == expected
+    assert common_prefix(one, other) == expected

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from servebench.contracts.emulation import Emulation, EmulationSpec
-from servebench.emulator.core import Asked, Core
-from servebench.emulator.cost import Profile, Step, StepCost, with_profile
-from servebench.emulator.text import answer
+from servebench.emulator.cost import BatchStep, Profile, StepCost, with_profile
+from servebench.emulator.scheduler import EmulatedRequest, Scheduler
+from servebench.emulator.text import answer_pieces
 from servebench.published.simulate import Clients, simulate
 
 MODEL = {"parameters_b": 1.54, "layers": 28, "hidden_size": 1536, "heads": 12, "kv_heads": 2, "head_dim": 128}
@@ -56,13 +56,15 @@ def test_a_long_prompt_stalls_decoding_only_where_it_is_not_cut() -> None:
 
     def gaps(own: Emulation) -> float:
         spec = with_profile(spec_with(own), costs)
-        core = Core(spec, StepCost(spec, costs))
-        short = Asked(key=1, prompt="a" * 64, prompt_tokens=16, pieces=answer(1, 200))
+        core = Scheduler(spec, StepCost(spec, costs))
+        short = EmulatedRequest(key=1, prompt="a" * 64, prompt_tokens=16, pieces=answer_pieces(1, 200))
         core.submit(short, 0.0)
         now, last, worst = 0.0, 0.0, 0.0
         for number in range(60):
             if number == 5:
-                core.submit(Asked(key=2, prompt="b" * 16384, prompt_tokens=4096, pieces=answer(2, 5)), now)
+                core.submit(
+                    EmulatedRequest(key=2, prompt="b" * 16384, prompt_tokens=4096, pieces=answer_pieces(2, 5)), now
+                )
             step = core.begin(now)
             assert step is not None
             now = step.ends_s
@@ -83,8 +85,8 @@ def test_captured_batches_are_padded_and_larger_ones_run_eagerly() -> None:
     assert seconds[33] == pytest.approx(seconds[64], rel=0.1)
     assert seconds[33] > 1.5 * seconds[32]
     spec = spec_with(own)
-    extra = StepCost(spec, costs).seconds(Step(decoding=65, eager=True)) - StepCost(spec, costs).seconds(
-        Step(decoding=65)
+    extra = StepCost(spec, costs).seconds(BatchStep(decoding=65, eager=True)) - StepCost(spec, costs).seconds(
+        BatchStep(decoding=65)
     )
     assert seconds[65] > seconds[64] + 19 * extra * 0.9
 
@@ -93,9 +95,11 @@ def test_memory_that_runs_out_preempts_the_youngest_and_loses_nothing() -> None:
     """Room for some of them: with optimistic admission requests are put back, and all are answered whole."""
     own = Emulation(prefix_cache="none")
     tight = spec_with(own, max_model_len=300, gpu_memory_fraction=0.1295)
-    core = Core(tight, StepCost(tight, FLAT))
+    core = Scheduler(tight, StepCost(tight, FLAT))
     assert core.memory.capacity < 3000
-    asked = [Asked(key=i, prompt=f"{i:04}" * 64, prompt_tokens=64, pieces=answer(i, 120)) for i in range(24)]
+    asked = [
+        EmulatedRequest(key=i, prompt=f"{i:04}" * 64, prompt_tokens=64, pieces=answer_pieces(i, 120)) for i in range(24)
+    ]
     for one in asked:
         core.submit(one, 0.0)
     now = 0.0
@@ -114,9 +118,9 @@ def test_memory_that_runs_out_preempts_the_youngest_and_loses_nothing() -> None:
 def test_reserved_output_is_never_preempted() -> None:
     """TensorRT-LLM's policy: admit only what is sure to fit."""
     spec = spec_with(Emulation(reserve_output=True, prefix_cache="none"), max_model_len=300, gpu_memory_fraction=0.1295)
-    core = Core(spec, StepCost(spec, FLAT))
+    core = Scheduler(spec, StepCost(spec, FLAT))
     for i in range(24):
-        core.submit(Asked(key=i, prompt=f"{i:04}" * 64, prompt_tokens=64, pieces=answer(i, 120)), 0.0)
+        core.submit(EmulatedRequest(key=i, prompt=f"{i:04}" * 64, prompt_tokens=64, pieces=answer_pieces(i, 120)), 0.0)
     now, most = 0.0, 0
     while core.next_ready_s() is not None:
         step = core.begin(now)
@@ -148,8 +152,10 @@ def test_shared_documents_are_computed_once() -> None:
 def test_an_abandoned_request_gives_its_memory_back() -> None:
     """In the queue, in prefill and in decode."""
     spec = spec_with(Emulation(token_budget=64))
-    core = Core(spec, StepCost(spec, FLAT))
-    asked = [Asked(key=i, prompt=f"{i:04}" * 128, prompt_tokens=128, pieces=answer(i, 50)) for i in range(3)]
+    core = Scheduler(spec, StepCost(spec, FLAT))
+    asked = [
+        EmulatedRequest(key=i, prompt=f"{i:04}" * 128, prompt_tokens=128, pieces=answer_pieces(i, 50)) for i in range(3)
+    ]
     for one in asked:
         core.submit(one, 0.0)
     now = 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from servebench.contracts.emulation import Emulation, EmulationSpec
-from servebench.emulator.cost import Step, StepCost, kv_tokens, shape_of, weight_bytes_per_parameter
+from servebench.emulator.cost import BatchStep, StepCost, kv_capacity, model_shape, weight_bytes_per_parameter
 
 BARE = Emulation(
     memory_efficiency=1.0, compute_efficiency=1.0, step_overhead_ms=0.0, sequence_overhead_ms=0.0, memory_fraction=0.9
@@ -31,39 +31,41 @@ def spec(**changes: object) -> EmulationSpec:
 
 def test_one_token_reads_all_weights() -> None:
     """16 GB at 3,350 GB/s: 4.776 ms."""
-    assert StepCost(spec()).seconds(Step(decoding=1)) == pytest.approx(16 / 3350, rel=1e-6)
+    assert StepCost(spec()).seconds(BatchStep(decoding=1)) == pytest.approx(16 / 3350, rel=1e-6)
 
 
 def test_a_long_prompt_is_bound_by_operations() -> None:
     """4,096 tokens: 2 x 8e9 each, and attention's 4 x 32 x 32 x 128 x 4096^2 / 2, at 989.4 TFLOP/s."""
     expected = (2 * 8e9 * 4096 + 4 * 32 * 32 * 128 * 4096**2 / 2) / 989.4e12
-    assert StepCost(spec()).seconds(Step(decoding=0, prompt=4096)) == pytest.approx(expected, rel=1e-6)
+    assert StepCost(spec()).seconds(BatchStep(decoding=0, prompt=4096)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_cached_tokens_are_read() -> None:
     """131,072 bytes each (2 x 32 x 8 x 128 x 2): 100,000 of them add 3.9 ms."""
-    assert shape_of(spec()).kv_token_bytes == 131072
-    added = StepCost(spec()).seconds(Step(decoding=1, context=100_000)) - StepCost(spec()).seconds(Step(decoding=1))
+    assert model_shape(spec()).kv_token_bytes == 131072
+    added = StepCost(spec()).seconds(BatchStep(decoding=1, context=100_000)) - StepCost(spec()).seconds(
+        BatchStep(decoding=1)
+    )
     assert added == pytest.approx(100_000 * 131072 / 3350e9, rel=1e-6)
 
 
 def test_experts_are_read_as_they_are_needed() -> None:
     """5 of 100 billion: one token reads a twentieth, a large batch everything."""
     sparse = spec(model={**LLAMA_8B, "parameters_b": 100.0, "active_parameters_b": 5.0})
-    one, many = (StepCost(sparse).seconds(Step(decoding=n)) for n in (1, 500))
+    one, many = (StepCost(sparse).seconds(BatchStep(decoding=n)) for n in (1, 500))
     assert one == pytest.approx(0.05 * 200 / 3350, rel=1e-6)
     assert many == pytest.approx(200 / 3350, rel=1e-3)
 
 
 def test_two_gpus_share_the_work_and_pay_for_talking() -> None:
     """Faster than one, slower than half."""
-    one, two = (StepCost(spec(tensor_parallel=n)).seconds(Step(decoding=8)) for n in (1, 2))
+    one, two = (StepCost(spec(tensor_parallel=n)).seconds(BatchStep(decoding=8)) for n in (1, 2))
     assert one / 2 < two < one
 
 
 def test_memory_beside_the_weights() -> None:
     """90 % of 80 GB less 16 GB, at 131,072 bytes a token."""
-    assert kv_tokens(spec(), shape_of(spec())) == int((72e9 - 16e9) / 131072)
+    assert kv_capacity(spec(), model_shape(spec())) == int((72e9 - 16e9) / 131072)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +86,5 @@ def test_bytes_a_parameter(name: str, quantization: str | None, dtype: str | Non
 
 def test_eager_mode_costs_its_launches() -> None:
     """0.22 ms a layer."""
-    eager, compiled = (StepCost(spec(eager=flag)).seconds(Step(decoding=1)) for flag in (True, False))
+    eager, compiled = (StepCost(spec(eager=flag)).seconds(BatchStep(decoding=1)) for flag in (True, False))
     assert eager - compiled == pytest.approx(32 * 0.22e-3)

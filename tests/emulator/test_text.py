@@ -9,7 +9,15 @@ import sys
 
 import pytest
 
-from servebench.emulator.text import answer, count, fitting, key_of, natural_length, render, schema_answer
+from servebench.emulator.text import (
+    answer_pieces,
+    count_tokens,
+    natural_length,
+    prompt_key,
+    render_chat,
+    schema_pieces,
+    schema_value,
+)
 
 SCHEMAS = [
     {"type": "object", "properties": {"a": {"type": "string", "minLength": 9}, "b": {"type": "number", "maximum": 1}}},
@@ -32,20 +40,20 @@ EXPECTED = [
 @pytest.mark.parametrize("index", range(len(SCHEMAS)))
 def test_a_schemas_value_is_one(index: int) -> None:
     """Of the schema's kind, and the text of an answer is that value."""
-    value = fitting(SCHEMAS[index], 3)
+    value = schema_value(SCHEMAS[index], 3)
     assert EXPECTED[index](value)
-    assert json.loads("".join(schema_answer(SCHEMAS[index], 3))) == value
+    assert json.loads("".join(schema_pieces(SCHEMAS[index], 3))) == value
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("é" * 8, 2)])
 def test_four_characters_are_a_token(text: str, expected: int) -> None:
     """Begun or whole."""
-    assert count(text) == expected
+    assert count_tokens(text) == expected
 
 
 def test_answers_are_the_same_in_every_process() -> None:
     """Hash seeds of the interpreter play no part."""
-    here = "".join(answer(key_of(1, "what?"), 30)), natural_length(key_of(1, "what?"))
+    here = "".join(answer_pieces(prompt_key(1, "what?"), 30)), natural_length(prompt_key(1, "what?"))
     code = (
         "from servebench.emulator.text import *;"
         "k = key_of(1, 'what?'); print(''.join(answer(k, 30)), natural_length(k), sep='|')"
@@ -53,7 +61,7 @@ def test_answers_are_the_same_in_every_process() -> None:
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.rstrip("\n")
     assert there == f"{here[0]}|{here[1]}"
     assert len(here[0]) == 120
-    assert answer(key_of(2, "what?"), 30) != answer(key_of(1, "what?"), 30)
+    assert answer_pieces(prompt_key(2, "what?"), 30) != answer_pieces(prompt_key(1, "what?"), 30)
 
 
 def test_a_conversation_begins_like_its_earlier_turns() -> None:
@@ -64,7 +72,7 @@ def test_a_conversation_begins_like_its_earlier_turns() -> None:
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": [{"type": "text", "text": "3"}]},
     ]
-    assert render(later).startswith(render(first) + "two")
+    assert render_chat(later).startswith(render_chat(first) + "two")
 
 
 def test_the_workloads_own_schemas_are_met() -> None:
@@ -79,5 +87,5 @@ def test_the_workloads_own_schemas_are_met() -> None:
     requests = workload.requests(60, stream="s", tokenizer=EmulatedTokenizer())
     for request in requests:
         assert request.schema is not None
-        answered = "".join(schema_answer(request.schema, key_of(0, str(request.messages))))
+        answered = "".join(schema_pieces(request.schema, prompt_key(0, str(request.messages))))
         assert compliance(answered, request.schema).valid

@@ -57,7 +57,7 @@ DTYPE_BYTES = {"float32": 4.0, "fp32": 4.0, "float": 4.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ModelShape:
     """A model and the machine it is on, in SI units. Rates are of all GPUs together."""
 
     parameters: float
@@ -75,7 +75,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class BatchStep:
     """What one step computes. `decoding` sequences after padding, `prompt` tokens of prompts, `context` cached tokens that
     are read, `structured` sequences under a schema."""
 
@@ -130,7 +130,7 @@ def weight_bytes_per_parameter(name: str, quantization: str | None, dtype: str |
     return DTYPE_BYTES.get((dtype or "").lower(), 2.0)
 
 
-def shape_of(spec: EmulationSpec) -> Shape:
+def model_shape(spec: EmulationSpec) -> ModelShape:
     """The model and machine of a spec, with stated defaults for what the config leaves out."""
     model, gpu = spec.model, spec.gpu
     parameters = _number(model, "parameters_b", DEFAULT_PARAMETERS_B) * GIGA
@@ -144,7 +144,7 @@ def shape_of(spec: EmulationSpec) -> Shape:
     gpus = max(1, spec.tensor_parallel)
     fast = size <= 1.0 and gpu.get("fp8_tflops")
     tflops = _number(gpu, "fp8_tflops" if fast else "bf16_tflops", CPU_TFLOPS)
-    return Shape(
+    return ModelShape(
         parameters=parameters,
         active=_number(model, "active_parameters_b", parameters / GIGA) * GIGA,
         weight_bytes=parameters * size,
@@ -169,7 +169,7 @@ class StepCost:
 
     def __init__(self, spec: EmulationSpec, profile: Profile | None = None) -> None:
         """`profile` replaces the roofline."""
-        self.shape = shape_of(spec)
+        self.shape = model_shape(spec)
         self.profile = profile
         self._emulation = spec.emulation
         self._eager = spec.eager
@@ -187,7 +187,7 @@ class StepCost:
             return 0.0
         return self.profile.latency_ms * MS * chance.lognormvariate(0.0, self.profile.latency_sigma)
 
-    def seconds(self, step: Step) -> float:
+    def seconds(self, step: BatchStep) -> float:
         """The time of this step."""
         base = self._roofline(step) if self.profile is None else _fitted(self.profile, step)
         if self._speculative > 1:
@@ -198,7 +198,7 @@ class StepCost:
             extra += EAGER_MS_PER_LAYER * self.shape.layers * MS
         return base + extra
 
-    def _roofline(self, step: Step) -> float:
+    def _roofline(self, step: BatchStep) -> float:
         shape, own = self.shape, self._emulation
         tokens = step.decoding + step.prompt
         share = shape.active / shape.parameters
@@ -224,7 +224,7 @@ DRAFT_SHARE = 0.08
 """What each drafted token costs, as a share of a step of the model itself."""
 
 
-def _fitted(profile: Profile, step: Step) -> float:
+def _fitted(profile: Profile, step: BatchStep) -> float:
     sequences = max(1, step.decoding)
     spent = profile.decode_ms + profile.sequence_ms * (sequences - 1) ** profile.exponent
     if profile.wide_from is not None and sequences >= profile.wide_from:
@@ -232,7 +232,7 @@ def _fitted(profile: Profile, step: Step) -> float:
     return float(spent + step.prompt * profile.prompt_token_ms) * MS
 
 
-def kv_tokens(spec: EmulationSpec, shape: Shape) -> int:
+def kv_capacity(spec: EmulationSpec, shape: ModelShape) -> int:
     """How many tokens of keys and values fit beside the weights. A model that does not fit still gets room for one
     request of its context: the emulator shows the schedule, not whether the weights could be there."""
     if spec.kv_tokens is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
-from servebench.emulator.core import Core, Histogram
+from servebench.emulator.scheduler import Histogram, Scheduler
 
 GAUGES = frozenset({"requests_running", "requests_waiting", "kv_cache_usage", "hit_rate"})
 
 
-def facts(core: Core) -> dict[str, float | Histogram]:
+def facts(core: Scheduler) -> dict[str, float | Histogram]:
     """What is known of the engine at this moment: words of `contracts.telemetry.VOCABULARY`, and what only `Emulation`s
     name: `prompt_tokens_computed`, `hit_rate`, `requests` and the histograms `ttft` and `e2e`."""
     totals = core.totals
@@ -35,7 +35,7 @@ def facts(core: Core) -> dict[str, float | Histogram]:
     }
 
 
-def exposition(core: Core, names: Mapping[str, str], labels: str, lateness_ms: Mapping[str, float]) -> str:
+def metrics_page(core: Scheduler, names: Mapping[str, str], labels: str, lateness_ms: Mapping[str, float]) -> str:
     """The text of the metrics page. `labels` is what stands in the braces of each line, or nothing."""
     known = facts(core)
     lines: list[str] = []

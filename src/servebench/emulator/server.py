@@ -21,11 +21,11 @@ from typing import Any
 from servebench import __version__
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator import speech, text
-from servebench.emulator.core import Asked, Core, Running
-from servebench.emulator.cost import StepCost, shape_of, with_profile
-from servebench.emulator.metrics import exposition
+from servebench.emulator.cost import StepCost, model_shape, with_profile
+from servebench.emulator.metrics import metrics_page
 from servebench.emulator.profiles import profile_for
-from servebench.emulator.speech import Refused, Speaker, Wish
+from servebench.emulator.scheduler import EmulatedRequest, RunningStep, Scheduler
+from servebench.emulator.speech import ParsedRequest, RequestRejected, ResponseWriter
 from servebench.protocol.framing import LAST_CHUNK, encode_chunk
 
 WAKE_EARLY_S = 0.0015
@@ -78,7 +78,9 @@ class Lateness:
 class Stream:
     """An answer on its way to a client."""
 
-    def __init__(self, connection: Connection, wish: Wish, speaker: Speaker, number: int | None) -> None:
+    def __init__(
+        self, connection: ServerConnection, wish: ParsedRequest, speaker: ResponseWriter, number: int | None
+    ) -> None:
         self.connection = connection
         self.wish = wish
         self.speaker = speaker
@@ -88,19 +90,19 @@ class Stream:
         self.dead = False
 
 
-class Engine:
+class EmulatedEngine:
     """The emulated engine: its scheduler, its clock, its faults."""
 
     def __init__(self, spec: EmulationSpec, loop: asyncio.AbstractEventLoop) -> None:
         profile = profile_for(spec)
         self.spec = with_profile(spec, profile)
-        self.core = Core(self.spec, StepCost(self.spec, profile))
+        self.core = Scheduler(self.spec, StepCost(self.spec, profile))
         self.profiled = profile is not None
         self.loop = loop
         self.lateness = Lateness()
         self.ready = False
         self.started_s = time.time()
-        self._running: Running | None = None
+        self._running: RunningStep | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._free_at = 0.0
         self.told: dict[int, str] = {}
@@ -110,15 +112,15 @@ class Engine:
 
     # requests
 
-    def ask(self, connection: Connection, path: str, raw: bytes) -> None:
+    def ask(self, connection: ServerConnection, path: str, raw: bytes) -> None:
         """A request for a generation. Raises Refused."""
         try:
             body = json.loads(raw)
         except ValueError as error:
-            raise Refused(400, f"the body is no JSON: {error}") from error
+            raise RequestRejected(400, f"the body is no JSON: {error}") from error
         if not isinstance(body, dict):
-            raise Refused(400, "the body is no JSON object")
-        wish = speech.wish_of(self.spec, path, body)
+            raise RequestRejected(400, "the body is no JSON object")
+        wish = speech.parse_request(self.spec, path, body)
         self._admission(connection, wish)
         self._answers += 1
         probe = wish.prompt_tokens + len(wish.pieces) <= PROBE_TOKENS
@@ -127,9 +129,9 @@ class Engine:
             self._served += 1
             number = self._served
         answer_id = f"{'chatcmpl' if wish.chat else 'cmpl'}-{self.spec.seed}-{self._answers}"
-        speaker = Speaker(self.spec, wish, answer_id, int(self.started_s))
+        speaker = ResponseWriter(self.spec, wish, answer_id, int(self.started_s))
         stream = Stream(connection, wish, speaker, number)
-        asked = Asked(
+        asked = EmulatedRequest(
             key=self._answers,
             prompt=wish.prompt,
             prompt_tokens=wish.prompt_tokens,
@@ -143,7 +145,7 @@ class Engine:
         self.core.submit(asked, time.monotonic())
         self._wake()
 
-    def _admission(self, connection: Connection, wish: Wish) -> None:
+    def _admission(self, connection: ServerConnection, wish: ParsedRequest) -> None:
         """Out of memory, a fault's limit, a full queue. Raises Refused."""
         faults, own = self.spec.faults, self.spec.emulation
         inside = self.core.in_engine() + self.core.queued()
@@ -151,17 +153,17 @@ class Engine:
             log(own.out_of_memory_line)
             os._exit(1)
         if faults.reject_above is not None and inside >= faults.reject_above:
-            raise Refused(503, "Service Unavailable: too many requests")
+            raise RequestRejected(503, "Service Unavailable: too many requests")
         if own.overload != "queue" and self.core.full():
             self.core.totals.rejected += 1
             if own.overload == "event" and wish.stream:
                 body = speech.error_body(self.spec, own.overload_status, "The request queue is full.")
                 event = encode_chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
                 connection.write(SSE_HEAD + event + encode_chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
-                raise RefusedInStream
-            raise Refused(own.overload_status, "The request queue is full.")
+                raise RejectedInStream
+            raise RequestRejected(own.overload_status, "The request queue is full.")
 
-    def gone(self, asked: Asked) -> None:
+    def gone(self, asked: EmulatedRequest) -> None:
         """Its client has closed the connection."""
         stream = asked.owner
         if isinstance(stream, Stream):
@@ -222,7 +224,7 @@ class Engine:
     def _hit(self, stream: Stream, every: int | None) -> bool:
         return every is not None and stream.number is not None and stream.number % every == 0
 
-    def _tell(self, asked: Asked) -> None:
+    def _tell(self, asked: EmulatedRequest) -> None:
         stream = asked.owner
         if not isinstance(stream, Stream) or stream.dead:
             return
@@ -248,7 +250,7 @@ class Engine:
             return
         self._send(stream, asked, asked.generated, counted)
 
-    def _send(self, stream: Stream, asked: Asked, upto: int, counted: int) -> None:
+    def _send(self, stream: Stream, asked: EmulatedRequest, upto: int, counted: int) -> None:
         """The tokens from the last sent on, as one event, and what follows the last one."""
         parts = []
         if not stream.opened:
@@ -267,7 +269,7 @@ class Engine:
         if done:
             self._finish(asked)
 
-    def _slowly(self, stream: Stream, asked: Asked, counted: int) -> None:
+    def _slowly(self, stream: Stream, asked: EmulatedRequest, counted: int) -> None:
         """The engine is done with a token when it is; this client hears of it ten times later."""
         assert asked.first_s is not None
         delay_s = (time.monotonic() - asked.first_s) * (SLOW - 1)
@@ -279,7 +281,7 @@ class Engine:
 
         self.loop.call_later(delay_s, later)
 
-    def _finish(self, asked: Asked) -> None:
+    def _finish(self, asked: EmulatedRequest) -> None:
         stream = asked.owner
         assert isinstance(stream, Stream)
         asked.owner = None
@@ -304,14 +306,14 @@ class Engine:
         """The metrics page."""
         own = self.spec.emulation
         labels = own.metric_labels.replace("{model}", self.spec.model_name)
-        return exposition(self.core, self.spec.metrics, labels, self.lateness.summary_ms())
+        return metrics_page(self.core, self.spec.metrics, labels, self.lateness.summary_ms())
 
 
 PROBE_TOKENS = 24
 """Requests no longer than this in all are taken for the probes of a launcher, and are never hit by a fault."""
 
 
-class RefusedInStream(Exception):
+class RejectedInStream(Exception):
     """The refusal has been said already."""
 
 
@@ -340,14 +342,14 @@ def body_of(buffer: bytes | bytearray, start: int, headers: Mapping[str, str]) -
     return None
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """One HTTP/1.1 connection, kept alive; one request at a time."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EmulatedEngine) -> None:
         self._engine = engine
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._asked: Asked | None = None
+        self._asked: EmulatedRequest | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
@@ -377,7 +379,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def busy_with(self, asked: Asked) -> None:
+    def busy_with(self, asked: EmulatedRequest) -> None:
         """Until its answer is out nothing else is read from this connection."""
         self._asked = asked
 
@@ -434,14 +436,14 @@ class Connection(asyncio.Protocol):
             if path == "/emulator":
                 self.answer(200, self._engine.state())
             elif not self._engine.ready and path != "/v1/models":
-                raise Refused(spec.emulation.loading_status or 503, "Loading model")
+                raise RequestRejected(spec.emulation.loading_status or 503, "Loading model")
             elif method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
                 self._engine.ask(self, path, raw)
             else:
                 self._small(method, path, raw)
-        except Refused as refused:
+        except RequestRejected as refused:
             self.answer(refused.status, speech.error_body(spec, refused.status, refused.message))
-        except RefusedInStream:
+        except RejectedInStream:
             pass
 
     def _small(self, method: str, path: str, raw: bytes) -> None:
@@ -464,16 +466,16 @@ class Connection(asyncio.Protocol):
         elif method == "POST" and path == "/detokenize":
             self._detokenize(raw)
         else:
-            raise Refused(404, "Not Found")
+            raise RequestRejected(404, "Not Found")
 
     def _tokenize(self, raw: bytes) -> None:
         try:
             body = json.loads(raw)
             given = str(body.get("content", body.get("prompt", "")))
         except (ValueError, AttributeError) as error:
-            raise Refused(400, "the body is no JSON object") from error
-        pieces = text.pieces_of(given)
-        tokens = [text.key_of(0, piece) % 50_000 for piece in pieces]
+            raise RequestRejected(400, "the body is no JSON object") from error
+        pieces = text.split_tokens(given)
+        tokens = [text.prompt_key(0, piece) % 50_000 for piece in pieces]
         self._engine.told.update(zip(tokens, pieces, strict=True))
         self.answer(200, {"tokens": tokens, "count": len(tokens), "max_model_len": self._engine.spec.max_model_len})
 
@@ -482,8 +484,8 @@ class Connection(asyncio.Protocol):
         try:
             ids = [int(one) for one in json.loads(raw)["tokens"]]
         except (ValueError, TypeError, KeyError) as error:
-            raise Refused(400, "the body is no JSON object with tokens") from error
-        said = "".join(self._engine.told.get(one) or text.of_ids([one]) for one in ids)
+            raise RequestRejected(400, "the body is no JSON object with tokens") from error
+        said = "".join(self._engine.told.get(one) or text.text_of_ids([one]) for one in ids)
         self.answer(200, {"prompt": said, "content": said})
 
 
@@ -495,7 +497,7 @@ def _leave_child() -> None:
 
 async def _load(spec: EmulationSpec) -> None:
     """The cold start, with the engine's own words."""
-    gigabytes = shape_of(spec).weight_bytes / 1e9
+    gigabytes = model_shape(spec).weight_bytes / 1e9
     stages = spec.emulation.loading
     for index, stage in enumerate(stages):
         await asyncio.sleep((stage.seconds + stage.seconds_per_gb * gigabytes) * spec.time_scale)
@@ -525,11 +527,11 @@ async def serve(spec: EmulationSpec) -> None:
     log(f"servebench emulator {__version__}: an emulated {spec.engine}, not a real one")
     if spec.faults.leave_child:
         _leave_child()
-    engine = Engine(spec, loop)
+    engine = EmulatedEngine(spec, loop)
     listening: list[asyncio.Server] = []
 
     async def listen() -> None:
-        factory: Callable[[], asyncio.Protocol] = lambda: Connection(engine)  # noqa: E731
+        factory: Callable[[], asyncio.Protocol] = lambda: ServerConnection(engine)  # noqa: E731
         listening.append(await loop.create_server(factory, spec.host, spec.port, backlog=8192))
 
     async def start() -> None:

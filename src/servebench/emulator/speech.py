@@ -10,7 +10,7 @@ from typing import Any
 
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator import text
-from servebench.emulator.core import Asked
+from servebench.emulator.scheduler import EmulatedRequest
 
 COMPLETION_TOKENS = 16
 """OpenAI's default for completions; a chat without a limit may fill the context."""
@@ -69,7 +69,7 @@ KNOWN_FIELDS = frozenset(
 which `vllm bench serve` and other clients send to every engine."""
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """A request that cannot be answered: an HTTP status and what to say."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -79,7 +79,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ParsedRequest:
     """What a body asks for."""
 
     chat: bool
@@ -92,7 +92,7 @@ class Wish:
     ends_itself: bool
 
 
-def wish_of(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Wish:
+def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> ParsedRequest:
     """Read a body as the engine would. Raises Refused."""
     chat = path.endswith("/chat/completions")
     _check(spec, body)
@@ -101,15 +101,15 @@ def wish_of(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Wish:
     asked = body.get("max_completion_tokens", body.get("max_tokens"))
     most = asked if isinstance(asked, int) else (max(1, limit - prompt_tokens) if chat else COMPLETION_TOKENS)
     if prompt_tokens + (most if isinstance(asked, int) else 1) > limit:
-        raise Refused(
+        raise RequestRejected(
             400,
             f"This model's maximum context length is {limit} tokens. However, you requested {prompt_tokens + most} tokens "
             f"({prompt_tokens} in the prompt, {most} in the completion).",
         )
-    key = text.key_of(spec.seed ^ int(body.get("seed") or 0), prompt)
+    key = text.prompt_key(spec.seed ^ int(body.get("seed") or 0), prompt)
     pieces, structured, whole = _pieces(spec, body, key, most)
     options = body.get("stream_options")
-    return Wish(
+    return ParsedRequest(
         chat=chat,
         stream=bool(body.get("stream")),
         usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
@@ -124,32 +124,34 @@ def wish_of(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> Wish:
 def _check(spec: EmulationSpec, body: Mapping[str, Any]) -> None:
     model = body.get("model")
     if spec.model_checked and model is not None and model != spec.model_name:
-        raise Refused(404, f"The model `{model}` does not exist.")
+        raise RequestRejected(404, f"The model `{model}` does not exist.")
     strict = spec.emulation.strict_fields
     unknown = set(body) - KNOWN_FIELDS - set(spec.exact_output) if strict is not None else set()
     if strict is not None and unknown:
-        raise Refused(strict, f"Extra inputs are not permitted: {', '.join(sorted(unknown))}")
+        raise RequestRejected(strict, f"Extra inputs are not permitted: {', '.join(sorted(unknown))}")
 
 
 def _prompt(body: Mapping[str, Any], *, chat: bool) -> tuple[str, int]:
     if chat:
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise Refused(400, "messages: a list of messages is needed")
-        prompt = text.render([turn for turn in messages if isinstance(turn, Mapping)])
+            raise RequestRejected(400, "messages: a list of messages is needed")
+        prompt = text.render_chat([turn for turn in messages if isinstance(turn, Mapping)])
     else:
         given = body.get("prompt")
         if isinstance(given, list) and given and isinstance(given[0], str | list):
             if len(given) > 1:
-                raise Refused(400, f"prompt: {len(given)} prompts in a body; the emulator answers one a request")
+                raise RequestRejected(
+                    400, f"prompt: {len(given)} prompts in a body; the emulator answers one a request"
+                )
             given = given[0]
         if isinstance(given, list) and given and all(isinstance(one, int) for one in given):
-            prompt = text.of_ids(given)
+            prompt = text.text_of_ids(given)
         elif isinstance(given, str):
             prompt = given
         else:
-            raise Refused(400, "prompt: a text or a list of token ids is needed")
-    return prompt, max(1, text.count(prompt))
+            raise RequestRejected(400, "prompt: a text or a list of token ids is needed")
+    return prompt, max(1, text.count_tokens(prompt))
 
 
 def _pieces(spec: EmulationSpec, body: Mapping[str, Any], key: int, most: int) -> tuple[list[str], bool, bool]:
@@ -159,18 +161,18 @@ def _pieces(spec: EmulationSpec, body: Mapping[str, Any], key: int, most: int) -
     if spec.schema_enforced and kind in ("json_schema", "json_object") and isinstance(form, Mapping):
         inner = form.get("json_schema")
         schema = inner.get("schema") if isinstance(inner, Mapping) else None
-        pieces = text.schema_answer(schema, key)
+        pieces = text.schema_pieces(schema, key)
         return pieces[:most], True, len(pieces) <= most
     least = body.get("min_tokens")
     exact = bool(spec.exact_output) and all(body.get(name) == value for name, value in spec.exact_output.items())
     length = most if exact else min(most, max(text.natural_length(key), least if isinstance(least, int) else 1))
-    return text.answer(key, length), False, length < most
+    return text.answer_pieces(key, length), False, length < most
 
 
-class Speaker:
+class ResponseWriter:
     """Makes the events of one streamed answer."""
 
-    def __init__(self, spec: EmulationSpec, wish: Wish, answer_id: str, created: int) -> None:
+    def __init__(self, spec: EmulationSpec, wish: ParsedRequest, answer_id: str, created: int) -> None:
         own = spec.emulation
         self._spec = spec
         self._own = own
@@ -214,7 +216,7 @@ class Speaker:
             return self._before + said + self._between + reason + self._stop + self._end
         return self._before + said + self._after
 
-    def closing(self, asked: Asked, counted: int) -> bytes:
+    def closing(self, asked: EmulatedRequest, counted: int) -> bytes:
         """What follows the last content: finish, usage, `[DONE]`, as the engine has them."""
         own, wish = self._own, self._wish
         parts = []
@@ -233,7 +235,7 @@ class Speaker:
             parts.append(b"data: [DONE]" + self._end)
         return b"".join(parts)
 
-    def whole(self, asked: Asked, counted: int) -> dict[str, Any]:
+    def whole(self, asked: EmulatedRequest, counted: int) -> dict[str, Any]:
         """The answer to a request that did not ask for a stream."""
         said = "".join(asked.pieces)
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop" if self._wish.ends_itself else "length"}
@@ -242,7 +244,7 @@ class Speaker:
         return {**self._base, "object": kind, "choices": [choice], "usage": usage_of(self._spec, asked, counted)}
 
 
-def usage_of(spec: EmulationSpec, asked: Asked, counted: int) -> dict[str, Any]:
+def usage_of(spec: EmulationSpec, asked: EmulatedRequest, counted: int) -> dict[str, Any]:
     """The usage object. `counted` is what it says of the answer's length."""
     usage: dict[str, Any] = {
         "prompt_tokens": asked.prompt_tokens,

@@ -28,12 +28,12 @@ MEDIAN_OUTPUT_TOKENS = 180
 OUTPUT_SIGMA = 0.7
 
 
-def count(text: str) -> int:
+def count_tokens(text: str) -> int:
     """Tokens of a text; at least one for a text that is not empty."""
     return -(-len(text) // CHARACTERS)
 
 
-def render(messages: Sequence[Mapping[str, Any]]) -> str:
+def render_chat(messages: Sequence[Mapping[str, Any]]) -> str:
     """A chat as one text, each turn behind its role, so that a conversation begins like its last turn's prompt."""
     return "".join(f"<{turn.get('role')}>{_content(turn.get('content'))}" for turn in messages) + "<assistant>"
 
@@ -44,12 +44,12 @@ def _content(content: object) -> str:
     return str(content or "")
 
 
-def key_of(seed: int, prompt: str) -> int:
+def prompt_key(seed: int, prompt: str) -> int:
     """A number that depends on seed and prompt only, the same in every process."""
     return zlib.crc32(prompt.encode("utf-8", "surrogatepass"), seed & 0xFFFFFFFF)
 
 
-def answer(key: int, tokens: int) -> list[str]:
+def answer_pieces(key: int, tokens: int) -> list[str]:
     """The pieces of an answer, four characters each: a walk through the same words from a place that the key names."""
     loop = WORDS + " "
     start = key % len(loop)
@@ -63,18 +63,18 @@ def natural_length(key: int) -> int:
     return max(1, round(random.Random(key).lognormvariate(0.0, OUTPUT_SIGMA) * MEDIAN_OUTPUT_TOKENS))
 
 
-def pieces_of(text: str) -> list[str]:
+def split_tokens(text: str) -> list[str]:
     """A text in tokens."""
     return [text[place : place + CHARACTERS] for place in range(0, len(text), CHARACTERS)]
 
 
-def of_ids(ids: Sequence[int]) -> str:
+def text_of_ids(ids: Sequence[int]) -> str:
     """A text for token ids: each as wide as a token, and no two ids below sixteen million alike, so prefixes stay."""
     shifts = range(6 * (CHARACTERS - 1), -1, -6)
     return "".join(DIGITS[(one >> shift) % len(DIGITS)] for one in ids for shift in shifts)
 
 
-def fitting(schema: Mapping[str, Any], key: int, depth: int = 0) -> Any:
+def schema_value(schema: Mapping[str, Any], key: int, depth: int = 0) -> Any:
     """A value that a JSON Schema allows: types, enums, required and optional properties, bounds, references to `$defs`.
 
     Deterministic. What it does not know of the schema it leaves out of account.
@@ -82,7 +82,7 @@ def fitting(schema: Mapping[str, Any], key: int, depth: int = 0) -> Any:
     return _Fitter(schema, random.Random(key)).value(schema, depth)
 
 
-def matching(pattern: str, rng: random.Random) -> str:
+def regex_text(pattern: str, rng: random.Random) -> str:
     """A text that a plain regular expression matches: literals, classes, repetitions, groups and alternatives.
 
     What a look-around or a back-reference asks for is left out of account. An expression that is none gives an empty text.
@@ -172,13 +172,13 @@ class _Fitter:
         if kind == "null":
             return None
         if isinstance(schema.get("pattern"), str):
-            return matching(schema["pattern"], self._rng)
+            return regex_text(schema["pattern"], self._rng)
         formats = {"date": "2025-01-31", "date-time": "2025-01-31T12:00:00Z", "email": "a@example.org"}
         text = formats.get(str(schema.get("format")), self._rng.choice(WORDS.split()))
         least, most = int(schema.get("minLength", 0)), int(schema.get("maxLength", 64))
         return text.ljust(least, "x")[: max(least, most)]
 
 
-def schema_answer(schema: Mapping[str, Any] | None, key: int) -> list[str]:
+def schema_pieces(schema: Mapping[str, Any] | None, key: int) -> list[str]:
     """The pieces of an answer that a schema constrains; any object when there is none."""
-    return pieces_of(json.dumps(fitting(schema, key) if schema is not None else {"answer": WORDS[:20]}))
+    return split_tokens(json.dumps(schema_value(schema, key) if schema is not None else {"answer": WORDS[:20]}))

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from servebench.emulator.cost import shape_of
+from servebench.emulator.cost import model_shape
 from servebench.emulator.profiles import stored_profiles
 from servebench.published.page import number, page, percent, table
 from servebench.published.setups import (
@@ -281,7 +281,7 @@ are 50 steps of 4.5 ms, while a first token after a short prompt takes one."""
 
 def _roofline(simulator: Simulator) -> str:
     spec, _ = simulator.spec("h100_llama70b_fp8", "vllm")
-    shape = shape_of(spec)
+    shape = model_shape(spec)
     floor_ms = shape.weight_bytes / shape.bandwidth * 1e3
     free = shape.memory_bytes - shape.weight_bytes
     fit = {bits: int(free / (shape.kv_token_bytes / (16 / bits)) / KV_REQUEST_TOKENS) for bits in (16, 8)}

@@ -20,7 +20,7 @@ from servebench.config import compose_jobs
 from servebench.contracts.emulation import EmulationSpec
 from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import RunSettings
-from servebench.emulator.cost import Profile, shape_of
+from servebench.emulator.cost import Profile, model_shape
 from servebench.emulator.profiles import profile_for
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.published.simulate import Clients, Measured, Timed, simulate
@@ -153,7 +153,7 @@ class Simulator:
     def loading_s(self, experiment: str, engine: str) -> float:
         """The emulated cold start, unscaled."""
         spec, _ = self.spec(experiment, engine)
-        gigabytes = shape_of(spec).weight_bytes / 1e9
+        gigabytes = model_shape(spec).weight_bytes / 1e9
         return sum(stage.seconds + stage.seconds_per_gb * gigabytes for stage in spec.emulation.loading)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servebench.contracts.emulation import EmulationSpec
-from servebench.emulator.core import Asked, Core
 from servebench.emulator.cost import Profile, StepCost, with_profile
-from servebench.emulator.text import CHARACTERS, answer, key_of
+from servebench.emulator.scheduler import EmulatedRequest, Scheduler
+from servebench.emulator.text import CHARACTERS, answer_pieces, prompt_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +57,19 @@ class Measured:
 def prompt_of(index: int, tokens: int) -> str:
     """A prompt of this length that shares no token with another."""
     head = f"{index:>8}"
-    return (head + "".join(answer(key_of(index, head), tokens)))[: tokens * CHARACTERS]
+    return (head + "".join(answer_pieces(prompt_key(index, head), tokens)))[: tokens * CHARACTERS]
 
 
 def simulate(spec: EmulationSpec, clients: Clients, profile: Profile | None = None) -> Measured:
     """Drive the engine until the last answer. Deterministic."""
     spec = with_profile(spec, profile)
-    core = Core(spec, StepCost(spec, profile))
+    core = Scheduler(spec, StepCost(spec, profile))
     loop = _Loop(core, clients)
     return _measured(loop.run(), clients)
 
 
 class _Loop:
-    def __init__(self, core: Core, clients: Clients) -> None:
+    def __init__(self, core: Scheduler, clients: Clients) -> None:
         self._core = core
         self._clients = clients
         self._next = 0
@@ -96,11 +96,11 @@ class _Loop:
             started_s, index = heapq.heappop(self._pool)
             self._open += 1
             prompt = self._prompt(index)
-            asked = Asked(
+            asked = EmulatedRequest(
                 key=index,
                 prompt=prompt,
                 prompt_tokens=clients.input_tokens,
-                pieces=answer(index, clients.output_tokens),
+                pieces=answer_pieces(index, clients.output_tokens),
             )
             self._started[index] = started_s
             self._core.submit(asked, now_s)
@@ -128,7 +128,7 @@ class _Loop:
             self._connect(now_s)
         return self._done
 
-    def _ended(self, asked: Asked, now_s: float) -> None:
+    def _ended(self, asked: EmulatedRequest, now_s: float) -> None:
         assert asked.first_s is not None
         self._open -= 1
         sent_s = self._started.pop(asked.key)

@@ -15,8 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from servebench.contracts.emulation import BIG_GPU_GB, Emulation, EmulationSpec
-from servebench.emulator.cache import BlockMemory, Holding, Memory, RadixMemory, SlotMemory
-from servebench.emulator.cost import Step, StepCost, kv_tokens
+from servebench.emulator.cost import BatchStep, StepCost, kv_capacity
+from servebench.emulator.memory.base import Holding, KvMemory
+from servebench.emulator.memory.blocks import BlockMemory
+from servebench.emulator.memory.radix import RadixMemory
+from servebench.emulator.memory.slots import SlotMemory
 
 PREFIX_ORDER_MAX = 128
 """A longer queue is served first come, first served, as SGLang does: looking each request up would cost too much."""
@@ -29,7 +32,7 @@ E2E_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class EmulatedRequest:
     """A request in the engine. Times are seconds on the clock of whoever drives the loop; `pieces` is what the answer is
     made of, a token each."""
 
@@ -91,15 +94,15 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Running:
+class RunningStep:
     """A step that has begun. `given` are tokens of prompts with the request they belong to."""
 
     ends_s: float
-    decoding: list[Asked]
-    given: list[tuple[Asked, int]]
+    decoding: list[EmulatedRequest]
+    given: list[tuple[EmulatedRequest, int]]
 
 
-def memory_of(spec: EmulationSpec, capacity: int, running_max: int) -> Memory:
+def kv_memory(spec: EmulationSpec, capacity: int, running_max: int) -> KvMemory:
     """The memory that the engine has, with its prefix cache unless that is turned off."""
     own = spec.emulation
     asked = own.prefix_cache_default if spec.prefix_caching is None else spec.prefix_caching
@@ -111,7 +114,7 @@ def memory_of(spec: EmulationSpec, capacity: int, running_max: int) -> Memory:
     return BlockMemory(capacity, own.block_tokens, shared=shared)
 
 
-class Core:
+class Scheduler:
     """One engine's scheduler. Not safe for threads; whoever drives it calls `begin` and `end` in turn."""
 
     def __init__(self, spec: EmulationSpec, cost: StepCost) -> None:
@@ -126,17 +129,17 @@ class Core:
         self._spec = spec
         self.memory = self._fresh_memory()
         self.totals = Totals()
-        self.arriving: deque[Asked] = deque()
-        self.waiting: deque[Asked] = deque()
-        self.prefilling: list[Asked] = []
-        self.decoding: list[Asked] = []
+        self.arriving: deque[EmulatedRequest] = deque()
+        self.waiting: deque[EmulatedRequest] = deque()
+        self.prefilling: list[EmulatedRequest] = []
+        self.decoding: list[EmulatedRequest] = []
         self._speculative = max(1.0, spec.speculative_tokens)
         self._front_free_s = 0.0
         self._now_s = 0.0
         self._rng = random.Random(spec.seed)
 
-    def _fresh_memory(self) -> Memory:
-        return memory_of(self._spec, kv_tokens(self._spec, self.cost.shape), self.running_max)
+    def _fresh_memory(self) -> KvMemory:
+        return kv_memory(self._spec, kv_capacity(self._spec, self.cost.shape), self.running_max)
 
     # what a driver tells
 
@@ -152,7 +155,7 @@ class Core:
         waiting = len(self.waiting) + len(self.arriving)
         return self.queue_max is not None and waiting >= self.queue_max and self.in_engine() >= self.running_max
 
-    def submit(self, asked: Asked, now_s: float) -> None:
+    def submit(self, asked: EmulatedRequest, now_s: float) -> None:
         """A request has come. The front end takes one after another."""
         self._front_free_s = max(now_s, self._front_free_s) + self.cost.request_s
         asked.arrived_s = now_s
@@ -161,14 +164,14 @@ class Core:
         self.totals.requests += 1
         self.totals.prompt_tokens += asked.prompt_tokens
 
-    def _insert(self, asked: Asked) -> None:
+    def _insert(self, asked: EmulatedRequest) -> None:
         """Into the order in which requests get ready; nearly always at the end."""
         place = len(self.arriving)
         while place and self.arriving[place - 1].ready_s > asked.ready_s:
             place -= 1
         self.arriving.insert(place, asked)
 
-    def abort(self, asked: Asked) -> None:
+    def abort(self, asked: EmulatedRequest) -> None:
         """Its client is gone."""
         for queue in (self.arriving, self.waiting):
             if asked in queue:
@@ -196,7 +199,7 @@ class Core:
 
     # a step
 
-    def begin(self, now_s: float) -> Running | None:
+    def begin(self, now_s: float) -> RunningStep | None:
         """Decide the step that begins now; None when there is nothing to do."""
         self._now_s = now_s
         while self.arriving and self.arriving[0].ready_s <= now_s:
@@ -212,7 +215,7 @@ class Core:
             decoding = []
         if not given and not decoding:
             return None
-        step = Step(
+        step = BatchStep(
             decoding=self._padded(len(decoding)) if decoding else 0,
             prompt=sum(tokens for _, tokens in given),
             context=sum(one.prompt_tokens + one.generated for one in decoding) + sum(one.computed for one, _ in given),
@@ -220,7 +223,7 @@ class Core:
             eager=bool(own.batch_sizes) and len(decoding) > own.batch_sizes[-1],
         )
         self.totals.steps += 1
-        return Running(ends_s=now_s + self.cost.seconds(step), decoding=decoding, given=given)
+        return RunningStep(ends_s=now_s + self.cost.seconds(step), decoding=decoding, given=given)
 
     def _padded(self, sequences: int) -> int:
         sizes = self.own.batch_sizes
@@ -228,7 +231,7 @@ class Core:
             return sequences
         return sizes[bisect_left(sizes, sequences)]
 
-    def _tokens_now(self, asked: Asked) -> int:
+    def _tokens_now(self, asked: EmulatedRequest) -> int:
         """Tokens of this step: one, or with speculation as many as are accepted."""
         left = asked.answer_tokens - asked.generated
         if self._speculative <= 1.0:
@@ -240,7 +243,7 @@ class Core:
         self.totals.accepted += min(DRAFTED, whole - 1)
         return min(whole, left)
 
-    def _grows(self, asked: Asked) -> bool:
+    def _grows(self, asked: EmulatedRequest) -> bool:
         """Memory for the next token; for want of it the youngest is put back, and may be this one."""
         holding = asked.holding
         if holding is None:
@@ -269,9 +272,9 @@ class Core:
         self.waiting.appendleft(victim)
         return True
 
-    def _prompts(self, budget: int) -> list[tuple[Asked, int]]:
+    def _prompts(self, budget: int) -> list[tuple[EmulatedRequest, int]]:
         """Which prompts are computed in this step, and how much of each."""
-        given: list[tuple[Asked, int]] = []
+        given: list[tuple[EmulatedRequest, int]] = []
         for asked in self.prefilling:
             if budget <= 0:
                 break
@@ -293,14 +296,14 @@ class Core:
                 break
         return given
 
-    def _part(self, asked: Asked, budget: int, *, first: bool) -> int:
+    def _part(self, asked: EmulatedRequest, budget: int, *, first: bool) -> int:
         left = asked.to_compute - asked.computed
         if left <= budget:
             return left
         # an engine that cannot cut a prompt computes one that is longer than its budget alone
         return budget if self.own.chunked_prefill else (left if first else 0)
 
-    def _candidates(self) -> Iterator[Asked]:
+    def _candidates(self) -> Iterator[EmulatedRequest]:
         while self.waiting:
             if self.own.longest_prefix_first and 1 < len(self.waiting) <= PREFIX_ORDER_MAX:
                 best = max(self.waiting, key=lambda one: self.memory.cached(one.prompt))
@@ -309,7 +312,7 @@ class Core:
                     self.waiting.appendleft(best)
             yield self.waiting[0]
 
-    def _admit(self, asked: Asked) -> bool:
+    def _admit(self, asked: EmulatedRequest) -> bool:
         """Take the head of the queue, if there is memory for it."""
         tokens = asked.prompt_tokens + asked.generated
         reserve = asked.answer_tokens - asked.generated if self.own.reserve_output else 0
@@ -331,15 +334,15 @@ class Core:
         self.prefilling.append(asked)
         return True
 
-    def _release(self, asked: Asked, text: str | None) -> None:
+    def _release(self, asked: EmulatedRequest, text: str | None) -> None:
         if asked.holding is not None:
             if asked.holding.pin is not None:
                 self.memory.release(asked.holding, text)
             asked.holding = None
 
-    def end(self, running: Running, now_s: float) -> list[tuple[Asked, int]]:
+    def end(self, running: RunningStep, now_s: float) -> list[tuple[EmulatedRequest, int]]:
         """The step is over: who got how many tokens. A request with all of its answer has left the engine."""
-        given: list[tuple[Asked, int]] = []
+        given: list[tuple[EmulatedRequest, int]] = []
         for asked, tokens in running.given:
             if asked.holding is None:
                 continue
@@ -362,7 +365,7 @@ class Core:
                 self.totals.e2e.add(now_s - asked.arrived_s)
         return given
 
-    def _give(self, asked: Asked, tokens: int, now_s: float) -> int:
+    def _give(self, asked: EmulatedRequest, tokens: int, now_s: float) -> int:
         tokens = min(tokens, asked.answer_tokens - asked.generated)
         asked.generated += tokens
         self.totals.generation_tokens += tokens

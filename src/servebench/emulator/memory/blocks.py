@@ -1,0 +1,124 @@
+"""KV memory in blocks, shared by a chain of hashes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from servebench.emulator.memory.base import Holding
+from servebench.emulator.text import CHARACTERS
+
+
+def _round_up(tokens: int, block: int) -> int:
+    return -(-tokens // block) * block
+
+
+class BlockMemory:
+    """Paged memory with an optional prefix cache (vLLM, TensorRT-LLM, LMDeploy).
+
+    Blocks are found by a chain of hashes. Only whole blocks are shared, and the last token of a prompt is always computed.
+    """
+
+    def __init__(self, capacity: int, block_tokens: int, *, shared: bool) -> None:
+        """`capacity` in tokens."""
+        self.capacity = capacity
+        self._block = block_tokens
+        self._shared = shared
+        self._private = 0
+        self._pins: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+
+    def used(self) -> int:
+        """Return private tokens and the tokens of pinned blocks."""
+        return self._private + len(self._pins) * self._block
+
+    def _chain(self, text: str) -> list[int]:
+        width = self._block * CHARACTERS
+        links: list[int] = []
+        last = 0
+        for start in range(0, len(text) - width + 1, width):
+            last = hash((last, text[start : start + width]))
+            links.append(last)
+        return links
+
+    def _present(self, text: str) -> list[int]:
+        if not self._shared:
+            return []
+        present = []
+        # the last token of a prompt is always computed, since it generates the first token of the answer
+        for link in self._chain(text[: max(0, len(text) - 1)]):
+            if link not in self._pins and link not in self._idle:
+                break
+            present.append(link)
+        return present
+
+    def cached(self, text: str) -> int:
+        """Return the tokens of whole cached blocks at the start of the prompt."""
+        return len(self._present(text)) * self._block
+
+    def _pin(self, links: Iterable[int]) -> None:
+        for link in links:
+            self._idle.pop(link, None)
+            self._pins[link] = self._pins.get(link, 0) + 1
+
+    def _make_room(self, tokens: int) -> bool:
+        free = self.capacity - self.used() - len(self._idle) * self._block
+        while free < tokens and self._idle:
+            self._idle.popitem(last=False)
+            free += self._block
+        return free >= tokens
+
+    def admit(self, text: str, tokens: int, reserve: int) -> Holding | None:
+        """Pin the cached blocks and allocate blocks for the rest."""
+        links = self._present(text)
+        self._pin(links)
+        cached = min(len(links) * self._block, max(0, tokens - 1))
+        wanted = _round_up(max(0, tokens + reserve - len(links) * self._block), self._block)
+        if not self._make_room(wanted):
+            self._unpin(links)
+            return None
+        self._private += wanted
+        return Holding(tokens=wanted, cached=cached, pin=links)
+
+    def _unpin(self, links: list[int]) -> None:
+        # the deepest is evicted first: a chain is useless without its beginning
+        for link in reversed(links):
+            left = self._pins[link] - 1
+            if left:
+                self._pins[link] = left
+            else:
+                del self._pins[link]
+                self._idle[link] = None
+
+    def computed(self, holding: Holding, text: str) -> None:
+        """Turn the prompt's whole blocks into shared ones, pinned by the request."""
+        if self._shared:
+            self._share(holding, text)
+
+    def _share(self, holding: Holding, text: str) -> None:
+        more = self._chain(text)[len(holding.pin) :]
+        for link in more:
+            if holding.tokens < self._block:
+                break
+            holding.tokens -= self._block
+            self._private -= self._block
+            self._pin([link])
+            holding.pin.append(link)
+
+    def grow(self, holding: Holding, tokens: int) -> bool:
+        """Allocate whole blocks."""
+        wanted = _round_up(tokens, self._block)
+        if not self._make_room(wanted):
+            return False
+        self._private += wanted
+        holding.tokens += wanted
+        return True
+
+    def release(self, holding: Holding, text: str | None) -> None:
+        """Keep the blocks of prompt and answer until their memory is needed."""
+        if self._shared and text is not None:
+            self._share(holding, text)
+        self._private -= holding.tokens
+        holding.tokens = 0
+        self._unpin(holding.pin)
+        holding.pin = []
