@@ -1,7 +1,8 @@
-"""Who gets what of a phase, and what the workers say together."""
+"""How a plan is split over workers, and how their reports are merged."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,16 @@ def test_reports_together():
     assert (found.stopped, found.error, found.connections_opened) == ("worker_died", "gone", 4)
     with pytest.raises(ValueError, match="no worker"):
         merge_reports([])
+
+
+def test_what_belongs_together_goes_to_one_worker():
+    """Sessions that are tied by an answer or an order, also over others, share a worker; the rest is spread."""
+    ties = {3: ("r0",), 5: ("r3",)}
+    requests = [
+        PlannedRequest(request_id=f"r{i}", path="/", body=b"", session_id=f"s{i}", after=ties.get(i, ()))
+        for i in range(9)
+    ]
+    parts = split_plan(PointPlan(requests=requests, concurrency=3, timeout_s=1, connect_timeout_s=1), 3)
+    of = {request.request_id: number for number, part in enumerate(parts) for request in part.requests}
+    assert of["r0"] == of["r3"] == of["r5"]
+    assert Counter(of.values()) == {0: 3, 1: 3, 2: 3}

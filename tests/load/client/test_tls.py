@@ -1,0 +1,54 @@
+"""Connections through TLS."""
+
+from __future__ import annotations
+
+import ssl
+from collections import Counter
+
+import pytest
+import trustme
+
+from servebench.contracts.exchange import Target
+from support.streams import stream
+
+
+def outcomes(exchanges):
+    return Counter(exchange.outcome for exchange in exchanges.values())
+
+
+def body(exchange):
+    return b"".join(data for _, data in exchange.reads)
+
+
+def answer(connection, request):
+    connection.sendall(stream())
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def tls_server(serve, authority):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    return serve(answer, wrap=lambda connection: context.wrap_socket(connection, server_side=True))
+
+
+def test_tls_has_kernel_stamps_too(tls_server, run):
+    """The stamp is that of the encrypted bytes; the answer is the decrypted one; the handshake is part of connecting."""
+    target = Target(host="127.0.0.1", port=tls_server.port, tls=True, verify_tls=False)
+    report, exchanges = run(tls_server, 10, target=target, padding=200_000)
+    assert outcomes(exchanges) == {"complete": 10}
+    assert report.stamp_source == "kernel"
+    assert {body(exchange) for exchange in exchanges.values()} == {stream()}
+    assert exchanges["r0"].connected_ns > exchanges["r0"].connect_started_ns
+
+
+def test_a_certificate_that_is_not_trusted(tls_server, run):
+    """It is an outcome of its own, with the reason."""
+    target = Target(host="127.0.0.1", port=tls_server.port, tls=True)
+    _, exchanges = run(tls_server, 3, target=target)
+    assert outcomes(exchanges) == {"tls": 3}
+    assert "certificate" in exchanges["r0"].error

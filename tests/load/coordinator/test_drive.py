@@ -1,0 +1,257 @@
+"""Workers that die, hang or stop, and several workers at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+
+import psutil
+import pytest
+
+from servebench.load.client.spool_reader import read_spool
+from servebench.load.coordinator import drive as drive_module
+from servebench.util.errors import LoadError
+from support.servers import LAST_CHUNK, SSE_HEAD, chunk, content_event
+from support.streams import sent_ids, stream
+from support.waiting import wait_ended, wait_until
+
+
+def outcomes(exchanges):
+    return Counter(exchange.outcome for exchange in exchanges.values())
+
+
+def body(exchange):
+    return b"".join(data for _, data in exchange.reads)
+
+
+def answer(connection, request):
+    connection.sendall(stream())
+
+
+def slowly(connection, request):
+    time.sleep(0.03)
+    connection.sendall(stream())
+
+
+def load_workers():
+    return [child for child in psutil.Process().children() if "servebench.load.client.worker" in child.cmdline()]
+
+
+def test_a_killed_worker_loses_no_finished_request(serve, run, tmp_path):
+    """The report says how it died; the spool has every finished request."""
+
+    def slow(connection, request):
+        time.sleep(0.02)
+        connection.sendall(stream())
+
+    def kill(counts):
+        if counts.completed >= 5:
+            for worker in load_workers():
+                worker.kill()
+
+    report, _ = run(serve(slow), 1000, concurrency=2, watch=kill)
+    assert report.stopped == "worker_died"
+    assert "SIGKILL" in report.error
+    (spool,) = tmp_path.glob("*.spool")
+    assert sum(exchange.outcome == "complete" for exchange in read_spool(spool)) >= 5
+
+
+def test_a_killed_worker_has_spooled_most_of_an_unfinished_answer(serve, run, tmp_path):
+    """Reads go to the spool every two seconds, also when no answer ends."""
+
+    def endless(connection, request):
+        connection.sendall(SSE_HEAD)
+        for word in range(100_000):
+            connection.sendall(content_event(f"w{word} "))
+            time.sleep(0.02)
+
+    def kill(counts):
+        (spool,) = tmp_path.glob("*.spool")
+        if spool.read_bytes().count(b"data: ") > 40:
+            for worker in load_workers():
+                worker.kill()
+
+    report, _ = run(serve(endless), 2, concurrency=2, watch=kill, timeout_s=600.0)
+    assert report.stopped == "worker_died"
+    (spool,) = tmp_path.glob("*.spool")
+    exchanges = list(read_spool(spool))
+    assert [exchange.outcome for exchange in exchanges] == ["cancelled"] * 2
+    for exchange in exchanges:
+        assert body(exchange).startswith(SSE_HEAD + content_event("w0 ") + content_event("w1 "))
+    assert sum(body(exchange).count(b"data: ") for exchange in exchanges) > 40
+
+
+@pytest.fixture
+def worker_with(tmp_path, monkeypatch):
+    """Have the next phases run by a worker in which some lines of Python were executed first."""
+
+    def use(lines):
+        module = tmp_path / "changed_worker.py"
+        module.write_text(
+            f"from servebench.load.client import connection, phase, worker\n{lines}\nraise SystemExit(worker.main())\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(drive_module, "LOCAL_WORKER", ("changed_worker",))
+
+    return use
+
+
+def test_without_kernel_stamps_those_of_user_space_are_used_and_reported(serve, run, worker_with):
+    """The answer is as complete, and its stamp source says so."""
+    worker_with("connection.SO_TIMESTAMPNS = None")
+
+    def slow(connection, request):
+        connection.sendall(SSE_HEAD)
+        for part in (content_event("a "), content_event("b "), chunk(b"data: [DONE]\n\n"), LAST_CHUNK):
+            time.sleep(0.02)
+            connection.sendall(part)
+
+    report, exchanges = run(serve(slow), 4, concurrency=2)
+    assert report.stamp_source == "user"
+    assert outcomes(exchanges) == {"complete": 4}
+    for exchange in exchanges.values():
+        assert exchange.stamp_source == "user"
+        assert (
+            body(exchange)
+            == SSE_HEAD + content_event("a ") + content_event("b ") + chunk(b"data: [DONE]\n\n") + LAST_CHUNK
+        )
+        stamps = [exchange.sent_ns, *(stamp for stamp, _ in exchange.reads), exchange.ended_ns]
+        assert len(stamps) > 4
+        assert stamps == sorted(stamps)
+
+
+def test_a_worker_that_crashes_spools_the_reads_that_it_holds(serve, run, worker_with, tmp_path):
+    """An error of its own ends it, with everything that it had read on disk."""
+    worker_with("phase.LoadPhase._sample_queues = lambda self: 1 / 0 if self.reads > 20 else None")
+
+    def endless(connection, request):
+        connection.sendall(SSE_HEAD)
+        for word in range(1000):
+            connection.sendall(content_event(f"w{word} "))
+            time.sleep(0.01)
+
+    report, _ = run(serve(endless), 1, concurrency=1)
+    assert report.stopped == "worker_died"
+    assert "ZeroDivisionError" in report.error
+    (spool,) = tmp_path.glob("*.spool")
+    (exchange,) = read_spool(spool)
+    assert body(exchange).startswith(SSE_HEAD + content_event("w0 "))
+    assert body(exchange).count(b"data: ") >= 19
+
+
+def test_three_workers_share_the_streams(serve, run):
+    """Every request is sent once, the level is held by all together, and the report counts them all."""
+    seen = []
+
+    def slow(connection, request):
+        time.sleep(0.05)
+        connection.sendall(stream())
+
+    server = serve(slow)
+    report, exchanges = run(server, 40, concurrency=7, workers=3, watch=lambda counts: seen.append(counts) or None)
+    assert sorted(sent_ids(server)) == sorted(f"r{i}" for i in range(40))
+    assert outcomes(exchanges) == {"complete": 40}
+    assert server.most_in_flight == 7
+    assert (report.workers, report.planned, report.sent) == (3, 40, 40)
+    assert seen[-1].completed == 40
+
+
+def test_one_of_two_workers_dies(serve, run):
+    """The phase ends for both at once; what either had finished is kept."""
+    killed = []
+
+    def slow(connection, request):
+        time.sleep(0.02)
+        connection.sendall(stream())
+
+    def kill(counts):
+        if counts.completed >= 8 and not killed:
+            workers = load_workers()
+            assert len(workers) == 2
+            killed.append(workers[0].kill())
+
+    report, exchanges = run(serve(slow), 2000, concurrency=4, workers=2, watch=kill)
+    assert (report.stopped, report.workers, report.planned) == ("worker_died", 2, 2000)
+    assert outcomes(exchanges)["complete"] >= 8
+    assert set(outcomes(exchanges)) == {"complete", "cancelled"}
+
+
+COORDINATOR = """
+    import sys
+    from pathlib import Path
+    from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+    from servebench.load.coordinator.drive import drive
+
+    requests = [PlannedRequest(request_id=f"r{i}", path="/", body=b'{"id": "r%d"}' % i) for i in range(10_000)]
+    plan = PointPlan(requests=requests, concurrency=3, timeout_s=5, connect_timeout_s=2)
+    print("go", flush=True)
+    report = drive(Target(host="127.0.0.1", port=int(sys.argv[1])), plan, spool=Path(sys.argv[2]), watch=lambda counts: None)
+    print(report.stopped, report.sent, flush=True)
+"""
+
+
+@pytest.fixture
+def coordinator(serve, tmp_path):
+    def slow(connection, request):
+        time.sleep(0.02)
+        connection.sendall(stream())
+
+    server = serve(slow)
+    spool = tmp_path / "c.spool"
+    spool.touch()
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(COORDINATOR), str(server.port), str(spool)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert process.stdout.readline() == "go\n"
+    wait_until(lambda: len(server.requests) >= 10, process=process)
+    yield process, spool
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_ctrl_c_in_a_terminal_keeps_everything(coordinator):
+    """The signal goes to the whole group, as a terminal sends it."""
+    process, spool = coordinator
+    os.killpg(process.pid, signal.SIGINT)
+    said, sent = process.stdout.readline().split()
+    assert said == "interrupt"
+    exchanges = list(read_spool(spool))
+    assert len(exchanges) == int(sent)
+    assert Counter(exchange.outcome for exchange in exchanges)["cancelled"] <= 3
+
+
+def test_a_worker_does_not_outlive_its_coordinator(coordinator):
+    """After a kill -9 of the coordinator the worker sees its input close, finishes its spool, and ends."""
+    process, spool = coordinator
+    (worker,) = psutil.Process(process.pid).children()
+    process.kill()
+    wait_ended(worker.pid)
+    assert sum(exchange.outcome == "complete" for exchange in read_spool(spool)) >= 7
+
+
+def test_no_thread_and_no_process_is_left(serve, run):
+    """A phase leaves nothing behind."""
+    run(serve(answer), 4)
+    assert psutil.Process().children() == []
+    assert threading.current_thread() is threading.main_thread()
+
+
+def test_no_room_for_temporary_files(serve, run, monkeypatch):
+    """None are needed where anonymous memory exists; elsewhere the error names TMPDIR."""
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    if hasattr(os, "memfd_create"):
+        assert outcomes(run(serve(answer), 3, concurrency=1)[1]) == {"complete": 3}
+        monkeypatch.delattr("os.memfd_create")
+    with pytest.raises(LoadError, match="TMPDIR"):
+        run(serve(answer), 3, concurrency=1)
