@@ -1,4 +1,4 @@
-"""Which scorers are used, what is asked again after a stop, and scorers of plugins."""
+"""Which scorers a run uses, which questions are asked after a restart, and scorers of plugins."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import pluggy
 import pytest
 
 from servebench.config import compose_jobs
+from servebench.contracts.engine import Dialect
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
 from servebench.contracts.settings import QualitySettings
 from servebench.registry.registry import Registry, registry
-from servebench.run.grading import missing
-from servebench.run.scorers import asked_scorers, choose
+from servebench.run import grading
+from servebench.run.grading import unasked_questions
+from servebench.run.scorers import configured_scorers, select_scorers
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
 from servebench.util.errors import ConfigError
+from support.orchestration import RecordingDisplay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,7 @@ def job(known, *words):
 def test_a_plugins_scorer_has_its_config_and_its_keys(known):
     settings = job(known, "quality=echo", "quality.shout=true", "quality.items=3", "quality.concurrency=2")
     assert settings.quality == EchoSettings(name="echo", shout=True, items=3, concurrency=(2,))
-    (scorer,) = asked_scorers(settings.quality, known)
+    (scorer,) = configured_scorers(settings.quality, known)
     assert isinstance(scorer, Echo)
     assert scorer.settings is settings.quality
     with pytest.raises(ConfigError, match=r"quality\.shuot: unknown key; did you mean 'quality\.shout'"):
@@ -79,37 +82,37 @@ def test_a_plugins_scorer_has_its_config_and_its_keys(known):
         job(known, "quality=ecko")
 
 
-def test_all_is_every_scorer_or_those_that_are_named(known, tmp_path):
+def test_all_means_every_scorer_or_those_in_tasks(known, tmp_path):
     """Each gets the shared keys; one that cannot run is left out of all, and an error where it was named."""
-    scorers = asked_scorers(job(known, "quality=all", "quality.items=7").quality, known)
+    scorers = configured_scorers(job(known, "quality=all", "quality.items=7").quality, known)
     assert [(one.name, one.settings.items) for one in scorers] == [("echo", 7), ("never", 7)]
-    assert asked_scorers(job(known).quality, known) == []
+    assert configured_scorers(job(known).quality, known) == []
     with pytest.raises(ConfigError, match="no quality named 'nope'"):
-        choose(job(known, "quality=all", "quality.tasks=[nope]"), known, tmp_path)
-    with pytest.raises(ConfigError, match="never: it lacks a thing") as told:
-        choose(job(known, "quality=all"), known, tmp_path)
-    assert "echo: it brings no questions: name a file with quality.path=" in str(told.value)
+        select_scorers(job(known, "quality=all", "quality.tasks=[nope]"), known, tmp_path)
+    with pytest.raises(ConfigError, match="never: it lacks a thing") as error:
+        select_scorers(job(known, "quality=all"), known, tmp_path)
+    assert "quality.path" in str(error.value)
     with pytest.raises(ConfigError, match="quality=never: it lacks a thing"):
-        choose(job(known, "quality=never"), known, tmp_path)
+        select_scorers(job(known, "quality=never"), known, tmp_path)
 
 
-def test_the_file_of_the_user_is_read_before_anything_starts(known, tmp_path):
+def test_the_users_file_is_read_before_anything_starts(known, tmp_path):
     path = tmp_path / "words"
     path.write_text("one two")
-    chosen = choose(job(known, "quality=echo", f"quality.path={path}"), known, tmp_path)
+    chosen = select_scorers(job(known, "quality=echo", f"quality.path={path}"), known, tmp_path)
     assert [(scorer.name, where) for scorer, where in chosen.scorers] == [("echo", path)]
     built_in = registry()
     with pytest.raises(ConfigError, match="questions cannot be read from"):
-        choose(job(built_in, "quality=mmlu", "quality.path=nowhere.jsonl"), built_in, tmp_path)
+        select_scorers(job(built_in, "quality=mmlu", "quality.path=nowhere.jsonl"), built_in, tmp_path)
 
 
-def test_what_was_asked_is_not_asked_again(known, tmp_path, graded):
+def test_answered_questions_are_not_asked_again(known, tmp_path, graded):
     path = tmp_path / "words"
     path.write_text("one")
     settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]")
-    chosen = choose(settings, known, tmp_path)
+    chosen = select_scorers(settings, known, tmp_path)
     folder = RunFolder(tmp_path)
-    left = lambda: [level for _, _, level in missing(settings.quality, chosen, folder)]  # noqa: E731
+    left = lambda: [level for _, _, level in unasked_questions(settings.quality, chosen, folder)]  # noqa: E731
     assert left() == [1, 4]
     add_quality(folder, graded("echo", [True], concurrency=1))
     add_quality(folder, graded("echo", [True], concurrency=4, point="c4-r0"))
@@ -119,7 +122,7 @@ def test_what_was_asked_is_not_asked_again(known, tmp_path, graded):
     assert len(read_quality(folder)) == 3
 
 
-def test_answers_survive_a_kill_but_for_those_that_failed(tmp_path):
+def test_only_successful_answers_survive_a_kill(tmp_path):
     folder = RunFolder(tmp_path)
     with AnswerLog(folder, "echo", 2) as log:
         assert log.known == {}
@@ -138,7 +141,7 @@ def test_answers_survive_a_kill_but_for_those_that_failed(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"prompt": "q"}, {"expected": "e"}, {"max_tokens": 9}, {"body": {"stop": ["x"]}}])
-def test_a_question_is_another_when_anything_of_it_differs(change):
+def test_the_digest_covers_the_whole_question(change):
     plain = {"item_id": "i", "prompt": "p", "expected": "x", "max_tokens": 8}
     assert Item(**plain).digest == Item(**plain).digest
     assert Item(**{**plain, **change}).digest != Item(**plain).digest
@@ -147,3 +150,84 @@ def test_a_question_is_another_when_anything_of_it_differs(change):
 def test_every_scorer_of_servebench_has_a_config():
     folder = Path(__file__).parents[2] / "conf" / "quality"
     assert {path.stem for path in folder.glob("*.yaml")} - {"base", "none", "all"} == set(registry().kinds["quality"])
+
+
+class Engine:
+    """Only what the quality of a run needs of an engine."""
+
+    name = "fake"
+    dialect = Dialect()
+    reset_path = "/reset"
+
+
+class Running:
+    base_url, model, headers, verify_tls = "http://h/v1", "m", {}, True
+
+    def died(self):
+        return None
+
+
+@pytest.fixture
+def quality_job(known, tmp_path, monkeypatch):
+    """`quality_job(reason, *words)`: a job at concurrency 1 and 4 whose engine's reset fails for this reason (None: works)."""
+    path = tmp_path / "words"
+    path.write_text("one two")
+    resets = []
+
+    def build(reason, *words, engine=Engine):
+        monkeypatch.setattr(grading, "reset_cache", lambda *_: resets.append(1) or reason)
+        monkeypatch.setattr(
+            grading,
+            "ask",
+            lambda items, *_, **__: [Answer(item_id=i.item_id, text=i.expected, latency_ms=1.0) for i in items],
+        )
+        settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]", *words)
+        folder = RunFolder(tmp_path / "run")
+        folder.path.mkdir()
+        return grading.QualityJob(
+            settings=settings,
+            run_id="s/00",
+            folder=folder,
+            display=RecordingDisplay(),
+            engine=engine(),
+            running=Running(),
+            emulated=False,
+            selected=select_scorers(settings, known, tmp_path),
+        )
+
+    build.resets = resets
+    return build
+
+
+def warnings_of(quality_job):
+    grading.grade_questions(quality_job)
+    found = {}
+    for summary in grading.stored_summaries(quality_job.folder):
+        found[summary.concurrency] = [doubt for doubt in summary.doubts if doubt.code == "cache_not_reset"]
+    assert [one.doubts for one in quality_job.display.calls["quality"]] == [
+        one.doubts for one in grading.stored_summaries(quality_job.folder)
+    ], "what is shown is what is stored"
+    return found
+
+
+def test_the_cache_is_emptied_before_each_concurrency(quality_job):
+    assert warnings_of(quality_job(None)) == {1: [], 4: []}
+    assert len(quality_job.resets) == 2
+
+
+def test_a_cache_that_is_not_emptied_is_a_stored_warning(quality_job):
+    """At the second concurrency: the same questions were asked before. It leaves the verdict alone."""
+    warnings = warnings_of(quality_job("/reset returned 404"))
+    assert warnings[1] == []
+    (warning,) = warnings[4]
+    assert "/reset returned 404" in warning.message
+    assert warning.mark
+
+
+def test_an_engine_that_cannot_empty_its_cache_is_a_warning_too(quality_job):
+    warnings = warnings_of(quality_job("no way to do it", engine=type("NoReset", (Engine,), {"reset_path": None})))
+    assert [len(found) for found in warnings.values()] == [0, 1]
+
+
+def test_without_a_prefix_cache_there_is_nothing_to_warn_of(quality_job):
+    assert warnings_of(quality_job("404", "engine.prefix_caching=false")) == {1: [], 4: []}

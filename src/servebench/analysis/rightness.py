@@ -12,6 +12,7 @@ import numpy as np
 
 from servebench.analysis.agreement import ALPHA, MARGIN, PairedComparison, compare, compare_scores, turned
 from servebench.analysis.parity import BENCHMARK as PARITY
+from servebench.analysis.warnings.catalog import CACHE_NOT_RESET
 from servebench.contracts.results import SUMMED, Doubt, QualitySummary
 from servebench.util.proportions import wilson
 from servebench.util.units import NS_PER_S
@@ -82,6 +83,7 @@ def _summary(own: pd.DataFrame) -> QualitySummary:
         doubts=(
             *_doubts(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered),
             *_by_chance(benchmark, accuracy, (low, high), details.get(CHANCE)),
+            *_warm_cache(benchmark, own),
         ),
     )
 
@@ -267,6 +269,16 @@ def _by_chance(
             "know none of it",
             remedy="whether an engine spoils its answers cannot be seen in it; ask a larger model, or quality=parity",
             mark=True,
+        )
+
+
+def _warm_cache(benchmark: str, own: pd.DataFrame) -> Iterator[Doubt]:
+    # files of earlier versions have no such column
+    errors = own["cache_error"].dropna() if "cache_error" in own else None
+    if errors is not None and len(errors):
+        yield CACHE_NOT_RESET.issue(
+            f"{benchmark} at concurrency {_whole(own['concurrency'].iloc[0])}: the prefix cache was not emptied although the "
+            f"questions had been asked before ({errors.iloc[0]}), so answers may have come faster"
         )
 
 

@@ -122,7 +122,8 @@ class QualityRecord:
     `benchmark` is the scorer's name, with a harness its task behind it. `correct` is null when no answer came, and
     `outcome` and `error` say why. `point` is the load level whose own answer it is; null for a question that was asked
     after the load. `detail` is JSON of the scorer's own. `item_digest` tells questions apart that have the same id in
-    other files or with other examples before them.
+    other files or with other examples before them. `cache_error` says why the prefix cache could not be emptied before a
+    question that was asked before; null otherwise.
     """
 
     run_id: str
@@ -156,6 +157,7 @@ class QualityRecord:
     seed: int
     max_tokens: int
     emulated: bool
+    cache_error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

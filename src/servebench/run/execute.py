@@ -36,7 +36,7 @@ from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.registry.registry import Registry
 from servebench.report.terminal.console import Display
 from servebench.run.content import content_columns, content_doubts
-from servebench.run.grading import Grading, grade, grade_load, missing, stored_summaries
+from servebench.run.grading import QualityJob, grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.ledger import Entry, entry, faults
 from servebench.run.phase import (
     SILENCE_MARGIN_S,
@@ -46,7 +46,7 @@ from servebench.run.phase import (
     records_of,
 )
 from servebench.run.requests import answer_bytes_max, planned_requests, target_of
-from servebench.run.scorers import Chosen
+from servebench.run.scorers import SelectedScorers
 from servebench.run.watchdog import Watcher
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
 from servebench.telemetry import Telemetry, held_requests, telemetry_columns
@@ -81,7 +81,7 @@ class RunRequest:
     """How often a level was tried before, by its name; another attempt has other prompts and a name of its own."""
     floor: ClientFloor | None = None
     """How exact the client is on this machine, where it was measured."""
-    quality: Chosen = field(default_factory=Chosen)
+    quality: SelectedScorers = field(default_factory=SelectedScorers)
     """The scorers to ask after the load; none where quality was not asked for."""
     turn: Turn = field(default_factory=Turn)
     """Which part of the run is done now."""
@@ -275,12 +275,12 @@ def _judge(asked: RunRequest, progress: _Progress) -> None:
     Raises ServebenchError, KeyboardInterrupt.
     """
     settings = asked.job.settings
-    if not missing(settings.quality, asked.quality, asked.folder):
+    if not unasked_questions(settings.quality, asked.quality, asked.folder):
         return
     if progress.lease is None:
         progress.lease = asked.keeper.acquire(settings, log_path=asked.folder.engine_log)
-    grade(
-        Grading(
+    grade_questions(
+        QualityJob(
             settings=settings,
             run_id=asked.run_id,
             folder=asked.folder,
@@ -288,7 +288,7 @@ def _judge(asked: RunRequest, progress: _Progress) -> None:
             engine=progress.lease.engine,
             running=progress.lease.running,
             emulated=asked.registry.launcher(settings.launch.name).emulated,
-            chosen=asked.quality,
+            selected=asked.quality,
         )
     )
 

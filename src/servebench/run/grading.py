@@ -1,7 +1,4 @@
-"""Quality of a run: puts the scorers' questions to the running engine, grades the answers, stores a row for each.
-
-Knows the order in which quality, engine, store and score are used for it, and nothing of how they do their work.
-"""
+"""Quality of a run: ask the engine the scorers' questions, grade the answers, and store a row for each."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ from servebench.engine.admin import reset_cache
 from servebench.load.plan.levels import Level
 from servebench.quality.ask import ask
 from servebench.report.terminal.console import Display
-from servebench.run.scorers import ALL, Chosen
+from servebench.run.scorers import ALL, SelectedScorers
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
 from servebench.util.errors import EngineError, QualityError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grading:
-    """What `grade` is asked to do, on which engine."""
+class QualityJob:
+    """The quality of one run: its scorers, the engine they ask, and where their answers are stored."""
 
     settings: RunSettings
     run_id: str
@@ -39,53 +36,62 @@ class Grading:
     engine: Engine
     running: RunningEngine
     emulated: bool
-    chosen: Chosen
+    selected: SelectedScorers
 
 
 def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
-    """What is stored of a run's quality. Raises StoreError."""
+    """Return the summaries of a run's stored quality. Raises StoreError."""
     return tuple(summaries(read_quality(folder)))
 
 
-def missing(quality: QualitySettings, chosen: Chosen, folder: RunFolder) -> list[tuple[Scorer, Path, int]]:
-    """Each scorer with its questions and a concurrency at which they were not all asked yet. Raises StoreError."""
+def unasked_questions(
+    quality: QualitySettings, selected: SelectedScorers, folder: RunFolder
+) -> list[tuple[Scorer, Path, int]]:
+    """Return each scorer, with its questions, and a concurrency at which no answers are stored yet. Raises StoreError."""
     frame = read_quality(folder)
     frame = frame[frame["point"].isna()]
     names = [str(name).partition(".")[0] for name in frame["benchmark"]]
-    done = set(zip(names, (int(level) for level in frame["concurrency"]), strict=True))
+    stored = set(zip(names, (int(level) for level in frame["concurrency"]), strict=True))
     return [
-        (scorer, path, level)
-        for scorer, path in chosen.scorers
+        (scorer, path, concurrency)
+        for scorer, path in selected.scorers
         if not scorer.grades_load
-        for level in quality.concurrency
-        if (scorer.name, level) not in done
+        for concurrency in quality.concurrency
+        if (scorer.name, concurrency) not in stored
     ]
 
 
-def grade(asked: Grading) -> None:
-    """Ask what was not asked yet, and store it block by block: a benchmark at one concurrency.
+def grade_questions(job: QualityJob) -> None:
+    """Ask all questions that have no stored answer, and store the grades of one scorer and concurrency at a time.
 
     Raises QualityError, StoreError, EngineError when the engine dies, KeyboardInterrupt.
     """
-    quality = asked.settings.quality
-    for scorer, path, level in missing(quality, asked.chosen, asked.folder):
-        if asked.engine.reset_path is not None:
-            # the questions of an earlier level would be hits at this one
-            reset_cache(asked.engine, asked.running)
-        judged = _evaluated(asked, scorer, level) if scorer.asks_itself else _asked(asked, scorer, path, level)
-        records = [
-            _record(one, scorer, emulated=asked.emulated, run_id=asked.run_id, concurrency=level) for one in judged
-        ]
-        _store(asked.folder, records, asked.display)
-        discard_answers(asked.folder, scorer.name, level)
-        if judged and all(one.answer.error is not None for one in judged):
+    quality = job.settings.quality
+    for scorer, path, concurrency in unasked_questions(quality, job.selected, job.folder):
+        cache_error = _empty_cache(job, repeated=concurrency != quality.concurrency[0])
+        own_harness = scorer.asks_itself
+        graded = _evaluate(job, scorer, concurrency) if own_harness else _ask_and_grade(job, scorer, path, concurrency)
+        at: dict[str, Any] = {"concurrency": concurrency, "cache_error": cache_error}
+        records = [_record(one, scorer, emulated=job.emulated, run_id=job.run_id, **at) for one in graded]
+        _store(job.folder, records, job.display)
+        discard_answers(job.folder, scorer.name, concurrency)
+        if graded and all(one.answer.error is not None for one in graded):
             raise QualityError(
-                f"quality={scorer.name}: not one of {len(judged)} questions was answered: {judged[0].answer.error}"
+                f"quality={scorer.name}: none of {len(graded)} questions was answered: {graded[0].answer.error}"
             )
 
 
+def _empty_cache(job: QualityJob, *, repeated: bool) -> str | None:
+    """Empty the engine's prefix cache. If that fails before questions that are `repeated`, return the reason: the answers
+    may come from a warm cache."""
+    if job.engine.reset_path is None and not repeated:
+        return None
+    reason = reset_cache(job.engine, job.running)
+    return reason if repeated and job.settings.engine.prefix_caching is not False else None
+
+
 def grade_load(
-    chosen: Chosen,
+    selected: SelectedScorers,
     level: Level,
     requests: Sequence[Request],
     records: Sequence[Record],
@@ -96,100 +102,100 @@ def grade_load(
     display: Display,
     emulated: bool,
 ) -> None:
-    """Have the scorers that ask nothing judge what a point's own requests were answered. Raises StoreError."""
-    for scorer, _ in chosen.scorers:
+    """Grade the answers to a point's own requests, with those scorers that ask no questions. Raises StoreError."""
+    for scorer, _ in selected.scorers:
         if scorer.grades_load:
-            judged = scorer.grade_load(requests, records)
-            if not judged and settings.quality.name != ALL:
-                display.say(f"quality: {scorer.name} finds nothing to judge in workload={settings.workload.name}")
+            graded = scorer.grade_load(requests, records)
+            if not graded and settings.quality.name != ALL:
+                display.say(f"quality: {scorer.name} has nothing to grade in workload={settings.workload.name}")
             at: dict[str, Any] = {"point": level.point, "concurrency": level.concurrency, "rate": level.rate}
-            _store(folder, [_record(one, scorer, emulated=emulated, run_id=run_id, **at) for one in judged], display)
+            _store(folder, [_record(one, scorer, emulated=emulated, run_id=run_id, **at) for one in graded], display)
 
 
 def _store(folder: RunFolder, records: Sequence[QualityRecord], display: Display) -> None:
     import pandas as pd
 
     add_quality(folder, records)
-    for own in summaries(pd.DataFrame(records)):
-        display.quality(own)
+    for summary in summaries(pd.DataFrame(records)):
+        display.quality(summary)
 
 
-def _told(asked: Grading, label: str) -> Callable[[str], None]:
-    def told(words: str) -> None:
-        asked.display.status(f"{label} · {words}")
-        if gone := asked.running.died():
-            raise EngineError(gone, kind="died")
+def _watch(job: QualityJob, label: str) -> Callable[[str], None]:
+    """Return a function that shows progress and raises EngineError if the engine has died."""
 
-    return told
+    def watch(text: str) -> None:
+        job.display.status(f"{label} · {text}")
+        if reason := job.running.died():
+            raise EngineError(reason, kind="died")
 
-
-def _watch(asked: Grading, label: str, planned: int) -> Callable[[int], None]:
-    told = _told(asked, label)
-    return lambda done: told(f"{done}/{planned} answers")
+    return watch
 
 
-def _asked(asked: Grading, scorer: Scorer, path: Path, level: int) -> list[Judged]:
-    """All answers of a scorer at one concurrency, those that an earlier attempt left among them."""
+def _ask_and_grade(job: QualityJob, scorer: Scorer, path: Path, concurrency: int) -> list[Judged]:
+    """Ask a scorer's questions at one concurrency, and grade the answers, those of an earlier attempt included."""
     quality = scorer.settings
     count = sys.maxsize if quality.items == "all" else quality.items
-    items = [_bounded(item, quality) for item in scorer.items(path, count, quality.seed)]
+    items = [_with_max_tokens(item, quality) for item in scorer.items(path, count, quality.seed)]
     digests = {item.item_id: item.digest for item in items}
-    with AnswerLog(asked.folder, scorer.name, level) as log:
-        left = [item for item in items if digests[item.item_id] not in log.known]
-        label = f"quality {scorer.name} at concurrency {level}"
-        if len(left) < len(items):
-            asked.display.say(f"{label}: {len(items) - len(left)} of {len(items)} answers are there already")
-        dialect = asked.engine.dialect
+    label = f"quality {scorer.name} at concurrency {concurrency}"
+    watch = _watch(job, label)
+    with AnswerLog(job.folder, scorer.name, concurrency) as log:
+        unanswered = [item for item in items if digests[item.item_id] not in log.known]
+        if len(unanswered) < len(items):
+            job.display.say(f"{label}: {len(items) - len(unanswered)} of {len(items)} answers are already stored")
+        dialect = job.engine.dialect
         fresh = ask(
-            left,
-            _endpoint(asked),
-            concurrency=level,
+            unanswered,
+            _endpoint(job),
+            concurrency=concurrency,
             timeout_s=quality.timeout_s,
             api=quality.api,
             path=dialect.chat_path if quality.api == "chat" else dialect.completions_path,
             on_answer=lambda item, answer: log.add(digests[item.item_id], answer),
-            watch=_watch(asked, label, len(left)),
+            watch=lambda answered: watch(f"{answered}/{len(unanswered)} answers"),
         )
         answers: Mapping[str, Answer] = {
             **{item.item_id: log.known[digest] for item in items if (digest := digests[item.item_id]) in log.known},
             **{answer.item_id: answer for answer in fresh},
         }
-    asked.display.status(f"grading {len(items)} answers of {scorer.name}")
-    return [Judged(item=item, answer=(own := answers[item.item_id]), grade=_grade(scorer, item, own)) for item in items]
+    job.display.status(f"grading {len(items)} answers of {scorer.name}")
+    return [_grade(scorer, item, answers[item.item_id]) for item in items]
 
 
-def _grade(scorer: Scorer, item: Item, answer: Answer) -> Grade:
-    return scorer.grade(item, answer) if answer.error is None else Grade(correct=None, extracted=None)
+def _grade(scorer: Scorer, item: Item, answer: Answer) -> Judged:
+    grade = scorer.grade(item, answer) if answer.error is None else Grade(correct=None, extracted=None)
+    return Judged(item=item, answer=answer, grade=grade)
 
 
-def _bounded(item: Item, quality: QualitySettings) -> Item:
+def _with_max_tokens(item: Item, quality: QualitySettings) -> Item:
     return item if quality.max_tokens is None else replace(item, max_tokens=quality.max_tokens)
 
 
-def _evaluated(asked: Grading, scorer: Scorer, level: int) -> Sequence[Judged]:
+def _evaluate(job: QualityJob, scorer: Scorer, concurrency: int) -> Sequence[Judged]:
+    """Let a scorer with its own harness ask and grade."""
     items = scorer.settings.items
-    label = f"quality {scorer.name} at concurrency {level}"
-    asked.display.status(label)
-    with AnswerLog(asked.folder, scorer.name, level) as log:
+    label = f"quality {scorer.name} at concurrency {concurrency}"
+    job.display.status(label)
+    with AnswerLog(job.folder, scorer.name, concurrency) as log:
         if log.known:
-            asked.display.say(f"{label}: {len(log.known)} answers are there already")
-        endpoint = replace(_endpoint(asked), memory=log, watch=_told(asked, label))
-        return scorer.evaluate(endpoint, count=None if items == "all" else items, concurrency=level)
+            job.display.say(f"{label}: {len(log.known)} answers are already stored")
+        endpoint = replace(_endpoint(job), memory=log, watch=_watch(job, label))
+        return scorer.evaluate(endpoint, count=None if items == "all" else items, concurrency=concurrency)
 
 
-def _endpoint(asked: Grading) -> Endpoint:
-    model = asked.settings.model
+def _endpoint(job: QualityJob) -> Endpoint:
+    model = job.settings.model
     return Endpoint(
-        base_url=asked.running.base_url,
-        model=asked.running.model,
-        headers=dict(asked.running.headers),
-        verify_tls=asked.running.verify_tls,
+        base_url=job.running.base_url,
+        model=job.running.model,
+        headers=dict(job.running.headers),
+        verify_tls=job.running.verify_tls,
         tokenizer=model.tokenizer or model.path or model.name,
     )
 
 
 def _record(
-    one: Judged,
+    judged: Judged,
     scorer: Scorer,
     *,
     emulated: bool,
@@ -197,8 +203,9 @@ def _record(
     concurrency: int | None,
     rate: float | None = None,
     point: str | None = None,
+    cache_error: str | None = None,
 ) -> QualityRecord:
-    item, answer, grade = one.item, one.answer, one.grade
+    item, answer, grade = judged.item, judged.answer, judged.grade
     quality = scorer.settings
     return QualityRecord(
         run_id=run_id,
@@ -232,4 +239,5 @@ def _record(
         seed=quality.seed,
         max_tokens=item.max_tokens,
         emulated=emulated,
+        cache_error=cache_error,
     )

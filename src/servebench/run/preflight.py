@@ -12,7 +12,7 @@ from servebench.engine.pool import launch_context
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_faults
 from servebench.registry.registry import Registry
-from servebench.run.scorers import choose
+from servebench.run.scorers import select_scorers
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, PreflightError
 from servebench.util.redaction import secret_name
@@ -48,7 +48,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
     graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
     for own in graded.values():
         try:
-            choose(own, registry, cache_folder())
+            select_scorers(own, registry, cache_folder())
         except ConfigError as error:
             faults += error.faults
     if faults:

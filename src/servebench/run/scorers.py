@@ -1,4 +1,4 @@
-"""The scorers of a run: which are selected, which can run, and where their questions are."""
+"""The scorers of a run: which are configured, which can run, and where their questions are."""
 
 from __future__ import annotations
 
@@ -17,68 +17,67 @@ NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """The scorers of a run that can be used here with where their questions are, and why others are left out."""
+class SelectedScorers:
+    """The scorers that can run, each with the file of its questions, and why others are left out."""
 
     scorers: tuple[tuple[Scorer, Path], ...] = ()
     left_out: tuple[str, ...] = ()
 
 
-def asked_scorers(quality: QualitySettings, registry: Registry) -> list[Scorer]:
-    """The scorers that the settings name. Raises ConfigError for one that nothing installed offers."""
+def configured_scorers(quality: QualitySettings, registry: Registry) -> list[Scorer]:
+    """Return the scorers that the settings name. Raises ConfigError for an unknown one."""
     if quality.name == NONE:
         return []
     if quality.name != ALL:
         return [registry.find("quality", quality.name)(quality)]
     names = quality.tasks or tuple(registry.kinds["quality"])
     shared = {one.name: getattr(quality, one.name) for one in fields(QualitySettings)} | {"tasks": ()}
-    found: list[Scorer] = []
+    scorers: list[Scorer] = []
     for name in names:
         kind: type[Scorer] = registry.find("quality", name)
-        found.append(kind(kind.settings_type(**{**shared, "name": name})))
-    return found
+        scorers.append(kind(kind.settings_type(**{**shared, "name": name})))
+    return scorers
 
 
-def choose(settings: RunSettings, registry: Registry, cache_dir: Path) -> Chosen:
-    """The scorers that can run, their questions fetched. With `all`, those that cannot are left out and say why; of those
-    that `quality.tasks` names only such as grade the answers of another workload, for a sweep has several.
+def select_scorers(settings: RunSettings, registry: Registry, cache_dir: Path) -> SelectedScorers:
+    """Return the scorers that can run, with their questions downloaded.
 
-    Raises ConfigError when a scorer that was named cannot run, or none of all can.
+    With `quality=all`, scorers that cannot run are left out with a reason; with `quality.tasks` only those that grade
+    another workload's answers are, because a sweep may have several workloads. Raises ConfigError when a scorer that the
+    user named cannot run, or when none can.
     """
     quality = settings.quality
     scorers: list[tuple[Scorer, Path]] = []
-    reasons: list[str] = []
+    faults: list[str] = []
     unfit: list[str] = []
-    for scorer in asked_scorers(quality, registry):
-        other = _unfit(scorer, settings.workload.name, registry)
-        if other and quality.name == ALL:
-            unfit += [f"{scorer.name}: {fault}" for fault in other]
+    for scorer in configured_scorers(quality, registry):
+        mismatch = _workload_faults(scorer, settings.workload.name, registry)
+        if mismatch and quality.name == ALL:
+            unfit += [f"{scorer.name}: {fault}" for fault in mismatch]
             continue
-        faults = [*scorer.check(), *other]
+        own_faults = [*scorer.check(), *mismatch]
         path = Path()
-        if not faults:
+        if not own_faults:
             try:
-                path = _questions(scorer, cache_dir)
+                path = _question_path(scorer, cache_dir)
                 if not scorer.asks_itself and not scorer.grades_load:
+                    # a file that cannot be read is an error before anything starts
                     scorer.items(path, 1, scorer.settings.seed)
             except ConfigError as error:
-                faults = error.faults
-        if faults:
-            reasons += [f"{scorer.name}: {fault}" for fault in faults]
+                own_faults = error.faults
+        if own_faults:
+            faults += [f"{scorer.name}: {fault}" for fault in own_faults]
         else:
             scorers.append((scorer, path))
-    everything = quality.name == ALL and not quality.tasks
-    if reasons and not (everything and scorers):
-        told = [*reasons, *unfit]
-        if told:
-            raise ConfigError(
-                [f"quality={quality.name}: {reason.removeprefix(f'{quality.name}: ')}" for reason in told]
-            )
-    return Chosen(scorers=tuple(scorers), left_out=(*reasons, *unfit))
+    optional = quality.name == ALL and not quality.tasks and scorers
+    if faults and not optional:
+        prefix = f"{quality.name}: "
+        raise ConfigError([f"quality={quality.name}: {fault.removeprefix(prefix)}" for fault in (*faults, *unfit)])
+    return SelectedScorers(scorers=tuple(scorers), left_out=(*faults, *unfit))
 
 
-def _unfit(scorer: Scorer, workload: str, registry: Registry) -> list[str]:
-    """Why the answers of a workload cannot be graded."""
+def _workload_faults(scorer: Scorer, workload: str, registry: Registry) -> list[str]:
+    """Return why a scorer cannot grade the answers to this workload."""
     if not scorer.grades_load:
         return []
     kinds = registry.kinds["workload"]
@@ -87,13 +86,13 @@ def _unfit(scorer: Scorer, workload: str, registry: Registry) -> list[str]:
         return []
     fit = [name for name, kind in kinds.items() if scorer.load_reference in (kind.reference_keys or ())]
     return [
-        f"it grades the answers of the load, and workload={workload} has no {scorer.load_reference} to grade them by; use "
+        f"it grades the answers to the load by their {scorer.load_reference}, which workload={workload} does not have; use "
         + " or ".join(f"workload={name}" for name in fit)
     ]
 
 
-def _questions(scorer: Scorer, cache_dir: Path) -> Path:
-    """Where a scorer's questions are, fetched if need be. Raises ConfigError."""
+def _question_path(scorer: Scorer, cache_dir: Path) -> Path:
+    """Return the file of a scorer's questions, and download it if needed. Raises ConfigError."""
     if scorer.asks_itself or scorer.grades_load:
         return Path(scorer.settings.path or "")
     if scorer.settings.path is not None:
@@ -101,5 +100,5 @@ def _questions(scorer: Scorer, cache_dir: Path) -> Path:
     if isinstance(scorer.source, PackagedFile):
         return question_file(scorer.source, cache_dir)
     if scorer.source is None:
-        raise ConfigError("it brings no questions: name a file with quality.path=")
+        raise ConfigError("it has no questions of its own; set quality.path to a file")
     return scorer.source

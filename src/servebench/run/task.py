@@ -27,7 +27,7 @@ from servebench.run.execute import RunRequest, execute
 from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.run.names import title_of
 from servebench.run.prior import PriorProgress
-from servebench.run.scorers import choose
+from servebench.run.scorers import select_scorers
 from servebench.store import (
     RunFolder,
     RunState,
@@ -95,7 +95,7 @@ def run_task(place: RunContext, task: RunTask, following: RunSettings | None, pr
     # a run that is killed has its config and machine on disk all the same
     _write_manifest(place, job, folder, {**starting_facts(state), "ledger": so_far})
     place.display.begin(prefix + title)
-    scorers = choose(job.settings, place.registry, cache_folder())
+    scorers = select_scorers(job.settings, place.registry, cache_folder())
     for reason in scorers.left_out:
         place.display.say(f"quality: left out: {reason}")
     asked = RunRequest(

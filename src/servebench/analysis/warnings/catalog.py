@@ -129,6 +129,13 @@ CACHE_CONTAMINATED = _define(
     "unique prompts were found in the prefix cache",
     "set workload.cache=cold or engine.prefix_caching=false, choose another workload.seed, or restart the engine",
 )
+CACHE_NOT_RESET = _define(
+    "cache_not_reset",
+    "the engine could not empty its prefix cache",
+    "prompts of points are salted, so only repeated quality questions can be answered from the cache: compare latencies of "
+    "answers at the first quality.concurrency only, or let the engine empty its cache (vLLM: VLLM_SERVER_DEV_MODE=1)",
+    mark=True,
+)
 PROMPT_SIZE_APPROXIMATE = _define(
     "prompt_size_approximate",
     "prompts were not sized with the served model's tokenizer, so their length is approximate",
