@@ -7,13 +7,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 
 import pandas as pd
-import psutil
 import pytest
+
+from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.waiting import has_ended, wait_ended, wait_until
 
 WORDS = (
     *("-m", "hydra/launcher=submitit_local", "engine=vllm,sglang", "workload=unique", "launch=emulated"),
@@ -39,7 +38,6 @@ def stored(tmp_path, name, file):
     return json.loads((tmp_path / "outputs" / "s" / name / file).read_text())
 
 
-@pytest.mark.timeout(200)
 def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     mlflow = pytest.importorskip("mlflow")
     # both at once, and both ask for the same port: one waits for the other
@@ -60,84 +58,66 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     assert [run.info.status for run in runs] == ["FINISHED"] * 3
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parents[0].info.run_id}
     assert len(parents) == 1
-    assert servebench("resume", "s").stderr.startswith("s: 2 of 2 runs are finished, 0 to do")
-
-
-def started(tmp_path, *words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "servebench", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
+    assert re.search(r"\b2 of 2\b", servebench("resume", "s").stderr)
 
 
 def within_point(study, folder, point):
-    """Wait for it; the process that is at work on the run."""
-    deadline = time.monotonic() + 100
-    while not list(folder.glob(f"raw/{point}.spool")):
-        assert study.poll() is None, study.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    """Wait until the point has begun; return the id of the process that runs it."""
+    wait_until(lambda: list(folder.glob(f"raw/{point}.spool")), process=study)
     return json.loads((folder / "at_work.json").read_text())["pid"]
 
 
 LONG = (*WORDS, "tracking=none", "load.requests=16", "workload.output_tokens=48")
 
 
-@pytest.mark.timeout(200)
 def test_a_job_that_is_killed_is_ordered_again_and_its_points_stand(tmp_path):
-    study = started(tmp_path, *LONG)
     folder = tmp_path / "outputs" / "s" / RUNS[0]
-    os.kill(within_point(study, folder, "c4-r0"), signal.SIGKILL)
-    told = study.communicate(timeout=100)[1]
+    with servebench_started(tmp_path, *LONG) as study:
+        os.kill(within_point(study, folder, "c4-r0"), signal.SIGKILL)
+        told = study.communicate(timeout=COMMAND_LIMIT_S)[1]
     assert study.returncode == 0, told
     assert f"{RUNS[0]}: job" in told
-    assert "submitted again" in told
     assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0", "c4-r0-a1"]
     requests = pd.read_parquet(folder / "requests.parquet")
     assert requests.groupby("request_id").size().max() == 1
 
 
-@pytest.mark.timeout(200)
 def test_ctrl_c_ends_the_jobs_in_order(tmp_path):
-    study = started(tmp_path, *LONG)
     folder = tmp_path / "outputs" / "s" / RUNS[0]
-    job = within_point(study, folder, "c4-r0")
-    study.send_signal(signal.SIGINT)
-    told = study.communicate(timeout=100)[1]
+    with servebench_started(tmp_path, *LONG) as study:
+        job = within_point(study, folder, "c4-r0")
+        study.send_signal(signal.SIGINT)
+        told = study.communicate(timeout=COMMAND_LIMIT_S)[1]
     assert study.returncode == 130, told
-    assert not psutil.pid_exists(job)
+    assert has_ended(job)
     assert stored(tmp_path, RUNS[0], "run.json")["status"] == "interrupted"
     assert stored(tmp_path, "", "study.json")["status"] == "interrupted"
     assert pd.read_parquet(folder / "points.parquet").point.iloc[0] == "c1-r0"
     assert not (tmp_path / "outputs" / "s" / RUNS[1]).exists()
 
 
-@pytest.mark.timeout(200)
 def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
-    # long enough for the command that is to be refused
-    study = started(tmp_path, *WORDS, "tracking=none", "load.requests=60", "load.concurrency=[1]")
     folder = tmp_path / "outputs" / "s" / RUNS[0]
-    job = within_point(study, folder, "c1-r0")
-    study.kill()
-    study.wait()
-    # the job has it too, so that its end would be waited for
-    study.stderr.close()
+    with servebench_started(tmp_path, *WORDS, "tracking=none", "load.requests=60", "load.concurrency=[1]") as study:
+        job = within_point(study, folder, "c1-r0")
+        # stopped for as long as the other command needs
+        os.kill(job, signal.SIGSTOP)
     early = servebench("resume", "s")
+    os.kill(job, signal.SIGCONT)
     assert early.returncode == 2
-    assert re.search(rf"s is still running \({RUNS[0]} on \S+, job \d+\); it cannot be resumed", early.stderr)
-    deadline = time.monotonic() + 60
-    while psutil.pid_exists(job) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    assert re.search(rf"{RUNS[0]} on \S+, job \d+", early.stderr)
+    wait_ended(job)
     assert stored(tmp_path, RUNS[0], "run.json")["status"] == "finished"
     done = servebench("resume", "s", "--here")
     assert done.returncode == 0, done.stderr
-    assert "1 of 2 runs are finished, 1 to do" in done.stderr
     assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0"]
 
 
 def test_a_study_without_its_launcher_is_refused_before_anything_starts(servebench, tmp_path):
     done = servebench(*WORDS, "hydra/launcher=submitit_slurm", env={"PATH": ""})
     assert done.returncode == 3
-    assert "needs sbatch" in done.stderr
+    assert "hydra/launcher=submitit_slurm" in done.stderr
+    assert "sbatch" in done.stderr
     assert not list((tmp_path / "outputs").glob("*/plan.json"))
 
 
@@ -164,6 +144,8 @@ def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench
     assert (twice.returncode, len(twice.stderr.splitlines())) == (2, 1)
     shutil.rmtree(folder / "00_vllm_unique")
     again = servebench("work", "s", "00_vllm_unique")
-    assert (again.returncode, again.stderr) == (0, "00_vllm_unique: finished\n")
+    assert again.returncode == 0, again.stderr
     unknown = servebench("work", "s", "07_x")
-    assert (unknown.returncode, unknown.stderr) == (2, "servebench: s has no run '07_x'; it has 00_vllm_unique\n")
+    assert unknown.returncode == 2
+    assert "07_x" in unknown.stderr
+    assert "00_vllm_unique" in unknown.stderr

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
-
-
-def servebench(*words, cwd, check=True):
-    done = subprocess.run(
-        [sys.executable, "-m", "servebench", *words], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
-    )
-    if check:
-        assert done.returncode == 0, done.stderr
-    return done
+from support.commands import run_servebench
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +24,8 @@ def study(tmp_path_factory):
         "study.name=s",
         "load.self_check=never",
     ]
-    done = servebench(*words, cwd=folder)
+    done = run_servebench(folder, *words)
+    assert done.returncode == 0, done.stderr
     return done, folder / "outputs" / "s"
 
 
@@ -123,7 +113,8 @@ def test_a_manifest_can_be_run_again(study, tmp_path):
     """`run --lock` gives a run with the same config and the same prompts."""
     _, folder = study
     manifest = folder / "00_llamacpp_unique" / "manifest.json"
-    servebench("run", "--lock", str(manifest), cwd=tmp_path)
+    done = run_servebench(tmp_path, "run", "--lock", str(manifest))
+    assert done.returncode == 0, done.stderr
     (again,) = Path(tmp_path).glob("outputs/*/*/manifest.json")
     old, new = json.loads(manifest.read_text()), json.loads(again.read_text())
     assert {k: v for k, v in new["config"].items() if k != "study"} == {

@@ -50,7 +50,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_one_clear_line(name, servebench, run_main, tmp_path):
-    """With an exit code, and nothing left running."""
+    """With an exit code, and no process is left running."""
     words, code, expected = FAULTS[name]
     done = (run_main if name == "no such fault" else servebench)("engine=vllm", *CARD, *SMALL, *SHORT, *words)
     assert done.returncode == code, done.stdout + done.stderr

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
+
+from support.commands import COMMAND_LIMIT_S, servebench_started
+from support.waiting import wait_until
 
 BASE = (
     *("workload=unique", "workload.output_tokens=4", "load.concurrency=[2]", "load.requests=8"),
@@ -21,8 +21,7 @@ EMULATED = ("engine=vllm", "launch=emulated", "launch.time_scale=0.02", "gpu=rtx
 
 PLUGIN = """
 import os
-from servebench.contracts.telemetry import TelemetrySource
-from servebench.contracts.hooks import hookimpl
+from servebench.plugin import TelemetrySource, hookimpl
 
 class Leaky(TelemetrySource):
     name = "leaky"
@@ -66,23 +65,20 @@ def found_in(folder: Path, needles: list[str]) -> dict[str, list[str]]:
 def watched(tmp_path):
     """Runs the command and looks at the command lines of all processes below it while it runs."""
 
-    def run(*words, env=None, timeout_s=120):
-        environment = {**os.environ, "HOME": str(tmp_path), "SERVEBENCH_CACHE": str(tmp_path / "cache"), **(env or {})}
+    def run(*words, env=None):
+        environment = {"HOME": str(tmp_path), "SERVEBENCH_CACHE": str(tmp_path / "cache"), **(env or {})}
         with (tmp_path / "out.txt").open("w") as out, (tmp_path / "err.txt").open("w") as err:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "servebench", *words], cwd=tmp_path, stdout=out, stderr=err, env=environment
-            )
             seen: dict[int, str] = {}
-            deadline = time.monotonic() + timeout_s
-            while process.poll() is None and time.monotonic() < deadline:
-                mine = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
-                for pid in mine:
-                    try:
-                        seen[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-                    except OSError:
-                        continue
-                time.sleep(0.05)
-            assert process.poll() is not None, "it did not end"
+            with servebench_started(tmp_path, *words, env=environment, stdout=out, stderr=err) as process:
+
+                def look():
+                    mine = psutil.Process(process.pid).children(recursive=True)
+                    for pid in (process.pid, *(child.pid for child in mine)):
+                        with suppress(OSError):
+                            seen[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                    return process.poll() is not None
+
+                wait_until(look, limit_s=COMMAND_LIMIT_S)
         said = (tmp_path / "out.txt").read_text() + (tmp_path / "err.txt").read_text()
         return process.returncode, said, seen
 

@@ -7,6 +7,8 @@ from collections import Counter
 import pandas as pd
 import pytest
 
+from servebench.workload.structured_json import TWIN_SUFFIX
+
 ATTACH = (
     *("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", "study.name=s", "load=quick"),
     *("load.warmup_requests=0", "workload.output_tokens=12"),
@@ -37,12 +39,14 @@ def test_twins_show_what_a_schema_costs(endpoint, run_main, tmp_path):
     assert sum("response_format" in body for body in asked) == 10
     assert {body["model"] for body in asked} == {"a", "b"}
     assert {body["priority"] for body in asked} == {3}
-    (point,) = tables(tmp_path)[0].itertuples()
+    (point,), requests = list(tables(tmp_path)[0].itertuples()), tables(tmp_path)[1]
     assert (point.json_compliance, point.json_compliance_n, point.json_compliance_unconstrained) == (0, 10, 0)
     assert 0.2 < point.json_compliance_high < 0.4
-    assert abs(point.constraint_ttft_ms) < 50
-    assert abs(point.constraint_tpot_ms) < 5
-    assert "0 % of 10 constrained answers fit their schema" in done.stdout
+    twin = requests.request_id.str.endswith(TWIN_SUFFIX)
+    ttft_ms = (requests.first_event_ns - requests.sent_ns) / 1e6
+    tpot_ms = (requests.last_event_ns - requests.first_event_ns) / 1e6 / 11
+    for column, times in ((point.constraint_ttft_ms, ttft_ms), (point.constraint_tpot_ms, tpot_ms)):
+        assert column == pytest.approx(times[~twin].mean() - times[twin].mean(), abs=1e-3)
 
 
 @pytest.mark.parametrize("workload", ["multi_turn", "agent_loop"])
@@ -90,7 +94,7 @@ def test_a_failed_turn_ends_its_session(endpoint, run_main, tmp_path):
     assert outcomes["http_error"] >= 1
     assert len(ended) >= 1
     assert ended.sent_ns.isna().all()
-    assert ended.error.str.contains("http_error: HTTP 503: overloaded").all()
+    assert ended.error.str.contains("503").all()
     assert point.requests_failed == outcomes["http_error"] + len(ended)
     assert len(requests) == 16
-    assert "most often: HTTP 503: overloaded" in done.stdout
+    assert "503" in done.stdout

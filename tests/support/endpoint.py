@@ -17,7 +17,8 @@ from support.servers import LAST_CHUNK, SSE_HEAD, Received, ScriptedServer, chun
 class Behaviour:
     """What the endpoint does. Each event carries `tokens_per_event` tokens; `ttft_s` and `gap_s` are the schedule.
 
-    `answer` gives the text for a prompt that is not streamed; `echo_key` repeats the API key in answers and errors.
+    `answer` gives the text for a prompt that is not streamed; `echo_key` repeats the API key in answers and errors;
+    requests beyond `at_most` at once are refused.
     """
 
     model: str = "tiny"
@@ -29,7 +30,9 @@ class Behaviour:
     usage: bool = True
     answer: Callable[[str], str] | None = None
     echo_key: bool = False
-    slots: threading.Semaphore | None = None
+    at_most: int | None = None
+    serving: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     def __call__(self, connection: socket.socket, request: Received) -> tuple[int, object] | None:
@@ -47,12 +50,18 @@ class Behaviour:
             return 503, {"error": {"message": f"overloaded{f' for {given}' if self.echo_key else ''}"}}
         if self.answer is not None and not body.get("stream"):
             return 200, completion(self.answer(body["messages"][-1]["content"]))
-        connection.sendall(SSE_HEAD)
-        if self.slots is None:
+        with self.lock:
+            if self.at_most is not None and self.serving >= self.at_most:
+                return 503, {"error": {"message": "too many requests at once"}}
+            self.serving += 1
+        try:
+            connection.sendall(SSE_HEAD)
             self._stream(connection, body)
-        else:
-            with self.slots:
-                self._stream(connection, body)
+        finally:
+            with self.lock:
+                self.serving -= 1
+        # counted out before the client can know that this request has ended
+        connection.sendall(chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
         return None
 
     def _stream(self, connection: socket.socket, body: dict[str, Any]) -> None:
@@ -68,7 +77,6 @@ class Behaviour:
             prompt = len(json.dumps(body.get("messages") or body.get("prompt"))) // 5
             usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
             connection.sendall(event({"choices": [], "usage": usage}))
-        connection.sendall(chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
 
 
 def start_endpoint(**behaviour: Any) -> tuple[ScriptedServer, Behaviour]:
