@@ -1,14 +1,14 @@
-"""What is read is data: nothing in the source can run code that a file, an override or a server brought."""
+"""No call in the source can run code that comes from a file, an override or a server."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.commands import run_servebench
 
 PACKAGE = Path(importlib.util.find_spec("servebench").origin).parent
 CODE_RUNNERS = {
@@ -24,7 +24,7 @@ def calls(path):
             yield ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
 
 
-def test_no_call_runs_what_was_read():
+def test_no_call_runs_data_as_code():
     found = [
         (str(path.relative_to(PACKAGE)), name)
         for path in PACKAGE.rglob("*.py")
@@ -46,14 +46,7 @@ def test_no_call_runs_what_was_read():
     ],
 )
 def test_an_override_runs_nothing(tmp_path, words):
-    done = subprocess.run(
-        [sys.executable, "-m", "servebench", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_servebench(tmp_path, *words)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "gone").exists()
@@ -62,10 +55,7 @@ def test_an_override_runs_nothing(tmp_path, words):
 def test_a_yaml_file_of_ones_own_runs_nothing(tmp_path):
     (tmp_path / "conf" / "workload").mkdir(parents=True)
     (tmp_path / "conf" / "workload" / "evil.yaml").write_text('name: !!python/object/apply:os.system ["touch gone"]\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "servebench", "--config-dir", "conf", "workload=evil"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = run_servebench(tmp_path, "--config-dir", "conf", "workload=evil")
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "gone").exists()

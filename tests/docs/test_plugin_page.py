@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from support.commands import run_program, run_servebench
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 BLOCK = re.compile(r"^```\w+\n# file: (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -36,15 +37,7 @@ def servebench(installed):
     path = os.pathsep.join([str(installed / "src"), *(place for place in sys.path if place)])
 
     def run(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "servebench", *words],
-            cwd=installed,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return run_servebench(installed, *words, env={"PYTHONPATH": path})
 
     return run
 
@@ -97,18 +90,10 @@ def test_a_run_of_it_has_its_phases_and_counts(servebench, installed):
     assert manifest["stop"]["leftover"] == []
 
 
-@pytest.mark.timeout(90)
 def test_its_tests_pass(installed):
     """The conformance suite, with the page's own server."""
     path = os.pathsep.join([str(installed / "src"), *(place for place in sys.path if place)])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
-        cwd=installed,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=80,
-        check=False,
-    )
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    done = run_program(sys.executable, *words, cwd=installed, env={"PYTHONPATH": path})
     assert done.returncode == 0, done.stdout[-3000:]
     assert int(re.search(r"(\d+) passed", done.stdout).group(1)) > 20

@@ -36,7 +36,7 @@ def context_of(tmp_path: Path) -> Callable[..., LaunchContext]:
     """What a launch of an engine depends on, by the engine's name and settings."""
 
     def make(name: str, **own: Any) -> LaunchContext:
-        settings = {"ready_timeout_s": 20.0, "stop_timeout_s": 1.0, **own}
+        settings = {"ready_timeout_s": 300.0, "stop_timeout_s": 300.0, **own}
         return LaunchContext(
             engine=registry().engine(name).settings_type(name=name, **settings),
             model=MODEL,

@@ -14,15 +14,16 @@ import pytest
 from servebench.contracts.emulation import EmulatedFaults
 from servebench.contracts.engine import RunningEngine
 from servebench.util.errors import EngineError
+from support.waiting import wait_ended, wait_until
 
-HTTP = httpx.Client(trust_env=False)
+HTTP = httpx.Client(trust_env=False, timeout=300.0)
 """One for all: a client of its own for each request takes longer than the request."""
 
 BODY = {"prompt": "some words " * 12, "max_tokens": 24, "ignore_eos": True, "stream": True}
 BODY["stream_options"] = {"include_usage": True}
 
 
-def ask(running: RunningEngine, timeout_s: float = 10.0) -> str:
+def ask(running: RunningEngine, timeout_s: float = 300.0) -> str:
     """One streamed answer: `ok`, its status, or how it broke."""
     try:
         url = f"{running.base_url}/completions"
@@ -65,10 +66,7 @@ def test_out_of_memory_under_load_is_a_death(launch: Any) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: ask(running), range(4)))
     assert "ok" not in answers
-    deadline = time.monotonic() + 5
-    while running.died() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert "lower engine.gpu_memory_fraction" in (running.died() or "")
+    assert "engine.gpu_memory_fraction" in (wait_until(running.died) or "")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,8 @@ def test_out_of_memory_under_load_is_a_death(launch: Any) -> None:
 def test_every_third_request_is_hit(faults: EmulatedFaults, expected: list[str], launch: Any) -> None:
     """And no other one; the probes before are left out."""
     running = launch("vllm", faults=faults)
-    found = [ask(running, timeout_s=1.5) for _ in range(6)]
+    # a stalled one never ends by itself
+    found = [ask(running, timeout_s=1.5 if hit == "ReadTimeout" else 300.0) for hit in expected]
     assert [
         ("RemoteProtocolError" if one in ("ReadError", "RemoteProtocolError") else one) for one in found
     ] == expected
@@ -91,13 +90,14 @@ def test_every_third_request_is_hit(faults: EmulatedFaults, expected: list[str],
 
 def test_a_slow_stream_is_ten_times_slower_and_whole(launch: Any) -> None:
     """The second request."""
+    # the fastest of some, since a busy machine makes single requests slow
     running = launch("vllm", faults=EmulatedFaults(slow_every=2))
-    seconds = []
-    for _ in range(2):
+    seconds: list[float] = []
+    for _ in range(12):
         began = time.monotonic()
         assert ask(running) == "ok"
         seconds.append(time.monotonic() - began)
-    assert seconds[1] > 4 * seconds[0]
+    assert min(seconds[1::2]) > 4 * min(seconds[::2])
 
 
 def test_above_a_depth_it_answers_503(launch: Any) -> None:
@@ -121,7 +121,7 @@ def test_usage_may_lie(launch: Any) -> None:
 
 def test_one_that_ignores_sigterm_and_leaves_a_child_is_gone_all_the_same(launch: Any, tmp_path: Path) -> None:
     """After its deadline, by SIGKILL, with the child that has a session of its own; and the report says so."""
-    running = launch("vllm", faults=EmulatedFaults(ignore_sigterm=True, leave_child=True))
+    running = launch("vllm", faults=EmulatedFaults(ignore_sigterm=True, leave_child=True), stop_timeout_s=1.0)
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(children) == 1
     report = running.stop()
@@ -129,4 +129,4 @@ def test_one_that_ignores_sigterm_and_leaves_a_child_is_gone_all_the_same(launch
     assert report.forced
     assert report.seconds >= 1.0
     assert report.leftover == ()
-    assert psutil.wait_procs(children, timeout=2)[1] == []
+    wait_ended(*(child.pid for child in children))

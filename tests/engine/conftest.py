@@ -3,18 +3,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from servebench.contracts.engine import Command, Engine, LaunchContext, LogHint, PhaseMarker, RunningEngine
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
 from servebench.engine.launchers.process import ProcessLauncher
-from servebench.engine.supervisor.ports import accepts_connections, free_port
+from servebench.engine.supervisor.ports import accepts, free_port
+from support.waiting import wait_until
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 
@@ -42,21 +41,8 @@ class FakeEngine(Engine):
         return Command(argv=(*self.argv, *where, *self.options), env=dict(context.engine.env), cwd=self.cwd)
 
 
-def gone(pid: int, within_s: float = 10.0) -> bool:
-    """Return whether a process ends (or is a zombie) within this time."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def make_context(at: int | None = None, **engine: Any) -> LaunchContext:
-    settings: dict[str, Any] = {"name": "fake", "ready_timeout_s": 10.0, "stop_timeout_s": 0.5, **engine}
+    settings: dict[str, Any] = {"name": "fake", "ready_timeout_s": 300.0, "stop_timeout_s": 300.0, **engine}
     return LaunchContext(
         engine=EngineSettings(**settings),
         model=ModelSettings(name="m"),
@@ -79,12 +65,6 @@ def fake_engine() -> type[FakeEngine]:
 def context_maker() -> Callable[..., LaunchContext]:
     """Return a function that makes a launch context from a port (default: a free one) and engine settings."""
     return make_context
-
-
-@pytest.fixture(name="gone")
-def gone_within() -> Callable[..., bool]:
-    """Return a function that says whether a process ends within some seconds."""
-    return gone
 
 
 @pytest.fixture
@@ -117,10 +97,7 @@ def server() -> Iterator[Callable[..., int]]:
     def start(*options: str) -> int:
         port = free_port("127.0.0.1")
         processes.append(subprocess.Popen([sys.executable, "-S", str(FAKE), "--port", str(port), *options]))
-        deadline = time.monotonic() + 10
-        while not accepts_connections("127.0.0.1", port):
-            assert time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.02)
+        wait_until(lambda: accepts("127.0.0.1", port), process=processes[-1])
         return port
 
     yield start

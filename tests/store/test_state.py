@@ -101,7 +101,7 @@ def test_a_killed_process_is_not_at_work_even_before_it_is_reaped(tmp_path):
     script = (
         "import sys, time\nfrom pathlib import Path\nfrom servebench.store import *\n"
         "write_study(StudyFolder(Path(sys.argv[1])), StudyState(study_id='s', words=(), runs=()))\n"
-        "print(flush=True)\ntime.sleep(60)"
+        "print(flush=True)\ntime.sleep(9999)"
     )
     child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
     assert child.stdout is not None

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -150,10 +149,11 @@ def test_kill_9_loses_and_doubles_nothing(tmp_path, seed):
     folder = folder_in(tmp_path)
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(folder.path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    child.stdout.readline()
-    time.sleep(random.Random(seed).uniform(0.05, 0.4))
+    read = random.Random(seed).randint(1, 12)
+    for _ in range(read):
+        child.stdout.readline()
     os.kill(child.pid, signal.SIGKILL)
-    told = 1 + len(child.communicate()[0].split())
+    told = read + len(child.communicate()[0].split())
     found = ids(folder)
     # the last one may have been written and not told any more
     assert found in ([str(n) for n in range(told)], [str(n) for n in range(told + 1)])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import QualityRecord, Record
+from servebench.measure.points import PointContext
 
 SENT_NS = 1_760_000_000_000_000_000
 MS = 1_000_000
@@ -51,6 +53,24 @@ def failed_record(request_id: str = "r0", outcome: str = "timeout", error: str =
         "outcome": outcome, "error": error,
     }  # fmt: skip
     return record(request_id, **(fields | changes))
+
+
+def phase_report(**changes: Any) -> PhaseReport:
+    """Return the client's report on a phase that went well."""
+    fields: dict[str, Any] = {
+        "started_ns": 0, "ended_ns": 10**9, "planned": 3, "sent": 3, "elapsed_s": 2.0, "cpu_s": 0.5,
+        "loop_lag_ms_p99": 0.25, "loop_lag_ms_max": 1.0, "clock_step_ns": 0, "stamp_source": "kernel",
+    }  # fmt: skip
+    return PhaseReport(**(fields | changes))
+
+
+def point_context(**changes: Any) -> PointContext:
+    """Return the identity of a point at concurrency 1."""
+    fields: dict[str, Any] = {
+        "run_id": "s/00", "point": "c1-r0", "engine": "vllm", "engine_version": "1.0", "launch": "process",
+        "model": "m", "gpu": "none", "gpu_count": 1, "workload": "unique", "concurrency": 1,
+    }  # fmt: skip
+    return PointContext(**(fields | changes))
 
 
 def quality_records(benchmark: str, correct: Sequence[bool | None], **changes: Any) -> list[QualityRecord]:

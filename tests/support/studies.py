@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis.statistics import headline_intervals
-from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import SloSettings
-from servebench.measure.points import PointContext, summarize, with_intervals
+from servebench.measure.points import summarize, with_intervals
 from servebench.store import RecordWriter, RunFolder, RunState, StudyFolder, StudyState, write_points, write_run
 from servebench.store.state import write_study
-from support.records import MS, failed_record, record
+from support.records import MS, failed_record, phase_report, point_context, record
 from support.records import SENT_NS as START_NS
 
 
@@ -102,12 +101,12 @@ def point_of(
     doubts: Sequence[Doubt] = (),
 ) -> Point:
     """Return the stored point of these records."""
-    context = PointContext(
+    context = point_context(
         run_id=records[0].run_id, point=records[0].point, engine=engine.name, engine_version=load.version,
-        launch="process", model=load.model, gpu=load.gpu, gpu_count=1, workload=load.workload, concurrency=level,
-        repeat=repeat, price_usd_per_hour=load.price,
+        model=load.model, gpu=load.gpu, workload=load.workload, concurrency=level, repeat=repeat,
+        price_usd_per_hour=load.price,
     )  # fmt: skip
-    report = PhaseReport(
+    report = phase_report(
         started_ns=records[0].scheduled_ns, ended_ns=records[-1].ended_ns, planned=len(records), sent=len(records),
         elapsed_s=10.0, cpu_s=0.5, loop_lag_ms_p99=0.1, loop_lag_ms_max=0.2, clock_step_ns=0, stamp_source="kernel",
     )  # fmt: skip

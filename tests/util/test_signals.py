@@ -1,80 +1,95 @@
-"""Signals end a command in order, once; and a closed terminal ends none that was told not to mind."""
+"""A command that is stopped by a signal ends in order and once; nohup is honoured."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import contextmanager
 
 import pytest
 
+LIMIT_S = 300
+
+# each waits for a line of its standard input, so that the test and not a clock decides when it goes on
 WAITS = """
-import sys, time
+import sys
 from servebench.util.signals import interrupts
 with interrupts():
     try:
         print("ready", flush=True)
-        time.sleep(30)
+        while True:
+            print(sys.stdin.readline().strip(), flush=True)
     except KeyboardInterrupt:
-        time.sleep(0.5)
-        print("in order", flush=True)
+        print("interrupted", flush=True)
+        print(sys.stdin.readline().strip(), flush=True)
         sys.exit(130)
 """
 CHILD = """
-import time
+import sys
 from servebench.util.signals import leave_stopping_to_the_parent
 leave_stopping_to_the_parent()
 print("ready", flush=True)
-time.sleep(1)
+print(sys.stdin.readline().strip(), flush=True)
 """
 
 
+@contextmanager
 def started(program, **options):
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, **options)
-    assert process.stdout.readline() == "ready\n"
-    return process
+    """A process that has written "ready"; `say` gives it a line and returns the next line that it writes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+    )
+
+    def say(line):
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        yield process, say
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_two_signals_end_it_once(number):
-    process = started(WAITS)
-    process.send_signal(number)
-    time.sleep(0.1)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
-    assert (out, process.returncode) == ("in order\n", 130)
+def test_a_second_signal_does_not_cut_the_cleaning_up_short(number):
+    with started(WAITS) as (process, say):
+        process.send_signal(number)
+        assert process.stdout.readline() == "interrupted\n"
+        process.send_signal(number)
+        assert say("in order") == "in order"
+        assert process.wait(LIMIT_S) == 130
 
 
 def test_nohup_is_honoured():
-    """`nohup servebench ... &` goes on when the terminal closes, and still ends when it is told to."""
-    process = started(WAITS, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    process.send_signal(signal.SIGHUP)
-    time.sleep(0.3)
-    assert process.poll() is None
-    process.terminate()
-    assert process.communicate(timeout=30)[0] == "in order\n"
+    """`nohup servebench ... &` goes on when the terminal closes, and still ends on SIGTERM."""
+    with started(WAITS, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as (process, say):
+        process.send_signal(signal.SIGHUP)
+        assert say("still here") == "still here"
+        process.terminate()
+        assert process.stdout.readline() == "interrupted\n"
+        assert say("in order") == "in order"
 
 
 def test_a_helper_process_waits_for_its_parent():
-    process = started(CHILD)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        process.send_signal(number)
-    assert process.wait(30) == 0
-    process.stdout.close()
+    with started(CHILD) as (process, say):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(number)
+        assert say("still here") == "still here"
+        assert process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_is_ended_in_its_start_says_so(tmp_path, number):
-    """One line and 130, before anything was begun."""
+def test_a_command_that_is_stopped_while_it_starts_says_so(tmp_path, number):
+    """One line and exit code 130."""
     fifo = tmp_path / "held"
     os.mkfifo(fifo)
     process = subprocess.Popen(
         [sys.executable, "-m", "servebench", "run", "--lock", str(fifo)],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    # it waits for somebody to write into its manifest
+    # the command waits until somebody writes into its manifest
     writer = os.open(fifo, os.O_WRONLY)
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=LIMIT_S)
     os.close(writer)
     assert (err, process.returncode) == ("servebench: interrupted\n", 130)

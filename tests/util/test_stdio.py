@@ -16,7 +16,7 @@ def shell(line, program):
         ["/bin/sh", "-c", line.replace("$P", '"$0" -c "$1"'), sys.executable, program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
@@ -48,7 +48,7 @@ def test_output_that_finds_no_room_is_one_line(tmp_path, words):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "servebench", *words],
-            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False,
         )  # fmt: skip
     assert done.stderr == "servebench: cannot write to standard output: no space left on device\n"
     assert done.returncode == 6

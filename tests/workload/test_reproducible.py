@@ -53,7 +53,7 @@ def digests(tokenizer: str, *, seed: int, hash_seed: int) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=500,
     )
     return finished.stdout.splitlines()
 

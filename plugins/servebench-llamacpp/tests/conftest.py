@@ -32,7 +32,7 @@ def the_model() -> ModelSettings:
 
 def make_context(*, model: ModelSettings | None = None, **engine: Any) -> LaunchContext:
     """A context with a free port, small enough for a busy machine."""
-    settings: dict[str, Any] = {"name": "llamacpp", "max_num_seqs": 2, "max_model_len": 256, "stop_timeout_s": 5.0}
+    settings: dict[str, Any] = {"name": "llamacpp", "max_num_seqs": 2, "max_model_len": 256, "stop_timeout_s": 300.0}
     return LaunchContext(
         engine=LlamaCppSettings(**{**settings, **engine}),
         model=model or the_model(),

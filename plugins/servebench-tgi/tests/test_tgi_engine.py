@@ -92,7 +92,7 @@ def term(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, term)
 open(sys.argv[1], "w").close()
-time.sleep(60)
+time.sleep(9999)
 '''
 seen, told, server = sys.argv[1:4]
 shard = subprocess.Popen([sys.executable, "-c", shard_code, seen, told], process_group=0)
@@ -119,7 +119,7 @@ def test_only_the_launcher_is_told_to_stop(tmp_path):
     seen, told = tmp_path / "seen", tmp_path / "told"
     launcher.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/launcher.py {seen} {told} {router}\n")
     launcher.chmod(0o755)
-    context = SUITE.context(tmp_path, port=port, executable=str(launcher), stop_timeout_s=10.0)
+    context = SUITE.context(tmp_path, port=port, executable=str(launcher), stop_timeout_s=300.0)
     running = ProcessLauncher().launch(
         TgiEngine(), context, LaunchSettings(name="process"), log_path=tmp_path / "log", say=lambda _: None
     )

@@ -58,7 +58,7 @@ def test_the_command_writes_the_repository_and_becomes_the_server(tmp_path):
         extra_args={"enforce_eager": True},
     )  # fmt: skip
     command = TritonEngine().command(context)
-    done = subprocess.run(command.argv, capture_output=True, text=True, check=True, timeout=10)
+    done = subprocess.run(command.argv, capture_output=True, text=True, check=True, timeout=300)
     words = done.stdout.splitlines()
     repository = Path(words[words.index("--model-repository") + 1])
     assert [path.name for path in repository.iterdir()] == ["org--model"]

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from servebench.engine.adapters.vllm import VllmEngine
 from servebench.engine.launchers.docker import DockerLauncher
 from servebench.engine.launchers.docker_command import DockerSettings, container_command, gpu_arguments, remote_host
 from servebench.util.errors import EngineError
+from support.waiting import wait_until
 
 DOCKER = """#!{python} -S
 import os, subprocess, sys
@@ -198,19 +198,16 @@ def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
     calls = docker()
     code = (
         "import sys, time; from pathlib import Path; from servebench.contracts.engine import Command;"
-        "from servebench.engine.supervisor.guarded_process import GuardedProcess;"
-        "GuardedProcess(Command(argv=('sleep', '60')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
-        "print('up', flush=True); time.sleep(60)"
+        "from servebench.engine.supervisor.guarded import Guarded;"
+        "Guarded(Command(argv=('sleep', '9999')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
+        "print('up', flush=True); time.sleep(9999)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
     assert parent.stdout.readline() == "up\n"
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 60
-    while not (calls.exists() and calls.read_text() == "rm --force c1\n"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: calls.exists() and calls.read_text() == "rm --force c1\n")
 
 
 def test_images_of_the_built_in_engines_are_named():
