@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -225,16 +226,19 @@ def test_a_conversation_that_was_given_up_goes_no_further(outputs, monkeypatch):
 
     def slow_child(self, *words):
         asked.append(threading.current_thread())
-        go_on.wait(60)
+        go_on.wait()
         return child(self, *words)
 
     monkeypatch.setattr(Mlflow, "child", slow_child)
     monkeypatch.setattr("servebench.store.tracking.STUDY_CALLS", 1)
     monkeypatch.setattr("servebench.store.tracking.RUN_CALLS", 0)
-    report = sync_study(study, uri=f"sqlite:///{outputs}/mlflow.db", experiment="servebench", timeout_s=TIMEOUT_S)
-    assert "did not take 2 runs within 8 s" in report.error
+    for timeout_s in (8.0, 64.0, 512.0):  # a slow machine may not get as far as to the first run
+        report = send(study, timeout_s=timeout_s)
+        if asked:
+            break
+    assert f"{timeout_s:g} s" in report.error
     go_on.set()
-    asked[0].join(60)
+    asked[0].join()
     assert len(asked) == 1
     assert send(study).sent == ("01_b",)
     _, parents, children = stored(outputs)
