@@ -12,7 +12,7 @@ import pytest
 from servebench.contracts.engine import Command, Engine, LaunchContext, LogHint, PhaseMarker, RunningEngine
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
 from servebench.engine.launchers.process import ProcessLauncher
-from servebench.engine.supervisor.ports import accepts, free_port
+from servebench.engine.supervisor.ports import accepts_connections, free_port
 from support.waiting import wait_until
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -42,7 +42,7 @@ class FakeEngine(Engine):
 
 
 def make_context(at: int | None = None, **engine: Any) -> LaunchContext:
-    settings: dict[str, Any] = {"name": "fake", "ready_timeout_s": 300.0, "stop_timeout_s": 300.0, **engine}
+    settings: dict[str, Any] = {"name": "fake", "ready_timeout_s": 300.0, "stop_timeout_s": 0.5, **engine}
     return LaunchContext(
         engine=EngineSettings(**settings),
         model=ModelSettings(name="m"),
@@ -97,7 +97,7 @@ def server() -> Iterator[Callable[..., int]]:
     def start(*options: str) -> int:
         port = free_port("127.0.0.1")
         processes.append(subprocess.Popen([sys.executable, "-S", str(FAKE), "--port", str(port), *options]))
-        wait_until(lambda: accepts("127.0.0.1", port), process=processes[-1])
+        wait_until(lambda: accepts_connections("127.0.0.1", port), process=processes[-1])
         return port
 
     yield start

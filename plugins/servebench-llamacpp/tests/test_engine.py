@@ -212,7 +212,7 @@ def test_an_engine_killed_while_it_loads(context_of: ContextOf, launch: Launch) 
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(EngineError, match="SIGKILL"):
+    with pytest.raises(EngineError, match="llamacpp died: killed by SIGKILL"):
         launch(context_of())
     killer.join()
 

@@ -287,20 +287,16 @@ def test_a_failed_build_is_reported_and_leaves_nothing_behind(more, words, kind,
     assert served(context).exists()
 
 
-def sleepers(seconds):
-    return [one for one in psutil.process_iter(["cmdline"]) if seconds in (one.info["cmdline"] or [])]
-
-
-def test_a_build_that_takes_too_long_is_ended(bench):
-    """With all that it started."""
+def test_a_build_that_takes_too_long_is_killed(bench):
+    """With all processes that it started."""
     bench.build_with("sleep 9977.25")
-    with pytest.raises(EngineError, match=r"engine.build_timeout_s"):
+    with pytest.raises(EngineError, match=r"0\.5 s \(engine\.build_timeout_s\)"):
         bench.prepare(bench.context(build_timeout_s=0.5))
-    assert not sleepers("9977.25")
+    assert not [one for one in psutil.process_iter(["cmdline"]) if "9977.25" in (one.info["cmdline"] or [])]
 
 
-def test_a_killed_build_is_cleaned_up_and_done_again(bench):
-    """A kill -9 of servebench ends the build, frees the lock, and leaves work that nobody uses."""
+def test_a_killed_build_is_cleaned_up_and_repeated(bench):
+    """A kill -9 of servebench ends the build, frees the lock, and leaves a working folder that the next build removes."""
     bench.build_with("sleep 9978.25")
     context = bench.context()
     code = (
@@ -316,7 +312,9 @@ def test_a_killed_build_is_cleaned_up_and_done_again(bench):
     wait_until(lambda: bench.steps == ["convert", "build"])
     child.kill()
     child.wait()
-    wait_until(lambda: not sleepers("9978.25"))
+    wait_until(
+        lambda: not [one for one in psutil.process_iter(["cmdline"]) if "9978.25" in (one.info["cmdline"] or [])]
+    )
     assert list(build_plan(context).home.glob("work-*"))
     bench.build_with("")
     bench.prepare(context)
@@ -378,7 +376,7 @@ def test_the_built_engine_is_started(bench):
     server = write_stand_in(bench.folder / "trtllm-serve", Manners(models=("llama",)), host="127.0.0.1", port=port)
     text = server.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ -f "$1/rank0.engine" ] || exit 9\necho "serves $1"')
     server.write_text(text)
-    context = replace(bench.context(executable=str(server), stop_timeout_s=5.0, ready_timeout_s=60.0), port=port)
+    context = replace(bench.context(executable=str(server), stop_timeout_s=300.0, ready_timeout_s=300.0), port=port)
     bench.prepare(context)
     log = bench.folder / "engine.log"
     running = ProcessLauncher().launch(

@@ -198,8 +198,8 @@ def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
     calls = docker()
     code = (
         "import sys, time; from pathlib import Path; from servebench.contracts.engine import Command;"
-        "from servebench.engine.supervisor.guarded import Guarded;"
-        "Guarded(Command(argv=('sleep', '9999')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
+        "from servebench.engine.supervisor.guarded_process import GuardedProcess;"
+        "GuardedProcess(Command(argv=('sleep', '9999')), Path(sys.argv[1]), 0.5, ('docker', 'rm', '--force', 'c1'));"
         "print('up', flush=True); time.sleep(9999)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)

@@ -26,8 +26,6 @@ Launch = Callable[..., RunningEngine]
 ContextOf = Callable[..., LaunchContext]
 
 SETTINGS = LaunchSettings(name="process")
-READY_S = 1.0
-STOP_S = 0.5
 
 
 def family(running: RunningEngine) -> list[int]:
@@ -48,15 +46,15 @@ def command_of(process: psutil.Process) -> str:
 
 
 def no_engine_left() -> bool:
-    """Whether this process has no engine below it."""
+    """Return whether this process has no engine below it."""
     return not [child for child in psutil.Process().children(recursive=True) if "fake_engine" in command_of(child)]
 
 
-def test_an_engine_is_ready_once_it_generated_and_leaves_nothing(
+def test_an_engine_is_ready_after_its_first_token_and_leaves_nothing_behind(
     launch: Launch, log: Path, fake: Fake, context_of: ContextOf
 ) -> None:
     """The phases come in order, the pid is the engine's, and after `stop` neither process nor port is held."""
-    context = context_of()
+    context = context_of(stop_timeout_s=300.0)
     running = launch(fake("--log", "loaded 3 weights", "--listen-after", "0.2", "--version", "1.2"), context)
     pids = family(running)
     assert [phase.name for phase in running.phases] == [
@@ -76,7 +74,7 @@ def test_an_engine_is_ready_once_it_generated_and_leaves_nothing(
     assert report.stopped
     assert (report.forced, report.killed_pids, report.leftover) == (False, (), ())
     wait_ended(*pids)
-    assert port_fault("127.0.0.1", context.port) is None
+    assert port_problem("127.0.0.1", context.port) is None
     assert running.stop() is report
     assert "loaded 3 weights" in log.read_text()
 
@@ -116,10 +114,10 @@ def test_an_engine_that_never_serves_fails_at_the_deadline(
     """The error names the timeout, the last problem and the last log line; nothing is left running."""
     began = time.monotonic()
     with pytest.raises(EngineError) as error:
-        launch(fake("--log", "still here", *options), context_of(ready_timeout_s=READY_S))
-    assert time.monotonic() - began >= READY_S
+        launch(fake("--log", "still here", *options), context_of(ready_timeout_s=1.0))
+    assert time.monotonic() - began >= 1.0
     assert error.value.kind == "not_ready"
-    for word in ["engine.ready_timeout_s", "still here", *words]:
+    for word in ["fake", "1 s (engine.ready_timeout_s)", "still here", *words]:
         assert word in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.log_tail == ("still here",)
@@ -140,8 +138,7 @@ def test_an_engine_that_never_serves_fails_at_the_deadline(
 def test_a_death_is_reported_before_the_deadline(
     launch: Launch, options: tuple[str, ...], kind: str, words: list[str], fake: Fake, context_of: ContextOf
 ) -> None:
-    """Not at the deadline: with the exit code, its last words, and what they mean."""
-    # the deadline is beyond the limit of the test
+    """With the exit code, the last log line and advice."""
     with pytest.raises(EngineError) as error:
         launch(fake("--log", "one two", *options), context_of(ready_timeout_s=1e6))
     assert error.value.kind == kind
@@ -193,14 +190,14 @@ def test_an_engine_killed_during_its_start(launch: Launch, fake: Fake, context_o
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(EngineError, match="SIGKILL"):
-        launch(fake("--listen-after", "9999"), context_of())
+    with pytest.raises(EngineError, match="killed by SIGKILL"):
+        launch(fake("--listen-after", "9999"))
     killer.join()
     wait_until(no_engine_left)
 
 
 def test_an_engine_killed_while_it_serves(launch: Launch, fake: Fake) -> None:
-    """`died` tells it in one line, and `stop` is then no news."""
+    """`died` returns one line; `stop` then has nothing to force."""
     running = launch(fake())
     assert running.pid is not None
     os.kill(running.pid, signal.SIGKILL)
@@ -210,13 +207,10 @@ def test_an_engine_killed_while_it_serves(launch: Launch, fake: Fake) -> None:
     assert (report.forced, report.leftover) == (False, ())
 
 
-def test_what_an_engine_leaves_when_it_dies_is_ended(
-    launch: Launch, tmp_path: Path, fake: Fake, context_of: ContextOf
-) -> None:
-    """A stubborn child in a session of its own does not outlive an engine that was killed."""
-    context = context_of(stop_timeout_s=STOP_S)
-    running = launch(fake("--child-session", "--pids", str(tmp_path / "child")), context)
-    child = the_child(tmp_path / "child")
+def test_children_of_a_dead_engine_are_killed(launch: Launch, tmp_path: Path, fake: Fake) -> None:
+    """Even a child in a session of its own that ignores SIGTERM."""
+    running = launch(fake("--child-session", "--pids", str(tmp_path / "child")))
+    child = child_pid(tmp_path / "child")
     assert running.pid is not None
     os.kill(running.pid, signal.SIGKILL)
     wait_ended(child)
@@ -224,24 +218,24 @@ def test_what_an_engine_leaves_when_it_dies_is_ended(
 
 
 @pytest.mark.parametrize("kind", ["--child", "--child-session"])
-def test_a_child_that_ignores_sigterm_is_killed_and_named(
-    launch: Launch, tmp_path: Path, kind: str, fake: Fake, context_of: ContextOf
+def test_a_child_that_ignores_sigterm_is_killed_and_reported(
+    launch: Launch, tmp_path: Path, kind: str, fake: Fake
 ) -> None:
-    """In the engine's group or in a session of its own: after the deadline it is killed, and the report says so."""
-    running = launch(fake(kind, "--pids", str(tmp_path / "child")), context_of(stop_timeout_s=STOP_S))
-    child = the_child(tmp_path / "child")
+    """In the engine's group or in a session of its own: it is killed after the deadline, and the report lists it."""
+    running = launch(fake(kind, "--pids", str(tmp_path / "child")))
+    child = child_pid(tmp_path / "child")
     report = running.stop()
     assert has_ended(child)
     assert (report.stopped, report.forced, report.killed_pids, report.leftover) == (True, True, (child,), ())
-    assert report.seconds >= STOP_S
+    assert report.seconds >= 0.5
 
 
-def test_an_engine_that_ignores_sigterm_is_killed(launch: Launch, fake: Fake, context_of: ContextOf) -> None:
-    """After `stop_timeout_s` it is killed, and the report says so."""
-    running = launch(fake("--ignores-term"), context_of(stop_timeout_s=STOP_S))
+def test_an_engine_that_ignores_sigterm_is_killed(launch: Launch, fake: Fake) -> None:
+    """After `stop_timeout_s`; the report lists it."""
+    running = launch(fake("--ignores-term"))
     report = running.stop()
     assert (report.stopped, report.forced, report.killed_pids) == (True, True, (running.pid,))
-    assert report.seconds >= STOP_S
+    assert report.seconds >= 0.5
 
 
 def test_a_used_port_is_reported_with_its_owner(launch: Launch, fake: Fake, context_of: ContextOf) -> None:
@@ -252,8 +246,9 @@ def test_a_used_port_is_reported_with_its_owner(launch: Launch, fake: Fake, cont
             launch(fake(), context_of(port))
         problems = ProcessLauncher().check(fake(), context_of(port, port=port), SETTINGS)
     assert error.value.kind == "port_in_use"
-    assert f"port 127.0.0.1:{port} (engine.port) is in use by pid {os.getpid()} (" in str(error.value)
-    assert faults == [str(error.value)]
+    for part in (f"engine.port={port}", f"127.0.0.1:{port}", f"pid {os.getpid()} ("):
+        assert part in str(error.value)
+    assert problems == [str(error.value)]
     wait_until(no_engine_left)
 
 
@@ -272,7 +267,7 @@ def test_a_port_taken_by_another_process_during_the_start(launch: Launch, fake: 
         thief.join()
         thieves[0].close()
     assert error.value.kind == "port_in_use"
-    assert f"was taken by pid {os.getpid()}" in str(error.value)
+    assert f"by pid {os.getpid()}" in str(error.value)
     wait_until(no_engine_left)
 
 
@@ -321,9 +316,9 @@ def test_ctrl_c_while_waiting_leaves_nothing(launch: Launch, after_s: float, fak
     wait_until(no_engine_left)
 
 
-def test_ctrl_c_while_stopping_waits(launch: Launch, fake: Fake, context_of: ContextOf) -> None:
-    """An impatient second Ctrl-C cannot cut the stop short; it is delivered when the engine is gone."""
-    running = launch(fake("--ignores-term"), context_of(stop_timeout_s=4 * STOP_S))
+def test_ctrl_c_while_stopping_waits(launch: Launch, fake: Fake) -> None:
+    """A Ctrl-C during the stop is delivered when the engine is gone."""
+    running = launch(fake("--ignores-term"))
     assert running.pid is not None
     timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
@@ -333,17 +328,15 @@ def test_ctrl_c_while_stopping_waits(launch: Launch, fake: Fake, context_of: Con
     assert running.stop().killed_pids == (running.pid,)
 
 
-def test_an_engine_does_not_outlive_its_guard(
-    launch: Launch, tmp_path: Path, fake: Fake, context_of: ContextOf
-) -> None:
-    """kill -9 of the guard ends the engine with it, and the rest of its session by the next look."""
-    running = launch(fake("--child", "--pids", str(tmp_path / "child")), context_of(stop_timeout_s=STOP_S))
+def test_an_engine_does_not_outlive_its_guard(launch: Launch, tmp_path: Path, fake: Fake) -> None:
+    """kill -9 of the guard ends the engine; the rest of its session is killed by the next check."""
+    running = launch(fake("--child", "--pids", str(tmp_path / "child")))
     assert isinstance(running, LaunchedEngine)
     assert running.pid is not None
     running.started.guarded.process.kill()
     wait_ended(running.pid)
     assert "-9" in (wait_until(running.died) or "")
-    wait_ended(the_child(tmp_path / "child"))
+    wait_ended(child_pid(tmp_path / "child"))
     assert running.stop().leftover == ()
 
 
@@ -356,11 +349,7 @@ from servebench.contracts.settings import LaunchSettings
 from servebench.engine.launchers.process import ProcessLauncher
 engine = FakeEngine(*sys.argv[4:])
 running = ProcessLauncher().launch(
-    engine,
-    make_context(int(sys.argv[2]), stop_timeout_s=0.5),
-    LaunchSettings(name="process"),
-    log_path=Path(sys.argv[3]),
-    say=print,
+    engine, make_context(int(sys.argv[2])), LaunchSettings(name="process"), log_path=Path(sys.argv[3]), say=print
 )
 if os.fork() == 0:
     time.sleep(9999)  # holds every pipe open, as a worker that was forked would
@@ -385,7 +374,8 @@ def test_an_engine_does_not_outlive_servebench(
             engine = int(bench.stdout.readline())
             child = child_pid(tmp_path / "child")
             bench.kill()
-            wait_ended(engine, child)
-            assert not accepts("127.0.0.1", context.port)
+            wait_ended(engine)
+            wait_ended(child)
+            assert not accepts_connections("127.0.0.1", context.port)
         finally:
             os.killpg(bench.pid, signal.SIGKILL)
