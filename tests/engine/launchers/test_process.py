@@ -112,15 +112,18 @@ def test_an_engine_that_never_serves_fails_at_the_deadline(
     launch: Launch, options: tuple[str, ...], words: list[str], fake: Fake, context_of: ContextOf
 ) -> None:
     """The error names the timeout, the last problem and the last log line; nothing is left running."""
-    began = time.monotonic()
-    with pytest.raises(EngineError) as error:
-        launch(fake("--log", "still here", *options), context_of(ready_timeout_s=1.0))
-    assert time.monotonic() - began >= 1.0
+    for ready_s in (1.0, 8.0, 64.0):  # a slow machine may not get as far within a second
+        began = time.monotonic()
+        with pytest.raises(EngineError) as error:
+            launch(fake("--log", "still here", *options), context_of(ready_timeout_s=ready_s))
+        assert time.monotonic() - began >= ready_s
+        if all(word in str(error.value) for word in words):
+            break
     assert error.value.kind == "not_ready"
-    for word in ["fake", "1 s (engine.ready_timeout_s)", "still here", *words]:
+    for word in ["fake", f"{ready_s:g} s (engine.ready_timeout_s)", "still here", *words]:
         assert word in str(error.value)
     assert "\n" not in str(error.value)
-    assert error.value.log_tail == ("still here",)
+    assert set(error.value.log_tail) == {"still here"}
     wait_until(no_engine_left)
 
 
