@@ -1,5 +1,7 @@
 """planned = sent + not sent, sent = ok + failed, stored = recorded."""
 
+import re
+
 import pytest
 from tests.analysis.warnings.test_point import make
 
@@ -21,21 +23,20 @@ def one(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "stored", "words"),
+    ("changes", "stored", "counts"),
     [
         ({}, 10, []),
         ({"planned": 20}, 10, []),
         ({"sent": 9, "recorded": 9}, 10, []),  # one was refused a connection and has a record all the same
-        ({}, 9, ["10 records were made and 9 are stored"]),
-        ({"recorded": 9}, 10, ["10 requests were sent and 9 of them have a record"]),
-        ({"planned": 9}, 10, ["9 requests were planned and 10 have a record"]),
-        ({"warmup": True}, 10, ["10 records were made and 0 are stored"]),
+        ({}, 9, [("10", "9")]),
+        ({"recorded": 9}, 10, [("10", "9")]),
+        ({"planned": 9}, 10, [("9", "10")]),
+        ({"warmup": True}, 10, [("10", "0")]),
     ],
 )
-def test_what_does_not_add_up_is_told(changes, stored, words):
+def test_counts_that_do_not_match_are_faults(changes, stored, counts):
     lines = faults([one(**changes)], {("c1-r0", False): stored})
-    assert len(lines) == len(words)
-    assert all(word in line for word, line in zip(words, lines, strict=True))
+    assert [tuple(re.findall(r"\b\d+\b", line)) for line in lines] == counts
 
 
 def test_an_entry_counts_outcomes():
@@ -50,8 +51,8 @@ def test_an_entry_counts_outcomes():
 
 
 @pytest.mark.parametrize(("error", "counted", "sent"), [(None, 2, 2), ("it was killed", 2, 3), ("it was killed", 4, 4)])
-def test_a_worker_that_died_may_have_sent_more_than_it_could_tell(error, counted, sent):
-    """Never fewer: what it had counted and is not on disk is lost, and said to be."""
+def test_a_worker_that_died_may_have_sent_more_than_it_counted(error, counted, sent):
+    """But never fewer: requests that it counted and that are not on disk are a fault."""
     report = PhaseReport(
         started_ns=0, ended_ns=1, planned=5, sent=counted, elapsed_s=1.0, cpu_s=0.0, loop_lag_ms_p99=None,
         loop_lag_ms_max=None, clock_step_ns=0, stamp_source="kernel", stopped=error and "worker_died", error=error,

@@ -1,7 +1,4 @@
-"""What a point's prompts and answers say beside times: cache hits at best, JSON that fits its schema, facts found.
-
-Knows that workload, measure and score are used for it, and nothing of how they do their work.
-"""
+"""Non-latency metrics of a point: ideal cache hits, answers that match their JSON schema, facts found."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from servebench.workload.ideal_cache import ideal_columns
 def content_columns(
     requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: PointRow
 ) -> dict[str, Any]:
-    """The columns of a point's row that follow from what was asked and answered; `_low` and `_high` are Wilson's."""
+    """Return the columns that follow from prompts and answers; `_low` and `_high` are Wilson intervals."""
     columns: dict[str, Any] = {
         **json_columns(records, requests),
         **needle_columns(records, requests),
@@ -35,7 +32,7 @@ def content_columns(
 
 
 def content_doubts(requests: Sequence[Request], engine: Engine) -> list[Doubt]:
-    """Why the content of answers is not what the workload meant it to be."""
+    """Return warnings about answers whose content cannot be what the workload requests."""
     if engine.dialect.json_schema or not any(request.schema is not None for request in requests):
         return []
     return [

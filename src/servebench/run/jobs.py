@@ -19,17 +19,17 @@ LOCK_WORD = "--lock"
 
 
 def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
-    """The jobs that the words ask for: composed, or read from the manifest after `--lock`. Raises ConfigError, StoreError."""
+    """Return the jobs that the words describe, or the job in the manifest after `--lock`. Raises ConfigError, StoreError."""
     if LOCK_WORD not in words:
         return compose_jobs(words, registry)
     rest = [word for word in words if word != LOCK_WORD]
     if len(rest) != 1:
         raise ConfigError(
-            f"run {LOCK_WORD} takes the path of one manifest.json and nothing else, not: {' '.join(words)}"
+            f"run {LOCK_WORD} takes the path of one manifest.json and nothing else (got {' '.join(words)})"
         )
     manifest = read_manifest(Path(rest[0]))
     settings = settings_from_dict(manifest["config"], registry)
-    # the stored name belongs to the study that is being repeated
+    # the stored name is that of the study that is repeated
     settings = replace(settings, study=replace(settings.study, name=None))
     return [
         Job(

@@ -1,6 +1,6 @@
-"""The ledger of a run: planned = sent + not sent, sent = ok + failed, stored = recorded. A mismatch is a loud failure.
+"""The ledger of a run: planned = sent + not sent, sent = ok + failed, stored = recorded. A mismatch fails the run.
 
-Pure: what the load said of a phase, what was recorded of it, and what is on disk are put side by side.
+Pure functions that compare the load's own counts with the records made and the rows stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = tuple[str, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One phase. `sent` is what the load's own counter says, `recorded` the requests that were sent and have a record."""
+    """The counts of one phase. `sent` is the load's own count, `recorded` the number of sent requests with a record."""
 
     point: str
     warmup: bool
@@ -30,7 +30,7 @@ class Entry:
     failed: Mapping[str, int]
 
     def as_dict(self, stored: int) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the entry for the manifest; `stored` is the number of rows on disk."""
         return {
             "point": self.point,
             "warmup": self.warmup,
@@ -44,9 +44,9 @@ class Entry:
 
 
 def entry(point: str, report: PhaseReport, records: Sequence[Record], *, warmup: bool) -> Entry:
-    """The entry of a phase that has just ended. A request that was refused a connection counts as sent: it was tried.
+    """Return the entry of a phase. A request whose connection was refused counts as sent.
 
-    Of a worker that died, or hung until it was killed, only its last count is known, and its records may be ahead of that.
+    For a worker that died or was killed only its last count is known, and its records may be ahead of that.
     """
     outcomes: Counter[str] = Counter(record.outcome for record in records)
     ok = outcomes.pop("ok", 0)
@@ -63,16 +63,16 @@ def entry(point: str, report: PhaseReport, records: Sequence[Record], *, warmup:
 
 
 def faults(entries: Sequence[Entry], stored: Mapping[Key, int]) -> list[str]:
-    """What does not add up, a line a phase; empty when all does. `stored` are rows on disk by phase."""
+    """Return one line for each count that does not match. `stored` holds the number of rows on disk by phase."""
     lines = []
     for one in entries:
         where = f"{one.point}{' (warm-up)' if one.warmup else ''}"
         records = one.ok + sum(one.failed.values())
         if one.recorded != one.sent:
-            lines.append(f"{where}: {one.sent} requests were sent and {one.recorded} of them have a record")
+            lines.append(f"{where}: {one.sent} requests were sent, but {one.recorded} of them have a record")
         if records > one.planned:
-            lines.append(f"{where}: {one.planned} requests were planned and {records} have a record")
+            lines.append(f"{where}: {one.planned} requests were planned, but {records} have a record")
         on_disk = stored.get((one.point, one.warmup), 0)
         if on_disk != records:
-            lines.append(f"{where}: {records} records were made and {on_disk} are stored")
+            lines.append(f"{where}: {records} records were made, but {on_disk} are stored")
     return lines

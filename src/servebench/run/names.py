@@ -9,12 +9,12 @@ from servebench.contracts.stored import chosen
 
 
 def title_of(job: Job) -> str:
-    """What a run is called: engine, model, workload, and where it differs, launch."""
+    """Return a run's title: engine, launch if it is not `process`, model and workload."""
     settings = job.settings
     launch = "" if settings.launch.name == "process" else f" ({settings.launch.name})"
     return f"{chosen_name(job, 'engine')}{launch} · {settings.model.name} · {chosen_name(job, 'workload')}"
 
 
 def chosen_name(job: Job, group: Literal["engine", "workload"]) -> str:
-    """What was chosen, so that two files of the user's own for one engine or workload are told apart."""
+    """Return the chosen option of a config group, which differs between two config files for the same engine or workload."""
     return chosen(job.overrides, group, getattr(job.settings, group).name)

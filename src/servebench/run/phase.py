@@ -1,7 +1,4 @@
-"""One phase of load from requests to records: plan, drive, read the spool, derive, store.
-
-Knows the order in which workload, engine, load, measure and store are used for a point, and nothing of how they work.
-"""
+"""One phase of load: drive it, read its spools, derive its records."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ from servebench.util.errors import StoreError
 from servebench.util.redaction import known_secrets, redact_text, without_known
 
 SILENCE_MARGIN_S = 30.0
-"""How long beyond `load.timeout_s` an engine may send nothing to anybody: by then every request that it had is over."""
+"""Time beyond `load.timeout_s` for which an engine may send nothing: by then all its requests have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseFacts:
-    """What the records of a phase need to know beside its spool. Stored beside it, so that a killed run can be read."""
+    """Facts of a phase that its records need. Stored next to the spool, so that a killed run can be recovered."""
 
     run_id: str
     point: str
@@ -37,23 +34,23 @@ class PhaseFacts:
     concurrency: int | None
     repeat: int
     planned: dict[str, tuple[int | None, int, bool]]
-    """For each request_id: planned prompt tokens, asked output tokens, whether exactly that many were asked for."""
+    """For each request_id: planned prompt tokens, requested output tokens, whether exactly that many were requested."""
     rate: float | None = None
 
     def dump(self) -> bytes:
-        """As JSON."""
+        """Return the facts as JSON."""
         return orjson.dumps(self)
 
     @classmethod
     def load(cls, path: Path) -> PhaseFacts:
-        """From a file written with `dump`. Raises StoreError."""
+        """Read a file written with `dump`. Raises StoreError."""
         try:
             return cls(**orjson.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError) as error:
             raise StoreError(f"{path} cannot be read: {error}") from error
 
     def record(self, exchange: Exchange) -> Record:
-        """The record of one exchange of this phase."""
+        """Return the record of one exchange of this phase."""
         prompt_tokens, output_tokens, _ = self.planned.get(exchange.request_id, (None, None, False))
         return record(
             exchange,
@@ -75,9 +72,9 @@ def drive_phase(
     workers: int = 1,
     nodes: Sequence[str] = (),
 ) -> tuple[PhaseReport, list[Record]]:
-    """Drive a phase and derive its records. Its spools and their facts stay on disk until the caller has stored them.
+    """Drive a phase and return its report and records. The spools stay on disk until the caller has stored the records.
 
-    Raises what `drive` raises, and StoreError; the spools are then left for `servebench recover`.
+    Raises what `drive` raises, and StoreError; `servebench recover` can then read the spools.
     """
     with writing(spool.parent):
         spool.parent.mkdir(parents=True, exist_ok=True)
@@ -91,10 +88,10 @@ def drive_phase(
 
 
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
-    """The records of what the spools of a phase hold. Raises StoreError when one is none."""
+    """Return the records of a phase from its spools. Raises StoreError for a spool that cannot be read."""
     secrets = known_secrets()
     collecting = gc.isenabled()
-    # all that is made here is kept: looking through it for garbage again and again finds none
+    # everything allocated here is kept, so garbage collection would find nothing
     gc.disable()
     try:
         return [_clean(facts.record(exchange), secrets) for spool in spools for exchange in read_spool(spool)]
@@ -104,10 +101,10 @@ def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:
 
 
 def _clean(record: Record, secrets: Sequence[str]) -> Record:
-    """Without the keys that a server repeated: in its errors whatever looks like one, in its answers those we know."""
+    """Remove secrets that the server repeated: from errors whatever looks like one, from answers the known ones."""
     error = None if record.error is None else redact_text(record.error, secrets)
-    told = record.text + record.reasoning
-    if error == record.error and not any(secret in told for secret in secrets):
+    content = record.text + record.reasoning
+    if error == record.error and not any(secret in content for secret in secrets):
         return record
     return replace(
         record,
@@ -118,7 +115,7 @@ def _clean(record: Record, secrets: Sequence[str]) -> Record:
 
 
 def discard_spools(spools: Sequence[Path]) -> None:
-    """Remove spools whose records are stored. Raises StoreError."""
+    """Remove the spools of a phase whose records are stored. Raises StoreError."""
     for spool in spools:
         with writing(spool):
             spool.unlink(missing_ok=True)

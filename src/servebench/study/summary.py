@@ -1,8 +1,7 @@
-"""A study told as a whole, on disk: `summary/` has what is looked at outside of servebench, above all in MLflow.
+"""The summary of a study in the folder `summary/`, made for tools outside of servebench, above all MLflow.
 
-`report.html` is the page of `servebench report`, `comparison.md` the verdicts, `points.csv` every point of every run, the
-pictures are the charts of the report as files of their own, and `summary.json` tells MLflow's parent run what to say of the
-study: a note in Markdown, metrics for each engine, and tags.
+`report.html` is the page of `servebench report`, `comparison.md` the verdicts, `points.csv` all points, the SVG files are the
+charts of the report, and `summary.json` holds what MLflow's parent run shows: a note in Markdown, metrics per engine, tags.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ METRICS = (
     "cost_usd_per_mtok",
     "cost_usd_per_mgood",
 )
-"""What the parent run shows of each engine over the load."""
+"""Metrics of each engine over the load in MLflow's parent run."""
 FACTS = ("engine", "model", "gpu", "workload", "launch")
 SVG_STYLE = (
     "<style>text{font:11px sans-serif;fill:#333}text.ax{fill:#111;font-size:11.5px}text.lim{fill:#a00000;font-weight:600}"
@@ -45,7 +44,7 @@ SVG_STYLE = (
 
 
 def write_summary(path: Path) -> Path:
-    """Write the summary of the study in this folder, over an earlier one; returns its folder.
+    """Write the summary of the study in this folder, replace an earlier one, and return the summary's folder.
 
     Raises ConfigError, StoreError, OSError.
     """
@@ -67,13 +66,13 @@ def write_summary(path: Path) -> Path:
         write_page(folder / "points.csv", to_csv(study.runs))
     for name, svg in figures(data).items():
         write_page(folder / f"{name}.svg", standalone(svg))
-    told = {"note": note(data, study), "metrics": metrics(data), "tags": tags(study.runs)}
-    write_page(folder / "summary.json", json.dumps(told, indent=1) + "\n")
+    shown = {"note": note(data, study), "metrics": metrics(data), "tags": tags(study.runs)}
+    write_page(folder / "summary.json", json.dumps(shown, indent=1) + "\n")
     return folder
 
 
 def figures(data: Page) -> dict[str, str]:
-    """The charts that compare runs, by file name; those without a value are not there."""
+    """Return the charts that compare runs by file name, without those that have no values."""
     from servebench.report.html import charts
     from servebench.report.html.svg import Axis
 
@@ -99,7 +98,7 @@ def figures(data: Page) -> dict[str, str]:
 
 
 def standalone(svg: str) -> str:
-    """A chart of the page as a picture of its own: with its size, a white ground and the page's style."""
+    """Return a chart of the page as a file of its own: with size, white background and the page's style."""
     box = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
     size = f'width="{box[1]}" height="{box[2]}" ' if box else ""
     alone = svg.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size}', 1) if "xmlns=" not in svg else svg
@@ -108,12 +107,12 @@ def standalone(svg: str) -> str:
 
 
 def label(name: str) -> str:
-    """A run's short name as a part of a metric's name."""
+    """Return a run's short name in a form that is valid in a metric's name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")
 
 
 def metrics(data: Page) -> list[dict[str, Any]]:
-    """`metric/engine` of each point that may be believed, with its row's load and time."""
+    """Return `metric/engine` for each point that is not void, with the point's load and time."""
     return [
         {
             "name": f"{name}/{label(one.view.name)}",
@@ -129,7 +128,7 @@ def metrics(data: Page) -> list[dict[str, Any]]:
 
 
 def tags(runs: Sequence[RunData]) -> dict[str, str]:
-    """What the runs of a study are, to filter by: each fact with all its values."""
+    """Return tags to filter studies by: each fact of the runs with all its values."""
     found = {
         f"servebench.{name}": ",".join(dict.fromkeys(str(value) for run in runs if (value := run.fact(name))))
         for name in FACTS
@@ -148,7 +147,7 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 
 def note(data: Page, study: StudyData) -> str:
-    """The study in Markdown: its runs at their best, the verdicts between them, and the advice."""
+    """Return the study in Markdown: the best point of each run, the verdicts between runs, and the advice."""
     from servebench.report.terminal.advice import headline
     from servebench.report.terminal.listing import best_row
     from servebench.util.figures import MISSING, number, with_interval
@@ -167,10 +166,10 @@ def note(data: Page, study: StudyData) -> str:
         ]
 
     head = ("run", "engine", "best output tok/s", "at load", "TTFT p50 ms", "TPOT ms", "$/M tokens", "verdict")
-    # MLflow folds a long note: what is looked for comes first
+    # MLflow folds a long note, so the table comes first
     lines = _table(head, [cells(one) for one in data.runs])
     if any(run.emulated for run in study.runs):
-        lines += ["**Emulated engines: the numbers say nothing of real ones.**", ""]
+        lines += ["**Emulated engines: these numbers do not describe real ones.**", ""]
     for one in data.comparisons:
         lines.append(f"- **{_cell(one.candidate)}** against {_cell(one.baseline)}: {_cell(one.summary)}")
     advice = [f"- {_cell(one.use_case.title)}: {_cell(headline(one))}" for one in data.answers if one.ranking]

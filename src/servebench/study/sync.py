@@ -29,24 +29,24 @@ def sync_studies(studies: Sequence[StudyFolder], *, uri: str | None = None) -> i
             complain(study, error)
             code = 1
     if not studies:
-        sys.stdout.write("there are no studies to send\n")
+        sys.stdout.write("no studies to send\n")
     return code
 
 
-def _sync_study(study: StudyFolder, asked: str | None, down: set[str]) -> str | None:
-    """Send one. Returns what went wrong; `down` are the servers that were found dead, and is added to."""
+def _sync_study(study: StudyFolder, chosen_uri: str | None, down: set[str]) -> str | None:
+    """Send one study and return the error, if any. Adds a server that does not answer to `down`."""
     try:
         state = read_study(study)
-        if state.tracking.get("name") == "none" and asked is None:
+        if state.tracking.get("name") == "none" and chosen_uri is None:
             return None
-        uri = tracking_uri(asked or _stored_uri(study, state), study.path.parent)
+        uri = tracking_uri(chosen_uri or _stored_uri(study, state), study.path.parent)
     except StoreError as error:
         return str(error)
     if uri in down:
-        return "not sent, for its tracking server is down"
+        return "not sent, because its tracking server is down"
     experiment = str(state.tracking.get("experiment", "servebench"))
     if state.status == "finished" and not study.summary.is_dir():
-        # what was measured is worth more than its summary
+        # send the results even if their summary fails
         with contextlib.suppress(ServebenchError, OSError):
             write_summary(study.path)
     report = sync_study(study, uri=uri, experiment=experiment, timeout_s=SYNC_TIMEOUT_S)
@@ -57,7 +57,7 @@ def _sync_study(study: StudyFolder, asked: str | None, down: set[str]) -> str | 
 
 
 def _stored_uri(study: StudyFolder, state: StudyState) -> str | None:
-    """The server that the study itself asked for; null where it left that to the environment. Raises StoreError."""
+    """Return the server that the study was configured with; null to use the environment. Raises StoreError."""
     uri = state.tracking.get("uri")
     manifests = (study.run(name).manifest for name in state.runs)
     first = next((path for path in manifests if path.exists()), None)
