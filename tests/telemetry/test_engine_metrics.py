@@ -4,7 +4,7 @@ import pytest
 
 from servebench.engine.adapters.sglang import METRICS as SGLANG
 from servebench.engine.adapters.vllm import METRICS as VLLM
-from servebench.telemetry.engine_metrics import series, translated
+from servebench.telemetry.engine_metrics import parse_series, translate_names
 
 VLLM_TEXT = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -83,11 +83,11 @@ TRT_TEXT = b"""[{"iter": 1, "kvCacheStats": {"usedNumBlocks": 1}},
     ids=["vllm", "sglang", "sum", "second", "missing part", "json", "nothing"],
 )
 def test_translation(text, names, expected):
-    assert {word: value for word, (_, value) in translated(list(series(text)), names).items()} == expected
+    assert {word: value for word, (_, value) in translate_names(list(parse_series(text)), names).items()} == expected
 
 
 def test_json_is_the_last_iteration_by_path():
-    assert list(series(TRT_TEXT)) == [
+    assert list(parse_series(TRT_TEXT)) == [
         ("iter", "", 2),
         ("numActiveRequests", "", 7),
         ("kvCacheStats.usedNumBlocks", "", 9),
@@ -98,4 +98,4 @@ def test_json_is_the_last_iteration_by_path():
 @pytest.mark.parametrize("text", [b"<html>no</html>", b"[1, 2]", b"{not json"])
 def test_what_is_no_metrics_raises_value_error(text):
     with pytest.raises(ValueError, match=r"."):
-        list(series(text))
+        list(parse_series(text))

@@ -98,7 +98,7 @@ def test_what_a_gpu_does_not_tell_is_left_out(monkeypatch):
     [
         (None, 1, "amdsmi is not installed"),
         (module(amdsmi_init=AmdSmiException("no driver")), 1, "no AMD driver here (no driver)"),
-        (module(amdsmi_get_processor_handles=[]), 1, "the AMD driver knows no GPU"),
+        (module(amdsmi_get_processor_handles=[]), 1, "the AMD driver lists no GPU"),
         (module(), None, "the engine does not run on this machine"),
     ],
 )
