@@ -27,7 +27,14 @@ from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
-from servebench.load.plan.levels import Level, attempt_name, point_plan, replayed, scheduled, supply
+from servebench.load.plan.levels import (
+    Level,
+    attempt_name,
+    point_plan,
+    requests_to_prepare,
+    schedule_requests,
+    with_trace_times,
+)
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.load.ray.nodes import ray_nodes
 from servebench.measure.derive import count_missing
@@ -205,10 +212,10 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
     Raises ServebenchError when the run cannot go on, KeyboardInterrupt and Interrupted when it is stopped.
     """
     bench: _Bench | None = None
-    while (level := source.following()) is not None:
+    while (level := source.next_level()) is not None:
         if (kept := asked.done.get(level.point)) is not None:
             progress.points.append(kept)
-            source.tell(level, kept)
+            source.add_point(level, kept)
             continue
         if asked.turn.repeat not in (None, level.repeat):
             continue
@@ -232,7 +239,7 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
                 emulated=bench.launcher.emulated,
             )
         progress.points.append(point)
-        source.tell(level, point)
+        source.add_point(level, point)
         write_points(asked.folder, [*progress.points, *_to_come(asked.done, progress.points)])
         asked.display.point(point)
         _tell(
@@ -346,7 +353,7 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[R
         if report.stopped:
             return _point(bench, level, [], [], report, planned=0, readings=(), cache="as_is"), report.stopped, [], []
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
-    requests = _requests(bench, supply(level, rate_req_s), level.point)
+    requests = _requests(bench, requests_to_prepare(level, rate_req_s), level.point)
     if level.trace and level.times_s is None:
         level, requests = _replay(bench, level, requests)
     cache = _prepare_cache(bench)
@@ -390,7 +397,7 @@ def _replay(bench: _Bench, level: Level, requests: Sequence[Request]) -> tuple[L
             )
         enough = level.duration_s is None or (known[-1] - known[0]) * load.time_scale > level.duration_s
         if enough:
-            timed = replayed(level, load, known)
+            timed = with_trace_times(level, load, known)
             return timed, requests[: len(timed.times_s or ())]
         requests = _requests(bench, 2 * len(requests), level.point)
 
@@ -422,7 +429,7 @@ def _phase(
     settings = bench.settings
     planned = planned_requests(bench.engine, bench.running, settings, requests)
     if not warmup:
-        planned = scheduled(level, settings.load, planned, settings.workload.seed)
+        planned = schedule_requests(level, settings.load, planned, settings.workload.seed)
     plan = replace(
         point_plan(level, settings.load, planned, warmup=warmup), answer_bytes_max=answer_bytes_max(requests)
     )

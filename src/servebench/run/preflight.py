@@ -10,7 +10,7 @@ from servebench.config import Job
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import launch_context
 from servebench.load.coordinator.share import usable_cores, worker_count
-from servebench.load.plan.traces import trace_faults
+from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
 from servebench.run.scorers import select_scorers
 from servebench.util.cache import cache_folder
@@ -41,7 +41,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             if launcher.local and not launcher.emulated:
                 faults += in_process_list(settings)
             faults += descriptor_faults(settings)
-            faults += trace_faults(settings.load)
+            faults += trace_errors(settings.load)
             if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
                 faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.load.plan.levels import level_name, levels
+from servebench.load.plan.levels import level_name, plan_levels
 from servebench.store import (
     RunFolder,
     read_records,
@@ -33,7 +33,7 @@ class PriorProgress:
 
 def unmeasured(settings: RunSettings, repeat: int | None, earlier: PriorProgress) -> bool:
     """Whether levels of this repeat are listed that no earlier attempt measured."""
-    listed = levels(settings.load, settings.workload.seed)
+    listed = plan_levels(settings.load, settings.workload.seed)
     return any(level.repeat == repeat and level.point not in earlier.points for level in listed)
 
 

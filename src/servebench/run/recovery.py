@@ -15,7 +15,7 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Point, Record
 from servebench.engine.pool import redact_log
 from servebench.load.client.spool_reader import read_spool
-from servebench.load.plan.levels import Level, attempt_number, level_name, level_named, levels
+from servebench.load.plan.levels import Level, attempt_number, level_name, level_named, plan_levels
 from servebench.registry.registry import registry
 from servebench.run.execute import BROKEN, summarize_point
 from servebench.run.phase import PhaseFacts, discard_spools, records_of
@@ -137,9 +137,9 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
     """The levels that a run had: those of its list, or those that its search came to."""
     load = job.settings.load
     if load.trace is not None:
-        return [_as_replayed(level, records) for level in levels(load, job.settings.workload.seed)]
+        return [_as_replayed(level, records) for level in plan_levels(load, job.settings.workload.seed)]
     if load.search is None:
-        return list(levels(load, job.settings.workload.seed))
+        return list(plan_levels(load, job.settings.workload.seed))
     named = (level_named(load, name) for name in dict.fromkeys(level_name(record.point) for record in records))
     return [level for level in named if level is not None]
 

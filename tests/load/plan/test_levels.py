@@ -4,7 +4,14 @@ import pytest
 
 from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.settings import LoadSettings, RampSettings
-from servebench.load.plan.levels import Level, level_named, levels, point_plan, scheduled, supply
+from servebench.load.plan.levels import (
+    Level,
+    level_named,
+    plan_levels,
+    point_plan,
+    requests_to_prepare,
+    schedule_requests,
+)
 
 
 def load(**settings):
@@ -13,14 +20,14 @@ def load(**settings):
 
 def test_auto_requests_are_ten_a_stream_and_at_least_fifty():
     """The presets' default, per level."""
-    found = levels(load(concurrency=(1, 5, 6, 100)), 0)
+    found = plan_levels(load(concurrency=(1, 5, 6, 100)), 0)
     assert [level.requests for level in found] == [50, 50, 60, 1000]
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("auto", [2, 16, 32]), (0, [0, 0, 0]), (7, [7, 7, 7])])
 def test_warm_up_requests(asked, expected):
     """`auto` is two a stream and at most 32; a number is taken as it is."""
-    assert [x.warmup_requests for x in levels(load(concurrency=(1, 8, 100), warmup_requests=asked), 0)] == expected
+    assert [x.warmup_requests for x in plan_levels(load(concurrency=(1, 8, 100), warmup_requests=asked), 0)] == expected
 
 
 @pytest.mark.parametrize(
@@ -32,13 +39,13 @@ def test_warm_up_requests(asked, expected):
 )
 def test_order(order, expected):
     """Repeats stay together, or each round goes through all levels."""
-    assert [level.point for level in levels(load(repeats=2, order=order), 0)] == expected
+    assert [level.point for level in plan_levels(load(repeats=2, order=order), 0)] == expected
 
 
 def test_shuffled_is_fixed_by_the_seed():
     """The same seed gives the same order, and every point is there once."""
     settings = load(concurrency=tuple(range(1, 20)), order="shuffled")
-    one, again, other = levels(settings, 1), levels(settings, 1), levels(settings, 2)
+    one, again, other = plan_levels(settings, 1), plan_levels(settings, 1), plan_levels(settings, 2)
     assert one == again != other
     assert sorted(level.concurrency for level in one) == list(range(1, 20))
 
@@ -59,7 +66,7 @@ def timed(concurrency):
 )
 def test_supply(level, rate_req_s, expected):
     """A timed point gets twice what the warm-up's rate would use, and never less than twenty a stream."""
-    assert supply(level, rate_req_s) == expected
+    assert requests_to_prepare(level, rate_req_s) == expected
 
 
 def rated(**settings):
@@ -72,9 +79,9 @@ def rated(**settings):
 )
 def test_a_rate_is_a_level(settings, requests, supplied):
     """Half a minute of arrivals, a count, or a time with five standard deviations to spare."""
-    (level,) = levels(rated(**settings), 0)
+    (level,) = plan_levels(rated(**settings), 0)
     assert (level.point, level.rate, level.concurrency, level.requests) == ("q2-r0", 2.0, None, requests)
-    assert supply(level, None) == supplied
+    assert requests_to_prepare(level, None) == supplied
 
 
 def planned(count):
@@ -84,8 +91,8 @@ def planned(count):
 def test_an_open_loop_is_scheduled_and_bounded():
     """Its requests have times, those beyond a timed point are left out; as many as asked may be in flight."""
     settings = rated(arrival="constant", duration_s=3.0, requests=None, max_concurrency=9)
-    (level,) = levels(settings, 0)
-    requests = scheduled(level, settings, planned(100), 0)
+    (level,) = plan_levels(settings, 0)
+    requests = schedule_requests(level, settings, planned(100), 0)
     assert [request.scheduled_s for request in requests] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
     plan = point_plan(level, settings, requests, warmup=False)
     assert (plan.concurrency, plan.duration_s, plan.connections) == (9, 3.0, 16)
@@ -96,8 +103,8 @@ def test_an_open_loop_is_scheduled_and_bounded():
 def test_a_closed_loop_has_no_schedule():
     """Its requests are sent when a stream is free."""
     settings = load()
-    level = levels(settings, 0)[1]
-    requests = scheduled(level, settings, planned(3), 0)
+    level = plan_levels(settings, 0)[1]
+    requests = schedule_requests(level, settings, planned(3), 0)
     assert [request.scheduled_s for request in requests] == [None] * 3
     assert point_plan(level, settings, requests, warmup=False).concurrency == 8
 
@@ -106,14 +113,14 @@ def test_a_ramp_has_streams_join_or_the_rate_rise():
     """The warm-up knows of none."""
     ramp = RampSettings(over_s=10.0, start=0.25)
     settings = load(concurrency=(4,), ramp=ramp)
-    (level,) = levels(settings, 0)
+    (level,) = plan_levels(settings, 0)
     assert point_plan(level, settings, planned(4), warmup=False).stream_starts_s == pytest.approx(
         (0, 10 / 3, 20 / 3, 10)
     )
     assert point_plan(level, settings, planned(4), warmup=True).stream_starts_s is None
     settings = rated(ramp=ramp, arrival="constant")
-    (level,) = levels(settings, 0)
-    times = [request.scheduled_s for request in scheduled(level, settings, planned(40), 0)]
+    (level,) = plan_levels(settings, 0)
+    times = [request.scheduled_s for request in schedule_requests(level, settings, planned(40), 0)]
     assert times[0] > 0.8
     assert times[-1] - times[-2] == pytest.approx(0.5)
 
@@ -121,11 +128,11 @@ def test_a_ramp_has_streams_join_or_the_rate_rise():
 def test_cancellations_are_a_share_fixed_by_the_seed():
     """Closed loop and open loop alike."""
     for settings in (load(cancel_fraction=0.3, cancel_after_s=2.0), rated(cancel_fraction=0.3, cancel_after_s=2.0)):
-        level = levels(settings, 0)[0]
-        gone = [request.cancel_after_s for request in scheduled(level, settings, planned(1000), 0)]
+        level = plan_levels(settings, 0)[0]
+        gone = [request.cancel_after_s for request in schedule_requests(level, settings, planned(1000), 0)]
         assert 250 < gone.count(2.0) < 350
         assert gone.count(2.0) + gone.count(None) == 1000
-        assert gone == [request.cancel_after_s for request in scheduled(level, settings, planned(1000), 0)]
+        assert gone == [request.cancel_after_s for request in schedule_requests(level, settings, planned(1000), 0)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from statistics import mean, pstdev
 
 import pytest
 
-from servebench.load.plan.pacers import Shape, arrivals, ramped_arrivals, stream_starts
+from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, stream_starts
 
 
 def gaps(times):
@@ -47,11 +47,11 @@ def test_no_arrivals():
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        (Shape("linear", 0.0), [0.0, 5.0, 7.5, 10.0]),
-        (Shape("linear", 0.5), [0.0, 0.0, 5.0, 10.0]),
-        (Shape("exponential", 0.25), [0.0, 5.0, 7.92, 10.0]),
-        (Shape("steps", 0.0, 2), [0.0, 5.0, 10.0, 10.0]),
-        (Shape("steps", 0.25, 3), [0.0, 3.33, 6.67, 10.0]),
+        (ArrivalShape("linear", 0.0), [0.0, 5.0, 7.5, 10.0]),
+        (ArrivalShape("linear", 0.5), [0.0, 0.0, 5.0, 10.0]),
+        (ArrivalShape("exponential", 0.25), [0.0, 5.0, 7.92, 10.0]),
+        (ArrivalShape("steps", 0.0, 2), [0.0, 5.0, 10.0, 10.0]),
+        (ArrivalShape("steps", 0.25, 3), [0.0, 3.33, 6.67, 10.0]),
     ],
 )
 def test_streams_begin_by_the_shape(shape, expected):
@@ -60,11 +60,11 @@ def test_streams_begin_by_the_shape(shape, expected):
 
 
 SHAPES = [
-    Shape("linear", 0.0),
-    Shape("linear", 0.3),
-    Shape("exponential", 0.05),
-    Shape("steps", 0.0, 4),
-    Shape("steps", 0.2, 5),
+    ArrivalShape("linear", 0.0),
+    ArrivalShape("linear", 0.3),
+    ArrivalShape("exponential", 0.05),
+    ArrivalShape("steps", 0.0, 4),
+    ArrivalShape("steps", 0.2, 5),
 ]
 
 

@@ -10,12 +10,12 @@ from servebench.contracts.settings import SearchSettings
 from servebench.load.plan.search import (
     Probe,
     Search,
-    between,
     judge_slo,
     knee_bracket,
     next_for_knee,
     next_in_bracket,
-    requests_to_decide,
+    requests_needed,
+    split_bracket,
 )
 from servebench.util.proportions import wilson
 
@@ -27,7 +27,7 @@ def settings(**keys):
 @pytest.mark.parametrize(("attainment", "requests"), [(0.99, 268), (0.9, 25), (0.5, 3)])
 def test_requests_to_decide_is_the_fewest(attainment, requests):
     """That many good requests show the attainment, one less does not."""
-    assert requests_to_decide(attainment, 0.95) == requests
+    assert requests_needed(attainment, 0.95) == requests
     assert (
         wilson(requests, requests, 0.95, one_sided=True)[0]
         >= attainment
@@ -70,7 +70,7 @@ def test_a_point_that_says_nothing_is_not_counted():
 )
 def test_between(low, high, whole, expected):
     """The middle in the logarithm, strictly inside; nothing when the bracket is narrow."""
-    assert between(low, high, whole=whole, tolerance=0.05) == expected
+    assert split_bracket(low, high, whole=whole, tolerance=0.05) == expected
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def searched(search, engine, attainment=0.99):
         level, repeat = following
         assert search.lower <= level <= search.upper
         good, judged, throughput, kept_up = engine(level)
-        work.tell(
+        work.add(
             Probe(
                 point=f"{level:g}-{repeat}",
                 level=level,
@@ -218,6 +218,6 @@ def test_a_noisy_engine_is_answered_within_its_noise():
 def test_doubts_of_the_points_are_caveats():
     """A search over doubtful points says so."""
     work = Search(settings(), 0.99)
-    work.tell(Probe(point="p", level=1, good=1, judged=300, doubts=("client_bound",)))
+    work.add(Probe(point="p", level=1, good=1, judged=300, doubts=("client_bound",)))
     assert work.answer().caveats == ("client_bound at 1",)
     assert work.answer(interrupted=True).caveats[-1].startswith("the search was interrupted")

@@ -8,8 +8,14 @@ import pytest
 
 from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.settings import LoadSettings, ReplaySettings
-from servebench.load.plan.levels import levels, point_plan, replayed, scheduled, supply
-from servebench.load.plan.traces import read_arrivals, trace_faults
+from servebench.load.plan.levels import (
+    plan_levels,
+    point_plan,
+    requests_to_prepare,
+    schedule_requests,
+    with_trace_times,
+)
+from servebench.load.plan.traces import read_arrivals, trace_errors
 from servebench.util.errors import ConfigError
 
 MOONCAKE = """\
@@ -51,12 +57,12 @@ def test_published_formats(tmp_path, name, text, expected):
 @pytest.mark.parametrize(
     ("name", "text", "fault"),
     [
-        ("t.jsonl", '{"timestamp": 1}\nnonsense\n', "line 2: no request with a timestamp"),
-        ("t.jsonl", "\n", "has no arrival in it"),
-        ("t.csv", "a,b\n1,2\n", "has the columns a, b"),
-        ("t.csv", "Timestamp\nyesterday\n", "line 2: 'yesterday' is no time"),
-        ("t.csv", "", "has the columns of an empty file"),
-        ("t.parquet", "no parquet", "is no requests.parquet"),
+        ("t.jsonl", '{"timestamp": 1}\nnonsense\n', "line 2"),
+        ("t.jsonl", "\n", "no arrivals"),
+        ("t.csv", "a,b\n1,2\n", "columns: a, b"),
+        ("t.csv", "Timestamp\nyesterday\n", "line 2: 'yesterday'"),
+        ("t.csv", "", "empty"),
+        ("t.parquet", "no parquet", "requests.parquet"),
     ],
 )
 def test_what_is_no_trace_is_a_mistake(tmp_path, name, text, fault):
@@ -81,21 +87,21 @@ def test_our_own_requests(tmp_path):
     path = str(tmp_path / "requests.parquet")
     pq.write_table(table, path)
     assert read_arrivals(path, "a") == [0.0, 2.0]
-    with pytest.raises(ConfigError, match=r"has several points: choose one with load\.trace\.point=a"):
+    with pytest.raises(ConfigError, match=r"load\.trace\.point=a"):
         read_arrivals(path)
     with pytest.raises(ConfigError, match=r"load\.trace.point=c is not in"):
         read_arrivals(path, "c")
 
 
-def test_a_file_that_is_not_there_is_told_before_the_run(tmp_path):
+def test_a_missing_file_is_reported_before_the_run(tmp_path):
     """And one whose name says nothing of its kind."""
 
-    def faults(path):
-        return trace_faults(LoadSettings(name="trace", trace=ReplaySettings(path=path)))
+    def errors(path):
+        return trace_errors(LoadSettings(name="trace", trace=ReplaySettings(path=path)))
 
-    assert "there is no such file" in faults(str(tmp_path / "no.jsonl"))[0]
-    assert "unknown kind of file" in faults("trace.txt")[0]
-    assert faults(None) == []
+    assert "no.jsonl" in errors(str(tmp_path / "no.jsonl"))[0]
+    assert "trace.txt" in errors("trace.txt")[0]
+    assert errors(None) == []
 
 
 @pytest.mark.parametrize(
@@ -111,13 +117,13 @@ def test_a_file_that_is_not_there_is_told_before_the_run(tmp_path):
 def test_a_trace_is_an_open_loop(settings, times):
     """Stretched, cut, and with its mean rate."""
     load = LoadSettings(name="trace", trace=ReplaySettings(), **settings)
-    (level,) = levels(load, 0)
+    (level,) = plan_levels(load, 0)
     assert level.open_loop
-    assert supply(level, None) == (200 if load.requests in ("auto", None) else 2)
-    level = replayed(level, load, [10.0, 11.0, 14.0])
+    assert requests_to_prepare(level, None) == (200 if load.requests in ("auto", None) else 2)
+    level = with_trace_times(level, load, [10.0, 11.0, 14.0])
     assert level.times_s == tuple(times)
     assert level.rate == pytest.approx((len(times) - 1) / times[-1])
     requests = [PlannedRequest(request_id=str(i), path="/", body=b"") for i in range(3)]
-    sent = scheduled(level, load, requests, 0)
+    sent = schedule_requests(level, load, requests, 0)
     assert [request.scheduled_s for request in sent] == times
     assert point_plan(level, load, sent, warmup=False).concurrency == len(times)

@@ -1,4 +1,4 @@
-"""One phase of load over several worker processes: who gets what, and what they say together. All but `usable_cores` is pure."""
+"""Splits one phase of load over several workers and merges their reports. Everything but `usable_cores` is pure."""
 
 from __future__ import annotations
 
@@ -12,55 +12,57 @@ from typing import Literal
 from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
 
 STREAMS_PER_WORKER = 2000
-"""One process holds more than that without losing exactness; two share the sending of a burst of answers that end
-together. `auto` goes no further than the machine's idle cores."""
+"""One process holds more than this without losing exactness; with two, a burst of requests is sent sooner. `auto` goes no
+further than the spare cores of the machine."""
 
 REQUESTS_S_PER_WORKER = 500.0
 CORES_PER_WORKER = 4
-"""`auto` leaves three cores of four to whatever else runs here: the engine may be one of it."""
+"""`auto` leaves three cores of four to other processes: the engine may be one of them."""
 
 
 def usable_cores() -> int:
-    """The cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def worker_count(asked: int | Literal["auto", "ray"], *, in_flight: int, rate_req_s: float | None, cores: int) -> int:
-    """How many workers a phase gets: as asked, and never more than it has streams.
+def worker_count(
+    configured: int | Literal["auto", "ray"], *, in_flight: int, rate_req_s: float | None, cores: int
+) -> int:
+    """Return the number of workers of a phase: as configured, and never more than it has streams.
 
-    `auto`: one for each STREAMS_PER_WORKER streams (REQUESTS_S_PER_WORKER requests a second in an open loop), but no
-    more than a quarter of the cores, and at least one.
+    `auto`: one for each STREAMS_PER_WORKER streams (REQUESTS_S_PER_WORKER requests a second in an open loop), at most a
+    quarter of the cores, and at least one.
     """
-    if isinstance(asked, int):
-        return max(1, min(asked, in_flight))
+    if isinstance(configured, int):
+        return max(1, min(configured, in_flight))
     streams = in_flight / STREAMS_PER_WORKER if rate_req_s is None else rate_req_s / REQUESTS_S_PER_WORKER
     return max(1, min(math.ceil(streams), cores // CORES_PER_WORKER, in_flight))
 
 
 def worker_spools(spool: Path, workers: int) -> list[Path]:
-    """Each worker's spool: the first has the phase's own name."""
+    """Return the spool of each worker: the first has the name of the phase's spool."""
     return [spool, *(spool.with_name(f"{spool.stem}.w{number}{spool.suffix}") for number in range(1, workers))]
 
 
 def split_plan(plan: PointPlan, workers: int) -> list[PointPlan]:
-    """The plan of each worker: streams and requests in equal parts, what belongs together all to one worker: the requests
-    of a session, and sessions of which one waits for the other.
+    """Return the plan of each worker: streams and requests in equal parts. Requests that depend on each other stay together:
+    those of a session, and sessions of which one waits for the other.
 
-    Requests are dealt in order, as to the streams of one worker, so that each worker's last is among the last. A worker
-    with one stream more than another gets requests in proportion.
+    Requests are dealt in order, as to the streams of one worker, so that all workers end at the same time. A worker with
+    one stream more than another gets more requests in proportion.
     """
     if workers == 1:
         return [plan]
     streams = [plan.concurrency // workers + (number < plan.concurrency % workers) for number in range(workers)]
     dealt: list[list[PlannedRequest]] = [[] for _ in range(workers)]
-    taken: dict[str, int] = {}
+    worker_of_group: dict[str, int] = {}
     for request, group in zip(plan.requests, _groups(plan.requests), strict=True):
-        to = taken.get(group) if group is not None else None
-        if to is None:
-            to = min(range(workers), key=lambda number: ((len(dealt[number]) + 1) / streams[number], number))
+        worker = worker_of_group.get(group) if group is not None else None
+        if worker is None:
+            worker = min(range(workers), key=lambda number: ((len(dealt[number]) + 1) / streams[number], number))
             if group is not None:
-                taken[group] = to
-        dealt[to].append(request)
+                worker_of_group[group] = worker
+        dealt[worker].append(request)
     spare = None if plan.connections is None else max(1, plan.connections // workers)
     starts = [
         None if plan.stream_starts_s is None else plan.stream_starts_s[number::workers] for number in range(workers)
@@ -73,7 +75,7 @@ def split_plan(plan: PointPlan, workers: int) -> list[PointPlan]:
 
 
 def _groups(requests: Sequence[PlannedRequest]) -> list[str | None]:
-    """For each request the name of what it belongs to; None for one that stands alone."""
+    """Return for each request the name of its group; None for a request without dependencies (union-find)."""
     parent: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -90,12 +92,12 @@ def _groups(requests: Sequence[PlannedRequest]) -> list[str | None]:
 
 
 def merge_reports(reports: Sequence[PhaseReport]) -> PhaseReport:
-    """What the workers of one phase say together: sums of what adds up, and the worst of what does not.
+    """Return the report of a phase from those of its workers: sums where that makes sense, the worst value elsewhere.
 
-    `workers` counts those that told something. Raises ValueError for none.
+    `workers` counts the reports. Raises ValueError for none.
     """
     if not reports:
-        raise ValueError("no worker said anything")
+        raise ValueError("no worker has reported")
     lags_p99 = [report.loop_lag_ms_p99 for report in reports if report.loop_lag_ms_p99 is not None]
     lags_max = [report.loop_lag_ms_max for report in reports if report.loop_lag_ms_max is not None]
     offsets = [report.clock_offset_ms for report in reports]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.contracts.settings import LoadSettings, RampSettings
-from servebench.load.plan.pacers import Shape, arrivals, ramped_arrivals, stream_starts
+from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, stream_starts
 
 REQUESTS_PER_STREAM = 10
 REQUESTS_MIN = 50
@@ -71,7 +71,7 @@ class Level:
         return self.concurrency or min(RATE_WARMUP_CONCURRENCY, self.in_flight_max or RATE_WARMUP_CONCURRENCY)
 
 
-def levels(load: LoadSettings, seed: int) -> tuple[Level, ...]:
+def plan_levels(load: LoadSettings, seed: int) -> tuple[Level, ...]:
     """The points in the order in which they are driven.
 
     `ascending`: level by level as listed, repeats of a level together. `interleaved`: all levels, then all again.
@@ -171,7 +171,7 @@ def _replay(load: LoadSettings, repeat: int) -> Level:
     )
 
 
-def replayed(level: Level, load: LoadSettings, arrivals_s: Sequence[float]) -> Level:
+def with_trace_times(level: Level, load: LoadSettings, arrivals_s: Sequence[float]) -> Level:
     """A trace's level with its times: stretched, begun at the first, cut to the count or the time asked, and the mean
     rate that follows."""
     first_s = arrivals_s[0]
@@ -184,7 +184,7 @@ def replayed(level: Level, load: LoadSettings, arrivals_s: Sequence[float]) -> L
     return replace(level, times_s=tuple(times), requests=len(times), rate=rate)
 
 
-def supply(level: Level, rate_req_s: float | None) -> int:
+def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:
     """How many requests to make ready: as many as asked; for a timed point as many as its rate will ask for (and five
     standard deviations of a Poisson count), or twice what the rate seen in the warm-up would use up."""
     if level.requests is not None:
@@ -222,15 +222,17 @@ def point_plan(level: Level, load: LoadSettings, requests: Sequence[PlannedReque
 def _starts(level: Level, load: LoadSettings) -> tuple[float, ...] | None:
     if load.ramp is None or level.concurrency is None:
         return None
-    return tuple(stream_starts(level.concurrency, shape_of(load.ramp), load.ramp.over_s))
+    return tuple(stream_starts(level.concurrency, arrival_shape(load.ramp), load.ramp.over_s))
 
 
-def shape_of(ramp: RampSettings) -> Shape:
+def arrival_shape(ramp: RampSettings) -> ArrivalShape:
     """The ramp as the pacers know it."""
-    return Shape(ramp.shape, ramp.start, ramp.steps)
+    return ArrivalShape(ramp.shape, ramp.start, ramp.steps)
 
 
-def scheduled(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int) -> list[PlannedRequest]:
+def schedule_requests(
+    level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int
+) -> list[PlannedRequest]:
     """The requests of a point as they will be sent: those of an open loop with their times (those of a timed point that
     come too late are left out), and those whose user will go away with when."""
     return with_cancellations(_timed(level, load, requests, seed), load, f"{seed}/{level.point}")
@@ -256,7 +258,7 @@ def _timed(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest],
     # a repeat has arrivals of its own, else it would repeat their luck
     times = arrivals(load.arrival, level.rate, len(requests), burstiness=load.burstiness, seed=seed + level.repeat)
     if load.ramp is not None:
-        times = ramped_arrivals(times, shape_of(load.ramp), load.ramp.over_s)
+        times = ramped_arrivals(times, arrival_shape(load.ramp), load.ramp.over_s)
     return [
         replace(request, scheduled_s=time_s)
         for request, time_s in zip(requests, times, strict=True)

@@ -13,11 +13,11 @@ Arrival = Literal["constant", "poisson", "gamma"]
 
 
 def arrivals(kind: Arrival, rate_req_s: float, count: int, *, burstiness: float = 1.0, seed: int = 0) -> list[float]:
-    """`count` arrival times in seconds; the first gap is drawn like the others, so the process has no start of its own.
+    """Return `count` arrival times in seconds. The first gap is drawn like the others.
 
-    The gaps have mean 1 / rate. `constant`: all are. `poisson`: exponential, density rate * exp(-rate * t). `gamma`: shape
-    k = `burstiness` and scale 1 / (rate * k), so that their coefficient of variation is 1 / sqrt(k): under 1 is burstier
-    than Poisson, 1 is Poisson, large is nearly constant (the convention of vLLM's `--burstiness`).
+    The gaps have mean 1 / rate. `constant`: all are equal. `poisson`: exponential, density rate * exp(-rate * t). `gamma`:
+    shape k = `burstiness` and scale 1 / (rate * k), so that the coefficient of variation is 1 / sqrt(k): below 1 is
+    burstier than Poisson, 1 is Poisson, large is nearly constant (the convention of vLLM's `--burstiness`).
     """
     if kind == "constant":
         return [(index + 1) / rate_req_s for index in range(count)]
@@ -27,19 +27,19 @@ def arrivals(kind: Arrival, rate_req_s: float, count: int, *, burstiness: float 
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How load rises to its level: as a share of the level over the share `u` of the ramp's time, from `start` to 1.
+class ArrivalShape:
+    """How load rises to its level: the share of the level as a function of the share `u` of the ramp's time.
 
-    `linear`: start + (1 - start) u. `exponential`: start^(1 - u), so that each moment multiplies alike (start above 0).
-    `steps`: start + (1 - start) floor(u k) / k, k = `steps`.
+    It goes from `start` at u = 0 to 1 at u = 1. `linear`: start + (1 - start) u. `exponential`: start^(1 - u), which grows
+    by the same factor at every moment (start above 0). `steps`: start + (1 - start) floor(u k) / k with k = `steps`.
     """
 
     kind: Literal["linear", "steps", "exponential"]
     start: float
     steps: int = 5
 
-    def reached(self, share: float) -> float:
-        """The first `u` at which at least this share of the level is there (0 for what is there at once)."""
+    def time_of_share(self, share: float) -> float:
+        """Return the first `u` at which this share of the level is reached; 0 for shares up to `start`."""
         if share <= self.start:
             return 0.0
         if self.kind == "exponential":
@@ -47,8 +47,8 @@ class Shape:
         u = (share - self.start) / (1 - self.start)
         return u if self.kind == "linear" else math.ceil(u * self.steps - 1e-9) / self.steps
 
-    def after(self, area: float) -> float:
-        """The `u` at which the integral of the share over `u` comes to `area`; over 1 where the ramp is over."""
+    def time_of_area(self, area: float) -> float:
+        """Return the `u` at which the integral of the share over `u` reaches `area`; above 1 after the end of the ramp."""
         start, rest = self.start, 1 - self.start
         if self.kind == "linear":
             whole = start + rest / 2
@@ -69,16 +69,16 @@ class Shape:
         return 1 + area - whole
 
 
-def ramped_arrivals(times_s: Sequence[float], shape: Shape, over_s: float) -> list[float]:
-    """Arrivals at a steady rate, moved so that the rate rises to it over `over_s` seconds by the shape.
+def ramped_arrivals(times_s: Sequence[float], shape: ArrivalShape, over_s: float) -> list[float]:
+    """Return arrivals at a steady rate moved so that the rate rises to it over `over_s` seconds.
 
-    The k-th comes when the integral of the ramped rate has reached the k-th's time times the rate (the time change of a
-    Poisson process: Cinlar 1975, "Introduction to Stochastic Processes", chapter 4), so a constant or gamma process keeps
-    its regularity. The rate itself cancels out.
+    The k-th arrives when the integral of the ramped rate reaches the k-th's time multiplied by the rate (the time change of
+    a Poisson process: Cinlar 1975, "Introduction to Stochastic Processes", chapter 4), so a constant or gamma process
+    keeps its regularity. The rate itself cancels out.
     """
-    return [over_s * shape.after(time_s / over_s) for time_s in times_s]
+    return [over_s * shape.time_of_area(time_s / over_s) for time_s in times_s]
 
 
-def stream_starts(concurrency: int, shape: Shape, over_s: float) -> list[float]:
-    """When each stream of a closed loop begins, in seconds from the start, in rising order; the first at once."""
-    return [0.0, *(over_s * shape.reached((number + 1) / concurrency) for number in range(1, concurrency))]
+def stream_starts(concurrency: int, shape: ArrivalShape, over_s: float) -> list[float]:
+    """Return when each stream of a closed loop starts, in seconds and ascending order; the first starts at once."""
+    return [0.0, *(over_s * shape.time_of_share((number + 1) / concurrency) for number in range(1, concurrency))]

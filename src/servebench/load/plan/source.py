@@ -1,4 +1,4 @@
-"""Where a run's next level comes from: a list made before the run, or a search that looks at the points so far."""
+"""The source of a run's levels: a list made before the run, or a search that depends on the points so far."""
 
 from __future__ import annotations
 
@@ -7,57 +7,57 @@ from typing import Protocol
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
-from servebench.load.plan.levels import Level, level_at, levels, replayed
-from servebench.load.plan.search import Probe, Search, SearchAnswer, requests_to_decide
+from servebench.load.plan.levels import Level, level_at, plan_levels, with_trace_times
+from servebench.load.plan.search import Probe, Search, SearchAnswer, requests_needed
 from servebench.load.plan.traces import read_arrivals
 
 UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died", "no_progress"})
-"""Doubts with which a point says nothing about its level. A level with errors, or one that was never there, is missed."""
+"""Warnings with which a point says nothing about its level. A level with errors, or one not reached, counts as missed."""
 
 
 class LevelSource(Protocol):
-    """Names the levels of a run, one after another."""
+    """Gives the levels of a run, one after another."""
 
-    def following(self) -> Level | None:
-        """The next level; None when there is none."""
+    def next_level(self) -> Level | None:
+        """Return the next level; None when there is none."""
         ...
 
-    def tell(self, level: Level, point: Point) -> None:
-        """What came of a level."""
+    def add_point(self, level: Level, point: Point) -> None:
+        """Add the point that was measured at a level."""
         ...
 
     def answer(self, *, interrupted: bool) -> SearchAnswer | None:
-        """What was searched for, if anything was."""
+        """Return the result of a search; None if there was none."""
         ...
 
 
 def level_source(load: LoadSettings, slo: SloSettings, seed: int) -> LevelSource:
-    """The source that these settings ask for. Raises ConfigError for a trace that cannot be read."""
-    return _Listed(load, seed) if load.search is None else _Searched(load, slo)
+    """Return the source for these settings. Raises ConfigError for a trace that cannot be read."""
+    return _ListedLevels(load, seed) if load.search is None else _SearchedLevels(load, slo)
 
 
-class _Listed:
+class _ListedLevels:
     """Levels known before the run."""
 
     def __init__(self, load: LoadSettings, seed: int) -> None:
-        listed = levels(load, seed)
+        listed = plan_levels(load, seed)
         if load.trace is not None and load.trace.path is not None:
             times = read_arrivals(load.trace.path, load.trace.point)
-            listed = tuple(replayed(level, load, times) for level in listed)
+            listed = tuple(with_trace_times(level, load, times) for level in listed)
         self._levels = iter(listed)
 
-    def following(self) -> Level | None:
+    def next_level(self) -> Level | None:
         return next(self._levels, None)
 
-    def tell(self, level: Level, point: Point) -> None:
-        """Nothing depends on it."""
+    def add_point(self, level: Level, point: Point) -> None:
+        """Ignore the point: no level depends on it."""
 
     def answer(self, *, interrupted: bool) -> None:
-        """Nothing was asked."""
+        """Return None: there was no search."""
 
 
-class _Searched:
-    """Levels that follow from the points before them."""
+class _SearchedLevels:
+    """Levels that depend on the points before them."""
 
     def __init__(self, load: LoadSettings, slo: SloSettings) -> None:
         assert load.search is not None
@@ -65,21 +65,21 @@ class _Searched:
         self._settings = load.search
         self._search = Search(load.search, slo.attainment)
         slo_searched = load.search.goal == "slo"
-        self._least = requests_to_decide(slo.attainment, load.search.confidence) if slo_searched else 0
+        self._least = requests_needed(slo.attainment, load.search.confidence) if slo_searched else 0
 
-    def following(self) -> Level | None:
-        found = self._search.next_level()
-        if found is None:
+    def next_level(self) -> Level | None:
+        chosen = self._search.next_level()
+        if chosen is None:
             return None
-        value, repeat = found
+        value, repeat = chosen
         level = level_at(self._load, value, repeat, of=self._settings.of)
         if level.requests is None or self._load.requests != "auto" or not self._least:
             return level
-        # what the window leaves out at its two ends (a level's streams, twice) must not leave it short
+        # the window leaves out both ends of the point: add as many requests
         return level_at(self._load, value, repeat, of=self._settings.of, requests_least=self._least + _edges(level))
 
-    def tell(self, level: Level, point: Point) -> None:
-        self._search.tell(probe_of(point.row, [doubt.code for doubt in point.doubts]))
+    def add_point(self, level: Level, point: Point) -> None:
+        self._search.add(probe_of(point.row, [doubt.code for doubt in point.doubts]))
 
     def answer(self, *, interrupted: bool) -> SearchAnswer:
         return self._search.answer(interrupted)
@@ -90,7 +90,7 @@ def _edges(level: Level) -> int:
 
 
 def probe_of(row: PointRow, doubts: list[str]) -> Probe:
-    """What a point's row says to a search."""
+    """Return the part of a point's row that a search uses."""
     value = row.concurrency if row.rate is None else row.rate
     assert value is not None
     return Probe(

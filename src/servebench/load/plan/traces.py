@@ -1,4 +1,4 @@
-"""When the requests of a recorded service arrived: read from the formats in which such records are published."""
+"""Arrival times of recorded services, read from the formats in which such traces are published."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet")
 MS_PER_S = 1000
 
 
-def trace_faults(load: LoadSettings) -> list[str]:
-    """Why the file of a trace cannot be read, as far as can be told without reading it."""
+def trace_errors(load: LoadSettings) -> list[str]:
+    """Return why the trace file cannot be used, as far as that is known without reading it."""
     if load.trace is None or load.trace.path is None:
         return []
     path = Path(load.trace.path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
-        return [f"load.trace.path={load.trace.path}: unknown kind of file; give {FORMATS}"]
-    return [] if path.is_file() else [f"load.trace.path={load.trace.path}: there is no such file; give {FORMATS}"]
+        return [f"load.trace.path={load.trace.path}: unknown file type; use {FORMATS}"]
+    return [] if path.is_file() else [f"load.trace.path={load.trace.path}: no such file; use {FORMATS}"]
 
 
 def read_arrivals(name: str, point: str | None = None) -> list[float]:
-    """Arrival times in seconds from the first, in rising order. `point` chooses one of a requests.parquet.
+    """Return arrival times in seconds from the first, in ascending order. `point` selects one of a requests.parquet.
 
-    Raises ConfigError for a file that is not there, of another kind, or without an arrival.
+    Raises ConfigError for a file that is missing, of another type, or without an arrival.
     """
     path = Path(name).expanduser()
     try:
         if path.suffix.lower() == ".parquet":
-            times = _ours(path, name, point)
+            times = _read_requests_parquet(path, name, point)
         elif path.suffix.lower() == ".csv":
-            times = list(_table(path, name))
+            times = list(_read_csv(path, name))
         else:
-            times = list(_mooncake(path, name))
+            times = list(_read_mooncake(path, name))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"load.trace.path={name} cannot be read: {str(reason).lower()}; give {FORMATS}") from error
-    kept = sorted(time_s for time_s in times if math.isfinite(time_s))
-    if not kept:
-        raise ConfigError(f"load.trace.path={name} has no arrival in it; give {FORMATS}")
-    return [time_s - kept[0] for time_s in kept]
+        raise ConfigError(f"load.trace.path={name} cannot be read: {str(reason).lower()}; use {FORMATS}") from error
+    finite = sorted(time_s for time_s in times if math.isfinite(time_s))
+    if not finite:
+        raise ConfigError(f"load.trace.path={name} contains no arrivals; use {FORMATS}")
+    return [time_s - finite[0] for time_s in finite]
 
 
-def _mooncake(path: Path, name: str) -> Iterator[float]:
+def _read_mooncake(path: Path, name: str) -> Iterator[float]:
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -62,28 +62,28 @@ def _mooncake(path: Path, name: str) -> Iterator[float]:
                 yield float(json.loads(line)["timestamp"]) / MS_PER_S
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(
-                    f"load.trace.path={name}, line {number}: no request with a timestamp in ms; give {FORMATS}"
+                    f"load.trace.path={name}, line {number}: no request with a timestamp in ms; use {FORMATS}"
                 ) from error
 
 
-def _table(path: Path, name: str) -> Iterator[float]:
+def _read_csv(path: Path, name: str) -> Iterator[float]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file)
         column = next((c for c in rows.fieldnames or () if c.strip().lower() == "timestamp"), None)
         if column is None:
-            found = ", ".join((rows.fieldnames or ())[:8])
-            raise ConfigError(f"load.trace.path={name} has the columns {found or 'of an empty file'}; give {FORMATS}")
+            columns = ", ".join((rows.fieldnames or ())[:8]) or "none: the file is empty"
+            raise ConfigError(f"load.trace.path={name} has no column 'timestamp' (columns: {columns}); use {FORMATS}")
         for row in rows:
             try:
-                yield _moment(row[column])
+                yield _parse_time(row[column])
             except (ValueError, TypeError) as error:
                 raise ConfigError(
-                    f"load.trace.path={name}, line {rows.line_num}: {row[column]!r} is no time; give {FORMATS}"
+                    f"load.trace.path={name}, line {rows.line_num}: {row[column]!r} is not a time; use {FORMATS}"
                 ) from error
 
 
-def _moment(text: str) -> float:
-    """Seconds: a number (BurstGPT), or a date with up to seven decimals (Azure)."""
+def _parse_time(text: str) -> float:
+    """Return seconds from a number (BurstGPT) or a date with up to seven decimals (Azure). Raises ValueError."""
     try:
         return float(text)
     except ValueError:
@@ -91,7 +91,7 @@ def _moment(text: str) -> float:
         return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
 
 
-def _ours(path: Path, name: str, point: str | None) -> list[float]:
+def _read_requests_parquet(path: Path, name: str, point: str | None) -> list[float]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -99,16 +99,16 @@ def _ours(path: Path, name: str, point: str | None) -> list[float]:
         table = pq.read_table(path, columns=["point", "scheduled_ns", "warmup"])
     except (pa.ArrowException, ValueError) as error:
         raise ConfigError(
-            f"load.trace.path={name} is no requests.parquet: {str(error).splitlines()[0]}; give {FORMATS}"
+            f"load.trace.path={name} is not a requests.parquet: {str(error).splitlines()[0]}; use {FORMATS}"
         ) from error
     points: dict[str, list[float]] = {}
     for row in table.to_pylist():
         if not row["warmup"]:
             points.setdefault(row["point"], []).append(row["scheduled_ns"] / NS_PER_S)
     if point is not None and point not in points:
-        raise ConfigError(f"load.trace.point={point} is not in {name}, which has {', '.join(points) or 'none'}")
+        raise ConfigError(f"load.trace.point={point} is not in {name}; its points: {', '.join(points) or 'none'}")
     if point is None and len(points) > 1:
         raise ConfigError(
-            f"load.trace.path={name} has several points: choose one with load.trace.point={next(iter(points))}"
+            f"load.trace.path={name} has several points: select one with load.trace.point={next(iter(points))}"
         )
     return points[point] if point is not None else next(iter(points.values()), [])
