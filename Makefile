@@ -11,7 +11,7 @@ ROUNDS ?= 20
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: run test check fix audit real bench chaos fuzz docs build clean help
+.PHONY: run test coverage check fix audit real bench chaos fuzz docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -21,6 +21,9 @@ run: $(VENV)/.run ## set up and run the main job on the embedded engine (ARGS=".
 
 test: $(VENV)/.dev ## set up what tests need and pass them
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+coverage: $(VENV)/.dev ## the tests with their coverage, processes that they start included; fails below the floor in pyproject.toml
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
 
 check: $(VENV)/.dev ## lint, format, types and import contracts
 	$(BIN)/ruff check .
