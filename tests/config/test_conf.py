@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from servebench.config import compose_jobs
-from servebench.config.folders import conf_dir
+from servebench.registry.conf import conf_dir
 from servebench.registry.registry import Registry, build
 from servebench.util.errors import ConfigError
 

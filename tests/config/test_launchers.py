@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 
 from servebench.config import compose_jobs, launcher_from_dict
-from servebench.config.folders import conf_dir
 from servebench.contracts.cluster import LAUNCHERS, RaySettings, SubmititSettings
+from servebench.registry.conf import conf_dir
 from servebench.registry.registry import build
 from servebench.util.errors import ConfigError
 

@@ -1,7 +1,6 @@
 """From the words of the command line to frozen settings: the only room that knows Hydra."""
 
 from servebench.config.combine import combination_faults, normalised
-from servebench.config.helptext import VERBS, help_text
 from servebench.config.information import hydra_information
 from servebench.config.jobs import Job, compose_jobs
 from servebench.config.launchers import launcher_from_dict
@@ -9,11 +8,9 @@ from servebench.config.validate import settings_from_dict
 from servebench.config.words import hydra_words
 
 __all__ = [
-    "VERBS",
     "Job",
     "combination_faults",
     "compose_jobs",
-    "help_text",
     "hydra_information",
     "hydra_words",
     "launcher_from_dict",

@@ -16,15 +16,11 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig
 
-import servebench
 from servebench.config.faults import Fault
+from servebench.registry.conf import ABSTRACT, EXPERIMENT, conf_dir
 from servebench.registry.registry import Registry
-from servebench.util.errors import ConfigError
 
 VERSION_BASE = "1.3"
-ABSTRACT = "base"
-"""The file of a group that others inherit; it is no option of its own."""
-EXPERIMENT = "experiment"
 
 _added: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("servebench_config_folders", default=())
 
@@ -36,19 +32,6 @@ class ServebenchSearchPath(SearchPathPlugin):
         """Called by Hydra when it is set up; adds nothing outside `search_path`."""
         for provider, path in _added.get():
             search_path.append(provider=provider, path=path)
-
-
-def conf_dir() -> Path:
-    """The folder of the built-in config groups: in the package when installed, beside it in a checkout.
-
-    Raises ConfigError when neither is there.
-    """
-    package = Path(servebench.__file__).resolve().parent
-    candidates = (package / "conf", package.parents[1] / "conf")
-    for candidate in candidates:
-        if (candidate / "config.yaml").is_file():
-            return candidate
-    raise ConfigError(f"no config folder at {candidates[0]}: reinstall servebench-suite")
 
 
 def folder_faults(config_dirs: Sequence[str], registry: Registry) -> list[Fault]:

@@ -14,9 +14,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from servebench.config.faults import one_line
-from servebench.config.folders import VERSION_BASE, conf_dir, search_path
+from servebench.config.folders import VERSION_BASE, search_path
 from servebench.config.jobs import compose_faults
 from servebench.config.words import Words, parse_words
+from servebench.registry.conf import conf_dir
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
 

@@ -15,13 +15,14 @@ from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
 
 from servebench.config.absent import absent
 from servebench.config.faults import Fault, one_line, unique
-from servebench.config.folders import ABSTRACT, EXPERIMENT, Composer, composer, folder_faults
+from servebench.config.folders import Composer, composer, folder_faults
 from servebench.config.launchers import launcher_of
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
 from servebench.config.validate import Checked, check, to_plain
 from servebench.config.words import Words, parse_words
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.settings import RunSettings
+from servebench.registry.conf import ABSTRACT, EXPERIMENT
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
 

@@ -18,8 +18,9 @@ from hydra.errors import HydraException
 
 from servebench.config.absent import absent
 from servebench.config.faults import Fault, did_you_mean, nearest, one_line
-from servebench.config.folders import ABSTRACT, EXPERIMENT, Composer
+from servebench.config.folders import Composer
 from servebench.config.keys import known_keys, section_types
+from servebench.registry.conf import ABSTRACT, EXPERIMENT
 from servebench.registry.registry import Registry
 
 LAUNCHER_GROUP = "hydra/launcher"

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from servebench.contracts.stored import RunData
+from servebench.measure.dialects import Dialect, retell
 from servebench.util.figures import MISSING, number
 
 TITLES = {
@@ -78,3 +80,15 @@ def write_json(points: Sequence[RetoldPoint], tool: str, notes: Sequence[str]) -
         for point in points
     ]
     sys.stdout.write(json.dumps({"as": tool, "notes": list(notes), "points": told}, indent=2) + "\n")
+
+
+def retold_points(runs: Sequence[RunData], dialect: Dialect) -> list[RetoldPoint]:
+    """Return the points of these runs by another tool's definitions, without those that have no requests."""
+    points = []
+    for run in runs:
+        requests = run.requests
+        for row in run.point_rows if len(requests) else ():
+            retold = retell(requests[requests["point"] == row.point], row, dialect)
+            if retold:
+                points.append(RetoldPoint(run=run.run_id, level=row.level_label, rows=retold))
+    return points

@@ -1,0 +1,226 @@
+"""The parts that all commands are made of: the command class, shared options, value types and usage errors."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from servebench.cli.completion import complete_conditions, complete_stored, complete_studies, complete_words
+
+HELP_WORDS = ("-h", "--help")
+SETTINGS = {"help_option_names": [*HELP_WORDS], "max_content_width": 100}
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Command(click.Command):
+    """A command whose help ends with examples: pairs of a command line and what it does."""
+
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
+        """Take what click.Command takes, and the examples."""
+        super().__init__(*args, **{"context_settings": SETTINGS, **options})
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        write_examples(self.examples, formatter)
+
+
+class CommandGroup(click.Group):
+    """A command with commands of its own, whose help ends with examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
+        """Take what click.Group takes, and the examples."""
+        super().__init__(*args, **options)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        write_examples(self.examples, formatter)
+
+
+class WordsCommand(Command):
+    """A command whose words Hydra parses: all of them are passed on unchanged; its options are declared for help only."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words as they are, unless help is requested."""
+        if any(word in HELP_WORDS for word in args) and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        ctx.params = {"words": tuple(args)}
+        ctx._opt_prefixes.update(("-", "--"))
+        return []
+
+
+def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFormatter) -> None:
+    """Write a section of examples; a command line is never wrapped, so that it can be copied."""
+    if examples:
+        formatter.write_paragraph()
+        formatter.write("Examples:\n")
+        for line, meaning in examples:
+            formatter.write(f"  {line}\n      {meaning}\n")
+
+
+def define(name: str, *, examples: Sequence[tuple[str, str]], free_words: bool = False) -> Callable[..., Command]:
+    """Return the decorator that makes a function the command `name`; its docstring is the help text.
+
+    With `free_words` its words are config overrides and Hydra options, which it gets as they are.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Command:
+        made: Command = click.command(name, cls=WordsCommand if free_words else Command, examples=examples)(function)
+        return made
+
+    return decorate
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """The type of a value that `parse` reads from text; ValueError means that it is not `expected`."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any], expected: str) -> None:
+        """`expected` completes the sentence "must be ..."."""
+        self.name = name
+        self._parse = parse
+        self._expected = expected
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the parsed value. Raises click.BadParameter."""
+        if not isinstance(value, str) or (ctx is not None and ctx.resilient_parsing):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError:
+            self.fail(f"must be {self._expected} (got {value})", param, ctx)
+
+
+class OneOf(click.Choice[str]):
+    """A choice whose error has the form of the other errors."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return the message for a value that is not a choice."""
+        choices = tuple(str(choice) for choice in self.choices)
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        return f"must be {', '.join(choices[:-1])} or {choices[-1]} (got {value}){hint}"
+
+
+def _parse_share(text: str) -> float:
+    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _parse_port(text: str) -> int:
+    if not (text.isdigit() and 0 < int(text) < 65536):
+        raise ValueError(text)
+    return int(text)
+
+
+def _parse_rate(text: str) -> float:
+    rate = float(text.replace("_", ""))
+    if not 0 < rate < math.inf:
+        raise ValueError(text)
+    return rate
+
+
+def _parse_outputs(text: str) -> Path:
+    from servebench.store import outputs_folder
+
+    return outputs_folder(text)
+
+
+SHARE = Parsed("share", _parse_share, "a percentage between 0% and 100%, or a number between 0 and 1")
+PORT = Parsed("port", _parse_port, "a port from 1 to 65535")
+RATE = Parsed("rate", _parse_rate, "a number of tokens per second above 0, such as 100000")
+OUTPUTS = Parsed("outputs", _parse_outputs, "a folder")
+FILE = click.Path(path_type=Path)
+
+
+def outputs_option() -> Decorator:
+    """Declare `--outputs DIR`."""
+    return click.option(
+        "--outputs", metavar="DIR", type=OUTPUTS, default="outputs", help="Folder of stored studies (default: outputs)."
+    )
+
+
+def json_option() -> Decorator:
+    """Declare `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+
+def doubtful_option() -> Decorator:
+    """Declare `--with-doubtful`."""
+    return click.option("--with-doubtful", is_flag=True, help="Use doubtful points too, not only valid ones.")
+
+
+def varying_option() -> Decorator:
+    """Declare `--varying KEY,...`."""
+    return click.option(
+        "--varying", metavar="KEY,...", help="Config keys that differ on purpose: not unequal settings."
+    )
+
+
+def rules_option() -> Decorator:
+    """Declare `--rules FILE`."""
+    return click.option("--rules", "rules_path", metavar="FILE", type=FILE, help="Use cases and weights of your own.")
+
+
+def stored_argument(*, several: bool = False, required: bool = True) -> Decorator:
+    """Declare the argument that names one stored run or study, or `several`."""
+    name, metavar, count = ("names", "RUN|STUDY...", -1) if several else ("name", "RUN|STUDY", 1)
+    return click.argument(name, metavar=metavar, nargs=count, required=required, shell_complete=complete_stored)
+
+
+def studies_argument() -> Decorator:
+    """Declare the argument that names stored studies."""
+    return click.argument("names", metavar="[STUDY]...", nargs=-1, shell_complete=complete_studies)
+
+
+def conditions_argument() -> Decorator:
+    """Declare the argument of `key=value` conditions."""
+    return click.argument("conditions", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_conditions)
+
+
+def words_argument() -> Decorator:
+    """Declare the argument of config overrides."""
+    return click.argument("words", metavar="[GROUP=OPTION | KEY=VALUE]...", nargs=-1, shell_complete=complete_words)
+
+
+def usage_message(error: click.ClickException) -> str:
+    """Return one line for a usage error: the command, what is wrong, and what to do."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path.partition(" ")[2] if context is not None else ""
+    command_help = f"'servebench {path} --help'" if path else "'servebench help'"
+    return f"{path}{': ' if path else ''}{_problem(error)}; run {command_help} to see how it is used"
+
+
+def _problem(error: click.ClickException) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return unknown_option(error.option_name, error.possibilities or ())
+    if isinstance(error, click.BadOptionUsage):
+        return f"{error.option_name} needs a value"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        kind = "option" if isinstance(error.param, click.Option) else "argument"
+        return f"missing {kind} {_name(error.param)}"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return f"{_name(error.param)} {error.message}"
+    message = error.format_message().removesuffix(".")
+    return message[:1].lower() + message[1:]
+
+
+def _name(param: click.Parameter) -> str:
+    if isinstance(param, click.Option):
+        return max(param.opts, key=len)
+    return (param.metavar or param.name or "").strip("[].")
+
+
+def unknown_option(name: str, known: Sequence[str]) -> str:
+    """Return the message for an unknown option, with the nearest known one."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"unknown option '{name}'" + (f", did you mean '{near[0]}'?" if near else "")

@@ -1,0 +1,29 @@
+"""`servebench demo`."""
+
+from __future__ import annotations
+
+import time
+
+from servebench.cli.command import define, words_argument
+from servebench.cli.commands.run import run_words
+
+
+@define(
+    "demo",
+    free_words=True,
+    examples=[
+        ("servebench demo", "three emulated engines on three workloads"),
+        ("servebench demo study.name=first study.dir=/tmp/outputs", "with overrides, as of a run"),
+    ],
+)
+@words_argument()
+def command(words: tuple[str, ...]) -> int:
+    """Run three emulated engines on three workloads, without a GPU, in three minutes; then recommend and report."""
+    from servebench.cli.main import dispatch
+
+    named = next((word.partition("=")[2] for word in words if word.startswith("study.name=")), None)
+    study = named or f"demo_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    code = run_words(("-m", "experiment=demo", *words, *(() if named else (f"study.name={study}",))))
+    if code == 0 and not any(word.startswith("study.dir=") for word in words):
+        code = dispatch(["recommend", study]) or dispatch(["report", study])
+    return code

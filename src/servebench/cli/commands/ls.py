@@ -1,0 +1,50 @@
+"""`servebench ls`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from servebench.cli.command import conditions_argument, define, json_option, outputs_option
+
+
+@define(
+    "ls",
+    examples=[
+        ("servebench ls", "all runs"),
+        ("servebench ls engine=vllm,sglang status=finished", "runs that meet both conditions"),
+        ("servebench ls 'model=*llama*' engine.dtype=float16 --json", "by pattern and config key, as JSON"),
+    ],
+)
+@conditions_argument()
+@json_option()
+@outputs_option()
+def command(conditions: tuple[str, ...], as_json: bool, outputs: Path) -> int:
+    """List stored runs, all or those that meet the conditions."""
+    from servebench.report.terminal.listing import list_runs
+    from servebench.store.studies import select
+
+    studies = select(outputs, parse_conditions(conditions))
+    if studies or as_json:
+        list_runs(studies, as_json=as_json)
+    else:
+        click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
+    return 0
+
+
+def parse_conditions(words: tuple[str, ...]) -> dict[str, str]:
+    """Return the conditions in `key=value` words. Raises ConfigError."""
+    from servebench.store.studies import CONDITION_KEYS
+    from servebench.util.errors import ConfigError
+
+    conditions = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not (key in CONDITION_KEYS or "." in key):
+            raise ConfigError(
+                f"ls: '{word}' is not a condition; use KEY=VALUE with one of {', '.join(CONDITION_KEYS)}, or a config key "
+                "such as engine.dtype"
+            )
+        conditions[key] = value
+    return conditions

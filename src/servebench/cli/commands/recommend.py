@@ -1,0 +1,69 @@
+"""`servebench recommend`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from servebench.cli.command import (
+    define,
+    doubtful_option,
+    json_option,
+    outputs_option,
+    rules_option,
+    stored_argument,
+    varying_option,
+)
+
+
+@define(
+    "recommend",
+    examples=[
+        ("servebench recommend last", "choose among the runs of the latest study"),
+        ("servebench recommend study_a study_b --rules my_rules.yaml", "by your own use cases and weights"),
+        ("servebench recommend --show-rules", "print the rules, to start from"),
+    ],
+)
+@stored_argument(several=True, required=False)
+@rules_option()
+@click.option("--show-rules", is_flag=True, help="Print the built-in rules.")
+@varying_option()
+@doubtful_option()
+@json_option()
+@outputs_option()
+def command(
+    *,
+    names: tuple[str, ...],
+    rules_path: Path | None,
+    show_rules: bool,
+    varying: str | None,
+    with_doubtful: bool,
+    as_json: bool,
+    outputs: Path,
+) -> int:
+    """Recommend a run for each use case: how sure the choice is, and what would change it."""
+    from servebench.analysis.advice import advise
+    from servebench.analysis.recommend import load_rules, rules_text
+    from servebench.report.terminal.advice import print_answers, to_json
+    from servebench.report.terminal.listing import console
+    from servebench.store.studies import find, runs_of
+    from servebench.util.errors import ConfigError
+
+    if show_rules:
+        click.echo(rules_text(), nl=False)
+        return 0
+    rules = load_rules(rules_path)
+    if not names:
+        raise ConfigError(
+            "recommend needs a study, or runs to choose among; 'servebench ls' lists them, 'last' is the latest"
+        )
+    runs = [run for name in names for run in runs_of(find(name, outputs))]
+    answers = advise(runs, rules, with_doubtful=with_doubtful, varying=varying)
+    if emulated := [run.run_id for run in runs if run.emulated]:
+        click.echo(f"servebench: emulated runs do not describe real engines: {', '.join(emulated)}", err=True)
+    if as_json:
+        click.echo(to_json(answers), nl=False)
+    else:
+        print_answers(answers, console())
+    return 0

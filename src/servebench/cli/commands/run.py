@@ -1,0 +1,57 @@
+"""`servebench run`, the default command."""
+
+from __future__ import annotations
+
+import click
+
+from servebench.cli.command import FILE, define, words_argument
+from servebench.cli.commands.preview import print_previews
+
+
+@define(
+    "run",
+    free_words=True,
+    examples=[
+        ("servebench engine=vllm gpu=h100 load.concurrency=[1,8]", "one run; the word 'run' may be left out"),
+        ("servebench run -m engine=vllm,sglang workload=unique,rag_prefix", "a study of four runs"),
+        ("servebench engine=vllm gpu=h100 --cfg command", "print the command that starts the engine"),
+        ("servebench run --lock outputs/STUDY/RUN/manifest.json", "repeat a stored run"),
+    ],
+)
+@words_argument()
+@click.option("-m", "--multirun", is_flag=True, help="Run a study: commas between values make several runs.")
+@click.option("--lock", metavar="FILE", type=FILE, help="Repeat the stored run of this manifest.json.")
+@click.option(
+    "--preview", is_flag=True, help="Show the workload's requests, lengths and ideal cache hits; run nothing."
+)
+@click.option("-c", "--cfg", metavar="job|command", help="Print the config, or the engine's command; run nothing.")
+@click.option("--resolve", is_flag=True, help="With --cfg job: resolve interpolations.")
+@click.option("-p", "--package", metavar="NAME", help="With --cfg job: print this part of the config only.")
+@click.option("-cd", "--config-dir", metavar="DIR", help="Add a folder of your own config files.")
+@click.option("-cn", "--config-name", metavar="NAME", help="Start from another file than config.yaml.")
+@click.option("-i", "--info", metavar="[TOPIC]", help="Print Hydra's search path, defaults, plugins or config.")
+@click.option("--hydra-help", is_flag=True, help="Print Hydra's own help.")
+@click.option("-sc", "--shell-completion", is_flag=True, hidden=True)
+def command(words: tuple[str, ...], **_: object) -> int:
+    """Run one configuration, or with -m a study of several; the default command.
+
+    GROUP=OPTION chooses a config file, such as engine=vllm; KEY=VALUE sets one value, such as load.requests=100. 'servebench
+    help' lists the groups and their options.
+    """
+    return run_words(words)
+
+
+def run_words(words: tuple[str, ...]) -> int:
+    """Run, print or preview what the words describe. Returns the exit code. Raises ServebenchError."""
+    from servebench.config import hydra_information, hydra_words
+    from servebench.registry.registry import registry
+    from servebench.study.study import run_study, show_commands
+
+    place = next((index for index, word in enumerate(words) if word in ("--cfg", "-c")), None)
+    if place is not None and words[place + 1 : place + 2] == ("command",):
+        return show_commands([*words[:place], *words[place + 2 :]], registry())
+    if "--preview" in words:
+        return print_previews([word for word in words if word != "--preview"], registry())
+    if hydra_words(words):
+        return hydra_information(words, registry())
+    return run_study(words, registry())

@@ -1,0 +1,28 @@
+"""`servebench selfcheck`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from servebench.cli.command import define, json_option
+
+
+@define(
+    "selfcheck",
+    examples=[
+        ("servebench selfcheck", "a table of the client's errors by load"),
+        ("servebench selfcheck --json", "the same for a program"),
+    ],
+)
+@json_option()
+def command(as_json: bool) -> int:
+    """Measure how exact the load client is on this machine, in three seconds."""
+    from servebench.load.selfcheck.floor import floor_lines, measured_floor
+    from servebench.util.cache import cache_folder
+
+    floor = measured_floor(cache_folder())
+    click.echo(json.dumps(asdict(floor), indent=2) if as_json else "\n".join(floor_lines(floor)))
+    return 0

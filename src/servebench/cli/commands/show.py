@@ -1,0 +1,34 @@
+"""`servebench show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from servebench.cli.command import define, json_option, outputs_option, stored_argument
+
+
+@define(
+    "show",
+    examples=[
+        ("servebench show last", "the latest study"),
+        ("servebench show my_study/00_vllm_unique --json", "one run, as JSON"),
+    ],
+)
+@stored_argument()
+@json_option()
+@outputs_option()
+def command(name: str, as_json: bool, outputs: Path) -> int:
+    """Show the set-up and the results of a stored run or study."""
+    from servebench.analysis.stored_runs import repeats_of
+    from servebench.contracts.stored import StudyData
+    from servebench.report.terminal.listing import show_run, show_study
+    from servebench.store.studies import find
+
+    found = find(name, outputs)
+    if isinstance(found, StudyData):
+        if len(found.runs) != 1:
+            show_study(found, as_json=as_json)
+            return 0
+        found = found.runs[0]
+    show_run(found, as_json=as_json, over_repeats=repeats_of(found))
+    return 0

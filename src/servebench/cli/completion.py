@@ -1,0 +1,150 @@
+"""Shell completion: what may follow on the command line, and how a shell is told to ask for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
+
+from servebench.util.errors import ConfigError
+
+VARIABLE = "_SERVEBENCH_COMPLETE"
+"""The environment variable with which a shell asks for completion, as click names it."""
+
+SHELLS = ("bash", "zsh", "fish")
+FACTS = ("engine", "model", "gpu", "workload", "launch", "status", "study", "run", "tool")
+
+_BASH = """\
+%(complete_func)s() {
+    local IFS=$'\\n' item
+    COMPREPLY=()
+    for item in $(env COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" %(complete_var)s=bash_complete $1); do
+        case ${item%%%%,*} in
+            dir) compopt -o dirnames;;
+            file) compopt -o default;;
+            *) item=${item#*,}; COMPREPLY+=("$item"); [[ $item == *= ]] && compopt -o nospace;;
+        esac
+    done
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+class OverrideBash(BashComplete):
+    """Completion for bash, which takes `engine=v` for three words: the line is split here, and only the rest returned."""
+
+    source_template = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the complete words of the line, and the one under the cursor."""
+        line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
+        words = split_arg_string(line)[1:]
+        self._incomplete = "" if line[-1:].isspace() or not words else words.pop()
+        return words, self._incomplete
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return an item without the part of it that bash takes for words of their own."""
+        done = max(self._incomplete.rfind("="), self._incomplete.rfind(":")) + 1
+        value = item.value[done:] if item.value.startswith(self._incomplete[:done]) else item.value
+        return f"{item.type},{value}"
+
+
+add_completion_class(OverrideBash, "bash")
+
+
+def complete_words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the config overrides that begin so: `engine=`, and `engine=vllm,sg` up to the last option."""
+    from servebench.registry.conf import config_groups
+    from servebench.registry.registry import registry
+
+    groups = config_groups(registry())
+    group, equals, chosen = incomplete.partition("=")
+    if not equals:
+        matching = [name for name in groups if name.startswith(incomplete)]
+        if len(matching) != 1:
+            return [CompletionItem(f"{name}=") for name in matching]
+        group = matching[0]
+    before, comma, last = chosen.rpartition(",")
+    options = groups.get(group, ())
+    return [CompletionItem(f"{group}={before}{comma}{name}") for name in options if name.startswith(last)]
+
+
+def complete_conditions(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the conditions on runs that begin so."""
+    if "=" in incomplete:
+        return complete_words(ctx, param, incomplete)
+    return [CompletionItem(f"{key}=") for key in FACTS if key.startswith(incomplete)]
+
+
+def complete_studies(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the studies of the outputs folder whose names begin so."""
+    return [CompletionItem(path.name) for path in _studies(ctx) if path.name.startswith(incomplete)]
+
+
+def complete_stored(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the studies, and behind `STUDY/` the runs, whose names begin so."""
+    studies = _studies(ctx)
+    if "/" not in incomplete:
+        names: Iterable[str] = [*(path.name for path in studies), "last"]
+    else:
+        names = (f"{study.name}/{run}" for study in studies for run in _runs(study))
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def complete_runs_of_study(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the runs of the study that the command line names."""
+    named = str(ctx.params.get("study"))
+    runs = (run for study in _studies(ctx) if study.name == named for run in _runs(study))
+    return [CompletionItem(run) for run in runs if run.startswith(incomplete)]
+
+
+def _studies(ctx: click.Context) -> list[Path]:
+    # the files are looked at directly: importing the store would take longer than a user waits for a completion
+    outputs = Path(ctx.params.get("outputs") or "outputs")
+    return sorted(path.parent for path in outputs.glob("*/study.json"))
+
+
+def _runs(study: Path) -> list[str]:
+    return sorted(path.parent.name for path in study.glob("*/run.json"))
+
+
+def completion_script(shell: str, cli: click.Command) -> str:
+    """Return the script that makes `shell` complete servebench's words. Raises ConfigError for an unknown shell."""
+    found = get_completion_class(shell)
+    if shell not in SHELLS or found is None:
+        raise ConfigError(
+            f"--install-completion must be {', '.join(SHELLS[:-1])} or {SHELLS[-1]} (got {shell or 'nothing'})"
+        )
+    complete = found(cli, {}, "servebench", VARIABLE)
+    return complete.source_template % complete.source_vars()
+
+
+def install_completion(shell: str, cli: click.Command) -> str:
+    """Write the script for `shell` where that shell looks for it; return what is left to do. Raises ConfigError."""
+    script = completion_script(shell, cli)
+    data = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    path, rest = {
+        "bash": (
+            data / "bash-completion/completions/servebench",
+            "without the package bash-completion, add to ~/.bashrc",
+        ),
+        "zsh": (data / "servebench/completion.zsh", "add to ~/.zshrc, after compinit"),
+        "fish": (config / "fish/completions/servebench.fish", ""),
+    }[shell]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(script, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+    done = f"completion for {shell} is in {path}; start a new shell to use it\n"
+    return done + (f"{rest}:\n  source '{path}'\n" if rest else "")

@@ -1,0 +1,55 @@
+"""Make a preview of a workload: what it would send, without an engine."""
+
+from __future__ import annotations
+
+from servebench.contracts.request import Request, Workload
+from servebench.contracts.settings import RunSettings
+from servebench.engine.tokenize import offline_tokenizer
+from servebench.registry.registry import Registry
+from servebench.report.terminal.preview import Preview
+from servebench.util.errors import PreflightError
+from servebench.workload.dressing import dressed
+from servebench.workload.ideal import BLOCK_TOKENS, hit_rate, ideal_hits
+
+PREVIEW_REQUESTS = 100
+STREAM = "preview"
+
+
+def preview_key(settings: RunSettings) -> tuple[object, ...]:
+    """Return the settings on which a preview depends: those with equal keys have the same preview."""
+    return (settings.workload, settings.model, settings.load.requests, settings.engine.max_model_len)
+
+
+def preview(settings: RunSettings, registry: Registry) -> Preview:
+    """Return the requests of a workload with their lengths and ideal cache hits. Raises ConfigError, PreflightError."""
+    workload: Workload = registry.find("workload", settings.workload.name)(settings.workload)
+    if faults := workload.check():
+        raise PreflightError("\n".join(faults))
+    tokenizer = offline_tokenizer(settings.model)
+    wanted = settings.load.requests
+    count = wanted if isinstance(wanted, int) else PREVIEW_REQUESTS
+    planned = [dressed(r, settings.workload) for r in workload.requests(count, stream=STREAM, tokenizer=tokenizer)]
+    stand_ins = {answer.of: answer.stand_in for request in planned for answer in request.answers}
+    requests: list[Request] = [request.filled(stand_ins) for request in planned]
+    hits = ideal_hits(
+        requests,
+        tokenizer,
+        answers=[
+            (place + 1, request, stand_ins[request.request_id])
+            for place, request in enumerate(requests)
+            if request.request_id in stand_ins
+        ],
+    )
+    return Preview(
+        workload=settings.workload.name,
+        model=settings.model.name,
+        tokenizer=tokenizer.name,
+        exact=tokenizer.exact,
+        requests=requests,
+        input_tokens=[total for _, total in hits],
+        output_tokens=[request.output_tokens for request in requests],
+        ideal_hit_rate=hit_rate(hits),
+        block_tokens=BLOCK_TOKENS,
+        limit_tokens=settings.engine.max_model_len or settings.model.context_length,
+        limit_key="engine.max_model_len" if settings.engine.max_model_len else "model.context_length",
+    )
