@@ -187,5 +187,5 @@ def test_the_verb_writes_text_and_json(make_study, simulated, capsys):
     assert {one["use_case"] for one in json.loads(capsys.readouterr().out)} == ARTICLE_CASES | OUR_CASES
     assert dispatch(["recommend", "--show-rules"]) == 0
     assert capsys.readouterr().out == rules_text()
-    with pytest.raises(ConfigError, match="takes a study"):
+    with pytest.raises(ConfigError, match="recommend needs a study"):
         dispatch(["recommend"])

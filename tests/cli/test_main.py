@@ -1,33 +1,142 @@
+"""Help, usage errors and routing of the command line."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
 import pytest
 
-from servebench.cli.main import COMMANDS, VERBS, dispatch
+from servebench.cli.commands.report import TOOLS
+from servebench.cli.group import COMMANDS, EXAMPLES, cli
+from servebench.cli.main import dispatch
+from servebench.config.words import parse_words
+from servebench.measure.dialects import DIALECTS
 from servebench.util.errors import ConfigError
 
-
-@pytest.mark.parametrize("word", ["--help", "-h"])
-@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"run", "help"}))
-def test_a_verb_that_is_asked_for_help_tells_of_itself_and_does_nothing(verb, word, capsys):
-    assert dispatch([verb, word]) == 0
-    assert capsys.readouterr().out == f"servebench {verb}: {VERBS[verb]}\n"
+CONTEXT = click.Context(cli, info_name="servebench")
+PATHS = [(name,) for name in COMMANDS] + [("plugins", "new")]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["run", "--help"], ["engine=openai", "--help"]])
-def test_help_tells_all_verbs(words, capsys):
+def find_command(path):
+    """Return a command by its path, such as ('plugins', 'new')."""
+    found = cli.get_command(CONTEXT, path[0])
+    for name in path[1:]:
+        found = found.commands[name]
+    return found
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_lists_every_option_and_two_examples(path, word, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert dispatch([*path, word]) == 0
+    text = capsys.readouterr().out
+    command = find_command(path)
+    options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    assert all(option.help for option in options)
+    assert all(name in text for option in options for name in option.opts)
+    assert len(command.examples) >= 2
+    assert all(f"  {line}\n" in text for line, _ in command.examples)
+    assert max(len(line) for line in text.partition("Examples:")[0].splitlines()) <= 80
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_examples_of_help_parse(path):
+    """They are this command's, and each takes its words; those of a run are overrides or Hydra options."""
+    command = find_command(path)
+    for line, _ in command.examples:
+        words = shlex.split(line)
+        assert words.pop(0) == "servebench"
+        words = words[len(path) :] if tuple(words[: len(path)]) == path else words
+        with command.make_context(" ".join(path), words) as context:
+            assert context.params is not None
+        if path == ("run",) and "--lock" not in words:
+            assert not parse_words(words).faults
+
+
+def test_examples_of_the_main_help_parse():
+    for line, _ in EXAMPLES:
+        assert not parse_words(shlex.split(line.replace("\\\n", ""))[1:]).faults
+
+
+def test_declared_options_of_a_run_are_those_that_hydra_words_take():
+    """`--lock`, `--preview` and `--cfg command` are the command's own."""
+    options = [param for param in find_command(("run",)).params if isinstance(param, click.Option)]
+    for name in (name for option in options for name in option.opts):
+        if name not in ("--lock", "--preview"):
+            assert not parse_words([name, "x"]).faults
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["engine=openai", "--help"], ["--bogus", "-h"]])
+def test_main_help_lists_commands_groups_and_options(words, capsys):
     assert dispatch(words) == 0
-    told = capsys.readouterr().out
-    assert all(verb in told for verb in VERBS)
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert "\n  workload  " in text
+    assert all(option in text for option in ("--multirun", "--install-completion", "--version"))
 
 
-def test_every_verb_that_is_told_of_can_be_done():
-    assert VERBS.keys() <= COMMANDS.keys()
+def test_help_wins_over_mistakes(capsys):
+    assert dispatch(["compare", "--bogus", "-h"]) == 0
+    assert "--max-regression" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("word", "near"), [("runn", "'run'"), ("Show", "'show'"), ("bench", None)])
+def test_unknown_command(word, near):
+    with pytest.raises(ConfigError, match=f"^'{word}' is not a command") as error:
+        dispatch([word, "engine=openai"])
+    assert (near or "servebench help") in str(error.value)
+    assert ("did you mean" in str(error.value)) == (near is not None)
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
-    [("runn", "did you mean 'run'?"), ("Show", "did you mean 'show'?"), ("bench", "'servebench help' lists")],
+    ("words", "parts"),
+    [
+        (["compare", "a", "b", "--max-regresion=5%"], ["compare", "'--max-regresion'", "'--max-regression'"]),
+        (["compare", "a", "b", "--max-regression", "7"], ["compare", "--max-regression", "(got 7)"]),
+        (["compare", "a", "b", "--margin"], ["compare", "--margin needs a value"]),
+        (["compare"], ["compare", "RUN|STUDY"]),
+        (["export", "x"], ["export", "--format"]),
+        (["export", "x", "--format", "cvs"], ["export", "--format", "(got cvs)", "'csv'"]),
+        (["fleet", "many"], ["fleet", "TOKENS_S", "(got many)"]),
+        (["fleet", "0"], ["fleet", "(got 0)"]),
+        (["fleet", "inf"], ["fleet", "(got inf)"]),
+        (["selfcheck", "--jsno"], ["selfcheck", "'--jsno'", "'--json'"]),
+        (["plugins", "nwe"], ["plugins", "'nwe'", "'new'"]),
+        (["plugins", "new"], ["plugins new", "NAME"]),
+        (["plugins", "new", "x", "--kind", "pacer"], ["plugins new", "--kind", "(got pacer)"]),
+        (["work", "study"], ["work", "RUN"]),
+        (["report", "x", "--json"], ["report", "--as"]),
+        (["--install-completion", "tcsh"], ["--install-completion", "(got tcsh)"]),
+    ],
 )
-def test_a_word_that_is_no_verb_is_told(word, told):
+def test_usage_error_names_command_and_option_in_one_line(words, parts):
     with pytest.raises(ConfigError) as error:
-        dispatch([word, "engine=openai"])
-    assert str(error.value).startswith(f"'{word}' is no verb")
-    assert told in str(error.value)
+        dispatch(words)
+    (line,) = str(error.value).splitlines()
+    assert all(part in line for part in parts)
+    assert error.value.exit_code == 2
+
+
+def test_options_stand_before_and_after_names(tmp_path):
+    """And a value stands behind a space or `=`; both reach the command, which then misses the study."""
+    for words in (["--outputs", str(tmp_path), "x"], ["x", f"--outputs={tmp_path}"]):
+        with pytest.raises(ConfigError, match=f"'x'.*{tmp_path}"):
+            dispatch(["show", *words])
+
+
+def test_version(capsys):
+    assert dispatch(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("servebench ")
+
+
+def test_choices_of_the_command_line_are_those_of_the_packages():
+    from servebench.cli.commands import dashboard, plugins
+    from servebench.report.dashboard.launch import PORT
+    from servebench.skeleton import KINDS
+
+    assert tuple(DIALECTS) == TOOLS
+    assert tuple(KINDS) == plugins.KINDS
+    (port,) = (param for param in dashboard.command.params if param.name == "port")
+    assert port.default == PORT

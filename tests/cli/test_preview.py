@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servebench.cli.preview import preview
+from servebench.cli.commands.preview import print_previews
 from servebench.registry.registry import build
 from servebench.report.terminal.preview import bins
 from servebench.util.errors import ConfigError, PreflightError
@@ -20,7 +20,7 @@ ATTACHED = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:
 def test_every_workload_can_be_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Examples, both histograms, the hit rate, who counted; nothing is contacted."""
     short = ["workload.input_tokens=2000"] if name == "long_context" else []
-    assert preview([*ATTACHED, f"workload={name}", "load.requests=12", *short], build([], set())) == 0
+    assert print_previews([*ATTACHED, f"workload={name}", "load.requests=12", *short], build([], set())) == 0
     shown = capsys.readouterr().out
     for said in (
         f"{name} for",
@@ -38,7 +38,7 @@ def test_every_workload_can_be_seen(name: str, capsys: pytest.CaptureFixture[str
 def test_each_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A sweep over something else shows a workload once, one over a workload's key each."""
     registry = build([], set())
-    preview(
+    print_previews(
         [*ATTACHED, "-m", "workload=unique", "load.requests=3", "load.timeout_s=1,2", "workload.seed=1,2"], registry
     )
     assert capsys.readouterr().out.count("unique for") == 2
@@ -47,7 +47,7 @@ def test_each_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_adapters_and_sessions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     """How many sessions, and how often each adapter."""
     words = ["workload=multi_turn", "load.requests=12", "workload.adapters=[x]"]
-    preview([*ATTACHED, *words], build([], set()))
+    print_previews([*ATTACHED, *words], build([], set()))
     shown = capsys.readouterr().out
     assert "sessions: 3, of 4 to 4 requests" in shown
     assert "adapters: x 12" in shown
@@ -56,9 +56,9 @@ def test_adapters_and_sessions_are_told(capsys: pytest.CaptureFixture[str]) -> N
 def test_mistakes() -> None:
     """A key that does not exist, and a workload that is impossible, are errors here, too."""
     with pytest.raises(ConfigError):
-        preview([*ATTACHED, "workload.sed=1"], build([], set()))
+        print_previews([*ATTACHED, "workload.sed=1"], build([], set()))
     with pytest.raises(PreflightError, match="no such file"):
-        preview([*ATTACHED, "workload=trace", "workload.path=no.csv"], build([], set()))
+        print_previews([*ATTACHED, "workload=trace", "workload.path=no.csv"], build([], set()))
 
 
 FILES = {"empty.jsonl": "", "other.jsonl": '{"foo": 1}\n', "broken.jsonl": "{foo\n", "other.csv": "a,b\n1,2\n"}
@@ -108,14 +108,14 @@ def test_mistakes_are_one_line_each(words: list[str], line: str, tmp_path, monke
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     with pytest.raises((ConfigError, PreflightError)) as caught:
-        preview([*ATTACHED, *words], build([], set()))
+        print_previews([*ATTACHED, *words], build([], set()))
     (told,) = str(caught.value).splitlines()
     assert line in told
 
 
 def test_requests_that_are_too_long(capsys: pytest.CaptureFixture[str]) -> None:
     """They are shown all the same, with a line that says how many no engine will take."""
-    preview([*ATTACHED, "workload=multi_turn", "load.requests=8", "engine.max_model_len=500"], build([], set()))
+    print_previews([*ATTACHED, "workload=multi_turn", "load.requests=8", "engine.max_model_len=500"], build([], set()))
     shown = " ".join(capsys.readouterr().out.split())
     assert "of 8 requests are too long: up to" in shown
     assert "and engine.max_model_len is 500; lower the workload's lengths" in shown

@@ -108,5 +108,5 @@ def test_the_verb_tells_every_point_and_explains(make_study, simulated, capsys):
         told = capsys.readouterr().out
         assert told.count("would tell it") == 2
         assert "by the definition" in told
-    with pytest.raises(ConfigError, match="--as jmeter is none of vllm, sglang"):
+    with pytest.raises(ConfigError, match="--as must be vllm, sglang"):
         dispatch(["report", str(study), "--as", "jmeter"])

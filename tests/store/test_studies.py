@@ -118,10 +118,10 @@ def test_ls_and_show_tell_it_as_text_and_as_json(outputs, capsys):
 @pytest.mark.parametrize(
     ("verb", "words", "told"),
     [
-        ("ls", ["engin=vllm"], "is no condition"),
+        ("ls", ["engin=vllm"], "ls: 'engin=vllm'"),
         ("ls", ["--jsn"], "unknown option '--jsn'"),
-        ("show", [], "takes one run or study"),
-        ("show", ["a", "b"], "takes one run or study"),
+        ("show", [], r"missing argument RUN\|STUDY"),
+        ("show", ["a", "b"], r"unexpected .*\(b\)"),
         ("ls", ["--outputs"], "needs a value"),
     ],
 )

@@ -12,17 +12,18 @@ import click
 
 from servebench.cli.completion import complete_conditions, complete_stored, complete_studies, complete_words
 
+STORED = "RUN|STUDY"
 HELP_WORDS = ("-h", "--help")
 SETTINGS = {"help_option_names": [*HELP_WORDS], "max_content_width": 100}
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class Command(click.Command):
-    """A command whose help ends with examples: pairs of a command line and what it does."""
+class _WithExamples(click.Command):
+    """What all commands have in common: examples at the end of their help, and usage errors that name the command."""
 
     def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
-        """Take what click.Command takes, and the examples."""
+        """Take what click takes, and examples: pairs of a command line and what it does."""
         super().__init__(*args, **{"context_settings": SETTINGS, **options})
         self.examples = tuple(examples)
 
@@ -30,18 +31,29 @@ class Command(click.Command):
         """Write the examples."""
         write_examples(self.examples, formatter)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words. Raises click.UsageError."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
 
-class CommandGroup(click.Group):
-    """A command with commands of its own, whose help ends with examples."""
 
-    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
-        """Take what click.Group takes, and the examples."""
-        super().__init__(*args, **options)
-        self.examples = tuple(examples)
+class Command(_WithExamples):
+    """A command."""
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        write_examples(self.examples, formatter)
+
+class CommandGroup(_WithExamples, click.Group):
+    """A command with commands of its own."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the words name. Raises click.UsageError."""
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            raise click.UsageError(_unknown("command", args[0], self.list_commands(ctx)), ctx)
+        return super().resolve_command(ctx, args)
 
 
 class WordsCommand(Command):
@@ -173,7 +185,7 @@ def rules_option() -> Decorator:
 
 def stored_argument(*, several: bool = False, required: bool = True) -> Decorator:
     """Declare the argument that names one stored run or study, or `several`."""
-    name, metavar, count = ("names", "RUN|STUDY...", -1) if several else ("name", "RUN|STUDY", 1)
+    name, metavar, count = ("names", f"{STORED}...", -1) if several else ("name", STORED, 1)
     return click.argument(name, metavar=metavar, nargs=count, required=required, shell_complete=complete_stored)
 
 
@@ -196,18 +208,21 @@ def usage_message(error: click.ClickException) -> str:
     """Return one line for a usage error: the command, what is wrong, and what to do."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path.partition(" ")[2] if context is not None else ""
-    command_help = f"'servebench {path} --help'" if path else "'servebench help'"
-    return f"{path}{': ' if path else ''}{_problem(error)}; run {command_help} to see how it is used"
+    problem = _problem(error)
+    if "; " not in problem:
+        problem += f"; see 'servebench {path} --help'" if path else "; see 'servebench help'"
+    return f"{path}: {problem}" if path else problem
 
 
 def _problem(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
-        return unknown_option(error.option_name, error.possibilities or ())
+        return _unknown("option", error.option_name, error.possibilities or ())
     if isinstance(error, click.BadOptionUsage):
         return f"{error.option_name} needs a value"
     if isinstance(error, click.MissingParameter) and error.param is not None:
         kind = "option" if isinstance(error.param, click.Option) else "argument"
-        return f"missing {kind} {_name(error.param)}"
+        hint = "; 'servebench ls' lists them" if _name(error.param) == STORED else ""
+        return f"missing {kind} {_name(error.param)}{hint}"
     if isinstance(error, click.BadParameter) and error.param is not None:
         return f"{_name(error.param)} {error.message}"
     message = error.format_message().removesuffix(".")
@@ -220,7 +235,6 @@ def _name(param: click.Parameter) -> str:
     return (param.metavar or param.name or "").strip("[].")
 
 
-def unknown_option(name: str, known: Sequence[str]) -> str:
-    """Return the message for an unknown option, with the nearest known one."""
+def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"unknown option '{name}'" + (f", did you mean '{near[0]}'?" if near else "")
+    return f"unknown {kind} '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")

@@ -78,10 +78,10 @@ def complete_words(_ctx: click.Context, _param: click.Parameter, incomplete: str
     return [CompletionItem(f"{group}={before}{comma}{name}") for name in options if name.startswith(last)]
 
 
-def complete_conditions(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_conditions(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the conditions on runs that begin so."""
     if "=" in incomplete:
-        return complete_words(ctx, param, incomplete)
+        return complete_words(_ctx, _param, incomplete)
     return [CompletionItem(f"{key}=") for key in FACTS if key.startswith(incomplete)]
 
 

@@ -90,7 +90,8 @@ class Commands(click.Group):
             formatter.write_dl([(group, ", ".join(options)) for group, options in _ordered_groups()])
         run = self.get_command(ctx, DEFAULT)
         records = [record for param in self.get_params(ctx) if (record := param.get_help_record(ctx)) is not None]
-        records += [r for p in (run.params if run else ()) if (r := p.get_help_record(ctx)) is not None]
+        options = [param for param in run.params if isinstance(param, click.Option)] if run else []
+        records += [record for param in options if (record := param.get_help_record(ctx)) is not None]
         with formatter.section("Options"):
             formatter.write_dl(records)
         write_examples(EXAMPLES, formatter)

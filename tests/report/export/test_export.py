@@ -72,9 +72,9 @@ def test_llm_d_reports_of_a_run_keep_their_ids_and_differ(study, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["x", "--format", "xml"], "--format xml is none of csv, json, llm-d"),
-        (["x"], "none given"),
-        (["--format", "csv"], "takes a run or study"),
+        (["x", "--format", "xml"], r"--format .*\(got xml\)"),
+        (["x"], "missing option --format"),
+        (["--format", "csv"], r"missing argument RUN\|STUDY"),
     ],
 )
 def test_a_mistake_is_one_line(words, told):
@@ -84,5 +84,5 @@ def test_a_mistake_is_one_line(words, told):
 
 def test_a_run_without_points_has_no_llm_d_report(study):
     (study / "00_vllm_unique" / "points.parquet").unlink()
-    with pytest.raises(ConfigError, match="no point was measured"):
+    with pytest.raises(ConfigError, match="no measured points"):
         dispatch(["export", str(study / "00_vllm_unique"), "--format", "llm-d"])

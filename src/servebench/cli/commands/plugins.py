@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from servebench.cli.command import FILE, SETTINGS, CommandGroup, OneOf, define, json_option
+from servebench.cli.command import FILE, CommandGroup, OneOf, define, json_option
 
 KINDS = ("engine", "scorer", "workload")
 
@@ -15,7 +15,6 @@ KINDS = ("engine", "scorer", "workload")
     "plugins",
     cls=CommandGroup,
     invoke_without_command=True,
-    context_settings=SETTINGS,
     examples=[
         ("servebench plugins", "a table of plugins, and what each adds"),
         ("servebench plugins --json", "the same for a program"),
@@ -43,9 +42,11 @@ def command(ctx: click.Context, as_json: bool) -> int:
 )
 @click.argument("name", metavar="NAME")
 @click.option("--kind", type=OneOf(KINDS), default="engine", help="What the plugin adds (default: engine).")
-@click.option("--dir", "directory", type=FILE, default=".", help="Folder to write it in (default: this folder).")
+@click.option(
+    "--dir", "directory", metavar="DIR", type=FILE, default=".", help="Folder to write it in (default: this folder)."
+)
 def new(name: str, kind: str, directory: Path) -> int:
-    """Write a working plugin to start from: a distribution with tests that pass."""
+    """Write a working plugin to start from."""
     from servebench.registry.registry import registry
     from servebench.skeleton import write_plugin
 

@@ -48,7 +48,10 @@ def command(
     with_doubtful: bool,
     outputs: Path,
 ) -> int:
-    """Write one self-contained HTML page about a run or study; --json goes with --as only."""
+    """Write one self-contained HTML page about a run or study.
+
+    With --as, print its numbers by the definitions of another tool instead; --json goes with it.
+    """
     from servebench.analysis.recommend import load_rules
     from servebench.report.html.build import page_of
     from servebench.report.html.page import page

@@ -33,7 +33,7 @@ from servebench.cli.commands.preview import print_previews
 @click.option("--hydra-help", is_flag=True, help="Print Hydra's own help.")
 @click.option("-sc", "--shell-completion", is_flag=True, hidden=True)
 def command(words: tuple[str, ...], **_: object) -> int:
-    """Run one configuration, or with -m a study of several; the default command.
+    """Run one configuration, or with -m a study of several.
 
     GROUP=OPTION chooses a config file, such as engine=vllm; KEY=VALUE sets one value, such as load.requests=100. 'servebench
     help' lists the groups and their options.
