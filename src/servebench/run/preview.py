@@ -8,8 +8,8 @@ from servebench.engine.tokenize import offline_tokenizer
 from servebench.registry.registry import Registry
 from servebench.report.terminal.preview import Preview
 from servebench.util.errors import PreflightError
-from servebench.workload.dressing import dressed
-from servebench.workload.ideal import BLOCK_TOKENS, hit_rate, ideal_hits
+from servebench.workload.build.requests import add_extras
+from servebench.workload.ideal_cache import BLOCK_TOKENS, hit_rate, ideal_hits
 
 PREVIEW_REQUESTS = 100
 STREAM = "preview"
@@ -28,7 +28,7 @@ def preview(settings: RunSettings, registry: Registry) -> Preview:
     tokenizer = offline_tokenizer(settings.model)
     wanted = settings.load.requests
     count = wanted if isinstance(wanted, int) else PREVIEW_REQUESTS
-    planned = [dressed(r, settings.workload) for r in workload.requests(count, stream=STREAM, tokenizer=tokenizer)]
+    planned = [add_extras(r, settings.workload) for r in workload.requests(count, stream=STREAM, tokenizer=tokenizer)]
     stand_ins = {answer.of: answer.stand_in for request in planned for answer in request.answers}
     requests: list[Request] = [request.filled(stand_ins) for request in planned]
     hits = ideal_hits(

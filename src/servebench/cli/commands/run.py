@@ -45,7 +45,8 @@ def run_words(words: tuple[str, ...]) -> int:
     """Run, print or preview what the words describe. Returns the exit code. Raises ServebenchError."""
     from servebench.config import hydra_information, hydra_words
     from servebench.registry.registry import registry
-    from servebench.study.study import run_study, show_commands
+    from servebench.study.show_commands import show_commands
+    from servebench.study.study import run_study
 
     place = next((index for index, word in enumerate(words) if word in ("--cfg", "-c")), None)
     if place is not None and words[place + 1 : place + 2] == ("command",):

@@ -20,9 +20,9 @@ from servebench.cli.command import define, json_option
 @json_option()
 def command(as_json: bool) -> int:
     """Measure how exact the load client is on this machine, in three seconds."""
-    from servebench.load.selfcheck.floor import floor_lines, measured_floor
+    from servebench.load.selfcheck.floor import format_floor, measure_floor
     from servebench.util.cache import cache_folder
 
-    floor = measured_floor(cache_folder())
-    click.echo(json.dumps(asdict(floor), indent=2) if as_json else "\n".join(floor_lines(floor)))
+    floor = measure_floor(cache_folder())
+    click.echo(json.dumps(asdict(floor), indent=2) if as_json else "\n".join(format_floor(floor)))
     return 0
