@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from servebench.contracts.engine import RunningEngine
-from servebench.emulator.server import body_of
+from servebench.emulator.connection import body_of
 from servebench.registry.registry import registry
 
 HTTP = httpx.Client(trust_env=False)

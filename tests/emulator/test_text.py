@@ -9,14 +9,13 @@ import sys
 
 import pytest
 
+from servebench.emulator.schema_text import schema_pieces, schema_value
 from servebench.emulator.text import (
     answer_pieces,
     count_tokens,
     natural_length,
     prompt_key,
     render_chat,
-    schema_pieces,
-    schema_value,
 )
 
 SCHEMAS = [
@@ -56,7 +55,7 @@ def test_answers_are_the_same_in_every_process() -> None:
     here = "".join(answer_pieces(prompt_key(1, "what?"), 30)), natural_length(prompt_key(1, "what?"))
     code = (
         "from servebench.emulator.text import *;"
-        "k = key_of(1, 'what?'); print(''.join(answer(k, 30)), natural_length(k), sep='|')"
+        "k = prompt_key(1, 'what?'); print(''.join(answer_pieces(k, 30)), natural_length(k), sep='|')"
     )
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.rstrip("\n")
     assert there == f"{here[0]}|{here[1]}"

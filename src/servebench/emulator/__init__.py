@@ -1,5 +1,5 @@
-"""Emulated engines: servers that speak an engine's HTTP dialect and behave like its scheduler, with no GPU and no weights.
+"""Emulated engines: servers that speak an engine's HTTP dialect and behave like its scheduler, without GPU or weights.
 
-`core` is the step loop (pure: it is told the time), `cost` the time of a step, `cache` the KV memory and its prefix cache,
-`server` the loop behind a socket, `simulate` the same loop on a virtual clock, `published` the articles' tables.
+`scheduler` is the step loop (pure: time is an argument), `cost` the duration of a step, `memory` the KV memory with its prefix
+cache, `engine` the loop in real time, `server` and `connection` its HTTP side.
 """

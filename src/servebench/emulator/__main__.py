@@ -1,6 +1,6 @@
 """The process of an emulated engine: `python -m servebench.emulator --spec JSON`.
 
-Ends with 0 after SIGTERM or SIGINT, and with 1 and one line when it cannot listen.
+Exits with 0 after SIGTERM or SIGINT, and with 1 and one line if it cannot listen.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from servebench.emulator.server import serve
 from servebench.emulator.spec import from_json
 
 YOUNG_OBJECTS = 50_000
-"""Between two collections: a request makes few cycles, and a pause of the collector is lateness."""
+"""Objects between two garbage collections: requests create few cycles, and a collection makes tokens late."""
 
 
 def main() -> int:
-    """Serve as the spec says."""
+    """Serve what the specification describes."""
     parser = argparse.ArgumentParser(prog="servebench.emulator", allow_abbrev=False)
     parser.add_argument("--spec", required=True, help="an EmulationSpec as JSON")
     spec = from_json(parser.parse_args().spec)
@@ -34,7 +34,7 @@ def main() -> int:
         sys.stderr.write(f"cannot listen on {spec.host}:{spec.port}: {error.strerror or error}\n")
         return 1
     sys.stdout.flush()
-    # open connections are the clients' affair: there is nothing to be saved
+    # there is nothing to save, so open connections are dropped
     os._exit(0)
 
 

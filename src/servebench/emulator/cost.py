@@ -1,17 +1,17 @@
-"""How long a step takes: a roofline of the model on the GPU, or a profile fitted to published numbers.
+"""The duration of a step: a roofline of the model on the GPU, or a profile fitted to published numbers.
 
 Roofline (Williams, Waterman, Patterson 2009: time is the larger of bytes / bandwidth and operations / rate). A step that
-computes `tokens` tokens (one a decoding sequence, any number of a prompt's) over `context` cached tokens takes, in seconds,
+computes `tokens` tokens (one per decoding sequence, any number of a prompt) over `context` cached tokens takes, in seconds,
 
     memory  = (weights * touched + context * kv_bytes) / (n * bandwidth * memory_efficiency)
     compute = (2 * active * tokens + 4 * layers * heads * head_dim * attended) / (n * rate * compute_efficiency)
     step    = max(memory, compute) + overhead + sequences * sequence_overhead + communication
 
 - `weights` bytes of all parameters, `active` the parameters that one token uses: 2 operations each, multiply and add;
-- `touched`: a mixture of experts reads the experts that any token of the step needs: 1 - (1 - active / total) ** tokens;
-- `kv_bytes` a cached token: 2 (key and value) * layers * kv_heads * head_dim * bytes a value;
-- attention: 2 products of 2 operations a value and pair of tokens; `attended` counts the pairs;
-- communication with tensor parallelism over n GPUs: two all-reduces a layer (Shoeybi et al. 2019, Megatron-LM), each
+- `touched`: a mixture of experts reads the experts that any token of the step uses: 1 - (1 - active / total) ** tokens;
+- `kv_bytes` per cached token: 2 (key and value) * layers * kv_heads * head_dim * bytes per value;
+- attention: 2 products of 2 operations per value and pair of tokens; `attended` counts the pairs;
+- communication with tensor parallelism over n GPUs: two all-reduces per layer (Shoeybi et al. 2019, Megatron-LM), each
   ALL_REDUCE_LATENCY_S + 2 * (n - 1) / n * tokens * hidden * 2 bytes / LINK_GB_S.
 """
 
@@ -30,11 +30,11 @@ TERA = 1e12
 
 ALL_REDUCE_LATENCY_S = 12e-6
 LINK_GB_S = 300.0
-"""One direction of an SXM card's NVLink, less protocol: an order of magnitude, not a measurement."""
+"""One direction of an SXM GPU's NVLink without protocol overhead: an order of magnitude, not a measurement."""
 
 EAGER_MS_PER_LAYER = 0.22
-"""What launching each kernel of a layer from Python costs a step: the 4090 article's eager vLLM takes 10.6 ms a token
-where its compiled engines take 4.4, with 28 layers."""
+"""Cost per step of launching each kernel of a layer from Python: the 4090 article's eager vLLM takes 10.6 ms per token, its
+compiled engines 4.4, with 28 layers."""
 
 DEFAULT_PARAMETERS_B = 7.0
 DEFAULT_LAYERS = 32
@@ -42,23 +42,23 @@ DEFAULT_HIDDEN = 4096
 DEFAULT_HEADS = 32
 DEFAULT_KV_HEADS = 8
 DEFAULT_HEAD_DIM = 128
-"""A model that the config does not describe is taken for one of this shape."""
+"""The assumed shape of a model that the config does not describe."""
 
 CPU_BANDWIDTH_GB_S = 40.0
 CPU_TFLOPS = 1.0
 CPU_MEMORY_GB = 16.0
-"""No GPU is described: a desktop's CPU and memory, to the order of magnitude."""
+"""Without a described GPU: the order of magnitude of a desktop's CPU and memory."""
 
 FP8_NAMES = ("fp8", "fp4", "mxfp4", "int8", "w8a8", "awq", "gptq", "q4", "q8", "gguf")
 BITS = {"fp4": 0.53, "mxfp4": 0.53, "awq": 0.56, "gptq": 0.56, "q4": 0.6}
-"""Bytes a parameter of formats with scales beside 4-bit values."""
+"""Bytes per parameter of formats with 4-bit values and scales."""
 
 DTYPE_BYTES = {"float32": 4.0, "fp32": 4.0, "float": 4.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A model and the machine it is on, in SI units. Rates are of all GPUs together."""
+    """A model and its machine, in SI units. Rates are for all GPUs together."""
 
     parameters: float
     active: float
@@ -76,8 +76,8 @@ class ModelShape:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStep:
-    """What one step computes. `decoding` sequences after padding, `prompt` tokens of prompts, `context` cached tokens that
-    are read, `structured` sequences under a schema."""
+    """What one step computes: `decoding` sequences after padding, `prompt` tokens of prompts, `context` cached tokens read,
+    `structured` sequences with a schema."""
 
     decoding: int
     prompt: int = 0
@@ -88,13 +88,13 @@ class BatchStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """A step's time fitted to published numbers: few parameters, the same at every level.
+    """The duration of a step, fitted to published numbers: few parameters, the same at every load level.
 
-    A step takes `decode_ms + sequence_ms * (sequences - 1) ** exponent` and, when there are `wide_from` sequences or more,
-    `wide_ms + wide_sequence_ms * sequences` on top; each token of a prompt adds `prompt_token_ms`. `request_ms` of front
-    end for each request, one after another; `latency_ms` between a request and the queue, whatever the load, log-normal with
-    `latency_sigma`. `max_num_seqs`, `token_budget`, `mixed_steps`, `batch_sizes`
-    and `kv_tokens` replace those of the engine where the article's numbers show others.
+    A step takes `decode_ms + sequence_ms * (sequences - 1) ** exponent` plus, from `wide_from` sequences on,
+    `wide_ms + wide_sequence_ms * sequences`; each token of a prompt adds `prompt_token_ms`. The front end takes `request_ms`
+    for each request, one after another; `latency_ms` is the load-independent delay before the queue, log-normal with
+    `latency_sigma`. `max_num_seqs`, `token_budget`, `mixed_steps`, `batch_sizes` and `kv_tokens` replace the engine's own
+    values if the article's numbers show others.
     """
 
     decode_ms: float
@@ -120,18 +120,18 @@ def _number(source: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def weight_bytes_per_parameter(name: str, quantization: str | None, dtype: str | None) -> float:
-    """Bytes a parameter, from what the engine is told or, failing that, from the model's name."""
-    said = f"{quantization or ''} {name}".lower()
+    """Return the bytes per parameter, from the engine's settings or else from the model's name."""
+    description = f"{quantization or ''} {name}".lower()
     for word, size in BITS.items():
-        if word in said or (word == "mxfp4" and "gpt-oss" in said):
+        if word in description or (word == "mxfp4" and "gpt-oss" in description):
             return size
-    if any(word in said for word in FP8_NAMES):
+    if any(word in description for word in FP8_NAMES):
         return 1.0
     return DTYPE_BYTES.get((dtype or "").lower(), 2.0)
 
 
 def model_shape(spec: EmulationSpec) -> ModelShape:
-    """The model and machine of a spec, with stated defaults for what the config leaves out."""
+    """Return model and machine of a specification, with the defaults above for missing values."""
     model, gpu = spec.model, spec.gpu
     parameters = _number(model, "parameters_b", DEFAULT_PARAMETERS_B) * GIGA
     size = weight_bytes_per_parameter(
@@ -165,10 +165,10 @@ def _text(value: object) -> str | None:
 
 
 class StepCost:
-    """The time of a step, and what the front end costs."""
+    """The duration of steps and of the front end."""
 
     def __init__(self, spec: EmulationSpec, profile: Profile | None = None) -> None:
-        """`profile` replaces the roofline."""
+        """A `profile` replaces the roofline."""
         self.shape = model_shape(spec)
         self.profile = profile
         self._emulation = spec.emulation
@@ -177,21 +177,20 @@ class StepCost:
 
     @property
     def request_s(self) -> float:
-        """Front-end time of each request, one after another."""
-        own = self._emulation.request_overhead_ms if self.profile is None else self.profile.request_ms
-        return own * MS
+        """The front-end time of each request, one after another."""
+        return MS * (self._emulation.request_overhead_ms if self.profile is None else self.profile.request_ms)
 
-    def latency_s(self, chance: random.Random) -> float:
-        """Between a request and the queue, whatever the load."""
+    def latency_s(self, rng: random.Random) -> float:
+        """Return a random delay between a request and the queue, independent of the load."""
         if self.profile is None or not self.profile.latency_ms:
             return 0.0
-        return self.profile.latency_ms * MS * chance.lognormvariate(0.0, self.profile.latency_sigma)
+        return self.profile.latency_ms * MS * rng.lognormvariate(0.0, self.profile.latency_sigma)
 
     def seconds(self, step: BatchStep) -> float:
-        """The time of this step."""
+        """Return the duration of a step."""
         base = self._roofline(step) if self.profile is None else _fitted(self.profile, step)
         if self._speculative > 1:
-            # a draft model's passes, and the verification of all of its tokens at once
+            # the passes of a draft model, and the verification of all its tokens at once
             base *= 1.0 + DRAFT_SHARE * self._speculative
         extra = step.structured * self._emulation.structured_ms * MS
         if self._eager or step.eager:
@@ -221,20 +220,23 @@ class StepCost:
 
 
 DRAFT_SHARE = 0.08
-"""What each drafted token costs, as a share of a step of the model itself."""
+"""The cost of each drafted token, as a fraction of a step of the model itself."""
 
 
 def _fitted(profile: Profile, step: BatchStep) -> float:
     sequences = max(1, step.decoding)
-    spent = profile.decode_ms + profile.sequence_ms * (sequences - 1) ** profile.exponent
+    duration_ms = profile.decode_ms + profile.sequence_ms * (sequences - 1) ** profile.exponent
     if profile.wide_from is not None and sequences >= profile.wide_from:
-        spent += profile.wide_ms + profile.wide_sequence_ms * sequences
-    return float(spent + step.prompt * profile.prompt_token_ms) * MS
+        duration_ms += profile.wide_ms + profile.wide_sequence_ms * sequences
+    return float(duration_ms + step.prompt * profile.prompt_token_ms) * MS
 
 
 def kv_capacity(spec: EmulationSpec, shape: ModelShape) -> int:
-    """How many tokens of keys and values fit beside the weights. A model that does not fit still gets room for one
-    request of its context: the emulator shows the schedule, not whether the weights could be there."""
+    """Return how many tokens of keys and values fit next to the weights.
+
+    A model that does not fit still gets memory for one request of its context length: the emulator imitates the schedule, not
+    the memory of the weights.
+    """
     if spec.kv_tokens is not None:
         return spec.kv_tokens
     fraction = spec.gpu_memory_fraction or spec.emulation.memory_fraction
@@ -244,7 +246,7 @@ def kv_capacity(spec: EmulationSpec, shape: ModelShape) -> int:
 
 
 def with_profile(spec: EmulationSpec, profile: Profile | None) -> EmulationSpec:
-    """The spec with the scheduler settings that a profile replaces."""
+    """Return the specification with the scheduler settings that a profile replaces."""
     if profile is None:
         return spec
     changes: dict[str, Any] = {
@@ -252,7 +254,7 @@ def with_profile(spec: EmulationSpec, profile: Profile | None) -> EmulationSpec:
         for name in ("max_num_seqs", "token_budget", "mixed_steps", "batch_sizes")
         if (value := getattr(profile, name)) is not None
     }
-    # what a profile says holds for its GPU, whatever its size
+    # a profile's values apply to its GPU, whatever its size
     changes |= {f"{name}_big": None for name in ("max_num_seqs", "token_budget") if name in changes}
-    kept = profile.kv_tokens if profile.kv_tokens is not None else spec.kv_tokens
-    return replace(spec, emulation=replace(spec.emulation, **changes), kv_tokens=kept)
+    capacity = profile.kv_tokens if profile.kv_tokens is not None else spec.kv_tokens
+    return replace(spec, emulation=replace(spec.emulation, **changes), kv_tokens=capacity)

@@ -1,4 +1,4 @@
-"""The metrics of an emulated engine, under that engine's own names, as Prometheus reads them."""
+"""The Prometheus metrics of an emulated engine, under that engine's own names."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from servebench.emulator.scheduler import Histogram, Scheduler
 GAUGES = frozenset({"requests_running", "requests_waiting", "kv_cache_usage", "hit_rate"})
 
 
-def facts(core: Scheduler) -> dict[str, float | Histogram]:
-    """What is known of the engine at this moment: words of `contracts.telemetry.VOCABULARY`, and what only `Emulation`s
-    name: `prompt_tokens_computed`, `hit_rate`, `requests` and the histograms `ttft` and `e2e`."""
-    totals = core.totals
+def current_values(scheduler: Scheduler) -> dict[str, float | Histogram]:
+    """Return the current values of the metrics in `contracts.telemetry.VOCABULARY`, and of those that only emulations name:
+    `prompt_tokens_computed`, `hit_rate`, `requests` and the histograms `ttft` and `e2e`."""
+    totals = scheduler.totals
     return {
-        "requests_running": core.in_engine(),
-        "requests_waiting": core.queued(),
-        "kv_cache_usage": min(1.0, core.memory.used() / core.memory.capacity),
+        "requests_running": scheduler.in_engine(),
+        "requests_waiting": scheduler.queued(),
+        "kv_cache_usage": min(1.0, scheduler.memory.used() / scheduler.memory.capacity),
         "prompt_tokens": totals.prompt_tokens,
         "prompt_tokens_computed": totals.prompt_tokens - totals.cached_tokens,
         "generation_tokens": totals.generation_tokens,
@@ -35,16 +35,16 @@ def facts(core: Scheduler) -> dict[str, float | Histogram]:
     }
 
 
-def metrics_page(core: Scheduler, names: Mapping[str, str], labels: str, lateness_ms: Mapping[str, float]) -> str:
-    """The text of the metrics page. `labels` is what stands in the braces of each line, or nothing."""
-    known = facts(core)
+def metrics_page(scheduler: Scheduler, names: Mapping[str, str], labels: str, lateness_ms: Mapping[str, float]) -> str:
+    """Return the text of the metrics page. `labels` are the labels of every line, or empty."""
+    values = current_values(scheduler)
     lines: list[str] = []
-    for name, fact in names.items():
-        value = known.get(fact)
+    for name, meaning in names.items():
+        value = values.get(meaning)
         if isinstance(value, Histogram):
             lines += _histogram(name, value, labels)
         elif value is not None:
-            kind = "gauge" if fact in GAUGES else "counter"
+            kind = "gauge" if meaning in GAUGES else "counter"
             lines += [f"# TYPE {name} {kind}", f"{name}{_braces(labels)} {value:g}"]
     for name, value in lateness_ms.items():
         lines.append(f'servebench_emulator_lateness_ms{{statistic="{name}"}} {value:.4f}')

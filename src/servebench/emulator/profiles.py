@@ -1,4 +1,4 @@
-"""The profiles: steps fitted to published numbers, by engine, GPU and model."""
+"""Step durations fitted to published numbers, by engine, GPU and model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA = "profiles.json"
 
 @cache
 def stored_profiles() -> list[dict[str, Any]]:
-    """All profiles, as stored."""
+    """Return all stored profiles."""
     stored: list[dict[str, Any]] = json.loads(
         files("servebench.emulator").joinpath("data", DATA).read_text(encoding="utf-8")
     )
@@ -23,19 +23,19 @@ def stored_profiles() -> list[dict[str, Any]]:
 
 
 def profile_for(spec: EmulationSpec) -> Profile | None:
-    """The profile of this engine on this GPU (and as many of them) with this model, or None: the roofline it is.
+    """Return the profile of this engine, GPU, number of GPUs and model; None if there is none (the roofline is used).
 
-    A profile with a `variant` holds for that backend of the engine alone.
+    A profile with a `variant` applies only to that backend of the engine.
     """
-    for one in stored_profiles():
+    for entry in stored_profiles():
         if (
-            one["engine"] == spec.engine
-            and one["gpu"] == spec.gpu.get("name")
-            and one["gpus"] == spec.tensor_parallel
-            and str(spec.model.get("name") or "").rsplit("/", 1)[-1].lower() in one["models"]
-            and one.get("variant") in (None, spec.variant)
+            entry["engine"] == spec.engine
+            and entry["gpu"] == spec.gpu.get("name")
+            and entry["gpus"] == spec.tensor_parallel
+            and str(spec.model.get("name") or "").rsplit("/", 1)[-1].lower() in entry["models"]
+            and entry.get("variant") in (None, spec.variant)
         ):
-            numbers = dict(one["profile"])
+            numbers = dict(entry["profile"])
             if "batch_sizes" in numbers:
                 numbers["batch_sizes"] = tuple(numbers["batch_sizes"])
             return Profile(**numbers)

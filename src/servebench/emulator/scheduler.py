@@ -1,9 +1,9 @@
-"""The step loop of an engine, as a pure state machine: it is told the time and tells how long the next step takes.
+"""The scheduler of an engine as a pure state machine: it gets the time and returns when the next step ends.
 
-A step is decided when it begins: who decodes, whose prompt is computed and how much of it, who is taken from the queue,
-who is put back for want of memory. It takes the time that `cost` says, and when it ends every decoding sequence has a token
-more and every prompt that is complete its first. The same loop runs behind a socket (`server`) and on a virtual clock
-(`simulate`), so what is fitted offline is what a client measures.
+A step is decided when it begins: which requests decode, which prompts are computed and how much of each, which requests leave
+the queue, and which are preempted for lack of memory. Its duration comes from `cost`. When it ends, every decoding request
+has one token more and every completed prompt has its first. The same loop runs in real time (`engine`) and on a virtual clock
+(`published.simulate`), so what is fitted offline is what a client measures.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from servebench.emulator.memory.radix import RadixMemory
 from servebench.emulator.memory.slots import SlotMemory
 
 PREFIX_ORDER_MAX = 128
-"""A longer queue is served first come, first served, as SGLang does: looking each request up would cost too much."""
+"""A longer queue is served first come, first served, as in SGLang: looking up each request would cost too much."""
 
 DRAFTED = 4
-"""Tokens that a draft proposes for a step, where there is one."""
+"""Tokens that a draft model proposes per step."""
 
 TTFT_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 E2E_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
@@ -33,8 +33,7 @@ E2E_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
 
 @dataclass(slots=True, eq=False)
 class EmulatedRequest:
-    """A request in the engine. Times are seconds on the clock of whoever drives the loop; `pieces` is what the answer is
-    made of, a token each."""
+    """A request in the engine. Times are seconds on the clock of the caller; `pieces` are the tokens of the answer."""
 
     key: int
     prompt: str
@@ -55,28 +54,28 @@ class EmulatedRequest:
 
     @property
     def answer_tokens(self) -> int:
-        """How long the answer will be."""
+        """The final length of the answer."""
         return len(self.pieces)
 
 
 class Histogram:
-    """Counts of seconds up to each bound, as Prometheus has them."""
+    """A Prometheus histogram of seconds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` ascending; a last one without limit is added."""
+        """`bounds` are ascending; an unlimited last one is added."""
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more observation."""
+        """Add an observation."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
 
 
 @dataclass(slots=True)
 class Totals:
-    """What an engine's counters count, since it started."""
+    """The engine's counters since its start."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -95,18 +94,18 @@ class Totals:
 
 @dataclass(slots=True)
 class RunningStep:
-    """A step that has begun. `given` are tokens of prompts with the request they belong to."""
+    """A step that has begun. `prompts` are requests with the number of prompt tokens computed for them."""
 
     ends_s: float
     decoding: list[EmulatedRequest]
-    given: list[tuple[EmulatedRequest, int]]
+    prompts: list[tuple[EmulatedRequest, int]]
 
 
 def kv_memory(spec: EmulationSpec, capacity: int, running_max: int) -> KvMemory:
-    """The memory that the engine has, with its prefix cache unless that is turned off."""
+    """Return the engine's memory, with its prefix cache unless that is disabled."""
     own = spec.emulation
-    asked = own.prefix_cache_default if spec.prefix_caching is None else spec.prefix_caching
-    shared = asked and own.prefix_cache != "none"
+    enabled = own.prefix_cache_default if spec.prefix_caching is None else spec.prefix_caching
+    shared = enabled and own.prefix_cache != "none"
     if own.prefix_cache == "slots":
         return SlotMemory(running_max, capacity, shared=shared)
     if own.prefix_cache == "radix" and shared:
@@ -115,15 +114,15 @@ def kv_memory(spec: EmulationSpec, capacity: int, running_max: int) -> KvMemory:
 
 
 class Scheduler:
-    """One engine's scheduler. Not safe for threads; whoever drives it calls `begin` and `end` in turn."""
+    """The scheduler of one engine. Not thread-safe; the caller calls `begin` and `end` in turn."""
 
     def __init__(self, spec: EmulationSpec, cost: StepCost) -> None:
-        """`spec` is that of the engine after a profile's changes."""
+        """`spec` already contains the changes of a profile."""
         self.own: Emulation = spec.emulation
         self.cost = cost
         big = cost.shape.memory_bytes / cost.shape.gpus >= BIG_GPU_GB * 1e9
-        usual = self.own.max_num_seqs_big if big and self.own.max_num_seqs_big else self.own.max_num_seqs
-        self.running_max = spec.max_num_seqs or usual
+        default = self.own.max_num_seqs_big if big and self.own.max_num_seqs_big else self.own.max_num_seqs
+        self.running_max = spec.max_num_seqs or default
         self.budget = self.own.token_budget_big if big and self.own.token_budget_big else self.own.token_budget
         self.queue_max = spec.queue_limit if spec.queue_limit is not None else self.own.queue_limit
         self._spec = spec
@@ -141,89 +140,90 @@ class Scheduler:
     def _fresh_memory(self) -> KvMemory:
         return kv_memory(self._spec, kv_capacity(self._spec, self.cost.shape), self.running_max)
 
-    # what a driver tells
+    # requests
 
     def reset_cache(self) -> bool:
-        """Empty the prefix cache; false while requests run."""
+        """Empty the prefix cache; return false while requests run."""
         if self.in_engine():
             return False
         self.memory = self._fresh_memory()
         return True
 
     def full(self) -> bool:
-        """Whether the queue takes no more."""
+        """Return whether the queue accepts no more requests."""
         waiting = len(self.waiting) + len(self.arriving)
         return self.queue_max is not None and waiting >= self.queue_max and self.in_engine() >= self.running_max
 
-    def submit(self, asked: EmulatedRequest, now_s: float) -> None:
-        """A request has come. The front end takes one after another."""
+    def submit(self, request: EmulatedRequest, now_s: float) -> None:
+        """Add a request. The front end processes one after another."""
         self._front_free_s = max(now_s, self._front_free_s) + self.cost.request_s
-        asked.arrived_s = now_s
-        asked.ready_s = self._front_free_s + self.cost.latency_s(self._rng)
-        self._insert(asked)
+        request.arrived_s = now_s
+        request.ready_s = self._front_free_s + self.cost.latency_s(self._rng)
+        self._insert(request)
         self.totals.requests += 1
-        self.totals.prompt_tokens += asked.prompt_tokens
+        self.totals.prompt_tokens += request.prompt_tokens
 
-    def _insert(self, asked: EmulatedRequest) -> None:
-        """Into the order in which requests get ready; nearly always at the end."""
-        place = len(self.arriving)
-        while place and self.arriving[place - 1].ready_s > asked.ready_s:
-            place -= 1
-        self.arriving.insert(place, asked)
+    def _insert(self, request: EmulatedRequest) -> None:
+        """Insert into the order in which requests get ready; nearly always at the end."""
+        position = len(self.arriving)
+        while position and self.arriving[position - 1].ready_s > request.ready_s:
+            position -= 1
+        self.arriving.insert(position, request)
 
-    def abort(self, asked: EmulatedRequest) -> None:
-        """Its client is gone."""
+    def abort(self, request: EmulatedRequest) -> None:
+        """Remove a request whose client is gone."""
         for queue in (self.arriving, self.waiting):
-            if asked in queue:
-                queue.remove(asked)
+            if request in queue:
+                queue.remove(request)
                 return
         for running in (self.prefilling, self.decoding):
-            if asked in running:
-                running.remove(asked)
-                self._release(asked, None)
+            if request in running:
+                running.remove(request)
+                self._release(request, None)
                 return
 
     def in_engine(self) -> int:
-        """Requests that are computed."""
+        """Return the number of requests that are being computed."""
         return len(self.prefilling) + len(self.decoding)
 
     def queued(self) -> int:
-        """Requests that wait."""
+        """Return the number of waiting requests."""
         return len(self.waiting) + len(self.arriving)
 
     def next_ready_s(self) -> float | None:
-        """When an idle engine has something to do; None when nothing is coming."""
+        """Return when an idle engine has work (0.0: now); None if there are no requests."""
         if self.waiting or self.prefilling or self.decoding:
             return 0.0
         return self.arriving[0].ready_s if self.arriving else None
 
-    # a step
+    # steps
 
     def begin(self, now_s: float) -> RunningStep | None:
-        """Decide the step that begins now; None when there is nothing to do."""
+        """Decide the step that begins now; return None if there is nothing to do."""
         self._now_s = now_s
         while self.arriving and self.arriving[0].ready_s <= now_s:
             self.waiting.append(self.arriving.popleft())
         own = self.own
-        grown = [asked for asked in list(self.decoding) if self._grows(asked)]
-        # one that had its memory may have been put back for a later one's sake
-        decoding = [asked for asked in grown if asked.holding is not None]
+        grown = [request for request in list(self.decoding) if self._grow(request)]
+        # a request with memory may since have been preempted for a later one
+        decoding = [request for request in grown if request.holding is not None]
         budget = self.budget - (len(decoding) if own.mixed_steps else 0)
-        given = self._prompts(max(1, budget))
-        if given and not own.mixed_steps:
-            # prompts go first
+        prompts = self._prompts(max(1, budget))
+        if prompts and not own.mixed_steps:
+            # prompts take precedence
             decoding = []
-        if not given and not decoding:
+        if not prompts and not decoding:
             return None
         step = BatchStep(
             decoding=self._padded(len(decoding)) if decoding else 0,
-            prompt=sum(tokens for _, tokens in given),
-            context=sum(one.prompt_tokens + one.generated for one in decoding) + sum(one.computed for one, _ in given),
-            structured=sum(one.structured for one in decoding),
+            prompt=sum(tokens for _, tokens in prompts),
+            context=sum(request.prompt_tokens + request.generated for request in decoding)
+            + sum(request.computed for request, _ in prompts),
+            structured=sum(request.structured for request in decoding),
             eager=bool(own.batch_sizes) and len(decoding) > own.batch_sizes[-1],
         )
         self.totals.steps += 1
-        return RunningStep(ends_s=now_s + self.cost.seconds(step), decoding=decoding, given=given)
+        return RunningStep(ends_s=now_s + self.cost.seconds(step), decoding=decoding, prompts=prompts)
 
     def _padded(self, sequences: int) -> int:
         sizes = self.own.batch_sizes
@@ -231,32 +231,32 @@ class Scheduler:
             return sequences
         return sizes[bisect_left(sizes, sequences)]
 
-    def _tokens_now(self, asked: EmulatedRequest) -> int:
-        """Tokens of this step: one, or with speculation as many as are accepted."""
-        left = asked.answer_tokens - asked.generated
+    def _tokens_now(self, request: EmulatedRequest) -> int:
+        """Return the tokens generated in this step: one, or with speculation as many as are accepted."""
+        left = request.answer_tokens - request.generated
         if self._speculative <= 1.0:
             return min(1, left)
-        asked.credit += self._speculative * (0.6 + 0.8 * self._rng.random())
-        whole = max(1, int(asked.credit))
-        asked.credit -= whole
+        request.credit += self._speculative * (0.6 + 0.8 * self._rng.random())
+        whole = max(1, int(request.credit))
+        request.credit -= whole
         self.totals.drafted += DRAFTED
         self.totals.accepted += min(DRAFTED, whole - 1)
         return min(whole, left)
 
-    def _grows(self, asked: EmulatedRequest) -> bool:
-        """Memory for the next token; for want of it the youngest is put back, and may be this one."""
-        holding = asked.holding
+    def _grow(self, request: EmulatedRequest) -> bool:
+        """Allocate memory for the next token, preempting the youngest request if necessary; return false if that is this one."""
+        holding = request.holding
         if holding is None:
             return False
-        needed = asked.prompt_tokens + asked.generated + 1 - holding.cached - holding.tokens
-        pinned = isinstance(self.memory, RadixMemory | BlockMemory) and asked.computed >= asked.to_compute
+        needed = request.prompt_tokens + request.generated + 1 - holding.cached - holding.tokens
+        pinned = isinstance(self.memory, RadixMemory | BlockMemory) and request.computed >= request.to_compute
         if pinned:
-            # the prompt has become shared memory: only what was generated is the request's own
-            needed = asked.generated + 1 - holding.tokens
+            # the prompt is shared memory now: only the generated tokens are private
+            needed = request.generated + 1 - holding.tokens
         while needed > 0 and not self.memory.grow(holding, needed):
             if not self._preempt_youngest():
                 return True
-            if asked.holding is None:
+            if request.holding is None:
                 return False
         return True
 
@@ -264,7 +264,7 @@ class Scheduler:
         running = self.prefilling + self.decoding
         if len(running) < 2:
             return False
-        victim = max(running, key=lambda one: one.ready_s)
+        victim = max(running, key=lambda running_request: running_request.ready_s)
         (self.prefilling if victim in self.prefilling else self.decoding).remove(victim)
         self._release(victim, None)
         victim.preempted += 1
@@ -273,103 +273,103 @@ class Scheduler:
         return True
 
     def _prompts(self, budget: int) -> list[tuple[EmulatedRequest, int]]:
-        """Which prompts are computed in this step, and how much of each."""
-        given: list[tuple[EmulatedRequest, int]] = []
-        for asked in self.prefilling:
+        """Return which prompts are computed in this step, and how many tokens of each."""
+        prompts: list[tuple[EmulatedRequest, int]] = []
+        for request in self.prefilling:
             if budget <= 0:
                 break
-            part = self._part(asked, budget, first=not given)
+            part = self._part(request, budget, first=not prompts)
             if part <= 0:
                 break
-            given.append((asked, part))
+            prompts.append((request, part))
             budget -= part
-        for asked in self._candidates():
+        for request in self._candidates():
             if budget <= 0 or self.in_engine() >= self.running_max:
                 break
-            if not self._admit(asked):
+            if not self._admit(request):
                 break
-            part = self._part(asked, budget, first=not given)
+            part = self._part(request, budget, first=not prompts)
             if part > 0:
-                given.append((asked, part))
+                prompts.append((request, part))
                 budget -= part
             else:
                 break
-        return given
+        return prompts
 
-    def _part(self, asked: EmulatedRequest, budget: int, *, first: bool) -> int:
-        left = asked.to_compute - asked.computed
+    def _part(self, request: EmulatedRequest, budget: int, *, first: bool) -> int:
+        left = request.to_compute - request.computed
         if left <= budget:
             return left
-        # an engine that cannot cut a prompt computes one that is longer than its budget alone
+        # an engine without chunked prefill computes a prompt that exceeds its budget in a step of its own
         return budget if self.own.chunked_prefill else (left if first else 0)
 
     def _candidates(self) -> Iterator[EmulatedRequest]:
         while self.waiting:
             if self.own.longest_prefix_first and 1 < len(self.waiting) <= PREFIX_ORDER_MAX:
-                best = max(self.waiting, key=lambda one: self.memory.cached(one.prompt))
+                best = max(self.waiting, key=lambda candidate: self.memory.cached(candidate.prompt))
                 if best is not self.waiting[0]:
                     self.waiting.remove(best)
                     self.waiting.appendleft(best)
             yield self.waiting[0]
 
-    def _admit(self, asked: EmulatedRequest) -> bool:
-        """Take the head of the queue, if there is memory for it."""
-        tokens = asked.prompt_tokens + asked.generated
-        reserve = asked.answer_tokens - asked.generated if self.own.reserve_output else 0
-        holding = self.memory.admit(asked.prompt, tokens, reserve)
+    def _admit(self, request: EmulatedRequest) -> bool:
+        """Admit the head of the queue if there is memory for it."""
+        tokens = request.prompt_tokens + request.generated
+        reserve = request.answer_tokens - request.generated if self.own.reserve_output else 0
+        holding = self.memory.admit(request.prompt, tokens, reserve)
         if holding is None:
             if self.in_engine():
                 return False
-            # alone in the engine: it runs, whatever the memory says
+            # a request that is alone always runs
             holding = Holding(tokens=0, cached=0, pin=None)
         self.waiting.popleft()
-        asked.holding = holding
-        asked.computed = 0
-        asked.to_compute = max(1, tokens - holding.cached)
-        if asked.cached is None:
-            asked.cached = holding.cached
+        request.holding = holding
+        request.computed = 0
+        request.to_compute = max(1, tokens - holding.cached)
+        if request.cached is None:
+            request.cached = holding.cached
             self.totals.cached_tokens += holding.cached
             self.totals.admitted += 1
-            self.totals.queue_s += self._now_s - asked.arrived_s
-        self.prefilling.append(asked)
+            self.totals.queue_s += self._now_s - request.arrived_s
+        self.prefilling.append(request)
         return True
 
-    def _release(self, asked: EmulatedRequest, text: str | None) -> None:
-        if asked.holding is not None:
-            if asked.holding.pin is not None:
-                self.memory.release(asked.holding, text)
-            asked.holding = None
+    def _release(self, request: EmulatedRequest, text: str | None) -> None:
+        if request.holding is not None:
+            if request.holding.pin is not None:
+                self.memory.release(request.holding, text)
+            request.holding = None
 
     def end(self, running: RunningStep, now_s: float) -> list[tuple[EmulatedRequest, int]]:
-        """The step is over: who got how many tokens. A request with all of its answer has left the engine."""
-        given: list[tuple[EmulatedRequest, int]] = []
-        for asked, tokens in running.given:
-            if asked.holding is None:
+        """End a step; return how many tokens each request got. A request with a complete answer leaves the engine."""
+        generated: list[tuple[EmulatedRequest, int]] = []
+        for request, tokens in running.prompts:
+            if request.holding is None:
                 continue
-            asked.computed += tokens
-            if asked.computed >= asked.to_compute:
-                self.prefilling.remove(asked)
-                if asked.holding.pin is not None:
-                    self.memory.computed(asked.holding, asked.prompt)
-                self.decoding.append(asked)
-                given.append((asked, self._give(asked, 1, now_s)))
-        for asked in running.decoding:
-            if asked.holding is not None:
-                given.append((asked, self._give(asked, self._tokens_now(asked), now_s)))
-        finished = [asked for asked, _ in given if asked.generated >= asked.answer_tokens]
+            request.computed += tokens
+            if request.computed >= request.to_compute:
+                self.prefilling.remove(request)
+                if request.holding.pin is not None:
+                    self.memory.computed(request.holding, request.prompt)
+                self.decoding.append(request)
+                generated.append((request, self._add_tokens(request, 1, now_s)))
+        for request in running.decoding:
+            if request.holding is not None:
+                generated.append((request, self._add_tokens(request, self._tokens_now(request), now_s)))
+        finished = [request for request, _ in generated if request.generated >= request.answer_tokens]
         if finished:
-            gone = set(map(id, finished))
-            self.decoding = [asked for asked in self.decoding if id(asked) not in gone]
-            for asked in finished:
-                self._release(asked, asked.prompt + "".join(asked.pieces))
-                self.totals.e2e.add(now_s - asked.arrived_s)
-        return given
+            finished_ids = set(map(id, finished))
+            self.decoding = [request for request in self.decoding if id(request) not in finished_ids]
+            for request in finished:
+                self._release(request, request.prompt + "".join(request.pieces))
+                self.totals.e2e.add(now_s - request.arrived_s)
+        return generated
 
-    def _give(self, asked: EmulatedRequest, tokens: int, now_s: float) -> int:
-        tokens = min(tokens, asked.answer_tokens - asked.generated)
-        asked.generated += tokens
+    def _add_tokens(self, request: EmulatedRequest, tokens: int, now_s: float) -> int:
+        tokens = min(tokens, request.answer_tokens - request.generated)
+        request.generated += tokens
         self.totals.generation_tokens += tokens
-        if asked.first_s is None:
-            asked.first_s = now_s
-            self.totals.ttft.add(now_s - asked.arrived_s)
+        if request.first_s is None:
+            request.first_s = now_s
+            self.totals.ttft.add(now_s - request.arrived_s)
         return tokens

@@ -1,4 +1,4 @@
-"""A spec out of the JSON that a launcher wrote (`contracts.emulation.to_json`)."""
+"""Read the specification that a launcher wrote as JSON (`contracts.emulation.to_json`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from servebench.contracts.emulation import EmulatedFaults, Emulation, EmulationS
 
 
 def from_json(text: str) -> EmulationSpec:
-    """The spec that a launcher wrote. Raises ValueError or TypeError when it is none."""
-    given: dict[str, Any] = json.loads(text)
-    own = dict(given.pop("emulation", {}))
-    if "loading" in own:
-        own["loading"] = tuple(Loading(**one) for one in own["loading"])
-    if "batch_sizes" in own:
-        own["batch_sizes"] = tuple(own["batch_sizes"])
-    given["settings_paths"] = tuple(given.get("settings_paths", ()))
-    faults = EmulatedFaults(**given.pop("faults", {}))
-    return EmulationSpec(**given, emulation=Emulation(**own), faults=faults)
+    """Return the specification in a JSON text. Raises ValueError or TypeError if it is invalid."""
+    document: dict[str, Any] = json.loads(text)
+    emulation = dict(document.pop("emulation", {}))
+    if "loading" in emulation:
+        emulation["loading"] = tuple(Loading(**stage) for stage in emulation["loading"])
+    if "batch_sizes" in emulation:
+        emulation["batch_sizes"] = tuple(emulation["batch_sizes"])
+    document["settings_paths"] = tuple(document.get("settings_paths", ()))
+    faults = EmulatedFaults(**document.pop("faults", {}))
+    return EmulationSpec(**document, emulation=Emulation(**emulation), faults=faults)

@@ -1,0 +1,297 @@
+"""The emulated engine: the scheduler's step loop in real time, and the events that its answers are sent as.
+
+How late tokens were handed to the kernel is measured and reported (`GET /emulator`, and `servebench_emulator_lateness_ms` on
+the metrics page).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from typing import Any, Protocol
+
+from servebench.contracts.emulation import EmulationSpec
+from servebench.emulator.cost import StepCost, with_profile
+from servebench.emulator.lateness import Lateness
+from servebench.emulator.log import log
+from servebench.emulator.metrics import metrics_page
+from servebench.emulator.profiles import profile_for
+from servebench.emulator.requests import ParsedRequest, RejectedInStream, RequestRejected, parse_request
+from servebench.emulator.responses import SSE_HEAD, ResponseWriter, error_body
+from servebench.emulator.scheduler import EmulatedRequest, RunningStep, Scheduler
+from servebench.protocol.framing import LAST_CHUNK, encode_chunk
+
+WAKE_EARLY_S = 0.0015
+"""The event loop sleeps in whole milliseconds; the rest of a step is slept with microsecond precision."""
+CATCH_UP_S = 0.05
+"""Lateness beyond this (the process was stopped, the machine swaps) is not caught up."""
+FAULT_AFTER_TOKENS = 4
+"""Tokens after which a stream stalls or is reset by a fault."""
+SLOW_FACTOR = 10
+PROBE_TOKENS = 24
+"""Requests with at most this many tokens in total are treated as a launcher's probes, and faults never hit them."""
+
+
+class AnswerConnection(Protocol):
+    """The connection on which an answer is sent."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client, unless it is gone."""
+        ...
+
+    def reset(self) -> None:
+        """Reset the connection."""
+        ...
+
+    def respond(self, status: int, body: Any) -> None:
+        """Send a complete response."""
+        ...
+
+    def start_request(self, request: EmulatedRequest) -> None:
+        """Note the request that is being answered."""
+        ...
+
+    def finish_request(self) -> None:
+        """The answer is complete: continue with the next request."""
+        ...
+
+
+class Stream:
+    """An answer that is being sent to a client. `number` counts the requests that faults may hit; null for a probe."""
+
+    def __init__(
+        self, connection: AnswerConnection, parsed: ParsedRequest, writer: ResponseWriter, number: int | None
+    ) -> None:
+        self.connection = connection
+        self.parsed = parsed
+        self.writer = writer
+        self.number = number
+        self.opened = False
+        self.sent = 0
+        self.dead = False
+
+
+class EmulatedEngine:
+    """The emulated engine: its scheduler, its clock and its faults.
+
+    The end of a step is a moment on an absolute schedule: if the loop is late, the next step still begins when this one should
+    have ended. So lateness does not add up, and the throughput is the engine's.
+    """
+
+    def __init__(self, spec: EmulationSpec, loop: asyncio.AbstractEventLoop) -> None:
+        profile = profile_for(spec)
+        self.spec = with_profile(spec, profile)
+        self.scheduler = Scheduler(self.spec, StepCost(self.spec, profile))
+        self.profiled = profile is not None
+        self.loop = loop
+        self.lateness = Lateness()
+        self.ready = False
+        self.started_s = time.time()
+        self._step: RunningStep | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_step_s = 0.0
+        self.token_texts: dict[int, str] = {}
+        """The texts of the ids that `/tokenize` returned, for `/detokenize`: at most as many as the vocabulary has."""
+        self._faultable = 0
+        self._answers = 0
+
+    # requests
+
+    def generate(self, connection: AnswerConnection, path: str, raw: bytes) -> None:
+        """Start a generation. Raises RequestRejected, RejectedInStream."""
+        try:
+            body = json.loads(raw)
+        except ValueError as error:
+            raise RequestRejected(400, f"the body is not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise RequestRejected(400, "the body is not a JSON object")
+        parsed = parse_request(self.spec, path, body)
+        self._check_admission(connection, parsed)
+        self._answers += 1
+        probe = parsed.prompt_tokens + len(parsed.pieces) <= PROBE_TOKENS
+        number = None
+        if not probe:
+            self._faultable += 1
+            number = self._faultable
+        answer_id = f"{'chatcmpl' if parsed.chat else 'cmpl'}-{self.spec.seed}-{self._answers}"
+        writer = ResponseWriter(self.spec, parsed, answer_id, int(self.started_s))
+        stream = Stream(connection, parsed, writer, number)
+        request = EmulatedRequest(
+            key=self._answers,
+            prompt=parsed.prompt,
+            prompt_tokens=parsed.prompt_tokens,
+            pieces=parsed.pieces,
+            structured=parsed.structured,
+            owner=stream,
+        )
+        connection.start_request(request)
+        if parsed.stream and self.spec.emulation.first_chunk == "role_early":
+            self._open(stream)
+        self.scheduler.submit(request, time.monotonic())
+        self._wake()
+
+    def _check_admission(self, connection: AnswerConnection, parsed: ParsedRequest) -> None:
+        """Apply out-of-memory and rejection faults and the queue limit. Raises RequestRejected, RejectedInStream."""
+        faults, emulation = self.spec.faults, self.spec.emulation
+        in_flight = self.scheduler.in_engine() + self.scheduler.queued()
+        if faults.out_of_memory_at is not None and in_flight + 1 >= faults.out_of_memory_at:
+            log(emulation.out_of_memory_line)
+            os._exit(1)
+        if faults.reject_above is not None and in_flight >= faults.reject_above:
+            raise RequestRejected(503, "Service Unavailable: too many requests")
+        if emulation.overload != "queue" and self.scheduler.full():
+            self.scheduler.totals.rejected += 1
+            if emulation.overload == "event" and parsed.stream:
+                body = error_body(self.spec, emulation.overload_status, "The request queue is full.")
+                event = encode_chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
+                connection.write(SSE_HEAD + event + encode_chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
+                raise RejectedInStream
+            raise RequestRejected(emulation.overload_status, "The request queue is full.")
+
+    def client_gone(self, request: EmulatedRequest) -> None:
+        """Abort a request whose client has closed the connection."""
+        stream = request.owner
+        if isinstance(stream, Stream):
+            stream.dead = True
+        self.scheduler.abort(request)
+
+    # the clock
+
+    def _wake(self) -> None:
+        """Begin a step if none is running."""
+        if self._step is None:
+            self._schedule(time.monotonic())
+
+    def _schedule(self, now_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        ready_s = self.scheduler.next_ready_s()
+        if ready_s is None:
+            return
+        begin_s = (
+            max(self._next_step_s, ready_s, now_s - CATCH_UP_S) if self._next_step_s > now_s - CATCH_UP_S else now_s
+        )
+        begin_s = max(begin_s, ready_s)
+        if begin_s > now_s + WAKE_EARLY_S:
+            self._timer = self.loop.call_at(begin_s - WAKE_EARLY_S, self._begin_step, begin_s)
+        else:
+            self._begin_step(begin_s)
+
+    def _begin_step(self, begin_s: float) -> None:
+        self._timer = None
+        if self._step is not None:
+            return
+        step = self.scheduler.begin(begin_s)
+        if step is None:
+            return
+        self._step = step
+        self.loop.call_at(step.ends_s - WAKE_EARLY_S, self._end_step)
+
+    def _end_step(self) -> None:
+        step = self._step
+        assert step is not None
+        left_s = step.ends_s - time.monotonic()
+        if left_s > 0:
+            time.sleep(left_s)
+        self._step = None
+        self._next_step_s = step.ends_s
+        for request, _ in self.scheduler.end(step, step.ends_s):
+            self._advance(request)
+        self.lateness.add(time.monotonic() - step.ends_s)
+        self._schedule(time.monotonic())
+
+    # answers
+
+    def _open(self, stream: Stream) -> None:
+        stream.opened = True
+        opening = stream.writer.opening()
+        stream.connection.write(SSE_HEAD + (encode_chunk(opening) if opening else b""))
+
+    def _is_hit(self, stream: Stream, every: int | None) -> bool:
+        return every is not None and stream.number is not None and stream.number % every == 0
+
+    def _advance(self, request: EmulatedRequest) -> None:
+        stream = request.owner
+        if not isinstance(stream, Stream) or stream.dead:
+            return
+        faults = self.spec.faults
+        done = request.generated >= request.answer_tokens
+        if request.generated > FAULT_AFTER_TOKENS:
+            if self._is_hit(stream, faults.stall_every):
+                return
+            if self._is_hit(stream, faults.reset_every):
+                stream.dead = True
+                stream.connection.reset()
+                return
+        reported = request.answer_tokens
+        if faults.usage_factor != 1.0:
+            reported = max(1, round(reported * faults.usage_factor))
+        if not stream.parsed.stream:
+            if done:
+                stream.connection.respond(200, stream.writer.whole(request, reported))
+                self._finish(request)
+            return
+        if self._is_hit(stream, faults.slow_every):
+            self._send_slowly(stream, request, reported)
+            return
+        self._send(stream, request, request.generated, reported)
+
+    def _send(self, stream: Stream, request: EmulatedRequest, upto: int, reported: int) -> None:
+        """Send the tokens from the last sent one on as one event, and the closing events after the last token."""
+        parts = []
+        if not stream.opened:
+            stream.opened = True
+            opening = stream.writer.opening()
+            parts.append(SSE_HEAD + (encode_chunk(opening) if opening else b""))
+        done = upto >= request.answer_tokens
+        content = "".join(request.pieces[stream.sent : upto])
+        stream.sent = upto
+        if content:
+            parts.append(encode_chunk(stream.writer.content(content, last=done)))
+        if done:
+            closing = stream.writer.closing(request, reported)
+            parts.append((encode_chunk(closing) if closing else b"") + LAST_CHUNK)
+        stream.connection.write(b"".join(parts))
+        if done:
+            self._finish(request)
+
+    def _send_slowly(self, stream: Stream, request: EmulatedRequest, reported: int) -> None:
+        """Send the tokens to this client ten times later than the engine generates them."""
+        assert request.first_s is not None
+        delay_s = (time.monotonic() - request.first_s) * (SLOW_FACTOR - 1)
+        upto = request.generated
+
+        def later() -> None:
+            if not stream.dead:
+                self._send(stream, request, upto, reported)
+
+        self.loop.call_later(delay_s, later)
+
+    def _finish(self, request: EmulatedRequest) -> None:
+        stream = request.owner
+        assert isinstance(stream, Stream)
+        request.owner = None
+        stream.connection.finish_request()
+
+    # state
+
+    def state(self) -> dict[str, Any]:
+        """Return what is emulated and how late it was, for `GET /emulator`."""
+        return {
+            "emulated": True,
+            "engine": self.spec.engine,
+            "profile": self.profiled,
+            "seed": self.spec.seed,
+            "lateness_ms": self.lateness.summary_ms(),
+            "steps": self.lateness.steps,
+            "max_num_seqs": self.scheduler.running_max,
+            "kv_tokens": self.scheduler.memory.capacity,
+        }
+
+    def metrics(self) -> str:
+        """Return the metrics page."""
+        labels = self.spec.emulation.metric_labels.replace("{model}", self.spec.model_name)
+        return metrics_page(self.scheduler, self.spec.metrics, labels, self.lateness.summary_ms())

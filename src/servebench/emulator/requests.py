@@ -1,0 +1,131 @@
+"""Parse generation requests as the engine does, and compose their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from servebench.contracts.emulation import EmulationSpec
+from servebench.emulator import text
+from servebench.emulator.schema_text import schema_pieces
+
+COMPLETION_TOKENS = 16
+"""OpenAI's default for completions; a chat without a limit may fill the context."""
+
+KNOWN_FIELDS = frozenset(
+    (
+        *("model", "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "temperature"),
+        *("top_p", "top_k", "min_p", "stream", "stream_options", "seed", "stop", "n", "response_format"),
+        *("logprobs", "top_logprobs", "ignore_eos", "presence_penalty", "frequency_penalty", "user", "tools"),
+        *("tool_choice", "echo", "suffix", "best_of", "logit_bias", "generation_config", "cache_prompt"),
+        *("cache_salt", "stop_token_ids", "store", "repetition_penalty", "length_penalty", "early_stopping"),
+        *("use_beam_search", "include_stop_str_in_output", "skip_special_tokens"),
+        *("spaces_between_special_tokens", "truncate_prompt_tokens", "add_special_tokens", "detokenize"),
+        *("priority"),
+    )
+)
+"""The fields that a strict server accepts: OpenAI's fields and the sampling fields of TensorRT-LLM
+(`tensorrt_llm/serve/openai_protocol.py`), which `vllm bench serve` and other clients send to every engine."""
+
+
+class RequestRejected(Exception):
+    """A request that is rejected with an HTTP status and a message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        self.message = message
+        super().__init__(message)
+
+
+class RejectedInStream(Exception):
+    """A request whose rejection has already been sent as a stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedRequest:
+    """What a request's body asks for. `pieces` are the tokens of the answer."""
+
+    chat: bool
+    stream: bool
+    usage: bool
+    prompt: str
+    prompt_tokens: int
+    pieces: list[str]
+    structured: bool
+    ends_itself: bool
+
+
+def parse_request(spec: EmulationSpec, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+    """Parse a body as the engine does. Raises RequestRejected."""
+    chat = path.endswith("/chat/completions")
+    _check_fields(spec, body)
+    prompt, prompt_tokens = _prompt(body, chat=chat)
+    limit = spec.max_model_len or int(str(spec.model.get("context_length") or 32768))
+    requested = body.get("max_completion_tokens", body.get("max_tokens"))
+    most = requested if isinstance(requested, int) else (max(1, limit - prompt_tokens) if chat else COMPLETION_TOKENS)
+    if prompt_tokens + (most if isinstance(requested, int) else 1) > limit:
+        raise RequestRejected(
+            400,
+            f"This model's maximum context length is {limit} tokens. However, you requested {prompt_tokens + most} tokens "
+            f"({prompt_tokens} in the prompt, {most} in the completion).",
+        )
+    key = text.prompt_key(spec.seed ^ int(body.get("seed") or 0), prompt)
+    pieces, structured, ends_itself = _answer(spec, body, key, most)
+    options = body.get("stream_options")
+    return ParsedRequest(
+        chat=chat,
+        stream=bool(body.get("stream")),
+        usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
+        prompt=prompt,
+        prompt_tokens=prompt_tokens,
+        pieces=pieces,
+        structured=structured,
+        ends_itself=ends_itself,
+    )
+
+
+def _check_fields(spec: EmulationSpec, body: Mapping[str, Any]) -> None:
+    model = body.get("model")
+    if spec.model_checked and model is not None and model != spec.model_name:
+        raise RequestRejected(404, f"The model `{model}` does not exist.")
+    strict = spec.emulation.strict_fields
+    unknown = set(body) - KNOWN_FIELDS - set(spec.exact_output) if strict is not None else set()
+    if strict is not None and unknown:
+        raise RequestRejected(strict, f"Extra inputs are not permitted: {', '.join(sorted(unknown))}")
+
+
+def _prompt(body: Mapping[str, Any], *, chat: bool) -> tuple[str, int]:
+    if chat:
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise RequestRejected(400, "messages must be a list of messages")
+        prompt = text.render_chat([turn for turn in messages if isinstance(turn, Mapping)])
+    else:
+        given = body.get("prompt")
+        if isinstance(given, list) and given and isinstance(given[0], str | list):
+            if len(given) > 1:
+                raise RequestRejected(400, f"prompt: {len(given)} prompts; the emulator accepts one prompt per request")
+            given = given[0]
+        if isinstance(given, list) and given and all(isinstance(token, int) for token in given):
+            prompt = text.text_of_ids(given)
+        elif isinstance(given, str):
+            prompt = given
+        else:
+            raise RequestRejected(400, "prompt must be a text or a list of token ids")
+    return prompt, max(1, text.count_tokens(prompt))
+
+
+def _answer(spec: EmulationSpec, body: Mapping[str, Any], key: int, most: int) -> tuple[list[str], bool, bool]:
+    """Return the answer's tokens, whether a schema constrains it, and whether it ends by itself."""
+    response_format = body.get("response_format")
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else None
+    if spec.schema_enforced and kind in ("json_schema", "json_object") and isinstance(response_format, Mapping):
+        inner = response_format.get("json_schema")
+        schema = inner.get("schema") if isinstance(inner, Mapping) else None
+        pieces = schema_pieces(schema, key)
+        return pieces[:most], True, len(pieces) <= most
+    least = body.get("min_tokens")
+    exact = bool(spec.exact_output) and all(body.get(name) == value for name, value in spec.exact_output.items())
+    length = most if exact else min(most, max(text.natural_length(key), least if isinstance(least, int) else 1))
+    return text.answer_pieces(key, length), False, length < most

@@ -1,0 +1,112 @@
+"""Write responses in an engine's dialect: chunks, usage and errors. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from servebench.contracts.emulation import EmulationSpec
+from servebench.emulator.requests import ParsedRequest
+from servebench.emulator.scheduler import EmulatedRequest
+
+SSE_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
+    b"X-Servebench-Emulated: true\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+class ResponseWriter:
+    """Write one answer in the engine's dialect. What is the same in every chunk is composed once."""
+
+    def __init__(self, spec: EmulationSpec, parsed: ParsedRequest, answer_id: str, created: int) -> None:
+        emulation = spec.emulation
+        self._spec = spec
+        self._emulation = emulation
+        self._parsed = parsed
+        self._end = emulation.line_end.encode() + b"\n\n"
+        kind = "chat.completion.chunk" if parsed.chat else "text_completion"
+        self._base = {"id": answer_id, "object": kind, "created": created, "model": spec.model_name}
+        opening = json.dumps(self._base)[:-1]
+        if parsed.chat:
+            role = '"role":"assistant",' if emulation.first_chunk == "role_every" else ""
+            before = f'data: {opening},"choices":[{{"index":0,"delta":{{{role}"content":"'
+            self._between, self._stop = b'"},"finish_reason":', b"}]}"
+        else:
+            before = f'data: {opening},"choices":[{{"index":0,"text":"'
+            zero = emulation.zero_usage and parsed.usage
+            self._between = b'","logprobs":null,"finish_reason":'
+            self._stop = b'}],"usage":' + json.dumps(NO_USAGE).encode() + b"}" if zero else b"}]}"
+        self._before = before.encode()
+        self._after = self._between + b"null" + self._stop + self._end
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return b"data: " + json.dumps({**self._base, "choices": choices, **more}).encode() + self._end
+
+    def opening(self) -> bytes:
+        """Return the role chunk of engines that have one; empty for others and for completions."""
+        delta: dict[str, Any] = {"role": "assistant"}
+        if not self._parsed.chat or self._emulation.first_chunk in ("none", "role_every"):
+            return b""
+        if self._emulation.first_chunk == "role_empty":
+            delta["content"] = ""
+        elif self._emulation.first_chunk == "role_null":
+            delta["content"] = None
+        return self._event([{"index": 0, "delta": delta, "finish_reason": None}])
+
+    def content(self, content: str, *, last: bool) -> bytes:
+        """Return an event with content; the last one may have the finish reason."""
+        plain = '"' not in content and "\\" not in content
+        escaped = (content if plain else json.dumps(content)[1:-1]).encode()
+        if last and not self._emulation.finish_alone:
+            reason = b'"stop"' if self._parsed.ends_itself else b'"length"'
+            return self._before + escaped + self._between + reason + self._stop + self._end
+        return self._before + escaped + self._after
+
+    def closing(self, request: EmulatedRequest, reported: int) -> bytes:
+        """Return the events after the last content: finish reason, usage, `[DONE]`, as the engine sends them."""
+        emulation, parsed = self._emulation, self._parsed
+        parts = []
+        where = emulation.usage if parsed.chat else emulation.completion_usage
+        usage = usage_of(self._spec, request, reported)
+        if emulation.finish_alone:
+            reason = "stop" if parsed.ends_itself else "length"
+            choice: dict[str, Any] = {"index": 0, "finish_reason": reason}
+            choice["delta" if parsed.chat else "text"] = {} if parsed.chat else ""
+            parts.append(self._event([choice], **({"usage": usage} if where == "finish" else {})))
+        elif where == "finish":
+            parts.append(self._event([], usage=usage))
+        if where == "asked" and parsed.usage:
+            parts.append(self._event([], usage=usage))
+        if self._spec.sends_done:
+            parts.append(b"data: [DONE]" + self._end)
+        return b"".join(parts)
+
+    def whole(self, request: EmulatedRequest, reported: int) -> dict[str, Any]:
+        """Return the answer to a request without streaming."""
+        content = "".join(request.pieces)
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop" if self._parsed.ends_itself else "length"}
+        choice |= {"message": {"role": "assistant", "content": content}} if self._parsed.chat else {"text": content}
+        kind = "chat.completion" if self._parsed.chat else "text_completion"
+        return {**self._base, "object": kind, "choices": [choice], "usage": usage_of(self._spec, request, reported)}
+
+
+def usage_of(spec: EmulationSpec, request: EmulatedRequest, reported: int) -> dict[str, Any]:
+    """Return the usage object. `reported` is the answer length that it contains."""
+    usage: dict[str, Any] = {
+        "prompt_tokens": request.prompt_tokens,
+        "completion_tokens": reported,
+        "total_tokens": request.prompt_tokens + reported,
+    }
+    if spec.emulation.cached_tokens:
+        usage["prompt_tokens_details"] = {"cached_tokens": request.cached or 0}
+    return usage
+
+
+def error_body(spec: EmulationSpec, status: int, message: str) -> dict[str, Any]:
+    """Return an error body in the engine's shape."""
+    if spec.emulation.error_shape == "flat":
+        return {"object": "error", "message": message, "type": "Error", "param": None, "code": status}
+    if spec.emulation.error_shape == "detail":
+        return {"detail": message}
+    return {"error": {"message": message, "type": "Error", "param": None, "code": status}}
