@@ -45,7 +45,7 @@ def drive(running: RunningEngine) -> tuple[float, list[float]]:
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
-def test_a_plain_client_measures_what_the_loop_says(name: str, launch: Any, context_of: Any) -> None:
+def test_a_client_measures_what_the_step_loop_predicts(name: str, launch: Any, context_of: Any) -> None:
     """It is never faster; `make bench` measures how near it comes on a quiet machine."""
     running = launch(name)
     engine, context = registry().engine(name), context_of(name)
@@ -74,7 +74,7 @@ def many_streams(running: RunningEngine) -> list[int]:
     return done
 
 
-def test_many_streams_at_once_are_all_answered(launch: Any) -> None:
+def test_many_streams_are_answered(launch: Any) -> None:
     """All tokens come, and the server reports how late they were."""
     running = launch("vllm", max_num_seqs=256)
     assert len(many_streams(running)) == 192
