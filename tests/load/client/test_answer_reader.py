@@ -165,7 +165,7 @@ def test_think_time_begins_at_the_answers_end(serve, run):
     assert second.sent_ns - first.ended_ns >= 100_000_000
 
 
-def test_a_reader_that_is_none(serve, run):
+def test_a_reader_that_does_not_exist(serve, run):
     """The phase does not begin, and one line says why."""
     with pytest.raises(LoadError, match=r"servebench\.nothing:here"):
         run(serve(echo({})), 2, reader="servebench.nothing:here")

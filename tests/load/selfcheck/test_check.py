@@ -1,4 +1,4 @@
-"""What the self-check makes of exchanges whose truth is known, and one short check for real."""
+"""The self-check on exchanges whose truth is known, and one short real check."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_the_truth_file_is_read_back():
     assert {k: list(v) for k, v in read_truth(data).items()} == {7: [100, 101, 102], 9: [200, 201]}
 
 
-def test_a_short_check_for_real():
-    """Every stage comes back whole, with errors that are measured."""
+def test_a_short_real_check():
+    """Every stage is measured in full."""
     stages = (
         Stage(streams=5, itl_us=5000, events=6, over_s=0.05),
         Stage(streams=40, itl_us=10_000, events=5, over_s=0.05),

@@ -1,7 +1,7 @@
-"""The self-check: how wrong this client is on this machine, against a null server in another process.
+"""The self-check: the error of this client on this machine, against a null server in another process.
 
-The stages go from little load to much, in one phase of the same worker that measures engines. A stage passes when the 99th
-percentiles of the errors of TTFT and ITL are under a millisecond; the first that does not pass is the last one told.
+The stages go from low to high load, in one phase of the worker that measures engines. A stage passes when the p99 errors of
+TTFT and ITL are below a millisecond. The client is trusted up to the last stage before the first that fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from servebench.util.units import NS_PER_MS, NS_PER_S
 
 ERROR_MS_MAX = 1.0
 SETTLE_S = 0.15
-"""Between stages, so that one does not wait for the tail of another."""
+"""The time between stages, so that one does not overlap the tail of another."""
 
 READY_TIMEOUT_S = 10.0
 STAGE_TIMEOUT_S = 5.0
@@ -44,7 +44,7 @@ DESCRIPTORS_SPARE = 64
 
 @dataclass(frozen=True)
 class Stage:
-    """`streams` answers that begin over `over_s` seconds, each of `events` chunks `itl_us` apart."""
+    """`streams` answers that start within `over_s` seconds, each of `events` chunks `itl_us` apart."""
 
     streams: int
     itl_us: int
@@ -53,7 +53,7 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """From its first request to its last chunk, as planned."""
+        """The planned time from the first request to the last chunk."""
         return self.over_s + self.itl_us * (self.events - 1) / 1e6
 
 
@@ -63,33 +63,32 @@ STAGES = (
     Stage(streams=1000, itl_us=25_000, events=12, over_s=0.15),
     Stage(streams=1000, itl_us=12_500, events=16, over_s=0.15),
 )
-"""2.5, 20, 40 and 80 thousand events a second where the null server can give them, together two seconds."""
+"""2.5, 20, 40 and 80 thousand events per second where the null server can send them; two seconds in all."""
 
 
 def self_check(stages: Sequence[Stage] = STAGES) -> ClientFloor:
-    """Measure this client on this machine. Takes about two seconds. Raises LoadError when it cannot be done."""
+    """Measure this client on this machine, in about two seconds. Raises LoadError when nothing could be measured."""
     began = time.monotonic()
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - DESCRIPTORS_SPARE
-    stages = [replace(stage, streams=min(stage.streams, most)) for stage in stages]
+    streams_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - DESCRIPTORS_SPARE
+    stages = [replace(stage, streams=min(stage.streams, streams_max)) for stage in stages]
     with tempfile.TemporaryDirectory(prefix="servebench-") as name:
         folder = Path(name)
         exchanges, report, truth = _drive(folder, stages)
-    found: list[FloorStage] = []
+    measured: list[FloorStage] = []
     first = 0
     for stage in stages:
-        mine = range(first, first + stage.streams)
+        indexes = range(first, first + stage.streams)
         first += stage.streams
-        measured = measure_stage([(exchanges[i], truth[i]) for i in mine if i in exchanges and i in truth])
-        if measured is not None:
-            found.append(measured)
-    if not found:
-        raise LoadError("the self-check measured nothing: no answer of the null server came whole")
-    return build_floor(found, report.stamp_source, seconds=time.monotonic() - began)
+        floor_stage = measure_stage([(exchanges[i], truth[i]) for i in indexes if i in exchanges and i in truth])
+        if floor_stage is not None:
+            measured.append(floor_stage)
+    if not measured:
+        raise LoadError("the self-check measured nothing: no answer of the null server was complete")
+    return build_floor(measured, report.stamp_source, seconds=time.monotonic() - began)
 
 
 def build_floor(stages: Sequence[FloorStage], stamp_source: str, *, seconds: float) -> ClientFloor:
-    """The floor that these stages show: good up to the one before the first that is off by a millisecond. Pure but for
-    the time of day."""
+    """Return the floor of these stages: trusted up to the one before the first whose error exceeds a millisecond."""
     good: list[FloorStage] = []
     for stage in stages:
         if max(stage.ttft_error_ms, stage.itl_error_ms) > ERROR_MS_MAX:
@@ -107,17 +106,17 @@ def build_floor(stages: Sequence[FloorStage], stamp_source: str, *, seconds: flo
 
 
 def measure_stage(pairs: Sequence[tuple[Exchange, Sequence[int]]]) -> FloorStage | None:
-    """The errors of a stage, from each exchange and its truth (arrival of the request, then of each chunk). Pure."""
+    """Return the errors of a stage; a pair is an exchange and its truth (arrival of the request, then each chunk). Pure."""
     ttft, itl, late, stamps = [], [], [], []
     events = merged = 0
     for exchange, (arrived_ns, *sent) in pairs:
         if exchange.outcome != "complete" or exchange.sent_ns is None:
             continue
-        seen, together = chunk_stamps(exchange.reads)
+        seen, chunks_merged = chunk_stamps(exchange.reads)
         if len(seen) != len(sent):
             continue
         events += len(seen)
-        merged += together
+        merged += chunks_merged
         stamps += seen
         late.append((exchange.sent_ns - exchange.scheduled_ns) / NS_PER_MS)
         ttft.append(abs((seen[0] - exchange.sent_ns) - (sent[0] - arrived_ns)) / NS_PER_MS)
@@ -136,7 +135,7 @@ def measure_stage(pairs: Sequence[tuple[Exchange, Sequence[int]]]) -> FloorStage
 
 
 def chunk_stamps(reads: Sequence[tuple[int, bytes]]) -> tuple[list[int], int]:
-    """When each chunk of a null answer was seen (the stamp of the read with its last byte), and how many met another."""
+    """Return the stamp of each chunk of a null answer (of the read with its last byte), and how many shared a read."""
     stamps: list[int] = []
     received = merged = 0
     for stamp, data in reads:
@@ -148,7 +147,7 @@ def chunk_stamps(reads: Sequence[tuple[int, bytes]]) -> tuple[list[int], int]:
 
 
 def _p99(values: list[float]) -> float:
-    """The 99th percentile, the higher of two neighbours."""
+    """Return the 99th percentile, the higher of two neighbours."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else 0.0
 
@@ -191,12 +190,11 @@ def _drive(folder: Path, stages: Sequence[Stage]) -> tuple[dict[int, Exchange], 
         assert server.stdin is not None
         assert server.stdout is not None
         try:
-            said = server.stdout.readline()
-            if not said:
-                raise LoadError(
-                    f"the null server of the self-check ended with exit code {server.wait(READY_TIMEOUT_S)}"
-                )
-            target = Target(host="127.0.0.1", port=int(said))
+            port = server.stdout.readline()
+            if not port:
+                code = server.wait(READY_TIMEOUT_S)
+                raise LoadError(f"the null server of the self-check ended with exit code {code}")
+            target = Target(host="127.0.0.1", port=int(port))
             report = drive(target, _plan(stages), spool=spool, watch=lambda _: None)
             if report.stopped == "interrupt":
                 raise KeyboardInterrupt
@@ -210,12 +208,12 @@ def _drive(folder: Path, stages: Sequence[Stage]) -> tuple[dict[int, Exchange], 
 
 
 def read_truth(data: bytes) -> dict[int, array[int]]:
-    """The truth file of the null server: by request, its arrival and its chunks."""
+    """Parse the truth file of the null server: the arrival and the chunks of each request, by index."""
     numbers = array("q")
     numbers.frombytes(data)
-    found, position = {}, 0
+    truth, position = {}, 0
     while position < len(numbers):
         index, chunks = numbers[position], numbers[position + 1]
-        found[index] = numbers[position + 2 : position + 3 + chunks]
+        truth[index] = numbers[position + 2 : position + 3 + chunks]
         position += 3 + chunks
-    return found
+    return truth

@@ -1,11 +1,11 @@
-"""A server that does nothing but keep the time: what the client says is compared with what it did.
+"""A server that only records times: the self-check compares the client's times with them.
 
     python -m servebench.load.selfcheck.null_server TRUTH_FILE
 
-Listens on 127.0.0.1 and says its port on standard output; ends when its standard input closes and then writes the truth.
-A request's path is `/INDEX/ITL_US/EVENTS`: it is answered at once with EVENTS chunks of EVENT_BYTES, ITL_US apart. How late
-it is itself does not matter: the truth of a chunk is the moment just before it is handed to the kernel.
-TRUTH_FILE is a row of i64, for each request: index, number of chunks, when the request reached the kernel (CLOCK_REALTIME
+Listens on 127.0.0.1 and prints its port; when its standard input closes, it writes the truth file and ends.
+A request's path is `/INDEX/ITL_US/EVENTS`: the answer is EVENTS chunks of EVENT_BYTES, ITL_US apart, the first at once. It does
+not matter if the server is late: the truth of a chunk is the moment just before it is handed to the kernel.
+TRUTH_FILE is a sequence of i64, for each request: index, number of chunks, when the request reached the kernel (CLOCK_REALTIME
 nanoseconds, stamped by the kernel where it can), then when each chunk was handed over.
 """
 
@@ -35,11 +35,11 @@ HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodi
 BACKLOG = 4096
 IDLE_S = 0.05
 BURST = 256
-"""Chunks sent before the sockets are looked at again."""
+"""Chunks sent before the sockets are polled again."""
 
 
 class _Stream:
-    """One connection and the answer that it is giving."""
+    """One connection and its current answer."""
 
     __slots__ = ("due_ns", "itl_ns", "left", "sock", "truth")
 
@@ -50,7 +50,7 @@ class _Stream:
 
 
 class NullServer:
-    """One thread, one epoll loop. Streams of one stage have the same gap, so what is due next is a queue, not a heap."""
+    """One thread, one epoll loop. All streams of a stage have the same gap, so a queue gives the next one that is due."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -62,7 +62,7 @@ class NullServer:
         self.poller = select.epoll()
 
     def serve(self, until: int) -> None:
-        """Serve until the descriptor `until` is at its end."""
+        """Serve until the descriptor `until` reaches its end."""
         self.poller.register(self.listener, select.EPOLLIN)
         self.poller.register(until, select.EPOLLIN | select.EPOLLHUP)
         while True:
@@ -75,7 +75,7 @@ class NullServer:
                 if descriptor == self.listener.fileno():
                     self._accept()
                 else:
-                    self._take(self.streams[descriptor])
+                    self._read_request(self.streams[descriptor])
             self._send_due()
 
     def _accept(self) -> None:
@@ -90,7 +90,7 @@ class NullServer:
                 self.streams[sock.fileno()] = _Stream(sock)
                 self.poller.register(sock.fileno(), select.EPOLLIN)
 
-    def _take(self, stream: _Stream) -> None:
+    def _read_request(self, stream: _Stream) -> None:
         data, arrived_ns = b"", 0
         with contextlib.suppress(OSError):
             data, ancillary, _, _ = stream.sock.recvmsg(65_536, ANCILLARY_BYTES)
@@ -127,7 +127,7 @@ class NullServer:
         try:
             stream.sock.send(data)
         except OSError:
-            # the client fell behind or went away: this answer has no truth
+            # the client fell behind or closed: this answer has no truth
             stream.left = 0
             return
         if stream.left:
@@ -145,7 +145,7 @@ class NullServer:
 
 
 def main() -> int:
-    """Serve until standard input closes, then write the truth."""
+    """Serve until standard input closes, then write the truth file."""
     leave_stopping_to_the_parent()
     raise_descriptor_limit()
     server = NullServer()
