@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from servebench.contracts.results import QualityRecord
 from support import studies
@@ -18,6 +19,10 @@ from support.servers import Script, ScriptedServer
 
 # a test suite that a shell runs in the background starts with Ctrl-C ignored, and would pass that on to what it starts
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# no property test fails because the machine is slow
+settings.register_profile("servebench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("servebench")
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_what_once_was_found_stays_mended(path):
 
 
 @pytest.mark.parametrize("name", targets.TARGETS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_bytes_are_too_strange(name, data):
     targets.TARGETS[name](data.draw(made_of(PARTS.get(name, HTTP))))

@@ -87,7 +87,7 @@ PAYLOADS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     payloads=st.lists(PAYLOADS, max_size=12),
     repeat=st.integers(1, 3),

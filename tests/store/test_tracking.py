@@ -342,7 +342,8 @@ def test_long_and_odd_names():
 SYNC = """
 import sys
 from pathlib import Path
-from servebench.store import StudyFolder, sync_study
+from servebench.store import StudyFolder, mlflow_client, sync_study, tracking
+mlflow_client.LOCK_TIMEOUT_S = tracking.LOCK_TIMEOUT_S = 600.0  # a slow machine may take longer than a user waits
 print(sync_study(StudyFolder(Path(sys.argv[1])), uri=sys.argv[2], experiment="servebench", timeout_s=float(sys.argv[3])).error)
 """
 
