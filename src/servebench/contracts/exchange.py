@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import accumulate
 from typing import Literal, overload
 
@@ -146,13 +147,22 @@ class Exchange:
     reads: Reads
 
 
+class StopReason(StrEnum):
+    """Why a phase of load was ended early."""
+
+    INTERRUPT = "interrupt"
+    ENGINE_DIED = "engine_died"
+    WORKER_DIED = "worker_died"
+    NO_PROGRESS = "no_progress"
+    """The engine was up but sent no data."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhaseReport:
     """What the client knows of itself after a phase. CPU in seconds of the worker processes, over `elapsed_s`.
 
     `loop_lag_ms_p99` is how late the loop came back from its naps; `clock_step_ns` how far the wall clock was stepped.
-    `stopped` says that the phase was ended early: `interrupt`, `engine_died`, `worker_died` (`error` says how),
-    `no_progress` (nothing came from the engine any more), or null.
+    `stopped` is why the phase was ended early, if it was; `error` then says how a worker died.
     """
 
     started_ns: int
@@ -165,7 +175,7 @@ class PhaseReport:
     loop_lag_ms_max: float | None
     clock_step_ns: int
     stamp_source: Literal["kernel", "user"]
-    stopped: str | None = None
+    stopped: StopReason | None = None
     error: str | None = None
     connections_opened: int = 0
     connections_failed: int = 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow, Verdict
 
 SCHEMA_VERSION = 2
@@ -101,6 +102,11 @@ class Point:
 
     row: PointRow
     doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def id(self) -> PointId:
+        """Its level, repeat and attempt."""
+        return PointId.parse(self.row.point)
 
     @property
     def verdict(self) -> Verdict:

@@ -17,6 +17,7 @@ from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
+from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, Record, RunOutcome, RunStatus
@@ -29,7 +30,6 @@ from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
 from servebench.load.plan.levels import (
     Level,
-    attempt_name,
     point_plan,
     requests_to_prepare,
     schedule_requests,
@@ -57,7 +57,7 @@ from servebench.run.scorers import SelectedScorers
 from servebench.run.watchdog import Watcher
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
 from servebench.telemetry import Telemetry, held_requests, telemetry_columns
-from servebench.util.errors import ConfigError, EngineError, Interrupted, LoadError, ServebenchError
+from servebench.util.errors import ConfigError, EngineError, FailureKind, Interrupted, LoadError, ServebenchError
 
 BROKEN = ("refused", "reset", "truncated")
 """Outcomes of the last request of a point whose engine may have died."""
@@ -82,10 +82,10 @@ class RunRequest:
     keeper: EnginePool
     gpus: tuple[str, ...]
     """The GPUs of this machine, as the driver names them."""
-    done: Mapping[str, Point] = field(default_factory=dict)
-    """Points that an earlier attempt at this run measured, by their level's name: they are taken as they are."""
-    attempts: Mapping[str, int] = field(default_factory=dict)
-    """How often a level was tried before, by its name; another attempt has other prompts and a name of its own."""
+    done: Mapping[PointId, Point] = field(default_factory=dict)
+    """Points that an earlier attempt at this run measured, by their first attempt: they are taken as they are."""
+    attempts: Mapping[PointId, int] = field(default_factory=dict)
+    """How often a point was tried before, by its first attempt; another attempt has other prompts and a name of its own."""
     floor: ClientFloor | None = None
     """How exact the client is on this machine, where it was measured."""
     quality: SelectedScorers = field(default_factory=SelectedScorers)
@@ -213,7 +213,7 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
     """
     bench: _Bench | None = None
     while (level := source.next_level()) is not None:
-        if (kept := asked.done.get(level.point)) is not None:
+        if (kept := asked.done.get(level.id)) is not None:
             progress.points.append(kept)
             source.add_point(level, kept)
             continue
@@ -223,8 +223,7 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
             progress.lease = asked.keeper.acquire(asked.job.settings, log_path=asked.folder.engine_log)
             progress.telemetry = _telemetry(asked, progress.lease)
             bench = _bench(asked, progress.lease, writer, progress, progress.telemetry)
-        name = attempt_name(level.point, asked.attempts.get(level.point, 0))
-        measured = replace(level, point=name)
+        measured = replace(level, id=level.id.with_attempt(asked.attempts.get(level.id, 0)))
         point, stopped, requests, records = _measure(bench, measured)
         if stopped is None:
             grade_load(
@@ -251,13 +250,13 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
             raise Interrupted("interrupted")
         # a dead worker is a failed point, a dead engine a failed run
         if stopped == "engine_died" or bench.running.died():
-            raise EngineError(bench.running.died() or "the engine died under load", kind="died")
+            raise EngineError(bench.running.died() or "the engine died under load", kind=FailureKind.DIED)
         if stopped == "no_progress":
             patience_s = asked.job.settings.load.timeout_s + SILENCE_MARGIN_S
             raise EngineError(
                 f"the engine lives and sent nothing for {patience_s:g} s (load.timeout_s and {SILENCE_MARGIN_S:g} s more), "
                 "though requests were open; see engine.log, and lower load.timeout_s to find out sooner",
-                kind="silent",
+                kind=FailureKind.SILENT,
             )
 
 
@@ -270,7 +269,7 @@ def _cut_short(points: Sequence[Point]) -> str | None:
     return f"{names}: {lost[0][1]}; 'servebench resume' measures that again"
 
 
-def _to_come(done: Mapping[str, Point], so_far: Sequence[Point]) -> list[Point]:
+def _to_come(done: Mapping[PointId, Point], so_far: Sequence[Point]) -> list[Point]:
     """Points of an earlier attempt whose levels come later, or never: what is written before then must have them too."""
     names = {point.row.point for point in so_far}
     return [point for point in done.values() if point.row.point not in names]

@@ -22,7 +22,7 @@ from servebench.quality.ask import ask
 from servebench.report.terminal.console import Display
 from servebench.run.scorers import ALL, SelectedScorers
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
-from servebench.util.errors import EngineError, QualityError
+from servebench.util.errors import EngineError, FailureKind, QualityError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def _watch(job: QualityJob, label: str) -> Callable[[str], None]:
     def watch(text: str) -> None:
         job.display.status(f"{label} · {text}")
         if reason := job.running.died():
-            raise EngineError(reason, kind="died")
+            raise EngineError(reason, kind=FailureKind.DIED)
 
     return watch
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.load.plan.levels import level_name, plan_levels
+from servebench.load.plan.levels import plan_levels
 from servebench.store import (
     RunFolder,
     read_records,
@@ -21,20 +22,20 @@ CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"}
 
 @dataclass(frozen=True, kw_only=True)
 class PriorProgress:
-    """What earlier attempts at a run left: the points that stand, and how often others were tried, by the level's name."""
+    """What earlier attempts at a run left: the points that stand, and how often others were tried, by their first attempt."""
 
-    points: Mapping[str, Point] = field(default_factory=dict)
-    attempts: Mapping[str, int] = field(default_factory=dict)
+    points: Mapping[PointId, Point] = field(default_factory=dict)
+    attempts: Mapping[PointId, int] = field(default_factory=dict)
 
     def after(self, outcome: RunOutcome) -> PriorProgress:
         """With what a turn of the run has measured meanwhile."""
-        return replace(self, points={level_name(point.row.point): point for point in outcome.points})
+        return replace(self, points={point.id.first: point for point in outcome.points})
 
 
 def unmeasured(settings: RunSettings, repeat: int | None, earlier: PriorProgress) -> bool:
     """Whether levels of this repeat are listed that no earlier attempt measured."""
     listed = plan_levels(settings.load, settings.workload.seed)
-    return any(level.repeat == repeat and level.point not in earlier.points for level in listed)
+    return any(level.repeat == repeat and level.id not in earlier.points for level in listed)
 
 
 def prior_progress(folder: RunFolder) -> PriorProgress:
@@ -42,10 +43,11 @@ def prior_progress(folder: RunFolder) -> PriorProgress:
     if not folder.state.exists():
         return PriorProgress()
     status = read_run(folder).status
-    points = {level_name(point.row.point): point for point in stored_points(folder) if not _to_repeat(point, status)}
-    tried: dict[str, set[str]] = {}
+    points = {point.id.first: point for point in stored_points(folder) if not _to_repeat(point, status)}
+    tried: dict[PointId, set[PointId]] = {}
     for record in read_records(folder):
-        tried.setdefault(level_name(record.point), set()).add(record.point)
+        point = PointId.parse(record.point)
+        tried.setdefault(point.first, set()).add(point)
     return PriorProgress(points=points, attempts={level: len(names) for level, names in tried.items()})
 
 

@@ -12,10 +12,11 @@ from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import point_warnings
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Point, Record
 from servebench.engine.pool import redact_log
 from servebench.load.client.spool_reader import read_spool
-from servebench.load.plan.levels import Level, attempt_number, level_name, level_named, plan_levels
+from servebench.load.plan.levels import Level, level_of, plan_levels
 from servebench.registry.registry import registry
 from servebench.run.execute import BROKEN, summarize_point
 from servebench.run.phase import PhaseFacts, discard_spools, records_of
@@ -121,14 +122,15 @@ def recover_points(folder: RunFolder, job: Job) -> int:
     written = {row.point for row in known}
     version = next((row.engine_version for row in known if row.engine_version), None)
     records = [record for record in read_records(folder) if not record.warmup]
+    points_of = {PointId.parse(name) for name in dict.fromkeys(record.point for record in records)}
     points = []
     for level in _levels_of(job, records):
-        names = {record.point for record in records if level_name(record.point) == level.point}
+        attempts = {one for one in points_of if one.first == level.id}
         # a row of an earlier attempt is taken out when there is a later one, for it told why it did not count
-        last = max(names, key=attempt_number, default=None)
-        if last is not None and last not in written:
-            own = [record for record in records if record.point == last]
-            points.append(_point(job, replace(level, point=last), own, version))
+        last = max(attempts, key=lambda one: one.attempt, default=None)
+        if last is not None and last.format() not in written:
+            own = [record for record in records if record.point == last.format()]
+            points.append(_point(job, replace(level, id=last), own, version))
     add_points(folder, points)
     return len(points)
 
@@ -140,8 +142,8 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
         return [_as_replayed(level, records) for level in plan_levels(load, job.settings.workload.seed)]
     if load.search is None:
         return list(plan_levels(load, job.settings.workload.seed))
-    named = (level_named(load, name) for name in dict.fromkeys(level_name(record.point) for record in records))
-    return [level for level in named if level is not None]
+    measured = dict.fromkeys(PointId.parse(record.point).first for record in records)
+    return [level for point in measured if (level := level_of(load, point)) is not None]
 
 
 def _as_replayed(level: Level, records: Sequence[Record]) -> Level:

@@ -13,7 +13,6 @@ from typing import Literal
 
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import WORKER_FAILURE
-from servebench.load.plan.levels import level_name
 from servebench.registry.registry import Registry
 from servebench.run.exit_codes import exit_code_of
 from servebench.run.prior import PriorProgress, prior_progress, stored_points

@@ -1,32 +1,96 @@
-"""The errors a user can meet: each becomes one line and an exit code, never a traceback.
+"""The errors that users meet: each becomes one line and an exit code, never a traceback.
 
-A message is lower case, has no full stop, names the offending value and where it came from, and says what to do next.
-Anything that is not one of these is a defect of servebench and keeps its traceback.
+A message is lower case, has no full stop, names the offending value and where it comes from, and says what to do next.
+Any other exception is a defect of servebench and keeps its traceback.
 """
 
-STRANGE = "\N{REPLACEMENT CHARACTER}"
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 
 
-def in_one_line(text: str, most: int) -> str:
-    """What a stranger (a server, a tool) said, in one line of at most `most` characters, none of which a terminal obeys."""
-    line = " ".join(text[: 4 * most].split())[:most]
-    return line if line.isprintable() else "".join(one if one.isprintable() else STRANGE for one in line)
+def in_one_line(text: str, length_max: int) -> str:
+    """Return text from a server or tool as one line of at most `length_max` characters, without control characters."""
+    line = " ".join(text[: 4 * length_max].split())[:length_max]
+    return line if line.isprintable() else "".join(one if one.isprintable() else UNPRINTABLE for one in line)
+
+
+class FailureKind(StrEnum):
+    """Why a run failed, as stored in `failure` of run.json. An unknown value in a file reads as `other`."""
+
+    CONFIG = "config"
+    PREFLIGHT = "preflight"
+
+    DIED = "died"
+    NOT_READY = "not_ready"
+    OUT_OF_MEMORY = "out_of_memory"
+    MODEL_MISSING = "model_missing"
+    IMAGE_MISSING = "image_missing"
+    PORT_IN_USE = "port_in_use"
+    WRONG_CUDA = "wrong_cuda"
+    UNKNOWN_FLAG = "unknown_flag"
+    UNREACHABLE = "unreachable"
+    UNAUTHORIZED = "unauthorized"
+    WRONG_MODEL = "wrong_model"
+    SILENT = "silent"
+    OTHER = "other"
+
+    LOAD = "load"
+    WORKER = "worker"
+    """A load worker died in some points. The others stand; `resume` measures these again without --failed."""
+
+    STORE = "store"
+    DAMAGED = "damaged"
+    QUALITY = "quality"
+    LEDGER = "ledger"
+    """Requests planned, sent, recorded and stored do not add up."""
+
+    INTERRUPTED = "interrupted"
+    KILLED = "killed"
+    LOST = "lost"
+    """A job of a cluster ended without a result."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return cls("other") if isinstance(value, str) else None
+
+    @property
+    def exit_code(self) -> int:
+        """What the command returns for this kind. Every kind without a code of its own has that of the engine."""
+        return _EXIT_CODES.get(self, _ENGINE_EXIT_CODE)
+
+
+_ENGINE_EXIT_CODE = 4
+_EXIT_CODES = {
+    FailureKind.CONFIG: 2,
+    FailureKind.PREFLIGHT: 3,
+    FailureKind.LOAD: 5,
+    FailureKind.WORKER: 5,
+    FailureKind.STORE: 6,
+    FailureKind.DAMAGED: 6,
+    FailureKind.QUALITY: 8,
+    FailureKind.INTERRUPTED: 130,
+}
 
 
 class ServebenchError(Exception):
-    """Base of every error that is told to the user in one line.
+    """Base of every error that is shown to the user as one line. `kind` says what a run that it ends has failed of."""
 
-    Attributes:
-        exit_code: what the command returns when this error ends it.
-    """
+    kind = FailureKind.OTHER
 
-    exit_code = 1
+    @property
+    def exit_code(self) -> int:
+        """What the command returns when this error ends it."""
+        return self.kind.exit_code
 
 
 class ConfigError(ServebenchError):
-    """What was asked cannot be run: change the command or the config. `faults` holds one line each."""
+    """The command or the config cannot be run as it is. `faults` holds one line each."""
 
-    exit_code = 2
+    kind = FailureKind.CONFIG
 
     def __init__(self, faults: list[str] | str) -> None:
         self.faults = [faults] if isinstance(faults, str) else list(faults)
@@ -36,47 +100,42 @@ class ConfigError(ServebenchError):
 class PreflightError(ServebenchError):
     """The machine is not ready for the run: a missing executable, a port in use, a full disk."""
 
-    exit_code = 3
+    kind = FailureKind.PREFLIGHT
 
 
 class EngineError(ServebenchError):
-    """The engine did not start, died or never answered. `log_tail` holds its last lines.
+    """The engine did not start, died or never answered. A kind that servebench does not know counts as `other`."""
 
-    `kind` is a short machine-readable reason: `died`, `not_ready`, `out_of_memory`, `model_missing`, `port_in_use`,
-    `wrong_cuda`, `unknown_flag`, `unreachable`, `unauthorized`, `wrong_model`, `silent` or `other`.
-    """
-
-    exit_code = 4
-
-    def __init__(self, message: str, *, kind: str = "other", log_tail: tuple[str, ...] = ()) -> None:
-        self.kind = kind
-        self.log_tail = log_tail
+    def __init__(self, message: str, *, kind: FailureKind | str = FailureKind.OTHER) -> None:
+        self.kind = FailureKind(kind)
         super().__init__(message)
 
 
 class LoadError(ServebenchError):
     """The load could not be driven: a worker died, or the client ran out of sockets."""
 
-    exit_code = 5
+    kind = FailureKind.LOAD
 
 
 class QualityError(ServebenchError):
-    """The answers could not be asked for or judged: questions are missing, or a harness failed."""
+    """The questions could not be asked or judged: questions are missing, or a harness failed."""
 
-    exit_code = 8
+    kind = FailureKind.QUALITY
 
 
 class StoreError(ServebenchError):
-    """Results could not be written or read: the disk is full, a folder is not writable, a file is broken."""
+    """Results could not be written or read: the disk is full, a folder is not writable, a file is damaged."""
 
-    exit_code = 6
+    kind = FailureKind.STORE
 
 
 class DamagedError(StoreError):
-    """A stored file is there and holds something else than what was written. Writing it anew is the only remedy."""
+    """A stored file exists but does not hold what was written. It has to be written again."""
+
+    kind = FailureKind.DAMAGED
 
 
 class Interrupted(ServebenchError):
     """The user asked to stop. What was measured is kept."""
 
-    exit_code = 130
+    kind = FailureKind.INTERRUPTED

@@ -123,7 +123,6 @@ def test_an_engine_that_never_serves_fails_at_the_deadline(
     for word in ["fake", f"{ready_s:g} s (engine.ready_timeout_s)", "still here", *words]:
         assert word in str(error.value)
     assert "\n" not in str(error.value)
-    assert set(error.value.log_tail) == {"still here"}
     wait_until(no_engine_left)
 
 
@@ -147,7 +146,6 @@ def test_a_death_is_reported_before_the_deadline(
     assert error.value.kind == kind
     for word in words:
         assert word in str(error.value)
-    assert error.value.log_tail[0] == "one two"
 
 
 def test_a_command_that_does_not_exist(launch: Launch, fake: Fake) -> None:
@@ -162,7 +160,7 @@ def test_log_lines_of_an_earlier_start_are_ignored(launch: Launch, log: Path, fa
     with pytest.raises(EngineError) as error:
         launch(fake("--log", "new words", "--dies-after", "0", "--exit-code", "2"))
     assert error.value.kind == "died"
-    assert error.value.log_tail == ("new words",)
+    assert "last words: new words" in str(error.value)
     running = launch(fake())
     assert "weights_loaded" not in [phase.name for phase in running.phases]
 

@@ -3,10 +3,11 @@
 import pytest
 
 from servebench.contracts.exchange import PlannedRequest
+from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import LoadSettings, RampSettings
 from servebench.load.plan.levels import (
     Level,
-    level_named,
+    level_of,
     plan_levels,
     point_plan,
     requests_to_prepare,
@@ -51,13 +52,13 @@ def test_shuffled_is_fixed_by_the_seed():
 
 
 def timed(concurrency):
-    return Level(point="p", concurrency=concurrency, repeat=0, requests=None, duration_s=10.0, warmup_requests=0)
+    return Level(id=PointId("p", 0), concurrency=concurrency, requests=None, duration_s=10.0, warmup_requests=0)
 
 
 @pytest.mark.parametrize(
     ("level", "rate_req_s", "expected"),
     [
-        (Level(point="p", concurrency=4, repeat=0, requests=77, duration_s=None, warmup_requests=0), 3.0, 77),
+        (Level(id=PointId("p", 0), concurrency=4, requests=77, duration_s=None, warmup_requests=0), 3.0, 77),
         (timed(4), 100.0, 2004),
         (timed(4), 0.1, 80),
         (timed(64), None, 1280),
@@ -140,5 +141,5 @@ def test_cancellations_are_a_share_fixed_by_the_seed():
 )
 def test_a_level_is_known_by_its_name(point, expected):
     """For what a search had measured when it was killed."""
-    found = level_named(load(concurrency=None), point)
+    found = level_of(load(concurrency=None), PointId.parse(point))
     assert (None if found is None else (found.concurrency, found.rate, found.repeat)) == expected

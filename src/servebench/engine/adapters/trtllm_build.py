@@ -34,7 +34,7 @@ from servebench.engine.adapters.trtllm_plan import BUILDER, BuildPlan, digest, i
 from servebench.engine.describe import describe_command
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import find_hint, last_lines, log_size
-from servebench.util.errors import EngineError
+from servebench.util.errors import EngineError, FailureKind
 
 PHASE = "engine_build"
 QUERY_TIMEOUT_S = 10.0
@@ -206,6 +206,4 @@ def _run(step: str, command: Command, plan: BuildPlan, hints: Sequence[LogHint])
     parts = [f"the {step} step of the TensorRT engine failed: {reason}"]
     parts += [hint.advice] if hint else []
     parts += [f"last log line: {last[-1][:300]}"] if last else []
-    raise EngineError(
-        "; ".join([*parts, f"log: {log}"]), kind=hint.kind if hint else "other", log_tail=last_lines(log, since=since)
-    )
+    raise EngineError("; ".join([*parts, f"log: {log}"]), kind=hint.kind if hint else FailureKind.OTHER)

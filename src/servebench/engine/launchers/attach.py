@@ -29,7 +29,7 @@ from servebench.engine.supervisor.probe import (
     version_of,
 )
 from servebench.util.bounded_http import client
-from servebench.util.errors import EngineError
+from servebench.util.errors import EngineError, FailureKind
 
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
@@ -138,7 +138,7 @@ class AttachLauncher(Launcher):
             except httpx.HTTPError as error:
                 raise _unreachable(base_url, error) from error
             except EngineError as error:
-                if error.kind == "unauthorized":
+                if error.kind == FailureKind.UNAUTHORIZED:
                     raise _unauthorized(base_url, settings) from error
                 raise
         return AttachedEngine(
@@ -162,7 +162,7 @@ def _generate_token(http: httpx.Client, base_url: str, engine: Engine, model: st
         raise EngineError(
             f"launch.base_url={base_url} accepts connections but generated no token for a first request "
             f"({http_error_reason(error)}); check whether the server answers other clients",
-            kind="silent",
+            kind=FailureKind.SILENT,
         ) from error
 
 
@@ -178,7 +178,7 @@ def _unauthorized(base_url: str, settings: AttachSettings) -> EngineError:
         if settings.api_key_env
         else "export an API key and name its variable with launch.api_key_env="
     )
-    return EngineError(f"{base_url} returned 401 or 403: {how}", kind="unauthorized")
+    return EngineError(f"{base_url} returned 401 or 403: {how}", kind=FailureKind.UNAUTHORIZED)
 
 
 def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
@@ -186,7 +186,7 @@ def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
     advice = "check that the server is running and that the address is right"
     if "certificate" in reason:
         advice = "set launch.verify_tls=false to accept its certificate"
-    return EngineError(f"cannot reach launch.base_url={base_url}: {reason}; {advice}", kind="unreachable")
+    return EngineError(f"cannot reach launch.base_url={base_url}: {reason}; {advice}", kind=FailureKind.UNREACHABLE)
 
 
 def _complete_url(http: httpx.Client, base_url: str, settings: AttachSettings, say: Say) -> tuple[str, bool]:
@@ -218,5 +218,5 @@ def _check_model(http: httpx.Client, base_url: str, engine: Engine, wanted: str)
     advice = f"did you mean model.name={near[0]}?" if near else f"use one of them, such as model.name={listed[0]}"
     raise EngineError(
         f"{base_url} does not serve model.name={wanted}; it serves {', '.join(listed[:5])}; {advice}",
-        kind="wrong_model",
+        kind=FailureKind.WRONG_MODEL,
     )

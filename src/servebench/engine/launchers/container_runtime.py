@@ -10,7 +10,7 @@ from pathlib import Path
 
 from servebench.contracts.engine import Say
 from servebench.engine.launchers.docker_command import DockerSettings
-from servebench.util.errors import EngineError
+from servebench.util.errors import EngineError, FailureKind
 
 PULL_TIMEOUT_S = 7200.0
 """Engine images have up to 20 GB."""
@@ -54,7 +54,7 @@ def pull_image(settings: DockerSettings, image: str, say: Say) -> None:
         if settings.pull == "never":
             raise EngineError(
                 f"the image {image} is not present and launch.pull=never; pull it with: {runtime} pull {image}",
-                kind="image_missing",
+                kind=FailureKind.IMAGE_MISSING,
             )
     say(f"pulling {image}")
     began_s = time.monotonic()
@@ -65,11 +65,11 @@ def pull_image(settings: DockerSettings, image: str, say: Say) -> None:
     except subprocess.TimeoutExpired as error:
         raise EngineError(
             f"pulling the image {image} took longer than {PULL_TIMEOUT_S:g} s; pull it yourself: {runtime} pull {image}",
-            kind="image_missing",
+            kind=FailureKind.IMAGE_MISSING,
         ) from error
     if done.returncode:
         raise EngineError(
-            f"cannot pull the image {image}: {_error_text(done)}; check launch.image", kind="image_missing"
+            f"cannot pull the image {image}: {_error_text(done)}; check launch.image", kind=FailureKind.IMAGE_MISSING
         )
     say(f"pulled {image} in {time.monotonic() - began_s:.0f} s")
 

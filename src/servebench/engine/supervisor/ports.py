@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from servebench.util.errors import EngineError
+from servebench.util.errors import EngineError, FailureKind
 
 LISTEN = "0A"
 """TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)."""
@@ -51,7 +51,7 @@ def port_problem(host: str, port: int) -> EngineError | None:
             return EngineError(
                 f"engine.port={port}: {host}:{port} is already in use{describe_owner(port)}; "
                 "choose another engine.port, or 0 for any free one",
-                kind="port_in_use",
+                kind=FailureKind.PORT_IN_USE,
             )
         if error.errno == errno.EACCES:
             return EngineError(

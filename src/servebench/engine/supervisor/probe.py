@@ -13,7 +13,7 @@ from servebench.contracts.settings import WorkloadSettings
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text
 from servebench.protocol.json_values import decode_text
-from servebench.util.errors import EngineError, in_one_line
+from servebench.util.errors import EngineError, FailureKind, in_one_line
 
 PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8, exact_output=True)
 PROBE_AS_TEXT = Request(request_id="probe", prompt="Say yes:", output_tokens=8, exact_output=True)
@@ -117,13 +117,12 @@ def _attempt(
     with http.stream("POST", url, json=body, timeout=httpx.Timeout(left_s, connect=5.0)) as response:
         status = response.status_code
         if status in UNAUTHORIZED:
-            raise EngineError(f"{base_url} returned {status}", kind="unauthorized")
+            raise EngineError(f"{base_url} returned {status}", kind=FailureKind.UNAUTHORIZED)
         if status != httpx.codes.OK:
             response.read()
             temporary = status in TEMPORARY or (status >= httpx.codes.INTERNAL_SERVER_ERROR and status not in NO_CHAT)
-            problem = EngineError(
-                f"{url} returned {status}: {error_text(response.content)}", kind="not_ready" if temporary else "other"
-            )
+            kind = FailureKind.NOT_READY if temporary else FailureKind.OTHER
+            problem = EngineError(f"{url} returned {status}: {error_text(response.content)}", kind=kind)
             return problem, status in NO_CHAT
         content = FirstContent()
         for data in response.iter_bytes():
@@ -131,7 +130,7 @@ def _attempt(
             if _has_content(content, url):
                 return None, False
             if time.monotonic() > deadline:
-                return EngineError(f"{url} streamed no generated content in time", kind="not_ready"), False
+                return EngineError(f"{url} streamed no generated content in time", kind=FailureKind.NOT_READY), False
         content.finish()
         if _has_content(content, url):
             return None, False

@@ -21,7 +21,7 @@ from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
 from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
 from servebench.util.bounded_http import client
-from servebench.util.errors import EngineError
+from servebench.util.errors import EngineError, FailureKind
 
 POLL_S = 0.05
 REFUSAL_S = 20.0
@@ -136,7 +136,7 @@ class ReadinessWatcher:
         self._say = say
         self._log = PhaseReader(started.log_path, started.engine.phases, since=started.log_start)
         self._phases = [StartPhase(name="spawned", ended_ns=time.time_ns())]
-        self._refusal_kind = "not_ready"
+        self._refusal_kind = FailureKind.NOT_READY
 
     def wait(self) -> tuple[StartPhase, ...]:
         """Return the phases, in the order in which they ended. Raises EngineError if it dies or is not ready in time."""
@@ -156,8 +156,8 @@ class ReadinessWatcher:
         try:
             ended_ns = self._listening() if step == "listening" else self._request(step, pool, http)
         except EngineError as error:
-            self._refusal_kind = "not_ready" if error.kind == "other" else error.kind
-            answer: Literal["refused", "not_yet"] = "not_yet" if error.kind == "not_ready" else "refused"
+            self._refusal_kind = FailureKind.NOT_READY if error.kind == FailureKind.OTHER else error.kind
+            answer: Literal["refused", "not_yet"] = "not_yet" if error.kind == FailureKind.NOT_READY else "refused"
             self._readiness.step_failed(str(error), time.monotonic(), answer)
         except httpx.HTTPError as error:
             self._readiness.step_failed(f"{step}: {http_error_reason(error)}", time.monotonic(), "none")
@@ -184,16 +184,13 @@ class ReadinessWatcher:
         verdict = self._readiness.verdict(time.monotonic(), alive=not started.guarded.has_ended())
         if verdict is Verdict.DIED:
             hint = find_hint(started.log_path, started.engine.hints, since=started.log_start)
-            raise EngineError(started.death_message(), kind=hint.kind if hint else "died", log_tail=started.log_tail())
+            raise EngineError(started.death_message(), kind=hint.kind if hint else FailureKind.DIED)
         if verdict is Verdict.TIMED_OUT:
-            raise EngineError(
-                started.timeout_message(self._timeout_s, problem), kind="not_ready", log_tail=started.log_tail()
-            )
+            raise EngineError(started.timeout_message(self._timeout_s, problem), kind=FailureKind.NOT_READY)
         if verdict is Verdict.REFUSING:
             raise EngineError(
                 f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log_path}",
                 kind=self._refusal_kind,
-                log_tail=started.log_tail(),
             )
 
     def _check_port_owner(self) -> None:
@@ -211,15 +208,15 @@ class ReadinessWatcher:
             raise EngineError(
                 f"engine.port={started.port}: {started.host}:{started.port} was taken{describe_owner(started.port)} "
                 f"while {started.engine.name} started; choose another engine.port",
-                kind="port_in_use",
-                log_tail=started.log_tail(),
+                kind=FailureKind.PORT_IN_USE,
             )
 
     def _listening(self) -> int:
         """Return when the port accepted a connection. Raises EngineError if it does not."""
         if not accepts_connections(self._started.host, self._started.port):
             raise EngineError(
-                f"nothing listens on {self._started.host}:{self._started.port} (engine.port)", kind="not_ready"
+                f"nothing listens on {self._started.host}:{self._started.port} (engine.port)",
+                kind=FailureKind.NOT_READY,
             )
         return time.time_ns()
 
@@ -228,7 +225,7 @@ class ReadinessWatcher:
         path = self._started.engine.health_path
         status = http.get(f"{self._started.root_url}{path}").status_code
         if status != httpx.codes.OK:
-            raise EngineError(f"{path} returned {status}", kind="not_ready")
+            raise EngineError(f"{path} returned {status}", kind=FailureKind.NOT_READY)
         return time.time_ns()
 
     def _first_token(self, http: httpx.Client) -> int:
@@ -236,7 +233,7 @@ class ReadinessWatcher:
         started = self._started
         models = served_models(http, started.base_url)
         if models is not None and started.engine.dialect.model_checked and started.model not in models:
-            raise EngineError(f"it serves {', '.join(models[:5])}, not {started.model}", kind="wrong_model")
+            raise EngineError(f"it serves {', '.join(models[:5])}, not {started.model}", kind=FailureKind.WRONG_MODEL)
         left_s = max(1.0, self._deadline_s - time.monotonic())
         generate_token(http, started.base_url, started.engine, started.model, left_s)
         return time.time_ns()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from servebench.contracts.exchange import PlannedRequest, PointPlan
+from servebench.contracts.point_id import TRACE, PointId
 from servebench.contracts.settings import LoadSettings, RampSettings
 from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, stream_starts
 
@@ -37,21 +37,16 @@ TRACE_REQUESTS = 200
 """`requests: auto` for a trace that the workload gives; that of a file is as long as the file."""
 
 
-ATTEMPT = re.compile(r"(?P<point>.+?)(?:-a(?P<attempt>\d+))?")
-"""A point that was cut off is measured again under its own name and the number of the attempt: `c8-r0-a1`."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One point to be measured. `point` names it (`c8-r0`, `q2.5-r0`); `requests` is None when `duration_s` ends it.
+    """One point to be measured. `requests` is None when `duration_s` ends it.
 
     A closed loop has a `concurrency`; an open loop a `rate` in requests a second, and no more than `in_flight_max` at once.
     A `trace` is an open loop whose times are `times_s`; null until the workload has given them, and its mean rate with them.
     """
 
-    point: str
+    id: PointId
     concurrency: int | None
-    repeat: int
     requests: int | None
     duration_s: float | None
     warmup_requests: int
@@ -59,6 +54,16 @@ class Level:
     in_flight_max: int | None = None
     trace: bool = False
     times_s: tuple[float, ...] | None = None
+
+    @property
+    def point(self) -> str:
+        """The name of the point in files."""
+        return self.id.format()
+
+    @property
+    def repeat(self) -> int:
+        """Which repeat of its level it is, from 0."""
+        return self.id.repeat or 0
 
     @property
     def open_loop(self) -> bool:
@@ -97,32 +102,13 @@ def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests
     return _open(load, value, repeat, requests_least)
 
 
-_POINT = re.compile(r"(?P<of>[cq])(?P<value>[0-9.e+-]+)-r(?P<repeat>[0-9]+)")
-
-
-def level_name(point: str) -> str:
-    """The name of the level behind a point's: without the number of the attempt."""
-    found = ATTEMPT.fullmatch(point)
-    return found["point"] if found else point
-
-
-def attempt_name(level: str, attempt: int) -> str:
-    """The name of a level's point at the attempt of this number, the first being 0."""
-    return level if attempt == 0 else f"{level}-a{attempt}"
-
-
-def attempt_number(point: str) -> int:
-    """Which attempt at its level a point is, by its name; the first is 0."""
-    return int(point[len(level_name(point)) :].removeprefix("-a") or 0)
-
-
-def level_named(load: LoadSettings, point: str) -> Level | None:
-    """The level that has this name, for what a search had measured when it was killed; None for a name of no level."""
-    found = _POINT.fullmatch(point)
-    if found is None:
+def level_of(load: LoadSettings, point: PointId) -> Level | None:
+    """Return the level of a point, for what a search had measured when it was killed; None if the name has no level."""
+    if point.repeat is None:
         return None
-    of = "concurrency" if found["of"] == "c" else "rate"
-    return level_at(load, float(found["value"]), int(found["repeat"]), of=of)
+    if point.concurrency is not None:
+        return level_at(load, point.concurrency, point.repeat, of="concurrency")
+    return None if point.rate is None else level_at(load, point.rate, point.repeat, of="rate")
 
 
 def _count(load: LoadSettings, auto: int) -> int | None:
@@ -134,9 +120,8 @@ def _count(load: LoadSettings, auto: int) -> int | None:
 def _closed(load: LoadSettings, concurrency: int, repeat: int, least: int = 0) -> Level:
     warmup = load.warmup_requests
     return Level(
-        point=f"c{concurrency}-r{repeat}",
+        id=PointId.at_concurrency(concurrency, repeat),
         concurrency=concurrency,
-        repeat=repeat,
         requests=_count(load, max(least, REQUESTS_PER_STREAM * concurrency)),
         duration_s=load.duration_s,
         warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * concurrency) if warmup == "auto" else warmup,
@@ -146,9 +131,8 @@ def _closed(load: LoadSettings, concurrency: int, repeat: int, least: int = 0) -
 def _open(load: LoadSettings, rate: float, repeat: int, least: int = 0) -> Level:
     warmup = load.warmup_requests
     return Level(
-        point=f"q{rate:g}-r{repeat}",
+        id=PointId.at_rate(rate, repeat),
         concurrency=None,
-        repeat=repeat,
         requests=_count(load, max(least, math.ceil(RATE_AUTO_S * rate))),
         duration_s=load.duration_s,
         warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * RATE_WARMUP_CONCURRENCY) if warmup == "auto" else warmup,
@@ -160,9 +144,8 @@ def _open(load: LoadSettings, rate: float, repeat: int, least: int = 0) -> Level
 def _replay(load: LoadSettings, repeat: int) -> Level:
     warmup = load.warmup_requests
     return Level(
-        point=f"trace-r{repeat}",
+        id=PointId(TRACE, repeat),
         concurrency=None,
-        repeat=repeat,
         requests=_count(load, TRACE_REQUESTS),
         duration_s=load.duration_s,
         warmup_requests=min(WARMUP_MAX, WARMUP_PER_STREAM * RATE_WARMUP_CONCURRENCY) if warmup == "auto" else warmup,
