@@ -7,7 +7,6 @@ from tests.study.test_recover import DEAD_PID, WORDS, outputs, write_spool
 
 from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
-from servebench.contracts.results import WORKER_FAILURE
 from servebench.registry.registry import registry
 from servebench.store import (
     PlannedRun,
@@ -27,7 +26,7 @@ from servebench.study.resume import (
     skipped_exit_code,
     standing_of,
 )
-from servebench.util.errors import ConfigError, EngineError, LoadError, QualityError, StoreError
+from servebench.util.errors import ConfigError, EngineError, FailureKind, LoadError, QualityError, StoreError
 
 __all__ = ["outputs"]
 RUNS = ("00_a", "01_b")
@@ -157,7 +156,7 @@ def recover_points(study):
         ("running", None, True, "unfinished"),
         ("interrupted", "interrupted", True, "unfinished"),
         ("interrupted", "lost", True, "unfinished"),
-        ("failed", WORKER_FAILURE, True, "unfinished"),
+        ("failed", FailureKind.WORKER, True, "unfinished"),
         ("failed", "load", True, "failed"),
         ("failed", "died", False, "failed"),
     ],

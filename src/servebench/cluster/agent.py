@@ -42,7 +42,7 @@ from servebench.store import (
     write_run,
 )
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ServebenchError, StoreError
+from servebench.util.errors import FailureKind, ServebenchError, StoreError
 from servebench.util.signals import interrupts
 
 LOG = "node.log"
@@ -212,14 +212,16 @@ def _leased_port(leases: Leases, host: str) -> int:
     return leases.free_port(lambda port: port_problem(host, port) is None)
 
 
-def _early_end(folder: StudyFolder, order: RunOrder, problem: BaseException, started_s: float) -> RunOutcome:
+def _early_end(
+    folder: StudyFolder, order: RunOrder, problem: KeyboardInterrupt | ServebenchError, started_s: float
+) -> RunOutcome:
     """Store and return the outcome of a run that ended before its first point."""
     interrupted = isinstance(problem, KeyboardInterrupt)
     outcome = RunOutcome(
         run_id=f"{folder.name}/{order.run}",
         status="interrupted" if interrupted else "failed",
         error="interrupted before it started" if interrupted else redact_text(str(problem)),
-        failure="interrupted" if interrupted else type(problem).__name__.removesuffix("Error").lower(),
+        failure=FailureKind.INTERRUPTED if isinstance(problem, KeyboardInterrupt) else problem.kind,
         points=(),
         search=None,
     )

@@ -21,7 +21,7 @@ from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_one
 from servebench.run.task import RunTask
 from servebench.store import RunState, StudyFolder, StudyState, read_run, redact_text, write_run
-from servebench.util.errors import ServebenchError
+from servebench.util.errors import FailureKind, ServebenchError
 
 POLL_S = 0.5
 STOPPING_S = 90.0
@@ -181,9 +181,11 @@ def lost_outcome(folder: StudyFolder, state: StudyState, task: RunTask, error: s
             overrides=task.job.overrides,
             status="interrupted",
             error=error,
-            failure="lost",
+            failure=FailureKind.LOST,
             started_s=before.started_s if before is not None else time.time(),
             ended_s=time.time(),
         ),
     )
-    return RunOutcome(run_id=run_id, status="interrupted", error=error, failure="lost", points=points, search=None)
+    return RunOutcome(
+        run_id=run_id, status="interrupted", error=error, failure=FailureKind.LOST, points=points, search=None
+    )

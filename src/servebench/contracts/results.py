@@ -8,13 +8,10 @@ from typing import Any, Literal
 
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow, Verdict
+from servebench.util.errors import FailureKind
 
 SCHEMA_VERSION = 2
 """Version of every stored file. Raised when a key or a column changes its meaning; `store.versions` reads older ones."""
-
-WORKER_FAILURE = "worker"
-"""The `failure` of a run whose points were measured but for those in which a load worker died: `resume` measures them again
-without being asked to try failed runs."""
 
 SUMMED = ("_tokens", "_usd")
 """A number that a scorer keeps beside each answer under such a name is told as the sum of all; of others, the mean."""
@@ -229,7 +226,17 @@ class RunOutcome:
     run_id: str
     status: RunStatus
     error: str | None = None
-    failure: str | None = None
+    failure: FailureKind | None = None
     points: tuple[Point, ...] = field(default_factory=tuple)
     search: dict[str, Any] | None = None
     quality: tuple[QualitySummary, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """What the command returns after this run: 0 when it finished."""
+        return exit_code_of(self.status, self.failure)
+
+
+def exit_code_of(status: str, failure: FailureKind | None) -> int:
+    """Return the exit code for the status and failure of a run, as stored: 0 when it finished."""
+    return 0 if status == "finished" else (failure or FailureKind.OTHER).exit_code

@@ -15,12 +15,12 @@ from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import point_warnings, wrong_gpu
 from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
-from servebench.contracts.exchange import ClientFloor, PhaseReport, Target
+from servebench.contracts.exchange import ClientFloor, PhaseReport, StopReason, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer, Workload
-from servebench.contracts.results import WORKER_FAILURE, Doubt, Point, Record, RunOutcome, RunStatus
+from servebench.contracts.results import Doubt, Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading, Subject
 from servebench.contracts.turn import Turn
@@ -144,7 +144,7 @@ def execute(asked: RunRequest) -> Executed:
     points = progress.points
     status: RunStatus = "finished"
     error: str | None = None
-    failure: str | None = None
+    failure: FailureKind | None = None
     writer = RecordWriter(asked.folder)
     settings = asked.job.settings
     source: LevelSource | None = None
@@ -163,14 +163,11 @@ def execute(asked: RunRequest) -> Executed:
             _judge(asked, progress)
             error = _cut_short(points)
         if error is not None:
-            status, failure = "failed", WORKER_FAILURE
+            status, failure = "failed", FailureKind.WORKER
     except (KeyboardInterrupt, Interrupted):
-        status, error, failure = "interrupted", "interrupted; what was measured is kept", "interrupted"
+        status, error, failure = "interrupted", "interrupted; what was measured is kept", FailureKind.INTERRUPTED
     except ServebenchError as problem:
-        status, error = "failed", str(problem)
-        failure = (
-            problem.kind if isinstance(problem, EngineError) else type(problem).__name__.removesuffix("Error").lower()
-        )
+        status, error, failure = "failed", str(problem), problem.kind
     finally:
         if progress.telemetry is not None:
             progress.telemetry.close()
@@ -178,7 +175,7 @@ def execute(asked: RunRequest) -> Executed:
     stored = stored_counts(asked.folder)
     wrong = faults(progress.ledger, stored)
     if wrong:
-        status, failure = "failed", "ledger"
+        status, failure = "failed", FailureKind.LEDGER
         error = "; ".join([*([error] if error else []), f"the ledger does not add up: {'; '.join(wrong)}"])
     answer = source.answer(interrupted=status != "finished") if source is not None else None
     outcome = RunOutcome(
@@ -246,12 +243,12 @@ def _drive(asked: RunRequest, source: LevelSource, writer: RecordWriter, progres
             "servebench_point_finished",
             PointFinished(run_id=asked.run_id, point=point, folder=asked.folder.path),
         )
-        if stopped == "interrupt":
+        if stopped is StopReason.INTERRUPT:
             raise Interrupted("interrupted")
         # a dead worker is a failed point, a dead engine a failed run
-        if stopped == "engine_died" or bench.running.died():
+        if stopped is StopReason.ENGINE_DIED or bench.running.died():
             raise EngineError(bench.running.died() or "the engine died under load", kind=FailureKind.DIED)
-        if stopped == "no_progress":
+        if stopped is StopReason.NO_PROGRESS:
             patience_s = asked.job.settings.load.timeout_s + SILENCE_MARGIN_S
             raise EngineError(
                 f"the engine lives and sent nothing for {patience_s:g} s (load.timeout_s and {SILENCE_MARGIN_S:g} s more), "
@@ -340,7 +337,7 @@ def _bench(
     )
 
 
-def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[Request], Sequence[Record]]:
+def _measure(bench: _Bench, level: Level) -> tuple[Point, StopReason | None, Sequence[Request], Sequence[Record]]:
     """Warm up, drive the point, store its records, and judge it. Also says why it was stopped early, if it was, and gives
     what was asked and answered."""
     name = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
@@ -359,7 +356,7 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, str | None, Sequence[R
     with bench.telemetry.sampler() as sampler:
         report, records = _phase(bench, level, requests, warmup=False, label=name)
         if report.stopped is None and _engine_is_gone(bench.running, records):
-            report = replace(report, stopped="engine_died")
+            report = replace(report, stopped=StopReason.ENGINE_DIED)
     readings = sampler.readings()
     bench.telemetry.add_failures(sampler)
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)

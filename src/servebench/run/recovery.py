@@ -34,7 +34,7 @@ from servebench.store import (
     write_run,
 )
 from servebench.store.files import writing
-from servebench.util.errors import ServebenchError, StoreError
+from servebench.util.errors import FailureKind, ServebenchError, StoreError
 from servebench.util.units import NS_PER_S
 
 
@@ -204,4 +204,6 @@ def _mark_run(folder: RunFolder) -> None:
         run = read_run(folder)
         if run.status == "running":
             redact_log(folder.engine_log)
-            write_run(folder, replace(run, status="interrupted", error="servebench was killed", failure="killed"))
+            write_run(
+                folder, replace(run, status="interrupted", error="servebench was killed", failure=FailureKind.KILLED)
+            )

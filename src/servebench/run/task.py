@@ -39,7 +39,7 @@ from servebench.store import (
     write_run,
 )
 from servebench.util.cache import cache_folder
-from servebench.util.errors import LoadError, StoreError
+from servebench.util.errors import FailureKind, LoadError, StoreError
 from servebench.util.redaction import remember_config
 
 BETWEEN_TURNS = "its other repeats come in turns with those of other runs"
@@ -130,7 +130,7 @@ def run_task(place: RunContext, task: RunTask, following: RunSettings | None, pr
     error = redact_text(outcome.error) if outcome.error else None
     if outcome.status == "finished" and not task.turn.last:
         # should the study end here, a resume goes on with the run
-        write_run(folder, replace(state, status="interrupted", error=BETWEEN_TURNS, failure="interrupted"))
+        write_run(folder, replace(state, status="interrupted", error=BETWEEN_TURNS, failure=FailureKind.INTERRUPTED))
         return outcome
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
     repeats = over_repeats([point.judged_row for point in outcome.points])

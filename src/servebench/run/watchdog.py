@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from servebench.contracts.engine import RunningEngine
+from servebench.contracts.exchange import StopReason
 from servebench.load.client.progress import Counts
 from servebench.report.terminal.console import Display
 
@@ -36,7 +37,7 @@ class Watcher:
         self._heard = self._began
         self.silent_s = 0.0
 
-    def __call__(self, counts: Counts) -> str | None:
+    def __call__(self, counts: Counts) -> StopReason | None:
         """Called about ten times a second."""
         now = time.monotonic()
         spent = now - self._began
@@ -59,8 +60,8 @@ class Watcher:
             silent_s=self.silent_s,
         )
         if self._running.died():
-            return "engine_died"
-        return "no_progress" if self._silence(counts, now) > self._patience_s else None
+            return StopReason.ENGINE_DIED
+        return StopReason.NO_PROGRESS if self._silence(counts, now) > self._patience_s else None
 
     def _silence(self, counts: Counts, now: float) -> float:
         """For how long nothing came though something was asked. A pause that the plan makes is none."""

@@ -16,7 +16,7 @@ from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.versions import KEY, upgraded
-from servebench.util.errors import DamagedError, StoreError
+from servebench.util.errors import DamagedError, FailureKind, StoreError
 from servebench.util.redaction import redact
 
 UNFINISHED = "running"
@@ -66,7 +66,7 @@ class RunState:
     overrides: tuple[str, ...]
     status: str = UNFINISHED
     error: str | None = None
-    failure: str | None = None
+    failure: FailureKind | None = None
     started_s: float = field(default_factory=time.time)
     ended_s: float | None = None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from servebench.cluster.heartbeat import active_process
 from servebench.run.recovery import _mark_run, _recover_named, complain
 from servebench.store import StudyFolder, StudyState, holding, read_study, write_study
-from servebench.util.errors import DamagedError, StoreError
+from servebench.util.errors import DamagedError, FailureKind, StoreError
 
 
 def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> int:
@@ -25,7 +25,7 @@ def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> 
             state = read_study(study)
         except StoreError as error:
             complain(study, str(error))
-            code = StoreError.exit_code
+            code = FailureKind.STORE.exit_code
             continue
         if (busy := running_process(study, state)) is not None:
             if report_running:
@@ -37,7 +37,7 @@ def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> 
                     sys.stdout.write(f"{study.name} is in use by another servebench\n")
                 continue
             found, damaged, refused = _recover_runs(study, read_study(study))
-        total, code = total + found, StoreError.exit_code if damaged or refused else code
+        total, code = total + found, FailureKind.STORE.exit_code if damaged or refused else code
     if not total and not code:
         sys.stdout.write("nothing to recover\n")
     return code

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from servebench.config import Job, settings_from_dict
-from servebench.contracts.results import WORKER_FAILURE
+from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
-from servebench.run.exit_codes import exit_code_of
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import complain
 from servebench.store import (
@@ -29,7 +28,7 @@ from servebench.store import (
 )
 from servebench.store.files import writing
 from servebench.study.recover import recover_study, running_process
-from servebench.util.errors import ConfigError, DamagedError, StoreError
+from servebench.util.errors import ConfigError, DamagedError, FailureKind, StoreError
 
 Standing = Literal["finished", "unfinished", "failed", "damaged"]
 """How a stored run stands: `unfinished` runs are continued by every resume, `failed` and `damaged` ones with --failed."""
@@ -108,7 +107,7 @@ def _read_standing(folder: StudyFolder, name: str, *, damaged: bool) -> tuple[St
         progress = prior_progress(run)
         if not run.state.exists():
             return "unfinished", progress
-        whole = all(level_name(point.row.point) in progress.points for point in stored_points(run))
+        whole = all(point.id.first in progress.points for point in stored_points(run))
         return standing_of(read_run(run), whole=whole), progress
     except DamagedError as error:
         complain(folder, str(error))
@@ -119,7 +118,7 @@ def standing_of(state: RunState, *, whole: bool) -> Standing:
     """Return how a run stands by its state; `whole`: no point of it must be measured again."""
     if state.status == "finished" and whole:
         return "finished"
-    if state.status == "failed" and state.failure != WORKER_FAILURE:
+    if state.status == "failed" and state.failure is not FailureKind.WORKER:
         return "failed"
     return "unfinished"
 
@@ -149,7 +148,7 @@ def print_remaining(folder: StudyFolder, remaining: Remaining) -> None:
 def skipped_exit_code(folder: StudyFolder, remaining: Remaining) -> int:
     """Return the exit code of the runs that this resume leaves failed or damaged; 0 if there are none. Raises StoreError."""
     if remaining.skipped("damaged"):
-        return StoreError.exit_code
+        return FailureKind.STORE.exit_code
     states = (read_run(folder.run(run.name)) for run in remaining.skipped("failed"))
     return next((exit_code_of(state.status, state.failure) for state in states), 0)
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from servebench.contracts.results import RunOutcome
 from servebench.report.terminal.console import Display
-from servebench.run.exit_codes import exit_code
 from servebench.store import StudyFolder, StudyState, write_study
 from servebench.study.tracking import StudyTracker
-from servebench.util.errors import Interrupted
+from servebench.util.errors import FailureKind
 
 
 @dataclass(kw_only=True)
@@ -37,7 +36,7 @@ class StudySession:
         """Store how the study ended, print its results in this order of runs, and return the exit code."""
         self.outcomes.sort(key=lambda item: order.index(item[0]))
         outcomes = [outcome for _, outcome in self.outcomes]
-        code = Interrupted.exit_code if interrupted else study_exit_code(outcomes, self.other_code)
+        code = FailureKind.INTERRUPTED.exit_code if interrupted else study_exit_code(outcomes, self.other_code)
         cut_off = interrupted or any(outcome.status == "interrupted" for outcome in outcomes)
         self.store_status("interrupted" if cut_off else "finished" if code == 0 else "failed")
         self.tracker.conclude(self.state)
@@ -55,4 +54,4 @@ class StudySession:
 
 def study_exit_code(outcomes: Sequence[RunOutcome], other_code: int) -> int:
     """Return the exit code of the first run that is not finished, else that of runs that were not executed."""
-    return next((code for outcome in outcomes if (code := exit_code(outcome))), other_code)
+    return next((code for outcome in outcomes if (code := outcome.exit_code)), other_code)

@@ -29,7 +29,7 @@ from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
 from servebench.study.session import StudySession
 from servebench.study.tracking import StudyTracker
-from servebench.util.errors import ConfigError, PreflightError, StoreError
+from servebench.util.errors import ConfigError, FailureKind, PreflightError, StoreError
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 
@@ -129,7 +129,7 @@ def _execute(
             # the cluster cannot be reached or rejects the study
             session.store_status("interrupted")
             display.problem(str(error))
-            return PreflightError.exit_code
+            return FailureKind.PREFLIGHT.exit_code
         return session.finish([task.name for task in tasks], interrupted=interrupted)
 
 

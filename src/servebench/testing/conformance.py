@@ -29,7 +29,7 @@ import pytest
 
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
-from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan
+from servebench.contracts.exchange import PhaseReport, PlannedRequest, PointPlan, StopReason
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
@@ -48,10 +48,13 @@ from servebench.run.requests import target_of
 from servebench.testing.server import FakeServer, Manners
 from servebench.testing.stand_in import write_stand_in
 from servebench.util.bounded_http import client
-from servebench.util.errors import ConfigError, EngineError
+from servebench.util.errors import ConfigError, EngineError, FailureKind
 
 HOST = "127.0.0.1"
-KINDS = {"out_of_memory", "model_missing", "wrong_cuda", "port_in_use", "unknown_flag", "other"}
+KINDS = {
+    *(FailureKind.OUT_OF_MEMORY, FailureKind.MODEL_MISSING, FailureKind.WRONG_CUDA),
+    *(FailureKind.PORT_IN_USE, FailureKind.UNKNOWN_FLAG, FailureKind.OTHER),
+}
 BUSY = (429, 503)
 
 SAMPLES: Mapping[str, tuple[Any, ...]] = {
@@ -226,7 +229,7 @@ class EngineConformance:
         running: RunningEngine,
         requests: Sequence[Request],
         folder: Path,
-        watch: Callable[[Counts], str | None] = lambda _: None,
+        watch: Callable[[Counts], StopReason | None] = lambda _: None,
     ) -> tuple[PhaseReport, list[Record]]:
         """Send the requests all at once, in this engine's dialect, as a run does; the records that come of it."""
         planned = []
@@ -521,11 +524,11 @@ class EngineConformance:
         pid = running.pid
         killed_at: list[float] = []
 
-        def kill(counts: Counts) -> str | None:
+        def kill(counts: Counts) -> StopReason | None:
             if counts.reads and not killed_at:
                 os.kill(pid, signal.SIGKILL)
                 killed_at.append(time.monotonic())
-            return "engine_died" if running.died() else None
+            return StopReason.ENGINE_DIED if running.died() else None
 
         exact = bool(self.engine.dialect.exact_output)
         requests = [replace(CHAT, request_id=str(i), output_tokens=100, exact_output=exact) for i in range(2)]

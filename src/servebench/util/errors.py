@@ -7,7 +7,7 @@ Any other exception is a defect of servebench and keeps its traceback.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import ClassVar, Self
 
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 
@@ -77,14 +77,17 @@ _EXIT_CODES = {
 
 
 class ServebenchError(Exception):
-    """Base of every error that is shown to the user as one line. `kind` says what a run that it ends has failed of."""
+    """Base of every error that is shown to the user as one line.
+
+    `kind` is the failure of a run that the error ends; `exit_code` follows from it.
+    """
 
     kind = FailureKind.OTHER
+    exit_code: ClassVar[int] = 1
 
-    @property
-    def exit_code(self) -> int:
-        """What the command returns when this error ends it."""
-        return self.kind.exit_code
+    def __init_subclass__(cls) -> None:
+        """Derive the exit code of the class from its kind."""
+        cls.exit_code = cls.kind.exit_code
 
 
 class ConfigError(ServebenchError):

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from servebench.contracts.exchange import Target
+from servebench.contracts.exchange import StopReason, Target
 from servebench.util.errors import LoadError
 from support.servers import LAST_CHUNK, SSE_HEAD, Abandon, chunk, content_event, reset
 from support.streams import sent_ids, stream
@@ -278,7 +278,7 @@ def test_a_reason_to_stop_ends_the_phase(serve, run):
         connection.sendall(stream())
 
     report, exchanges = run(
-        serve(slow), 1000, concurrency=2, watch=lambda counts: "engine_died" if counts.completed >= 4 else None
+        serve(slow), 1000, concurrency=2, watch=lambda counts: StopReason.ENGINE_DIED if counts.completed >= 4 else None
     )
     assert report.stopped == "engine_died"
     assert 4 <= outcomes(exchanges)["complete"] < 1000

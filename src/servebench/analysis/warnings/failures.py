@@ -6,6 +6,7 @@ from collections import Counter
 
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Doubt, Record
 from servebench.util.figures import short_percent
 
@@ -31,7 +32,7 @@ def errors(point: MeasuredPoint) -> Doubt | None:
 
 def _failed(point: MeasuredPoint) -> list[Record]:
     """The requests that failed, without those that we cancelled ourselves when the point was stopped."""
-    stopped = point.report.stopped in ("interrupt", "worker_died", "no_progress")
+    stopped = point.report.stopped in (StopReason.INTERRUPT, StopReason.WORKER_DIED, StopReason.NO_PROGRESS)
     return [
         r for r in point.requests if r.outcome not in ("ok", "abandoned") and not (r.outcome == "cancelled" and stopped)
     ]
@@ -39,21 +40,21 @@ def _failed(point: MeasuredPoint) -> list[Record]:
 
 def engine_died(point: MeasuredPoint) -> Doubt | None:
     """Warn when the engine exited."""
-    if point.report.stopped != "engine_died":
+    if point.report.stopped != StopReason.ENGINE_DIED:
         return None
     return catalog.ENGINE_DIED.issue(f"the engine exited after {_sent(point)} were sent")
 
 
 def worker_died(point: MeasuredPoint) -> Doubt | None:
     """Warn when a load worker died."""
-    if point.report.stopped != "worker_died":
+    if point.report.stopped != StopReason.WORKER_DIED:
         return None
     return catalog.WORKER_DIED.issue(f"{point.report.error or 'a load worker died'} after {_sent(point)} were sent")
 
 
 def no_progress(point: MeasuredPoint) -> Doubt | None:
     """Warn when the engine was up but sent nothing."""
-    if point.report.stopped != "no_progress":
+    if point.report.stopped != StopReason.NO_PROGRESS:
         return None
     return catalog.NO_PROGRESS.issue(
         f"the engine was up but sent no data for load.timeout_s={point.settings.load.timeout_s:g} s after {_sent(point)} "
@@ -63,7 +64,7 @@ def no_progress(point: MeasuredPoint) -> Doubt | None:
 
 def interrupted(point: MeasuredPoint) -> Doubt | None:
     """Warn when the user stopped the point."""
-    if point.report.stopped != "interrupt":
+    if point.report.stopped != StopReason.INTERRUPT:
         return None
     cancelled = sum(r.outcome == "cancelled" for r in point.requests)
     return catalog.INTERRUPTED.issue(

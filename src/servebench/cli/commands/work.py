@@ -24,7 +24,6 @@ def command(study: str, run: str, outputs: Path) -> int:
     """Do one run of a stored plan on this machine: the command for a job of your own scheduler."""
     from servebench.cluster.agent import execute_order
     from servebench.contracts.cluster import RunOrder
-    from servebench.run.exit_codes import exit_code
     from servebench.store import read_study
     from servebench.store.studies import named_studies
     from servebench.util.errors import ConfigError
@@ -47,4 +46,4 @@ def command(study: str, run: str, outputs: Path) -> int:
     if reply.outcome is None:
         raise ConfigError(reply.refused or "refused")
     click.echo(f"{run}: {reply.outcome.status}{f': {reply.outcome.error}' if reply.outcome.error else ''}", err=True)
-    return exit_code(reply.outcome)
+    return reply.outcome.exit_code

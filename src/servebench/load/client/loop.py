@@ -10,6 +10,7 @@ import os
 import select
 import time
 
+from servebench.contracts.exchange import StopReason
 from servebench.load.client.connection import (
     ANCILLARY_BYTES,
     READ_BYTES_MAX,
@@ -217,10 +218,10 @@ class EventLoop:
             return
         if order == STOP:
             reason = os.read(self.orders, 64).decode(errors="replace").strip()
-            self.phase.scheduler.stop(reason or "interrupt")
+            self.phase.scheduler.stop(StopReason(reason) if reason else StopReason.INTERRUPT)
         elif not order:
             self.phase.poller.unregister(self.orders)
-            self.phase.scheduler.stop("interrupt")
+            self.phase.scheduler.stop(StopReason.INTERRUPT)
 
     def _end_of_stream(self, connection: ClientConnection) -> None:
         if connection.framing.end_of_stream():

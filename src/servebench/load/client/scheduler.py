@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from servebench.contracts.exchange import WireOutcome
+from servebench.contracts.exchange import StopReason, WireOutcome
 from servebench.load.client.job import PhaseJob
 from servebench.load.client.order import SessionOrder
 from servebench.util.units import NS_PER_S
@@ -36,7 +36,7 @@ class Scheduler:
         """Requests that can never be sent, with the reason. The caller records and clears them."""
         self.departures: list[tuple[float, int, int]] = []
         """A heap of (when the user goes away, serial number of the send, index)."""
-        self.stopped: str | None = None
+        self.stopped: StopReason | None = None
         self.sent = self.completed = self.failed = 0
         self.timed = bool(job.stream_starts_s) or any(
             request.scheduled_s is not None or request.think_s or request.cancel_after_s is not None
@@ -74,7 +74,7 @@ class Scheduler:
         if not self._stream_starts_s:
             self._free_since_ns.extend([start_ns] * job.concurrency)
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: StopReason) -> None:
         """Send nothing more; `ending` then says what happens to the requests in flight."""
         self.stopped = reason
 

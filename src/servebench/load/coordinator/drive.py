@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from servebench.contracts.exchange import PhaseReport, PointPlan, Target
+from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason, Target
 from servebench.load.client.job import GO, STOP, encode_job
 from servebench.load.client.progress import Counts, Progress, sum_counts
 from servebench.load.coordinator.share import merge_reports, split_plan, worker_spools
@@ -21,8 +21,8 @@ from servebench.util.errors import LoadError, StoreError
 LOCAL_WORKER = ("servebench.load.client.worker",)
 RAY_WORKER = ("servebench.load.ray.bridge", "--node")
 
-Watch = Callable[[Counts], str | None]
-"""Called every TICK_S while load runs; returns a short reason to stop the phase (`engine_died`), or None."""
+Watch = Callable[[Counts], StopReason | None]
+"""Called every TICK_S while load runs; returns a reason to stop the phase, or None."""
 
 
 def drive(
@@ -52,7 +52,7 @@ def drive(
                 worker.send_job(encode_job(target, share, path, page))
             return _watch_workers(crew, plan, watch)
         except KeyboardInterrupt:
-            return _end_phase(crew, "interrupt")
+            return _end_phase(crew, StopReason.INTERRUPT)
 
 
 def _create_progress_page(stack: ExitStack) -> Path:
@@ -95,14 +95,14 @@ def _watch_workers(crew: Sequence[WorkerProcess], plan: PointPlan, watch: Watch)
                 lost = LoadError(worker.died)
         reason = watch(sum_counts(worker.progress.read() for worker in crew))
         if lost is not None:
-            return _end_phase(crew, "worker_died")
+            return _end_phase(crew, StopReason.WORKER_DIED)
         if all(worker.report is not None for worker in crew):
             return merge_reports([worker.report for worker in crew if worker.report is not None])
         if reason is not None:
             return _end_phase(crew, reason)
 
 
-def _end_phase(crew: Sequence[WorkerProcess], reason: str) -> PhaseReport:
+def _end_phase(crew: Sequence[WorkerProcess], reason: StopReason) -> PhaseReport:
     """End the phase for all workers and return the merged report. For a dead worker only the last counts are known."""
     _stop_workers(crew, reason)
     return merge_reports(
@@ -111,7 +111,7 @@ def _end_phase(crew: Sequence[WorkerProcess], reason: str) -> PhaseReport:
     )
 
 
-def _stop_workers(crew: Sequence[WorkerProcess], reason: str) -> None:
+def _stop_workers(crew: Sequence[WorkerProcess], reason: StopReason) -> None:
     """Have all workers finish their spools, and wait for the reports of those that can still send one."""
     for worker in crew:
         if worker.report is None and not worker.died:

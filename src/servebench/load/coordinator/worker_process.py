@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from servebench.contracts.exchange import PhaseReport, PointPlan
+from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
 from servebench.load.client.progress import Progress
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.errors import LoadError, StoreError
@@ -117,7 +117,8 @@ class WorkerProcess:
             self.died = str(error)
             return error
         if line is not None and "planned" in line:
-            self.report = PhaseReport(**line)
+            stopped = line.pop("stopped", None)
+            self.report = PhaseReport(**line, stopped=StopReason(stopped) if stopped else None)
         return None
 
     def hangs(self) -> bool:
@@ -133,7 +134,7 @@ class WorkerProcess:
         self.died = f"a load worker (process {self.process.pid}) hangs or was stopped: no progress for {SILENT_S:g} s"
         return True
 
-    def report_of_lost(self, stopped: str) -> PhaseReport:
+    def report_of_lost(self, stopped: StopReason) -> PhaseReport:
         """Return what is known of a worker that died or does not answer: its last counts."""
         now, counts = take_anchor(), self.progress.read()
         return PhaseReport(

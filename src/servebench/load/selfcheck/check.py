@@ -24,6 +24,7 @@ from servebench.contracts.exchange import (
     PhaseReport,
     PlannedRequest,
     PointPlan,
+    StopReason,
     Target,
 )
 from servebench.load.client.spool_reader import read_spool
@@ -196,7 +197,7 @@ def _drive(folder: Path, stages: Sequence[Stage]) -> tuple[dict[int, Exchange], 
                 raise LoadError(f"the null server of the self-check ended with exit code {code}")
             target = Target(host="127.0.0.1", port=int(port))
             report = drive(target, _plan(stages), spool=spool, watch=lambda _: None)
-            if report.stopped == "interrupt":
+            if report.stopped == StopReason.INTERRUPT:
                 raise KeyboardInterrupt
             server.stdin.close()
             server.wait(READY_TIMEOUT_S)
