@@ -1,10 +1,10 @@
-"""servebench and other load generators side by side, each as its users run it, against a server whose schedule is known.
+"""Compare servebench with other load generators, each run as its users run it, on a server with a known schedule.
 
     python tests/bench/compare.py [--peers FOLDER] [--tokenizer FOLDER] [--only servebench,guidellm] [--levels 64,1000]
 
-FOLDER is what `install_peers.sh` filled; the tokenizer is a folder that transformers reads, without which most peers do not
-start. Prints a Markdown table. A cell is what the tool reports less the truth of the same requests, so it holds on a busy
-machine too, but what a client costs and how late it is then also tells of the others: the load average stands beside.
+FOLDER is the folder of `install_peers.sh`; the tokenizer is a folder that transformers can load, which most tools need to
+start. Prints a Markdown table. Errors are reported values minus the true ones of the same requests, so they hold on a busy
+machine too. CPU cost and lateness do not: the load average is printed next to them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAMPLE_S = 0.1
 
 @dataclass(frozen=True)
 class Level:
-    """`streams` at once, `requests` in all, and the server's schedule."""
+    """`streams` in parallel, `requests` in all, and the server's schedule."""
 
     streams: int
     requests: int
@@ -52,7 +52,7 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a tool is given."""
+    """The parameters of one run of a tool."""
 
     port: int
     level: Level
@@ -61,13 +61,13 @@ class Run:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The address of the server."""
         return f"http://127.0.0.1:{self.port}"
 
 
 @dataclass(frozen=True)
 class Reported:
-    """What a tool says: mean and p99 in milliseconds; None where it says nothing."""
+    """The results that a tool reports, in milliseconds; None where it reports none."""
 
     ttft_mean: float | None
     ttft_p99: float | None
@@ -76,7 +76,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Tool:
-    """A load generator: its command, how its answer is read, and whether it leaves files in the user's home."""
+    """A load generator: its command, how to read its results, and whether it writes to the user's home."""
 
     name: str
     words: Callable[[Run], Sequence[str]]
@@ -113,7 +113,7 @@ def _read_servebench(run: Run) -> Reported:
 
 
 def _vllm(run: Run) -> list[str]:
-    """The compiled client takes the same words: `VLLM_USE_RUST_BENCH=1 vllm` becomes `vllm-rs` before it does anything."""
+    """The compiled client takes the same arguments: `VLLM_USE_RUST_BENCH=1 vllm` executes `vllm-rs`."""
     level = run.level
     return [
         *("bench", "serve", "--backend", "openai-chat", "--base-url", run.url, "--endpoint", "/v1/chat/completions"),
@@ -190,14 +190,14 @@ def _genai_bench(run: Run) -> list[str]:
 
 
 def _read_genai_bench(run: Run) -> Reported:
-    """Its file has no gaps between tokens, only TPOT."""
+    """Read its result, which has TPOT but no gaps between tokens."""
     path = next(run.folder.glob("r/D64_*.json"))
     ttft = json.loads(path.read_text())["aggregated_metrics"]["stats"]["ttft"]
     return Reported(ttft["mean"], ttft["p99"], None)
 
 
 def _llama_benchy(run: Run) -> list[str]:
-    """Not a closed loop: it sends batches of `streams` and waits for each. Without words from a book, from the server."""
+    """It is no closed loop: it sends batches of `streams` and waits for each. Its text comes from the server, not from a book."""
     level = run.level
     return [
         *("--base-url", f"{run.url}/v1", "--model", "truth", "--tokenizer", run.tokenizer, "--pp", "64"),
@@ -214,7 +214,7 @@ def _read_llama_benchy(run: Run) -> Reported:
 
 
 def _inference_perf(run: Run) -> list[str]:
-    """Chat prompts of a given length are only had from its generator for images, told to make none."""
+    """Only its generator for images makes chat prompts of a given length; it is configured for no images."""
     level = run.level
 
     def length(tokens: int) -> dict[str, str | int]:
@@ -244,7 +244,7 @@ def _read_inference_perf(run: Run) -> Reported:
 
 
 def tools(peers: Path | None) -> list[Tool]:
-    """servebench, and the peers that are installed."""
+    """Return servebench and the other tools that are installed."""
     found = [Tool("servebench", _servebench, _read_servebench)]
 
     def add(
@@ -270,7 +270,7 @@ def tools(peers: Path | None) -> list[Tool]:
 
 
 class Memory(threading.Thread):
-    """The most that a process and its descendants held at once: resident bytes, shared pages counted each time."""
+    """Samples the peak resident memory of a process and its descendants; shared pages count for each."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -279,7 +279,7 @@ class Memory(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        """Sample until told to stop."""
+        """Sample until `over` is set."""
         while not self.over.wait(SAMPLE_S):
             total = 0
             try:
@@ -291,7 +291,7 @@ class Memory(threading.Thread):
 
 
 def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | str:
-    """One run of a tool; a line of text when it failed."""
+    """Run a tool once and return its figures, or one line of text if it failed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "out").mkdir()
@@ -314,7 +314,7 @@ def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | 
                         with contextlib.suppress(psutil.Error):
                             child.kill()
                     process.kill()
-                    return f"not done after {TIMEOUT_S} s"
+                    return f"timed out after {TIMEOUT_S} s"
                 finally:
                     memory.over.set()
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -324,7 +324,7 @@ def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | 
             try:
                 reported = tool.read(run)
             except (KeyError, ValueError, OSError, StopIteration) as error:
-                return f"its answer could not be read: {error!r}"
+                return f"cannot read its result: {error!r}"
         lines = [line.split() for line in truth_file.read_text().splitlines()]
         stamps = [[int(field) for field in fields[1:]] for fields in lines]
         true_ttft = sum(s[1] - s[0] for s in stamps) / len(stamps) / 1e6
@@ -349,18 +349,18 @@ def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | 
 
 @functools.cache
 def idle_cpu_s(tool: Tool, tokenizer: str) -> float:
-    """What a run of one request costs: the lesser of two, for the first one also fills caches. 0 when it failed."""
+    """Return the CPU time of a run of one request: the minimum of two, as the first also fills caches. 0 if it failed."""
     alone = [once(tool, Level(1, 1, 1000, 1000, 8), tokenizer) for _ in range(2)]
     return min((found["cpu_s"] or 0.0 for found in alone if isinstance(found, dict)), default=0.0)
 
 
 def table(chosen: Sequence[Tool], level: Level, tokenizer: str) -> str:
-    """All tools at one level, as Markdown."""
+    """Return the results of all tools at one level as Markdown."""
     lines = [
         f"{level.streams} streams, {level.requests} requests, TTFT {level.ttft_us / 1000:g} ms, "
         f"ITL {level.itl_us / 1000:g} ms, {level.tokens} tokens",
         "",
-        "| client | TTFT error, mean / p99 ms | ITL error, mean ms | CPU an event, us | tokens/s drawn | memory, MB | "
+        "| client | TTFT error, mean / p99 ms | ITL error, mean ms | CPU per event, us | tokens/s | memory, MB | "
         "first request after, s | load average |",
         "|---|---|---|---|---|---|---|---|",
     ]

@@ -1,9 +1,9 @@
-/* The least that a client can cost: a closed loop on one epoll, kernel stamps, nothing kept but sums.
+/* The cheapest possible client: a closed loop on one epoll with kernel stamps that keeps nothing but sums.
  *
  *   epoll_client PORT STREAMS REQUESTS TOKENS
  *
  * Sends what `truth.py` sends, reads until the answer's last chunk, counts events by their "content", and prints JSON:
- * mean TTFT (first content's stamp less the send), events, seconds from the first send to the last answer, CPU seconds.
+ * mean TTFT (stamp of the first content minus the send), events, seconds from the first send to the last answer, CPU seconds.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

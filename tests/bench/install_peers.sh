@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs other load generators from PyPI, each in a folder of its own, to be measured beside servebench:
+# Installs other load generators from PyPI, each in its own folder, to compare them with servebench:
 #   tests/bench/install_peers.sh FOLDER [vllm-compiled sglang-compiled guidellm aiperf genai-bench llama-benchy inference-perf vllm]
 # then:
 #   SERVEBENCH_PEERS=FOLDER make bench
-# Without names all but vLLM's Python client (several GB) are installed. One that does not install is left out and told.
-# The compiled clients of vLLM and SGLang are taken out of their wheels alone: neither needs torch, and vLLM starts its own by exec,
-# SGLang calls its own as a module of Python (its wheels: Linux).
+# Without names all but vLLM's Python client (several GB) are installed. One that fails to install is reported and skipped.
+# The compiled clients of vLLM and SGLang are taken from their wheels without dependencies: neither needs torch. vLLM executes its
+# client, SGLang imports its client as a Python module (wheels for Linux only).
 # shellcheck disable=SC2086 # lists of words
 set -u
 all="vllm-compiled sglang-compiled guidellm aiperf genai-bench llama-benchy inference-perf"

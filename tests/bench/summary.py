@@ -1,8 +1,8 @@
-"""How long the summary of a point with many events takes, and how much memory.
+"""Time and memory of the summary of a point with many events.
 
     python tests/bench/summary.py [--events 10000000] [--an-answer 250]
 
-Prints one JSON object: seconds for the row, its intervals, and what the process needed at most beside its records.
+Prints one JSON object: seconds for the row and for its intervals, memory of the records, and peak memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MS = 1_000_000
 
 
 def records(events: int, an_answer: int, concurrency: int = 1000) -> list[Record]:
-    """A closed loop's records: TTFT around 500 ms, gaps around 20 ms."""
+    """Return the records of a closed loop: TTFT around 500 ms, gaps around 20 ms."""
     rng = np.random.default_rng(0)
     made = []
     free = np.zeros(concurrency, dtype=np.int64)
@@ -71,7 +71,7 @@ def records(events: int, an_answer: int, concurrency: int = 1000) -> list[Record
 
 
 def main() -> None:
-    """Measure once and print it."""
+    """Measure once and print the result."""
     words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     words.add_argument("--events", type=int, default=10_000_000)
     words.add_argument("--an-answer", type=int, default=250)
@@ -109,7 +109,7 @@ def main() -> None:
     headline_intervals(sample)
     intervals_s = time.process_time() - began
     found = {
-        "events": row["events"],
+        "events": row.events,
         "row_s": row_s,
         "intervals_s": intervals_s,
         "records_mb": before / 1024,

@@ -1,10 +1,9 @@
-"""servebench's own client against `truth_server.c`, whose schedule is known: how wrong it is and what it costs.
+"""servebench's own client against `truth_server.c`, whose schedule is known: its error and its CPU cost.
 
     python tests/bench/truth.py [--streams 1000] [--ttft-us 500000] [--itl-us 50000] [--tokens 100] [--rounds 3]
                                   [--workers 1] [--limit]
 
-Prints one JSON object. `*_error_ms_*` are what the client measured minus the truth, request by request (TTFT) and gap by
-gap (ITL).
+Prints one JSON object. `*_error_ms_*` are measured values minus true ones, request by request (TTFT) and gap by gap (ITL).
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ HERE = Path(__file__).parent
 PROMPT = "word " * 64
 
 
-def compiled(folder: Path, name: str = "truth_server") -> Path:
-    """A program of this folder, built into another. Raises CalledProcessError, FileNotFoundError without a compiler."""
+def build_program(folder: Path, name: str = "truth_server") -> Path:
+    """Compile a C program of this folder into another. Raises CalledProcessError, FileNotFoundError without a compiler."""
     program = folder / name
     if not program.exists():
         subprocess.run(["cc", "-O2", "-o", program, HERE / f"{name}.c"], check=True, capture_output=True)
@@ -45,9 +44,9 @@ def compiled(folder: Path, name: str = "truth_server") -> Path:
 def server(
     folder: Path, ttft_us: int, itl_us: int, tokens: int, tokens_per_event: int = 1
 ) -> Iterator[tuple[int, Path]]:
-    """A truth server at work: its port, and the file that has the truth once it has stopped."""
+    """Run a truth server; yields its port, and the file that holds the truth after it has stopped."""
     truth = folder / f"truth-{time.time_ns()}"
-    words = [str(compiled(folder)), "0", str(ttft_us), str(itl_us), str(tokens), str(tokens_per_event), str(truth)]
+    words = [str(build_program(folder)), "0", str(ttft_us), str(itl_us), str(tokens), str(tokens_per_event), str(truth)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline().split()[1])
@@ -59,7 +58,7 @@ def server(
 
 
 def read_truth(path: Path) -> dict[str, np.ndarray]:
-    """For each request that was answered: when it reached the kernel, then when each event was handed over."""
+    """Return for each answered request when it reached the kernel, then when each event was handed over."""
     return {
         name: np.array(stamps, dtype=np.int64)
         for name, *stamps in (line.split() for line in path.read_text().splitlines())
@@ -67,7 +66,7 @@ def read_truth(path: Path) -> dict[str, np.ndarray]:
 
 
 def body(name: str, tokens: int) -> bytes:
-    """A chat request that the truth server answers with its schedule."""
+    """Return a chat request for the truth server."""
     return json.dumps(
         {
             "model": "truth",
@@ -81,7 +80,7 @@ def body(name: str, tokens: int) -> bytes:
 
 
 def errors(measured: dict[str, tuple[float | None, list[int]]], truth: dict[str, np.ndarray]) -> dict[str, float]:
-    """How far TTFT and ITL are from the truth, in milliseconds; `measured` has (TTFT ms, event stamps) by request."""
+    """Return the errors of TTFT and ITL in milliseconds; `measured` has (TTFT ms, event stamps) by request."""
     ttft, itl = [], []
     for name, (ttft_ms, stamps) in measured.items():
         true = truth.get(name)
@@ -110,7 +109,7 @@ def measure(
     workers: int = 1,
     tokens_per_event: int = 1,
 ) -> dict[str, float]:
-    """Drive `rounds` requests a stream in a closed loop and compare with the truth."""
+    """Drive `rounds` requests per stream in a closed loop and compare with the truth."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with server(folder, ttft_us, itl_us, tokens, tokens_per_event) as (port, truth_file):
@@ -149,10 +148,10 @@ def measure(
 
 
 def limit(*, streams: int, ttft_us: int, itl_us: int, tokens: int, rounds: int = 3) -> dict[str, float]:
-    """The same load from `epoll_client.c`, which costs as little as a client can: what there is to be drawn."""
+    """Drive the same load from `epoll_client.c`, the cheapest possible client: the upper limit."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = compiled(folder, "epoll_client")
+        program = build_program(folder, "epoll_client")
         with server(folder, ttft_us, itl_us, tokens) as (port, truth_file):
             words = [program, str(port), str(streams), str(streams * rounds), str(tokens)]
             done = subprocess.run(words, check=True, capture_output=True, text=True)
@@ -170,13 +169,13 @@ def limit(*, streams: int, ttft_us: int, itl_us: int, tokens: int, rounds: int =
 
 
 def main() -> None:
-    """Measure once and print it."""
+    """Measure once and print the result."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, value in (("streams", 1000), ("ttft-us", 500_000), ("itl-us", 50_000), ("tokens", 100), ("rounds", 3)):
         words.add_argument(f"--{name}", type=int, default=value)
     words.add_argument("--workers", type=int, default=1)
     words.add_argument("--tokens-per-event", type=int, default=1)
-    words.add_argument("--limit", action="store_true", help="the C client in the place of ours")
+    words.add_argument("--limit", action="store_true", help="use the C client instead")
     asked = vars(words.parse_args())
     if asked.pop("limit"):
         found = limit(**{name: asked[name] for name in ("streams", "ttft_us", "itl_us", "tokens", "rounds")})

@@ -4,9 +4,9 @@
  *
  * Speaks HTTP/1.1 keep-alive on 127.0.0.1 and answers a POST to .../completions with a stream of chat completion chunks: the
  * first one TTFT_US after the request reached the kernel, the others ITL_US apart, then usage and [DONE]. ITL_US 0 is a flood.
- * Any GET is answered with the list of models; other paths do not exist, so clients skip what only their own engine has.
- * TRUTH_FILE gets, for each answer, a line of the value of "user" in the body, when the request reached the kernel, and
- * when each event was handed to the kernel (CLOCK_REALTIME, nanoseconds). One thread, one epoll loop, a heap of what is due.
+ * Any GET returns the list of models; other paths return 404, so that clients skip endpoints of their own engine.
+ * TRUTH_FILE has a line for each answer: the value of "user" in the body, when the request reached the kernel, and when
+ * each event was handed to the kernel (CLOCK_REALTIME, nanoseconds). One thread, one epoll loop, a heap of due events.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -75,7 +75,7 @@ static void forget(int fd) {
     Connection *c = connections[fd];
     if (!c) return;
     for (int i = 0; i < heap_size; i++)
-        if (heap[i] == fd) {                 /* rare: a client that left; rebuild */
+        if (heap[i] == fd) {                 /* rare: the client closed; rebuild */
             heap[i] = heap[--heap_size];
             int n = heap_size, copy[8];
             (void)copy;

@@ -45,7 +45,7 @@ def worker_of(checkout: Path) -> Iterator[None]:
 
 
 def compare_checkouts(base: Path, streams: int, pairs: int) -> dict[str, object]:
-    """Measure both workers in turns and return the medians and the ratio of CPU time an event."""
+    """Measure both workers in turns and return the medians and the ratio of CPU time per event."""
     ours, theirs = [], []
     for number in range(pairs):
         # the second of a pair may meet a warmer machine: change the order
