@@ -23,7 +23,7 @@ def hole(index, *of):
 
 
 def echo(seen):
-    """Answers with its own name and a text that JSON must escape; notes what it was asked, and when."""
+    """Return a script that answers with the request's id and a text that JSON must escape, and records what it received."""
 
     def script(connection, request):
         asked = request.json()
@@ -35,8 +35,8 @@ def echo(seen):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_answers_are_put_where_they_belong(serve, run, workers):
-    """Six sessions of four turns: each has the answers to all before it, byte for byte; nothing is sent too early."""
+def test_answers_are_inserted_into_later_requests(serve, run, workers):
+    """Six sessions of four turns: each turn has all answers before it, byte for byte, and none is sent too early."""
     seen = {}
     report, exchanges = run(
         serve(echo(seen)),
@@ -57,7 +57,7 @@ def test_answers_are_put_where_they_belong(serve, run, workers):
 
 
 def test_a_stream_is_kept_for_the_next_turn(serve, run):
-    """With one stream a session that goes on at once goes before a new one, though its answer must be read first."""
+    """With one stream a session that continues at once precedes a new one, although its answer must be read first."""
     facts = [{"session_id": "a"}, {"session_id": "a", "holes": hole(1, 0)}, {"session_id": "b"}]
     server = serve(echo({}))
     run(server, 3, concurrency=1, reader=READER, facts=lambda i: facts[i])
@@ -65,7 +65,7 @@ def test_a_stream_is_kept_for_the_next_turn(serve, run):
 
 
 def test_sessions_that_wait_for_each_other(serve, run):
-    """A child begins with its parent's answer, the parent goes on with the child's; all on one worker."""
+    """A child starts with its parent's answer, the parent continues with the child's; all on one worker."""
     seen = {}
     facts = [
         {"session_id": "p"},
@@ -90,7 +90,7 @@ def test_sessions_that_wait_for_each_other(serve, run):
     ],
 )
 def test_a_failed_turn_ends_its_session(serve, run, how, said):
-    """What needs the answer is never sent and says why; other sessions go on."""
+    """Requests that need its answer are never sent, with the reason; other sessions continue."""
     seen = {}
     fine = echo(seen)
 
@@ -126,8 +126,8 @@ def test_a_failed_turn_ends_its_session(serve, run, how, said):
     assert not {"r3", "r5", "r7"} & set(seen)
 
 
-def test_what_had_come_is_history_for_a_user_who_goes_away(serve, run):
-    """The turn after one that was broken off has what there was of it."""
+def test_a_partial_answer_is_history_after_its_user_went_away(serve, run):
+    """The next turn has the part of the answer that had arrived."""
     seen = {}
 
     def script(connection, request):
@@ -150,8 +150,8 @@ def test_what_had_come_is_history_for_a_user_who_goes_away(serve, run):
     assert seen["r1"] == "half"
 
 
-def test_think_time_begins_at_the_answers_end(serve, run):
-    """However long reading it takes, and also for a turn whose place in the plan comes later."""
+def test_think_time_starts_at_the_end_of_the_answer(serve, run):
+    """It does not matter how long reading the answer takes."""
     server = serve(echo({}))
     _, exchanges = run(
         server,
@@ -166,13 +166,13 @@ def test_think_time_begins_at_the_answers_end(serve, run):
 
 
 def test_a_reader_that_does_not_exist(serve, run):
-    """The phase does not begin, and one line says why."""
+    """The phase does not start, and the error names the function."""
     with pytest.raises(LoadError, match=r"servebench\.nothing:here"):
         run(serve(echo({})), 2, reader="servebench.nothing:here")
 
 
-def test_a_reader_that_dies_at_work(serve, run):
-    """What waits for its texts is never sent, and the phase ends; what needs none goes on."""
+def test_a_reader_that_dies(serve, run):
+    """Requests that wait for its texts are never sent; all others are, and the phase ends."""
     facts = [{"session_id": "a"}, {"session_id": "a", "holes": hole(1, 0)}, {"session_id": "a"}, {}, {}]
     # takes no arguments, so it breaks at the first answer
     _, exchanges = run(serve(echo({})), 5, concurrency=1, reader="os:abort", facts=lambda i: facts[i])

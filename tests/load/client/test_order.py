@@ -11,7 +11,7 @@ def wire(*, session=None, after=(), holes=(), data=b"x", body_at=0):
 
 
 def test_order_of_a_session():
-    """One after another; the text goes into every hole that asks for it, and is forgotten after the last."""
+    """Turns follow one another; a text fills every hole that needs it, and is forgotten after the last."""
     head, body = b"POST\r\n", b'{"t":""}'
     parts = [
         wire(session="s"),
@@ -30,8 +30,8 @@ def test_order_of_a_session():
     assert not order._texts
 
 
-def test_order_of_what_failed():
-    """Without its text those that need it can never be sent; those that only come after it can."""
+def test_order_after_a_failure():
+    """Requests that need the missing text can never be sent; those that only follow can."""
     order = SessionOrder([wire(session="s"), wire(session="s", holes=[(0, 0)]), wire(after=[0]), wire(after=[1, 2])])
     assert list(order.ended(0)) == [(1, False), (2, True)]
     assert list(order.ended(1)) == []

@@ -1,4 +1,4 @@
-"""What was written down is read back, also when the writer was killed in the middle."""
+"""Spools are read back, also when the writer was killed in the middle."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def read(tmp_path, data):
 
 
 def test_exchanges_come_in_the_order_in_which_they_ended(tmp_path):
-    """Interleaved streams are taken apart; a zero stamp means that it did not happen."""
+    """Interleaved streams are separated; a stamp of 0 means that it did not happen."""
     first, second = read(tmp_path, b"".join(FRAMES))
     assert (first.request_id, first.session_id, first.outcome, first.error) == (
         "b",
@@ -53,8 +53,8 @@ def test_exchanges_come_in_the_order_in_which_they_ended(tmp_path):
     assert second.stamp_source == "kernel"
 
 
-def test_a_user_space_stamp_is_told(tmp_path):
-    """One read without the kernel's stamp makes the whole exchange one of user-space stamps."""
+def test_a_user_space_stamp_is_recorded(tmp_path):
+    """One read without a kernel stamp gives the whole exchange the source `user`."""
     frames = [
         meta_frame(WHO),
         sent_frame(0, 1, 0, 0, 1),
@@ -64,8 +64,8 @@ def test_a_user_space_stamp_is_told(tmp_path):
     assert read(tmp_path, b"".join(frames))[0].stamp_source == "user"
 
 
-def test_a_second_sending_voids_the_first(tmp_path):
-    """A request that was sent again on a new connection has only the second one's stamps and reads."""
+def test_a_second_send_replaces_the_first(tmp_path):
+    """A request that was sent again has only the stamps and reads of the second connection."""
     frames = [
         meta_frame(WHO),
         sent_frame(0, 1, 0, 0, 1),
@@ -78,7 +78,7 @@ def test_a_second_sending_voids_the_first(tmp_path):
 
 
 def test_every_cut_keeps_what_was_finished(tmp_path):
-    """Killed after any byte: whole frames count, the finished stay finished, the others come as cancelled."""
+    """After a kill at any byte complete frames count: finished requests stay finished, the others are cancelled."""
     whole = b"".join(FRAMES)
     starts = len(FRAMES[0])
     for size in range(starts, len(whole) + 1):
@@ -90,25 +90,25 @@ def test_every_cut_keeps_what_was_finished(tmp_path):
 
 
 def test_an_empty_spool_has_no_exchange(tmp_path):
-    """Killed before the first frame."""
+    """The worker was killed before the first frame."""
     assert read(tmp_path, b"") == []
 
 
 @pytest.mark.parametrize("data", [b"PAR1 is something else", HEAD.pack(END, 0, 0)])
 def test_another_file_is_refused(tmp_path, data):
-    """A file that does not begin with the names of its requests is no spool."""
+    """A file that does not begin with the ids of its requests is not a spool."""
     with pytest.raises(StoreError, match="spool is not a spool"):
         read(tmp_path, data)
 
 
 def test_names_that_were_cut_off_have_no_exchange(tmp_path):
-    """Killed, or out of disk, while the first frame was written: nothing had been sent."""
+    """Killed, or out of disk space, during the first frame: nothing had been sent."""
     for size in range(len(FRAMES[0])):
         assert read(tmp_path, FRAMES[0][:size]) == []
 
 
-def test_what_a_disk_spoiled_keeps_what_stands_before_it(tmp_path):
-    """Any byte behind the names may be another: it is read to the end, or to where it makes no sense, and never crashes."""
+def test_a_corrupt_frame_keeps_the_frames_before_it(tmp_path):
+    """With any byte after the ids changed, the spool is read to its end or to the first invalid frame."""
     whole, starts = b"".join(FRAMES), len(FRAMES[0])
     for place in range(starts, len(whole)):
         spoiled = whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
@@ -118,6 +118,6 @@ def test_what_a_disk_spoiled_keeps_what_stands_before_it(tmp_path):
             assert (exchanges[0].request_id, exchanges[0].outcome) == ("b", "reset")
 
 
-def test_names_that_a_disk_spoiled_are_refused(tmp_path):
+def test_corrupt_ids_are_refused(tmp_path):
     with pytest.raises(StoreError, match="spool is not a spool"):
         read(tmp_path, FRAMES[0].replace(b'"requests"', b'"reqXests"') + b"".join(FRAMES[1:]))

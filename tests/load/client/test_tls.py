@@ -37,7 +37,7 @@ def tls_server(serve, authority):
 
 
 def test_tls_has_kernel_stamps_too(tls_server, run):
-    """The stamp is that of the encrypted bytes; the answer is the decrypted one; the handshake is part of connecting."""
+    """Stamps belong to the encrypted bytes, the answer is decrypted, and the handshake is part of connecting."""
     target = Target(host="127.0.0.1", port=tls_server.port, tls=True, verify_tls=False)
     report, exchanges = run(tls_server, 10, target=target, padding=200_000)
     assert outcomes(exchanges) == {"complete": 10}
@@ -47,7 +47,7 @@ def test_tls_has_kernel_stamps_too(tls_server, run):
 
 
 def test_a_certificate_that_is_not_trusted(tls_server, run):
-    """It is an outcome of its own, with the reason."""
+    """It has its own outcome, and the error gives the reason."""
     target = Target(host="127.0.0.1", port=tls_server.port, tls=True)
     _, exchanges = run(tls_server, 3, target=target)
     assert outcomes(exchanges) == {"tls": 3}

@@ -34,7 +34,7 @@ def slowly(connection, request):
 
 
 def test_every_request_is_sent_once_and_answered(serve, run):
-    """In the order of the plan, on one connection a stream, with the whole answer kept."""
+    """On one connection per stream, and the whole answer is kept."""
     server = serve(answer)
     report, exchanges = run(server, 20, concurrency=2)
     assert outcomes(exchanges) == {"complete": 20}
@@ -59,7 +59,7 @@ def test_the_concurrency_is_reached_and_never_exceeded(serve, run):
     """A closed loop: five at a time, as long as there are requests."""
 
     def slow(connection, request):
-        time.sleep(0.05)
+        wait_until(lambda: server.most_in_flight == 5 or server.closed.is_set())
         connection.sendall(stream())
 
     server = serve(slow)
@@ -68,7 +68,7 @@ def test_the_concurrency_is_reached_and_never_exceeded(serve, run):
 
 
 def test_connecting_is_not_part_of_sending(serve, run):
-    """Only the first request of a connection knows when it was made, and that was before it was sent."""
+    """Only the first request of a connection has connect times, which precede the send."""
     _, exchanges = run(serve(answer), 6, concurrency=1)
     first, *others = [exchanges[f"r{i}"] for i in range(6)]
     assert first.connect_started_ns <= first.connected_ns <= first.sent_ns
@@ -84,7 +84,7 @@ def test_connecting_is_not_part_of_sending(serve, run):
     ],
 )
 def test_other_framings_keep_the_connection(serve, run, name, answered):
-    """A length, a refusal and trailers end an answer as well as a last chunk does."""
+    """A length, a refusal and trailers end an answer as a last chunk does."""
     server = serve(lambda connection, request: connection.sendall(answered))
     _, exchanges = run(server, 6, concurrency=1)
     assert outcomes(exchanges) == {"complete": 6}
@@ -93,7 +93,7 @@ def test_other_framings_keep_the_connection(serve, run, name, answered):
 
 
 def test_chunks_of_one_byte(serve, run):
-    """However small the pieces, the answer ends where it ends."""
+    """The end of the answer is found however small the chunks are."""
 
     def bytewise(connection, request):
         connection.sendall(SSE_HEAD)
@@ -105,8 +105,8 @@ def test_chunks_of_one_byte(serve, run):
     assert outcomes(exchanges) == {"complete": 4}
 
 
-def test_an_answer_that_ends_with_the_connection(serve, run):
-    """No length and no chunks: the close is the end, and the next request has a connection of its own."""
+def test_an_answer_that_ends_with_its_connection(serve, run):
+    """Without length and chunks the close is the end, and the next request gets a new connection."""
 
     def until_close(connection, request):
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n\n")
@@ -117,7 +117,7 @@ def test_an_answer_that_ends_with_the_connection(serve, run):
 
 
 def test_a_server_that_closes_after_each_stream_loses_nothing(serve, run):
-    """It promises keep-alive and closes: what meets the closed connection is sent again, and counted once."""
+    """It promises keep-alive and closes: requests on a closed connection are sent again and counted once."""
 
     def closing(connection, request):
         connection.sendall(stream())
@@ -129,7 +129,7 @@ def test_a_server_that_closes_after_each_stream_loses_nothing(serve, run):
 
 
 def test_an_idle_connection_that_the_server_closed_is_replaced(serve, run):
-    """Every third answer ends its connection, unannounced."""
+    """The server closes after every third answer, unannounced."""
     _, exchanges = run(
         serve(lambda connection, request: connection.sendall(stream()) or request.number % 3 != 2), 20, concurrency=2
     )
@@ -137,7 +137,7 @@ def test_an_idle_connection_that_the_server_closed_is_replaced(serve, run):
 
 
 def test_resets_and_cuts_are_outcomes(serve, run):
-    """Others are not touched by them, and what had come is kept."""
+    """Other requests are not affected, and the partial answers are kept."""
 
     def faulty(connection, request):
         if request.number % 4 == 1:
@@ -170,7 +170,7 @@ def test_silence_times_out(serve, run):
 
 
 def test_bytes_that_are_not_http_are_a_protocol_error(serve, run):
-    """And an endless header does not fill the memory."""
+    """An endless header does not fill the memory."""
 
     def strange(connection, request):
         if request.number == 0:
@@ -245,7 +245,7 @@ def test_an_open_loop_does_not_wait_for_answers(serve, run):
 
 
 def test_an_open_loop_with_a_limit_sends_late(serve, run):
-    """No more than the bound in flight; what waited for it was scheduled earlier than it was sent."""
+    """No more than the limit is in flight; requests that waited were sent after their time."""
 
     def slow(connection, request):
         time.sleep(0.1)
@@ -259,7 +259,7 @@ def test_an_open_loop_with_a_limit_sends_late(serve, run):
 
 @pytest.mark.parametrize("plan", [{}, {"duration_s": 0.2, "drain_s": 5.0}], ids=["capped", "over"])
 def test_a_worker_that_waits_does_not_spin(serve, run, plan):
-    """Requests that are overdue wait for a free stream, or for nothing when the time is over: neither costs a core."""
+    """Overdue requests wait for a free stream, or for nothing once the time is over: neither takes a core."""
 
     def slow(connection, request):
         time.sleep(0.5)
@@ -271,7 +271,7 @@ def test_a_worker_that_waits_does_not_spin(serve, run, plan):
 
 
 def test_a_reason_to_stop_ends_the_phase(serve, run):
-    """What was finished is complete, what was in flight is cancelled, and the report says why."""
+    """Finished requests are complete, those in flight are cancelled, and the report has the reason."""
 
     def slow(connection, request):
         time.sleep(0.05)
@@ -311,7 +311,7 @@ def test_a_read_that_fills_its_buffer_leaves_nothing_behind(serve, run, size, fr
 
 
 def test_connections_that_are_refused_are_counted(serve, run):
-    """The server goes while requests are left: each finds nobody, and the report says how often."""
+    """The server ends while requests are left: each is refused, and the report counts them."""
 
     def last(connection, request):
         connection.sendall(stream())
@@ -327,7 +327,7 @@ def test_connections_that_are_refused_are_counted(serve, run):
 
 
 def test_bytes_that_wait_in_the_kernel_are_seen(serve, run):
-    """A server that gives more than one turn of the loop takes."""
+    """A server sends more than one pass of the loop reads."""
 
     def flood(connection, request):
         connection.sendall(SSE_HEAD + content_event("x" * 8_000_000) + LAST_CHUNK)
@@ -368,7 +368,7 @@ def test_sessions_leave_their_streams_to_others(serve, run):
 
 
 def test_a_timed_phase_does_not_wait_for_turns_that_come_too_late(serve, run):
-    """A user who thinks for an hour keeps nobody."""
+    """A user who thinks for an hour does not prolong the phase."""
     report, exchanges = run(
         serve(slowly), 4, concurrency=4, duration_s=0.3, facts=lambda i: {"session_id": "s", "think_s": 3600.0}
     )

@@ -146,11 +146,11 @@ def test_a_worker_that_crashes_spools_the_reads_that_it_holds(serve, run, worker
 
 
 def test_three_workers_share_the_streams(serve, run):
-    """Every request is sent once, the level is held by all together, and the report counts them all."""
+    """Every request is sent once, together they hold the concurrency, and the report counts them all."""
     seen = []
 
     def slow(connection, request):
-        time.sleep(0.05)
+        wait_until(lambda: server.most_in_flight == 7 or server.closed.is_set())
         connection.sendall(stream())
 
     server = serve(slow)
@@ -163,7 +163,7 @@ def test_three_workers_share_the_streams(serve, run):
 
 
 def test_one_of_two_workers_dies(serve, run):
-    """The phase ends for both at once; what either had finished is kept."""
+    """The phase ends for both at once; the finished requests of both are kept."""
     killed = []
 
     def slow(connection, request):
@@ -221,7 +221,7 @@ def coordinator(serve, tmp_path):
 
 
 def test_ctrl_c_in_a_terminal_keeps_everything(coordinator):
-    """The signal goes to the whole group, as a terminal sends it."""
+    """The signal goes to the whole process group, as from a terminal."""
     process, spool = coordinator
     os.killpg(process.pid, signal.SIGINT)
     said, sent = process.stdout.readline().split()

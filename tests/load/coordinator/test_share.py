@@ -26,7 +26,7 @@ from servebench.load.coordinator.share import merge_reports, split_plan, worker_
     ],
 )
 def test_worker_count(asked, in_flight, rate, cores, expected):
-    """As asked, or by streams (requests a second in an open loop) as far as the cores allow."""
+    """As configured, or by streams (requests per second in an open loop) and cores."""
     assert worker_count(asked, in_flight=in_flight, rate_req_s=rate, cores=cores) == expected
 
 
@@ -48,7 +48,7 @@ def test_streams_and_requests_are_dealt_evenly_and_in_order():
 
 
 def test_a_session_stays_with_one_worker():
-    """Its next turn waits for its last, so both must be where the answer is."""
+    """A turn waits for the answer before it, which only that worker has."""
     parts = split_plan(plan(60, 4, session=lambda index: f"s{index % 10}"), 3)
     homes = [{r.session_id for r in part.requests} for part in parts]
     assert sum(len(home) for home in homes) == 10
@@ -56,12 +56,12 @@ def test_a_session_stays_with_one_worker():
 
 
 def test_a_worker_without_requests_is_not_started():
-    """One session cannot be shared."""
+    """One session cannot be split."""
     assert len(split_plan(plan(5, 4, session=lambda index: "one"), 3)) == 1
 
 
-def test_spools_have_names_of_their_own():
-    """Also where the point's name has a dot."""
+def test_every_worker_has_its_own_spool():
+    """Also if the point's name has a dot."""
     found = worker_spools(Path("raw/q2.5-r0.spool"), 3)
     assert [path.name for path in found] == ["q2.5-r0.spool", "q2.5-r0.w1.spool", "q2.5-r0.w2.spool"]
 
@@ -82,8 +82,8 @@ def report(**changes):
     return PhaseReport(**(fields | changes))
 
 
-def test_reports_together():
-    """Sums add up, the worst stands for the rest."""
+def test_merged_reports():
+    """Sums where they make sense, the worst value elsewhere."""
     found = merge_reports(
         [
             report(connections_opened=3),
@@ -100,8 +100,8 @@ def test_reports_together():
         merge_reports([])
 
 
-def test_what_belongs_together_goes_to_one_worker():
-    """Sessions that are tied by an answer or an order, also over others, share a worker; the rest is spread."""
+def test_dependent_sessions_go_to_one_worker():
+    """Sessions that wait for each other, directly or through others, share a worker; the rest is spread."""
     ties = {3: ("r0",), 5: ("r3",)}
     requests = [
         PlannedRequest(request_id=f"r{i}", path="/", body=b"", session_id=f"s{i}", after=ties.get(i, ()))

@@ -1,4 +1,4 @@
-"""Arrival times, against what their distributions promise."""
+"""Arrival times compared with their distributions."""
 
 import math
 from itertools import pairwise
@@ -14,7 +14,7 @@ def gaps(times):
 
 
 def test_constant_arrivals_are_even():
-    """The k-th at k / rate."""
+    """The k-th comes at k / rate."""
     assert arrivals("constant", 4.0, 4) == [0.25, 0.5, 0.75, 1.0]
 
 
@@ -22,8 +22,8 @@ def test_constant_arrivals_are_even():
     ("kind", "burstiness", "variation"),
     [("poisson", 1.0, 1.0), ("poisson", 9.0, 1.0), ("gamma", 1.0, 1.0), ("gamma", 0.25, 2.0), ("gamma", 16.0, 0.25)],
 )
-def test_gaps_have_the_mean_and_the_variation_asked(kind, burstiness, variation):
-    """Mean 1 / rate; coefficient of variation 1 / sqrt(burstiness), which a Poisson process does not look at."""
+def test_gaps_have_the_right_mean_and_variation(kind, burstiness, variation):
+    """Mean 1 / rate; coefficient of variation 1 / sqrt(burstiness), which a Poisson process ignores."""
     found = gaps(arrivals(kind, 20.0, 20_000, burstiness=burstiness))
     error = 4 * variation / math.sqrt(len(found))
     assert mean(found) == pytest.approx(1 / 20, rel=error)
@@ -31,7 +31,7 @@ def test_gaps_have_the_mean_and_the_variation_asked(kind, burstiness, variation)
 
 
 def test_the_seed_fixes_the_times():
-    """Same seed, same times, in rising order; another seed or rate, others."""
+    """The same seed gives the same ascending times; another seed or rate gives others."""
     one = arrivals("poisson", 5.0, 50, seed=1)
     assert one == arrivals("poisson", 5.0, 50, seed=1)
     assert one == sorted(one)
@@ -40,7 +40,7 @@ def test_the_seed_fixes_the_times():
 
 
 def test_no_arrivals():
-    """None asked, none given."""
+    """A count of 0 gives none."""
     assert arrivals("poisson", 5.0, 0) == []
 
 
@@ -54,8 +54,8 @@ def test_no_arrivals():
         (ArrivalShape("steps", 0.25, 3), [0.0, 3.33, 6.67, 10.0]),
     ],
 )
-def test_streams_begin_by_the_shape(shape, expected):
-    """Four streams over ten seconds: each when its share of the level is due, the first at once."""
+def test_streams_start_by_the_shape(shape, expected):
+    """Four streams over ten seconds: each starts when its share of the level is reached, the first at once."""
     assert stream_starts(4, shape, 10.0) == pytest.approx(expected, abs=0.01)
 
 
@@ -69,7 +69,7 @@ SHAPES = [
 
 
 def density(shape, u):
-    """The share of the level at `u`, written down a second time."""
+    """Return the share of the level at `u`, by an independent implementation."""
     if shape.kind == "linear":
         return shape.start + (1 - shape.start) * u
     if shape.kind == "exponential":
@@ -78,8 +78,8 @@ def density(shape, u):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_ramped_arrivals_are_as_many_as_the_rate_allows(shape):
-    """In each tenth of the ramp as many come as the integral of the rate says; after it, the full rate."""
+def test_ramped_arrivals_follow_the_rate(shape):
+    """Each tenth of the ramp has as many arrivals as the integral of the rate; after the ramp the rate is full."""
     times = ramped_arrivals(arrivals("constant", 100.0, 3000), shape, 10.0)
     assert times == sorted(times)
     for tenth in range(10):

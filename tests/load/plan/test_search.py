@@ -25,8 +25,8 @@ def settings(**keys):
 
 
 @pytest.mark.parametrize(("attainment", "requests"), [(0.99, 268), (0.9, 25), (0.5, 3)])
-def test_requests_to_decide_is_the_fewest(attainment, requests):
-    """That many good requests show the attainment, one less does not."""
+def test_requests_needed_is_the_minimum(attainment, requests):
+    """That many good requests prove the attainment, one fewer does not."""
     assert requests_needed(attainment, 0.95) == requests
     assert (
         wilson(requests, requests, 0.95, one_sided=True)[0]
@@ -51,8 +51,8 @@ def test_judge_slo(counts, expected):
     assert judge_slo(probes, 0.99, 0.95) is expected
 
 
-def test_a_point_that_says_nothing_is_not_counted():
-    """A stepped clock makes no request good or bad."""
+def test_an_unusable_point_is_not_counted():
+    """After a clock step requests are neither good nor bad."""
     probes = [Probe(point="p", level=1, good=0, judged=300, usable=False)]
     assert judge_slo(probes, 0.99, 0.95) is None
 
@@ -68,8 +68,8 @@ def test_a_point_that_says_nothing_is_not_counted():
         (2, 2.05, False, None),
     ],
 )
-def test_between(low, high, whole, expected):
-    """The middle in the logarithm, strictly inside; nothing when the bracket is narrow."""
+def test_split_bracket(low, high, whole, expected):
+    """The middle in the logarithm, strictly inside; None for a narrow bracket."""
     assert split_bracket(low, high, whole=whole, tolerance=0.05) == expected
 
 
@@ -89,7 +89,7 @@ def test_between(low, high, whole, expected):
     ],
 )
 def test_next_in_bracket(judged, expected):
-    """Doubled to a miss or to the bound, then bisected."""
+    """Doubled until a level is missed or the bound is met, then bisected."""
     assert next_in_bracket(judged, settings()) == expected
 
 
@@ -106,12 +106,12 @@ def test_next_in_bracket(judged, expected):
     ],
 )
 def test_next_for_knee(throughput, expected):
-    """Doubled until two doublings bring nothing, then bisected under the knee."""
+    """Doubled until two doublings bring nothing, then bisected below the knee."""
     assert next_for_knee(throughput, settings(goal="saturation")) == expected
 
 
 def test_the_knee_is_the_first_level_with_nearly_all():
-    """At 95 %: 96 of 100 is enough, 94 is not."""
+    """At 95%, 96 of 100 is enough and 94 is not."""
     assert knee_bracket({1: 50, 2: 94, 4: 96, 8: 100}, 0.95) == (2, 4)
 
 
@@ -141,7 +141,7 @@ def steps_at(limit, judged=300):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 11, 31, 33, 47, 63])
 def test_the_highest_concurrency_is_found(limit):
-    """For each limit of the engine the answer is within the tolerance under it."""
+    """For each limit of the engine the result is below it, within the tolerance."""
     answer = searched(settings(tolerance=0.001), steps_at(limit))
     assert (answer.outcome, answer.level) == ("found", limit)
     assert answer.bracket == (limit, limit + 1)
@@ -152,14 +152,14 @@ def test_the_highest_concurrency_is_found(limit):
     ("limit", "judged", "outcome", "level"),
     [(0.5, 300, "never_met", None), (1000, 300, "always_met", 64), (1000, 20, "not_enough_data", None)],
 )
-def test_the_other_answers(limit, judged, outcome, level):
-    """Not even the lower bound; the whole range; too few requests to say."""
+def test_the_other_outcomes(limit, judged, outcome, level):
+    """Not even the lower bound; the whole range; too few requests."""
     answer = searched(settings(), steps_at(limit, judged))
     assert (answer.outcome, answer.level) == (outcome, level)
 
 
-def test_an_undecided_level_is_measured_again_and_never_called_met():
-    """Three points at a level whose requests are too few, then the search ends."""
+def test_an_undecided_level_is_measured_again_and_never_met():
+    """Three points with too few requests, then the search ends."""
     answer = searched(settings(), steps_at(1000, 20))
     assert [probe.level for probe in answer.probes] == [1.0, 1.0, 1.0]
 
@@ -185,27 +185,27 @@ def test_saturation_of_a_rate():
     ("limit", "outcome", "level"), [(20, "found", 19), (4, "found", 4), (1000, "always_met", 64), (1, "found", 1)]
 )
 def test_saturation_of_a_concurrency(limit, outcome, level):
-    """The smallest concurrency with 95 % of the most that was seen."""
+    """The smallest concurrency with 95% of the highest throughput seen."""
     answer = searched(settings(goal="saturation", tolerance=0.001), steps_at(limit))
     assert (answer.outcome, answer.level) == (outcome, level)
 
 
 def test_an_engine_that_answers_nothing_ends_a_saturation_search():
-    """It never hangs on a level without throughput."""
+    """The search does not hang at a level without throughput."""
     answer = searched(settings(goal="saturation"), lambda level: (0, 0, None, None))
     assert answer.outcome == "not_enough_data"
     assert len(answer.probes) == 3
 
 
-def test_max_probes_ends_it_and_is_told():
-    """The bracket so far, and why it is wide."""
+def test_max_probes_ends_the_search_with_a_caveat():
+    """The result has the bracket so far and the reason why it is wide."""
     answer = searched(settings(max_probes=3), steps_at(3))
     assert (answer.outcome, answer.bracket) == ("found", (2, 4))
     assert any("max_probes=3" in caveat for caveat in answer.caveats)
 
 
-def test_a_noisy_engine_is_answered_within_its_noise():
-    """Requests are good with a probability that falls with the level; whatever is answered meets the SLO in truth."""
+def test_a_noisy_engine():
+    """The probability of a good request falls with the level; the level found truly meets the SLO."""
     rng = random.Random(7)
     for _ in range(50):
         truth = {level: 1 - level / 400 for level in range(1, 65)}
@@ -215,8 +215,8 @@ def test_a_noisy_engine_is_answered_within_its_noise():
         assert truth[answer.level] >= 0.88
 
 
-def test_doubts_of_the_points_are_caveats():
-    """A search over doubtful points says so."""
+def test_warnings_of_the_points_are_caveats():
+    """The result lists the warnings of its points."""
     work = Search(settings(), 0.99)
     work.add(Probe(point="p", level=1, good=1, judged=300, doubts=("client_bound",)))
     assert work.answer().caveats == ("client_bound at 1",)

@@ -49,7 +49,7 @@ Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
     ],
 )
 def test_published_formats(tmp_path, name, text, expected):
-    """In seconds from the first, in order of arrival."""
+    """Seconds from the first arrival, in ascending order."""
     (tmp_path / name).write_text(text)
     assert read_arrivals(str(tmp_path / name)) == pytest.approx(expected, abs=1e-6)
 
@@ -65,8 +65,8 @@ def test_published_formats(tmp_path, name, text, expected):
         ("t.parquet", "no parquet", "requests.parquet"),
     ],
 )
-def test_what_is_no_trace_is_a_mistake(tmp_path, name, text, fault):
-    """One line with the file, the line and what would be right."""
+def test_invalid_files(tmp_path, name, text, fault):
+    """The error names the file, the line and the accepted formats."""
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=fault) as caught:
         read_arrivals(str(tmp_path / name))
@@ -75,8 +75,8 @@ def test_what_is_no_trace_is_a_mistake(tmp_path, name, text, fault):
         read_arrivals(str(tmp_path / "absent.jsonl"))
 
 
-def test_our_own_requests(tmp_path):
-    """The warm-up is left out; of several points one must be named."""
+def test_a_requests_parquet(tmp_path):
+    """Warm-up requests do not count; one of several points must be selected."""
     table = pa.table(
         {
             "point": ["a", "a", "a", "b"],
@@ -94,7 +94,7 @@ def test_our_own_requests(tmp_path):
 
 
 def test_a_missing_file_is_reported_before_the_run(tmp_path):
-    """And one whose name says nothing of its kind."""
+    """So is a file whose suffix is unknown."""
 
     def errors(path):
         return trace_errors(LoadSettings(name="trace", trace=ReplaySettings(path=path)))
@@ -115,7 +115,7 @@ def test_a_missing_file_is_reported_before_the_run(tmp_path):
     ],
 )
 def test_a_trace_is_an_open_loop(settings, times):
-    """Stretched, cut, and with its mean rate."""
+    """Scaled, cut to length, and with its mean rate."""
     load = LoadSettings(name="trace", trace=ReplaySettings(), **settings)
     (level,) = plan_levels(load, 0)
     assert level.open_loop

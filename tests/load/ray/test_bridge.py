@@ -1,4 +1,4 @@
-"""Workers on other machines: clocks compared, stamps told in our time, and a real Ray cluster where Ray is installed."""
+"""Workers on other machines: clock offsets, converted stamps, and a real Ray cluster where Ray is installed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_offset_larger_than_its_error_is_found():
     assert abs(offset - 5 * SECOND) <= error + 100_000
 
 
-def test_an_offset_within_its_error_is_none():
+def test_an_offset_within_its_error_is_zero():
     def slow():
         time.sleep(0.002)
         return time.time_ns()
@@ -64,7 +64,7 @@ def test_every_stamp_is_shifted_and_nothing_else(tmp_path, offset_ns):
     assert list(one.reads) == [(70 * SECOND + 5 - offset_ns, b"hi"), (71 * SECOND + 6 - offset_ns, b" there")]
 
 
-def test_a_frame_that_is_not_whole_waits_for_its_rest():
+def test_an_incomplete_frame_waits_for_its_rest():
     whole = frames()
     for cut in range(len(whole)):
         buffer = bytearray(whole[:cut])
@@ -73,7 +73,7 @@ def test_a_frame_that_is_not_whole_waits_for_its_rest():
         assert first + take_shifted_frames(buffer, 1) == take_shifted_frames(bytearray(whole), 1)
 
 
-def test_the_heads_of_frames_are_as_the_spool_has_them():
+def test_frames_start_with_kind_index_and_length():
     meta = meta_frame([("a", None)])
     kind, _, length = HEAD.unpack_from(meta)
     assert (kind, length) == (META, len(meta) - HEAD.size)
@@ -109,7 +109,7 @@ def test_a_cluster_drives_one_engine(tmp_path):
     assert [(one["sent"], one["ok"], one["stored"]) for one in book if not one["warmup"]] == [(20, 20, 20)]
 
 
-def test_without_ray_or_without_a_cluster_it_is_one_line(tmp_path):
+def test_without_ray_or_a_cluster_the_error_is_one_line(tmp_path):
     words = [
         "engine=vllm",
         "launch=emulated",

@@ -40,7 +40,7 @@ def exchange(reads, *, sent_ns=0, scheduled_ns=0, outcome="complete"):
     ],
 )
 def test_chunks_are_found_however_the_bytes_are_cut(reads, stamps, merged):
-    """A chunk is there with its last byte."""
+    """A chunk has arrived with its last byte."""
     assert chunk_stamps(reads) == (stamps, merged)
 
 
@@ -79,14 +79,14 @@ def stage(events_s, error_ms, streams=10):
         ([stage(1e3, 1.5)], 0, 0.0, True),
     ],
 )
-def test_the_floor_ends_at_the_first_stage_that_is_off(stages, streams, events_s, limit_seen):
-    """What comes after it was luck."""
+def test_the_floor_ends_at_the_first_stage_that_fails(stages, streams, events_s, limit_seen):
+    """Later stages that pass were lucky."""
     floor = build_floor(stages, "kernel", seconds=1.0)
     assert (floor.streams, floor.events_s, floor.limit_seen) == (streams, events_s, limit_seen)
 
 
 @pytest.mark.parametrize(("events_s", "expected"), [(None, 1e3), (10, 1e3), (1e3, 1e3), (1.5e3, 2e4), (1e9, 2e4)])
-def test_a_point_is_held_against_the_stage_of_its_load(events_s, expected):
+def test_a_point_is_compared_with_the_stage_of_its_load(events_s, expected):
     """The first stage with as many events a second, else the last."""
     floor = build_floor([stage(1e3, 0.1), stage(2e4, 0.2)], "kernel", seconds=1.0)
     assert floor.at(events_s).events_s == expected

@@ -44,14 +44,14 @@ def test_another_machine_has_another_floor(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"floor": 1}', "[]", '{"machine": "x", "floor": {"stages": []}}'])
-def test_a_broken_file_is_no_file(tmp_path, text):
-    """It is measured again."""
+def test_a_corrupt_file_is_ignored(tmp_path, text):
+    """The client is measured again."""
     (tmp_path / FILE_NAME).write_text(text)
     assert read_stored_floor(tmp_path, now_s=1000.0) is None
 
 
 def test_never_measures_nothing(tmp_path):
-    """And leaves no file."""
+    """And writes no file."""
     assert client_floor("never", tmp_path) is None
     assert not list(tmp_path.iterdir())
 
