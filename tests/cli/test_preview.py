@@ -65,7 +65,7 @@ FILES = {"empty.jsonl": "", "other.jsonl": '{"foo": 1}\n', "broken.jsonl": "{foo
 
 MISTAKES = (
     (["workload=sharegpt", "workload.path=no.json"], ["workload.path=no.json"]),
-    (["workload=sharegpt", "workload.path=empty.jsonl"], ["workload.path=empty.jsonl", "no row"]),
+    (["workload=sharegpt", "workload.path=empty.jsonl"], ["workload.path=empty.jsonl"]),
     (["workload=sharegpt", "workload.path=other.jsonl"], ["workload.path=other.jsonl", "foo"]),
     (["workload=sharegpt", "workload.dataset=broken.jsonl"], ["workload.dataset=broken.jsonl"]),
     (["workload=sharegpt", "workload.min_prompt_tokens=9999"], ["9999 tokens"]),

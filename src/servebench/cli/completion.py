@@ -63,10 +63,9 @@ add_completion_class(OverrideBash, "bash")
 
 def complete_words(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the config overrides that begin so: `engine=`, and `engine=vllm,sg` up to the last option."""
-    from servebench.registry.conf import config_groups
-    from servebench.registry.registry import registry
+    from servebench.registry.conf import config_groups, likely_config_folders
 
-    groups = config_groups(registry())
+    groups = config_groups(likely_config_folders())
     group, equals, chosen = incomplete.partition("=")
     if not equals:
         matching = [name for name in groups if name.startswith(incomplete)]

@@ -106,10 +106,10 @@ def _ordered_groups() -> list[tuple[str, tuple[str, ...]]]:
     from dataclasses import fields
 
     from servebench.contracts.settings import RunSettings
-    from servebench.registry.conf import EXPERIMENT, config_groups
+    from servebench.registry.conf import EXPERIMENT, config_folders, config_groups
     from servebench.registry.registry import registry
 
-    groups = config_groups(registry())
+    groups = config_groups(config_folders(registry()))
     order = [item.name for item in fields(RunSettings)] + [EXPERIMENT]
     return sorted(groups.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
 

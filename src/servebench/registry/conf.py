@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import servebench
-from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
+
+if TYPE_CHECKING:
+    from servebench.registry.registry import Registry
 
 ABSTRACT = "base"
 """The file of a group that others inherit; it is not an option itself."""
 EXPERIMENT = "experiment"
+GROUP = "servebench"
+"""The entry-point group of plugins, as `contracts.hooks` defines it; importing that would be slow."""
 
 
 def conf_dir() -> Path:
@@ -28,17 +34,31 @@ def conf_dir() -> Path:
     raise ConfigError(f"no config folder at {candidates[0]}: reinstall servebench-suite")
 
 
-def config_groups(registry: Registry) -> Mapping[str, tuple[str, ...]]:
-    """Return the options of each config group, those of plugins included, both sorted."""
+def config_groups(folders: Iterable[Path]) -> Mapping[str, tuple[str, ...]]:
+    """Return the options of each config group in these folders, both sorted."""
     found: dict[str, set[str]] = {}
-    for folder in (conf_dir(), *(place for path in registry.config_paths for place in _folders(path))):
+    for folder in folders:
         for group in (path for path in folder.glob("*") if path.is_dir() and path.name != "hydra"):
             names = {file.stem for file in group.glob("*.yaml")} - {ABSTRACT}
             found.setdefault(group.name, set()).update(names)
     return {group: tuple(sorted(names)) for group, names in sorted(found.items()) if names}
 
 
-def _folders(config_path: str) -> list[Path]:
+def config_folders(registry: Registry) -> list[Path]:
+    """Return the built-in config folder and those that plugins name. Raises ConfigError."""
+    return [conf_dir(), *(folder for path in registry.config_paths for folder in _resolve(path))]
+
+
+def likely_config_folders() -> list[Path]:
+    """Return the built-in config folder and `conf/` of each plugin's package, without importing plugins.
+
+    It is for shell completion, where speed matters more than a folder of another name. Raises ConfigError.
+    """
+    packages = {point.module.partition(".")[0] for point in entry_points(group=GROUP)} - {"servebench"}
+    return [conf_dir(), *(folder / "conf" for name in sorted(packages) for folder in _resolve(f"pkg://{name}"))]
+
+
+def _resolve(config_path: str) -> list[Path]:
     """Return the folders of a plugin's config path, which is a path or `pkg://package.folder`."""
     if not config_path.startswith("pkg://"):
         return [Path(config_path.removeprefix("file://"))]
