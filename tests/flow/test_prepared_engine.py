@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from servebench.engine.supervisor.ports import free_port
-from servebench.testing import Manners, write_stand_in
+from servebench.testing import ServerBehavior, write_stand_in
 from support.commands import run_servebench
 
 STEP = '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = --output_dir ] && out="$2"; shift; done\nmkdir -p "$out"\n'
@@ -24,7 +24,7 @@ def test_a_build_is_reported_apart_and_reused(tmp_path):
     for study in ("one", "two"):
         port = free_port("127.0.0.1")
         exact = {"ignore_eos": True}
-        manners = Manners(models=("llama",), exact_output=exact, gap_s=0.002)
+        manners = ServerBehavior(models=("llama",), exact_output=exact, gap_s=0.002)
         server = write_stand_in(tmp_path / "trtllm-serve", manners, host="127.0.0.1", port=port)
         words = [
             "engine=trtllm", "engine.backend=tensorrt", f"engine.port={port}", f"engine.executable={server}",

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from servebench.engine.launchers.process import ProcessLauncher
 from servebench.plugin import (
     GpuSettings,
     LaunchContext,
-    LaunchSettings,
     ModelSettings,
     PackagedFile,
     RunningEngine,
     free_port,
 )
+from servebench.testing import launch_process
 from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
 
 ROOT = Path(__file__).parents[3]
@@ -74,13 +73,7 @@ def launch(tmp_path: Path, model_path: Path) -> Iterator[Callable[..., RunningEn
     started: list[RunningEngine] = []
 
     def start(context: LaunchContext) -> RunningEngine:
-        running = ProcessLauncher().launch(
-            LlamaCppEngine(),
-            context,
-            LaunchSettings(name="process"),
-            log_path=tmp_path / "engine.log",
-            say=lambda _: None,
-        )
+        running = launch_process(LlamaCppEngine(), context, log_path=tmp_path / "engine.log")
         started.append(running)
         return running
 

@@ -21,7 +21,7 @@ class TestLlamaCpp(EngineConformance):
     engine = LlamaCppEngine
     # its threads wait for one another by spinning: on a machine that is busy one is faster than all
     settings = {"max_num_seqs": 2, "max_model_len": 256, "threads": 1}
-    crowd = 6
+    overload = 6
     failures = {"model_missing": "cannot load the model /m.gguf: failed to load"}
 
     def real_model(self) -> ModelSettings:

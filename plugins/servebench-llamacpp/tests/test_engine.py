@@ -16,7 +16,6 @@ import httpx
 import psutil
 import pytest
 
-from servebench.engine.tokenize import engine_tokenizer
 from servebench.plugin import (
     ConfigError,
     EngineError,
@@ -27,6 +26,7 @@ from servebench.plugin import (
     WorkloadSettings,
     accepts_connections,
 )
+from servebench.testing import engine_tokenizer
 from servebench_llamacpp.engine import LlamaCppEngine
 from support.waiting import wait_until
 

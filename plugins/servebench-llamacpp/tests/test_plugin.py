@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import yaml
 
-from servebench.registry.registry import registry
+from servebench.testing import registry
 from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
 
 

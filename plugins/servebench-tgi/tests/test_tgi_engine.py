@@ -9,10 +9,17 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from servebench.engine.launchers.process import ProcessLauncher
-from servebench.plugin import LaunchSettings, free_port
-from servebench.testing import EngineConformance, Manners, write_stand_in
-from servebench.testing.conformance import CHAT, SCHEMA, TEXT, WORKLOAD
+from servebench.plugin import free_port
+from servebench.testing import (
+    CHAT,
+    SCHEMA,
+    TEXT,
+    WORKLOAD,
+    EngineConformance,
+    ServerBehavior,
+    launch_process,
+    write_stand_in,
+)
 from servebench_tgi.engine import TgiEngine
 
 
@@ -21,7 +28,7 @@ class TestTgi(EngineConformance):
 
     engine = TgiEngine
     program = "text-generation-launcher"
-    refusal = 429
+    rejection = 429
     sample_log = (
         "INFO download: text_generation_launcher: Starting check and download process for org/model",
         "INFO download: text_generation_launcher: Successfully downloaded weights for org/model",
@@ -113,16 +120,14 @@ while True:
 def test_only_the_launcher_is_told_to_stop(tmp_path):
     """The shard hears of it from the launcher, once, and is not killed; nothing is left."""
     port = free_port("127.0.0.1")
-    router = write_stand_in(tmp_path / "router", Manners(models=("tgi",)), host="127.0.0.1", port=port)
+    router = write_stand_in(tmp_path / "router", ServerBehavior(models=("tgi",)), host="127.0.0.1", port=port)
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     launcher = tmp_path / "text-generation-launcher"
     seen, told = tmp_path / "seen", tmp_path / "told"
     launcher.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/launcher.py {seen} {told} {router}\n")
     launcher.chmod(0o755)
     context = SUITE.context(tmp_path, port=port, executable=str(launcher), stop_timeout_s=300.0)
-    running = ProcessLauncher().launch(
-        TgiEngine(), context, LaunchSettings(name="process"), log_path=tmp_path / "log", say=lambda _: None
-    )
+    running = launch_process(TgiEngine(), context, log_path=tmp_path / "log")
     assert running.pid is not None
     children = psutil.Process(running.pid).children(recursive=True)
     assert len({os.getpgid(child.pid) for child in children} - {os.getpgid(running.pid)}) == 2

@@ -1,26 +1,43 @@
-"""What a plugin's own tests use: `from servebench.testing import EngineConformance`, inherit from it, name the engine; for
-scorers and workloads `ScorerConformance` and `WorkloadConformance`.
+"""What a plugin's own tests use: inherit from `EngineConformance`, `ScorerConformance` or `WorkloadConformance`.
 
 Needs pytest, which servebench itself does not: install `servebench-suite[testing]`.
 """
 
 import pytest
 
-# its asserts explain themselves only when pytest rewrites them, which it does for test files alone
-for _suite in ("conformance", "scorers", "workloads"):
+# pytest rewrites assertions, so that they explain themselves, only in test files
+for _suite in (
+    "engine.suite",
+    "engine.description",
+    "engine.command",
+    "engine.dialect",
+    "engine.life",
+    "scorers",
+    "workloads",
+):
     pytest.register_assert_rewrite(f"servebench.testing.{_suite}")
 
+from servebench.engine.tokenize import engine_tokenizer  # noqa: E402
+from servebench.registry.registry import registry  # noqa: E402
 from servebench.testing.conformance import EngineConformance  # noqa: E402
+from servebench.testing.engine.suite import CHAT, SCHEMA, TEXT, WORKLOAD, launch_process  # noqa: E402
 from servebench.testing.scorers import ScorerConformance  # noqa: E402
-from servebench.testing.server import FakeServer, Manners  # noqa: E402
+from servebench.testing.server import FakeServer, ServerBehavior  # noqa: E402
 from servebench.testing.stand_in import write_stand_in  # noqa: E402
 from servebench.testing.workloads import WorkloadConformance  # noqa: E402
 
 __all__ = [
+    "CHAT",
+    "SCHEMA",
+    "TEXT",
+    "WORKLOAD",
     "EngineConformance",
     "FakeServer",
-    "Manners",
     "ScorerConformance",
+    "ServerBehavior",
     "WorkloadConformance",
+    "engine_tokenizer",
+    "launch_process",
+    "registry",
     "write_stand_in",
 ]

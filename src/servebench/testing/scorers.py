@@ -29,8 +29,8 @@ from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import QualitySettings
 from servebench.registry.registry import registry
-from servebench.testing.server import FakeServer, Manners
-from servebench.testing.words import overrides, servebench
+from servebench.testing.command import overrides, run_servebench
+from servebench.testing.server import FakeServer, ServerBehavior
 from servebench.util.errors import ConfigError, QualityError
 
 NAME = r"[a-z0-9_-]+"
@@ -255,7 +255,7 @@ class ScorerConformance:
             for one in items[1:]
             if one.prompt != first.prompt
         }
-        with FakeServer(Manners(models=(MODEL,), answers=answers)) as server:
+        with FakeServer(ServerBehavior(models=(MODEL,), answers=answers)) as server:
             words = [
                 *("engine=openai", "launch=attach", f"launch.base_url={server.base_url}", f"model.name={MODEL}"),
                 *("workload=unique", "load.concurrency=[1]", "load.requests=1", "load.warmup_requests=0"),
@@ -263,7 +263,7 @@ class ScorerConformance:
                 *(f"quality={self.scorer.name}", f"quality.path={file}", "quality.concurrency=[2]"),
                 *overrides("quality", self.settings),
             ]
-            done = servebench(tmp_path, *words)
+            done = run_servebench(tmp_path, *words)
         assert done.returncode == 0, done.stderr
         import pandas as pd
 

@@ -1,4 +1,4 @@
-"""An executable that stands in for an engine's program, so that its life can be tested where the program is not."""
+"""Write an executable that replaces an engine's program, to test its life cycle where it is not installed."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from dataclasses import asdict
 from pathlib import Path
 
 from servebench.testing import server
-from servebench.testing.server import Manners
+from servebench.testing.server import ServerBehavior
 
 LOG_GAP = "sleep 0.06"
-"""A launcher reads the log twenty times a second; lines that come apart are stamped apart."""
+"""A launcher reads the log 20 times per second; separate lines then get separate timestamps."""
 
 
 def write_stand_in(
     path: Path,
-    manners: Manners,
+    behavior: ServerBehavior,
     *,
     host: str,
     port: int,
     log: Sequence[str] = (),
     dies_with: tuple[str, int] | None = None,
-    verbs: Mapping[str, int] | None = None,
+    exit_codes: Mapping[str, int] | None = None,
 ) -> Path:
     """Write the executable to `path` and return it.
 
-    It says the lines of `log`, then serves on `host` and `port` with these `manners`, whatever its arguments are; a first
-    argument among `verbs` makes it end at once with that code instead. With `dies_with` it says that line and ends with that
-    code in place of serving.
+    It prints the lines of `log`, then serves on `host` and `port` with this `behavior` and ignores its arguments. A first
+    argument in `exit_codes` makes it exit with that code instead. With `dies_with` it prints that line and exits with that
+    code instead of serving.
     """
     lines = ["#!/bin/sh"]
-    for verb, code in (verbs or {}).items():
-        lines.append(f'[ "$1" = {shlex.quote(verb)} ] && exit {code}')
+    for argument, code in (exit_codes or {}).items():
+        lines.append(f'[ "$1" = {shlex.quote(argument)} ] && exit {code}')
     for line in log:
         lines += [f"printf '%s\\n' {shlex.quote(line)}", LOG_GAP]
     if dies_with is not None:
         lines += [f"printf '%s\\n' {shlex.quote(dies_with[0])}", f"exit {dies_with[1]}"]
-    words = json.dumps({"host": host, "port": port, **asdict(manners)})
-    lines.append(f"exec {shlex.quote(sys.executable)} -S -P {shlex.quote(server.__file__)} {shlex.quote(words)}")
+    options = json.dumps({"host": host, "port": port, **asdict(behavior)})
+    lines.append(f"exec {shlex.quote(sys.executable)} -S -P {shlex.quote(server.__file__)} {shlex.quote(options)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     path.chmod(0o755)

@@ -24,8 +24,8 @@ import pytest
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
 from servebench.registry.registry import registry
-from servebench.testing.server import FakeServer, Manners
-from servebench.testing.words import overrides, servebench
+from servebench.testing.command import overrides, run_servebench
+from servebench.testing.server import FakeServer, ServerBehavior
 
 NAME = r"[a-z0-9_-]+"
 MODEL = "model"
@@ -178,17 +178,17 @@ class WorkloadConformance:
     def test_the_command_shows_it(self, tmp_path: Path) -> None:
         """`workload=NAME --preview`: examples, without an engine."""
         words = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", f"model.name={MODEL}")
-        done = servebench(tmp_path, *words, *self._words(), "--preview")
+        done = run_servebench(tmp_path, *words, *self._words(), "--preview")
         assert done.returncode == 0, done.stderr
         assert self.workload.name in done.stdout
 
     def test_the_command_sends_it(self, tmp_path: Path) -> None:
         """`workload=NAME` on a server that answers whatever is asked: every request is a row and was answered."""
-        with FakeServer(Manners(models=(MODEL,))) as server:
+        with FakeServer(ServerBehavior(models=(MODEL,))) as server:
             words = ("engine=openai", "launch=attach", f"launch.base_url={server.base_url}", f"model.name={MODEL}")
             load = ("load.concurrency=[2]", f"load.requests={COUNT}", "load.warmup_requests=2", "load.self_check=never")
             quiet = ("tracking=none", "telemetry.enabled=false", "study.name=s")
-            done = servebench(tmp_path, *words, *load, *quiet, *self._words())
+            done = run_servebench(tmp_path, *words, *load, *quiet, *self._words())
         assert done.returncode == 0, done.stderr
         import pandas as pd
 

@@ -43,7 +43,7 @@ class TestSglang(EngineConformance):
 
     engine = SglangEngine
     program = "sglang"
-    refusal = "event"
+    rejection = "event"
     own_defaults = {"prefix_caching": True}
     sample_log = (
         "[2026-11-01 10:00:00] Load weight begin. avail mem=20.00 GB",

@@ -19,7 +19,7 @@ from servebench.engine.adapters.trtllm import TrtllmEngine
 from servebench.engine.adapters.trtllm_plan import TrtllmSettings, build_plan
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import free_port
-from servebench.testing import Manners, write_stand_in
+from servebench.testing import ServerBehavior, write_stand_in
 from servebench.util.errors import EngineError
 from support.waiting import wait_until
 
@@ -373,7 +373,9 @@ def test_the_pytorch_backend_builds_nothing(bench):
 def test_the_built_engine_is_started(bench):
     """From build to first token: the server gets the engine's folder under the model's name."""
     port = free_port("127.0.0.1")
-    server = write_stand_in(bench.folder / "trtllm-serve", Manners(models=("llama",)), host="127.0.0.1", port=port)
+    server = write_stand_in(
+        bench.folder / "trtllm-serve", ServerBehavior(models=("llama",)), host="127.0.0.1", port=port
+    )
     text = server.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ -f "$1/rank0.engine" ] || exit 9\necho "serves $1"')
     server.write_text(text)
     context = replace(bench.context(executable=str(server), stop_timeout_s=300.0, ready_timeout_s=300.0), port=port)

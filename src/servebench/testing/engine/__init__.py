@@ -1,0 +1,1 @@
+"""The parts of the conformance suite of engines; `servebench.testing.conformance` puts them together."""

@@ -1,0 +1,181 @@
+"""Conformance of an engine's life cycle: start, generation, overload, death, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from servebench.contracts.engine import LaunchContext, RunningEngine
+from servebench.contracts.exchange import StopReason
+from servebench.engine.supervisor.ports import accepts_connections
+from servebench.engine.supervisor.probe import generate_token
+from servebench.load.client.progress import Counts
+from servebench.testing.engine.suite import (
+    BUSY,
+    CHAT,
+    HOST,
+    SCHEMA,
+    EngineSuite,
+    Life,
+)
+from servebench.util.bounded_http import client
+from servebench.util.errors import EngineError
+
+DEATH_TIMEOUT_S = 60.0
+
+
+class LifeTests(EngineSuite):
+    """The engine starts, serves, fails and stops as it should."""
+
+    def test_real_program_was_used(self, tmp_path: Path) -> None:
+        """Skipped if the life-cycle tests did not run with the engine's own program."""
+        reason = self.why_not_real(tmp_path)
+        if reason is not None:
+            how = "ran with a stand-in" if self.program else "did not run"
+            pytest.skip(f"the life-cycle tests {how}: {reason}")
+
+    def test_start_generate_stop(
+        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine], tmp_path: Path
+    ) -> None:
+        """It starts in its phases, generates in its dialect, counts tokens, and leaves nothing behind when stopped."""
+        life = life_of()
+        running = launch(life.context)
+        names = [phase.name for phase in running.phases]
+        assert {"spawned", "listening", "first_token"} <= set(names)
+        assert [phase.ended_ns for phase in running.phases] == sorted(phase.ended_ns for phase in running.phases)
+        assert ("healthy" in names) == (self.engine.health_path is not None)
+        if not life.real and self.sample_log:
+            assert {marker.phase for marker in self.engine.phases} <= set(names)
+        dialect = self.engine.dialect
+        requests = [replace(CHAT, exact_output=bool(dialect.exact_output), seed=1)]
+        if dialect.json_schema:
+            requests.append(replace(CHAT, request_id="schema", schema=SCHEMA, output_tokens=64))
+        _, records = self.drive(running, requests, tmp_path)
+        by_id = {one.request_id: one for one in records}
+        assert {one.outcome for one in records} == {"ok"}, [one.error for one in records]
+        assert by_id["chat"].counted_by == "usage"
+        if dialect.exact_output:
+            assert by_id["chat"].output_tokens == CHAT.output_tokens
+        if dialect.json_schema:
+            answer = json.loads(by_id["schema"].text)
+            assert set(answer) == {"city", "rain"}
+            assert answer["city"] in ("Paris", "Rome")
+            assert isinstance(answer["rain"], bool)
+        self.check_stop(running, life)
+
+    def check_stop(self, running: RunningEngine, life: Life) -> None:
+        """Stop it twice and check that nothing is left."""
+        assert running.pid is not None
+        process = psutil.Process(running.pid) if psutil.pid_exists(running.pid) else None
+        report = running.stop()
+        assert report.stopped
+        assert report.leftover == ()
+        assert running.stop() == report, "a second stop does nothing"
+        assert process is None or not process.is_running()
+        assert not accepts_connections(HOST, life.context.port)
+
+    def test_overload(
+        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine], tmp_path: Path
+    ) -> None:
+        """Each of many concurrent requests is served or rejected; nothing hangs, and the server answers afterwards."""
+        life = life_of(max_running=2, gap_s=0.1)
+        running = launch(life.context)
+        requests = [replace(CHAT, request_id=str(index), output_tokens=8) for index in range(self.overload)]
+        _, records = self.drive(running, requests, tmp_path)
+        assert len(records) == self.overload
+        served = [one for one in records if one.outcome == "ok"]
+        rejected = [one for one in records if one.outcome != "ok"]
+        assert served
+        for one in rejected:
+            assert one.outcome == "stream_error" or (one.outcome == "http_error" and one.http_status in BUSY), one.error
+        if not life.real:
+            assert rejected, "the stand-in serves only two requests at once"
+            expected = "stream_error" if self.rejection == "event" else "http_error"
+            assert {one.outcome for one in rejected} == {expected}
+        assert running.died() is None
+        with client(()) as http:
+            generate_token(http, running.base_url, self.engine(), running.model, 30.0)
+        self.check_stop(running, life)
+
+    def test_death_during_load(
+        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine], tmp_path: Path
+    ) -> None:
+        """A kill -9 while it answers is noticed, reported in one line, and leaves nothing behind."""
+        life = life_of(gap_s=0.4)
+        running = launch(life.context)
+        assert running.pid is not None
+        pid = running.pid
+        killed = threading.Event()
+
+        def kill(counts: Counts) -> StopReason | None:
+            if counts.reads and not killed.is_set():
+                os.kill(pid, signal.SIGKILL)
+                killed.set()
+            return StopReason.ENGINE_DIED if running.died() else None
+
+        exact = bool(self.engine.dialect.exact_output)
+        requests = [replace(CHAT, request_id=str(i), output_tokens=100, exact_output=exact) for i in range(2)]
+        _, records = self.drive(running, requests, tmp_path, kill)
+        assert killed.is_set(), "it answered nothing"
+        assert "ok" not in {one.outcome for one in records}
+        deadline = time.monotonic() + DEATH_TIMEOUT_S
+        while (message := running.died()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert message is not None
+        assert message.startswith(f"{self.engine.name} died: killed by SIGKILL")
+        assert "\n" not in message
+        self.check_stop(running, life)
+
+    def test_death_during_start(
+        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine]
+    ) -> None:
+        """A kill -9 during the start ends the wait."""
+        life = life_of()
+        done = threading.Event()
+
+        def kill() -> None:
+            while not done.is_set():
+                # a command may replace itself with another program, so the engine is found by its parent
+                for child in psutil.Process().children():
+                    try:
+                        if any(word.endswith("guard.py") for word in child.cmdline()):
+                            for engine in child.children():
+                                engine.kill()
+                                return
+                    except psutil.Error:
+                        continue
+                time.sleep(0.002)
+
+        killer = threading.Thread(target=kill, daemon=True)
+        killer.start()
+        try:
+            with pytest.raises(EngineError, match=f"{self.engine.name} died"):
+                launch(life.context)
+        finally:
+            done.set()
+            killer.join()
+        assert not accepts_connections(HOST, life.context.port)
+
+    def test_failures_are_explained(
+        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine]
+    ) -> None:
+        """A start that fails with a known log line is reported with its kind and advice."""
+        if not self.failures:
+            pytest.skip("the suite declares no failures")
+        for kind, line in self.failures.items():
+            life = life_of(dies_with=(line, 1), stand_in_only=True)
+            with pytest.raises(EngineError) as error:
+                launch(life.context)
+            assert error.value.kind == kind, line
+            advice = next(hint.advice for hint in self.engine.hints if re.search(hint.pattern, line))
+            assert advice in str(error.value)
