@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from servebench.analysis.fairness import keys_told, unequal, varied, way_out
+from servebench.analysis.fairness import compare_manifests, how_to_resolve, mattering_keys, varied_keys
 
 MANIFEST = {
     "study_id": "s",
@@ -50,15 +50,15 @@ def changed(*changes):
         (("packages", "numpy"), "2.1", "packages.numpy", False),
     ],
 )
-def test_each_unequal_setting_is_listed_and_told_whether_it_matters(path, value, key, matters):
-    found = unequal(MANIFEST, changed((path, value)))
+def test_each_unequal_setting_is_listed_and_says_whether_it_matters(path, value, key, matters):
+    found = compare_manifests(MANIFEST, changed((path, value)))
     assert [(one.key, one.matters) for one in found] == [(key, matters)]
     assert found[0].reason
 
 
 def test_a_setting_that_only_one_engine_has_is_listed_and_does_not_matter():
     other = changed((("config", "engine", "builder"), "torch"), (("config", "engine", "name"), "trtllm"))
-    assert [(one.key, one.matters) for one in unequal(MANIFEST, other)] == [
+    assert [(one.key, one.matters) for one in compare_manifests(MANIFEST, other)] == [
         ("engine.builder", False),
         ("engine.name", False),
     ]
@@ -66,27 +66,30 @@ def test_a_setting_that_only_one_engine_has_is_listed_and_does_not_matter():
 
 def test_equal_runs_have_nothing_unequal_whatever_their_study_is_called():
     assert (
-        unequal(MANIFEST, changed((("config", "study", "name"), "b"), (("config", "tracking", "name"), "mlflow"))) == ()
+        compare_manifests(
+            MANIFEST, changed((("config", "study", "name"), "b"), (("config", "tracking", "name"), "mlflow"))
+        )
+        == ()
     )
 
 
-def test_what_matters_comes_first_and_values_are_told():
-    found = unequal(MANIFEST, changed((("packages", "numpy"), "3"), (("config", "engine", "dtype"), None)))
+def test_what_matters_comes_first_and_values_are_shown():
+    found = compare_manifests(MANIFEST, changed((("packages", "numpy"), "3"), (("config", "engine", "dtype"), None)))
     assert [one.key for one in found] == ["engine.dtype", "packages.numpy"]
     assert (found[0].baseline, found[0].candidate) == ("auto", "-")
 
 
 def test_what_is_varied_on_purpose_does_not_matter():
     other = changed((("config", "engine", "dtype"), "float8"))
-    assert not unequal(MANIFEST, other, varying=["engine.dtype"])[0].matters
-    assert not unequal(MANIFEST, other, varying=["engine.*"])[0].matters
+    assert not compare_manifests(MANIFEST, other, varying=["engine.dtype"])[0].matters
+    assert not compare_manifests(MANIFEST, other, varying=["engine.*"])[0].matters
 
 
 def test_a_sweep_of_one_study_varies_its_own_overrides_but_an_engine_does_not_excuse_its_settings():
     other = changed((("overrides",), ["engine=sglang", "engine.dtype=float8"]))
-    assert varied(MANIFEST, other) == ("engine.dtype",)
-    assert varied(MANIFEST, changed((("study_id",), "t"), (("overrides",), ["engine.dtype=x"]))) == ()
-    assert varied(MANIFEST, changed((("overrides",), ["engine=vllm", "engine.dtype=auto", "model=big"]))) == (
+    assert varied_keys(MANIFEST, other) == ("engine.dtype",)
+    assert varied_keys(MANIFEST, changed((("study_id",), "t"), (("overrides",), ["engine.dtype=x"]))) == ()
+    assert varied_keys(MANIFEST, changed((("overrides",), ["engine=vllm", "engine.dtype=auto", "model=big"]))) == (
         "model.*",
     )
 
@@ -116,7 +119,7 @@ def test_a_sweep_of_one_study_varies_its_own_overrides_but_an_engine_does_not_ex
 def test_a_variable_of_the_environment_matters_where_it_can_change_speed_or_answers(name, matters):
     path = ("config", "engine", "env")
     ours, theirs = changed((path, {})), changed((path, {name: "1"}))
-    (found,) = unequal(ours, theirs)
+    (found,) = compare_manifests(ours, theirs)
     assert (found.key, found.baseline, found.candidate) == (f"engine.env.{name}", "-", "1")
     assert found.matters is matters
     assert found.reason
@@ -124,7 +127,7 @@ def test_a_variable_of_the_environment_matters_where_it_can_change_speed_or_answ
 
 def test_a_harmless_variable_of_two_values_is_listed_too():
     path = ("config", "engine", "env")
-    (found,) = unequal(changed((path, {"HF_HOME": "a"})), changed((path, {"HF_HOME": "b"})))
+    (found,) = compare_manifests(changed((path, {"HF_HOME": "a"})), changed((path, {"HF_HOME": "b"})))
     assert (found.baseline, found.candidate, found.matters) == ("a", "b", False)
 
 
@@ -132,17 +135,17 @@ def test_a_harmless_variable_of_two_values_is_listed_too():
 @pytest.mark.parametrize("value", [5, "x", [], [1], None, {"engine": 5}])
 def test_a_manifest_of_strange_parts_is_compared_all_the_same(part, value):
     strange = {**MANIFEST, part: value}
-    assert isinstance(unequal(MANIFEST, strange), tuple)
-    assert unequal(strange, strange) == ()
-    assert isinstance(varied({**strange, "study_id": "s"}, MANIFEST), tuple)
+    assert isinstance(compare_manifests(MANIFEST, strange), tuple)
+    assert compare_manifests(strange, strange) == ()
+    assert isinstance(varied_keys({**strange, "study_id": "s"}, MANIFEST), tuple)
 
 
-def test_the_way_out_names_what_may_be_said_to_be_compared():
+def test_the_remedy_names_the_option():
     """A few keys as they are, many by their group; what does not matter is no part of it."""
-    few = unequal(MANIFEST, changed((("config", "engine", "dtype"), "fp8"), (("packages", "numpy"), "9")))
-    assert keys_told(few) == "engine.dtype"
-    assert way_out(few).endswith("--varying 'engine.dtype'")
+    few = compare_manifests(MANIFEST, changed((("config", "engine", "dtype"), "fp8"), (("packages", "numpy"), "9")))
+    assert mattering_keys(few) == "engine.dtype"
+    assert how_to_resolve(few).endswith("--varying 'engine.dtype'")
     flags = {f"flag-{number}": True for number in range(7)}
-    many = unequal(MANIFEST, changed((("config", "engine", "extra_args"), flags)))
-    assert keys_told(many).endswith(" and 3 more")
-    assert way_out(many).endswith("--varying 'engine.*'")
+    many = compare_manifests(MANIFEST, changed((("config", "engine", "extra_args"), flags)))
+    assert mattering_keys(many).endswith(" and 3 more")
+    assert how_to_resolve(many).endswith("--varying 'engine.*'")

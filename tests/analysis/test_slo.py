@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis import cost
-from servebench.analysis.slo import SloLimits, good, slo_point
+from servebench.analysis.slo import SloLimits, good_requests, slo_point
 
 NAN, INF = np.nan, np.inf
 
@@ -21,7 +21,7 @@ NAN, INF = np.nan, np.inf
     ],
 )
 def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):
-    one = good(np.array([ttft]), np.array([tpot]), np.array([ttft]), np.array([failed]), limits)
+    one = good_requests(np.array([ttft]), np.array([tpot]), np.array([ttft]), np.array([failed]), limits)
     assert one.tolist() == [expected]
 
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from servebench.analysis import rates
 from servebench.analysis import statistics as stats
 from servebench.measure.points import HEADLINES, PointSample
 
@@ -174,9 +175,9 @@ def test_throughput_intervals_hold_the_truth_and_are_not_too_long(how: dict[str,
         points = closed_loop(np.random.default_rng(1), **how)  # type: ignore[arg-type]
         long = closed_loop(np.random.default_rng(2), **{**how, "rounds": 4 * how["rounds"]})  # type: ignore[arg-type]
         truth = float(np.mean([tokens.sum() / window_s for _, tokens, window_s in long]))
-    found = np.array([stats.rate_interval(*point) for point in points])
-    rates = np.array([tokens.sum() / window_s for _, tokens, window_s in points])
-    ideal = 2 * 1.96 * rates.std(ddof=1)
+    found = np.array([rates.rate_interval(*point) for point in points])
+    seen = np.array([tokens.sum() / window_s for _, tokens, window_s in points])
+    ideal = 2 * 1.96 * seen.std(ddof=1)
     covered = ((found[:, 0] <= truth) & (truth <= found[:, 1])).mean()
     # a share of 100 rounds is itself unsure by some percent
     assert 0.86 <= covered <= 1.0
@@ -215,7 +216,7 @@ def test_many_pooled_values_are_weighed_on_a_grid(percent: float, monkeypatch: p
     assert on_grid.percentiles(drawn, totals) == pytest.approx(exact.percentiles(drawn, totals), rel=0.01)
 
 
-@pytest.mark.parametrize("statistic", [stats.mean, stats.percentile(50), stats.percentile(99)])
+@pytest.mark.parametrize("statistic", [stats.mean, stats.Percentile(50), stats.Percentile(99)])
 def test_the_limit_of_the_bootstrap_is_the_bootstrap(
     statistic: stats.Statistic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,7 +258,7 @@ def test_one_dominant_request_deepens_the_search() -> None:
 
 def test_two_events_tell_next_to_nothing() -> None:
     """They still give an interval: from zero up, for nothing is known."""
-    found = stats.rate_interval(np.array([1.0, 9.0]), np.ones(2), 10.0)
+    found = rates.rate_interval(np.array([1.0, 9.0]), np.ones(2), 10.0)
     assert found is not None
     assert found[0] == 0
     assert found[1] > 0.2
@@ -266,4 +267,4 @@ def test_two_events_tell_next_to_nothing() -> None:
 @pytest.mark.parametrize(("arrivals", "window_s"), [([1.0], 10.0), ([], 10.0), ([1.0, 2.0], 0.0)])
 def test_no_rate_without_events_or_time(arrivals: list[float], window_s: float) -> None:
     """One event, or a window without length, has no interval."""
-    assert stats.rate_interval(np.array(arrivals), np.ones(len(arrivals)), window_s) is None
+    assert rates.rate_interval(np.array(arrivals), np.ones(len(arrivals)), window_s) is None

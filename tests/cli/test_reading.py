@@ -22,25 +22,25 @@ def study(make_study, simulated, graded, tmp_path, monkeypatch):
     return path
 
 
-def test_the_winner_that_is_less_right_is_told_so(study, capsys):
+def test_a_winner_that_is_less_accurate_is_marked(study, capsys):
     assert dispatch(["recommend", "study"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "but: study/00_fast_unique is less right than study/01_slow_unique: mmlu at concurrency 8: different" in told
-    assert "different: 33.3% against 83.3% on 60 questions" in told
+    assert "study/00_fast_unique is less accurate than study/01_slow_unique" in told
+    assert "33.3% vs 83.3% on 60 questions" in told
     dispatch(["recommend", "study", "--json"])
     answers = json.loads(capsys.readouterr().out)
-    assert any("less right" in line for answer in answers for line in answer["quality"])
+    assert any("less accurate" in line for answer in answers for line in answer["quality"])
 
 
 def test_the_page_and_show_have_the_figures(study, capsys, graded):
     assert dispatch(["report", "study"]) == 0
     page = (study / "report.html").read_text()
-    assert "less right" in page
-    assert "mmlu at concurrency 8: different: 83.3% against 33.3%" in page
+    assert "less accurate" in page
+    assert "mmlu at concurrency 8: different: 83.3% vs 33.3%" in page
     more = [row for level in (1, 32) for row in graded("mmlu", [True, False], concurrency=level)]
     add_quality(RunFolder(study / "00_fast_unique"), more)
     dispatch(["report", "study"])
-    assert "Right answers a second on mmlu" in (study / "report.html").read_text()
+    assert "Right answers per second on mmlu" in (study / "report.html").read_text()
     capsys.readouterr()
     manifest = study / "00_fast_unique" / "manifest.json"
     facts = json.loads(manifest.read_text())
@@ -51,5 +51,5 @@ def test_the_page_and_show_have_the_figures(study, capsys, graded):
     manifest.write_text(json.dumps(facts))
     dispatch(["show", "study/00_fast_unique"])
     told = capsys.readouterr().out
-    assert "quality: mmlu at 8: 33.3 % right [20.0, 50.0] of 60" in told
+    assert "quality: mmlu at 8: 33.3% right [20.0, 50.0] of 60" in told
     assert "sample_too_small: " in told

@@ -18,13 +18,16 @@ from servebench.report.content import content_lines
         ({"prefix_cache_hit_rate": 0.0, "prefix_cache_hit_rate_ideal": 0.0}, []),
         (
             {"prefix_cache_hit_rate": 0.382, "prefix_cache_hit_rate_ideal": 0.4},
-            ["prefix cache: 38.2 % of prompt tokens hit, 40 % at best (at 4)"],
+            ["prefix cache: 38.2% of prompt tokens hit (40% at best) (at 4)"],
         ),
         (
             {"prefix_cache_hit_rate_ideal": 0.4},
-            ["prefix cache: 40 % of prompt tokens could be hit, the server does not say how many were (at 4)"],
+            ["prefix cache: hit rate not reported by the server (40% of prompt tokens at best) (at 4)"],
         ),
-        ({"json_compliance": 0.5}, ["json: 50 % of constrained answers fit their schema (at 4)"]),
+        (
+            {"json_compliance": 0.5, "json_compliance_n": 8},
+            ["JSON (constrained): 4 of 8 answers match their schema (50%) (at 4)"],
+        ),
         (
             {
                 "json_compliance": 1.0,
@@ -33,11 +36,11 @@ from servebench.report.content import content_lines
                 "constraint_tpot_ms": -0.25,
             },
             [
-                "json: 100 % of constrained answers fit their schema, 0 % of their twins'; mean cost: TTFT +120 ms, "
-                "TPOT -0.25 ms (at 4)"
+                "JSON (constrained): answers match their schema (100%); unconstrained: 0%; mean cost of the constraint: "
+                "TTFT +120 ms, TPOT -0.25 ms (at 4)"
             ],
         ),
-        ({"needle_recall": 1 / 3}, ["needles: 33.3 % found (at 4)"]),
+        ({"needle_recall": 1 / 3}, ["needles: 33.3% found (at 4)"]),
     ],
 )
 def test_lines(row: dict[str, Any], said: list[str]) -> None:

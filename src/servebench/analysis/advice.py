@@ -1,46 +1,43 @@
-"""Answers of the recommendation rules for stored runs."""
+"""Recommendations for stored runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from servebench.analysis.fairness import SettingDifference, differences
-from servebench.analysis.recommend import Entrant, Recommendation, Rules
-from servebench.analysis.stored_runs import (
-    entrant_of,
-    quality_agreements,
-)
+from servebench.analysis.fairness import SettingDifference, unequal_settings
+from servebench.analysis.recommendation.model import Entrant, Recommendation
+from servebench.analysis.recommendation.recommend import recommend
+from servebench.analysis.recommendation.rules import Rules
+from servebench.analysis.stored_runs import entrant_of, quality_agreements
 from servebench.contracts.stored import RunData
 
 
-def advise(
+def recommend_runs(
     runs: Sequence[RunData], rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
 ) -> list[Recommendation]:
-    """The answers of the rules for these runs."""
-    from servebench.analysis.recommend import recommend as judge
-
+    """Return the recommendations of the rules for these runs; `varying` are settings that differ on purpose."""
     by_name = {run.run_id: run for run in runs}
 
-    def unfair(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[SettingDifference]:
-        more = [f"{group}.*" for group in across] + (["machine.*"] if "gpu" in across else [])
-        told = ",".join([*more, *([varying] if varying else [])])
-        return differences(by_name[a.name], by_name[b.name], told)
+    def unequal(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[SettingDifference]:
+        keys = [f"{group}.*" for group in across] + (["machine.*"] if "gpu" in across else [])
+        on_purpose = ",".join([*keys, *([varying] if varying else [])])
+        return unequal_settings(by_name[a.name], by_name[b.name], on_purpose)
 
-    answers = judge([entrant_of(run) for run in runs], rules, unfair=unfair, with_doubtful=with_doubtful)
-    return [replace(one, quality=_rightness(one, by_name)) for one in answers]
+    found = recommend([entrant_of(run) for run in runs], rules, unequal=unequal, with_doubtful=with_doubtful)
+    return [replace(one, quality=_quality_notes(one, by_name)) for one in found]
 
 
-def _rightness(answer: Recommendation, runs: Mapping[str, RunData]) -> tuple[str, ...]:
-    """Which of the ranked runs are less right than the first, or more, where that is no chance."""
-    found = []
-    if answer.ranking:
-        first = answer.ranking[0].entrant.name
-        for score in answer.ranking[1:]:
+def _quality_notes(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[str, ...]:
+    """Which of the ranked runs are significantly less or more accurate than the first."""
+    notes = []
+    if found.ranking:
+        first = found.ranking[0].entrant.name
+        for score in found.ranking[1:]:
             other = score.entrant.name
-            for one in quality_agreements(runs[other], runs[first]):
-                if one.second_is_worse:
-                    found.append(f"{first} is less right than {other}: {one.turned().sentence}")
-                elif one.turned().second_is_worse:
-                    found.append(f"{other} is less right than {first}: {one.sentence}")
-    return tuple(found)
+            for agreement in quality_agreements(runs[other], runs[first]):
+                if agreement.second_is_worse:
+                    notes.append(f"{first} is less accurate than {other}: {agreement.swapped().sentence}")
+                elif agreement.swapped().second_is_worse:
+                    notes.append(f"{other} is less accurate than {first}: {agreement.sentence}")
+    return tuple(notes)

@@ -1,4 +1,4 @@
-"""What a number costs, from the price of the machine for an hour."""
+"""Costs, from the price of a machine per hour."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ MILLION = 1_000_000
 
 
 def usd_per_million(rate_per_s: float | None, price_usd_per_hour: float | None, count: int) -> float | None:
-    """Dollars for a million of what comes at `rate_per_s` from `count` machines at that price each; None when not known."""
+    """Return the dollars per million of what `count` machines produce at `rate_per_s`; None when unknown."""
     if price_usd_per_hour is None or not count or not rate_per_s:
         return None
     return price_usd_per_hour * count / SECONDS_PER_HOUR / rate_per_s * MILLION
 
 
 def break_even_price(own_rate_per_s: float, rival_usd_per_million: float, count: int) -> float:
-    """The price an hour of one machine at which its million costs as much as the rival's."""
+    """Return the hourly price of one machine at which a million costs as much as the rival's."""
     return rival_usd_per_million * own_rate_per_s * SECONDS_PER_HOUR / MILLION / max(count, 1)

@@ -1,4 +1,4 @@
-"""Published numbers for the same set-up, beside one's own, and how far apart they are."""
+"""Published numbers for the same setup as a run, and how far the run is from them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ COLUMNS = {
     ("ttft", "min"): "ttft_ms_min",
     ("ttft", "max"): "ttft_ms_max",
 }
-"""Published metric and statistic, and the column that has the same definition here: whole-run throughput, as the articles
-print it."""
+"""The column with the same definition as each published metric and statistic: the articles print whole-run throughput."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """A published number beside one's own at the same load. `apart` is own over published, less one."""
+class PublishedNumber:
+    """A published number and the run's own at the same load."""
 
     source: str
     run: str
@@ -36,53 +35,52 @@ class Published:
     note: str
 
     @property
-    def apart(self) -> float:
-        """How far one's own is from the published number, as a share of it."""
+    def difference(self) -> float:
+        """The run's number relative to the published one, less one."""
         return self.own / self.published - 1 if self.published else 0.0
 
 
 @lru_cache(maxsize=1)
 def published_rows() -> tuple[dict[str, str], ...]:
-    """All published numbers that are known, as they were printed."""
+    """Return all published numbers as printed."""
     text = (resources.files("servebench") / "emulator" / "data" / "published_results.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
-def _plain(name: str | None) -> str:
-    return (name or "").rsplit("/", 1)[-1].lower()
-
-
-def beside(run: str, rows: Iterable[PointRow]) -> list[Published]:
-    """The published numbers for the points of a run: same engine, model, GPU, number of GPUs and concurrency."""
+def compare_published(run: str, rows: Iterable[PointRow]) -> list[PublishedNumber]:
+    """Return the published numbers for the points of a run: same engine, model, GPU, number of GPUs and concurrency."""
     found = []
     for row in rows:
-        for one in published_rows():
-            column = COLUMNS.get((one["metric"], one["statistic"]))
+        for printed in published_rows():
+            column = COLUMNS.get((printed["metric"], printed["statistic"]))
             own = row.get(column) if column else None
-            if own is None or row.concurrency is None or not _same(one, row):
+            if own is None or row.concurrency is None or not _same_setup(printed, row):
                 continue
-            note = "; ".join(filter(None, (one["workload"], one["note"])))
             found.append(
-                Published(
-                    source=one["source"],
+                PublishedNumber(
+                    source=printed["source"],
                     run=run,
                     level=str(row.concurrency),
-                    metric=f"{one['metric']} {one['statistic']}".replace("_", " "),
-                    unit=one["unit"],
-                    published=float(one["value"]),
+                    metric=f"{printed['metric']} {printed['statistic']}".replace("_", " "),
+                    unit=printed["unit"],
+                    published=float(printed["value"]),
                     own=float(own),
-                    note=note,
+                    note="; ".join(filter(None, (printed["workload"], printed["note"]))),
                 )
             )
     return found
 
 
-def _same(one: Mapping[str, str], row: PointRow) -> bool:
+def _same_setup(printed: Mapping[str, str], row: PointRow) -> bool:
     return (
-        one["concurrency"] == str(row.concurrency)
-        and one["engine"] == row.engine
-        and bool(one["model"])
-        and _plain(one["model"]) == _plain(row.model)
-        and one["gpu"] == row.gpu
-        and one["gpu_count"] in ("", str(row.gpu_count))
+        printed["concurrency"] == str(row.concurrency)
+        and printed["engine"] == row.engine
+        and bool(printed["model"])
+        and _short_name(printed["model"]) == _short_name(row.model)
+        and printed["gpu"] == row.gpu
+        and printed["gpu_count"] in ("", str(row.gpu_count))
     )
+
+
+def _short_name(model: str | None) -> str:
+    return (model or "").rsplit("/", 1)[-1].lower()

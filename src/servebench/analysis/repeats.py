@@ -1,13 +1,13 @@
-"""What the repeats of a level say together: their mean with an interval, one that lies apart, and drift from first to last.
+"""What the repeats of a level show together: their mean with an interval, outliers, and drift from first to last.
 
-- The interval of a level is Student's over its repeats, on logarithms, from REPEATS_MIN repeats on: the repeats are what is
-  independent, and how their numbers differ holds what no single window can tell.
-- A repeat that lies apart is found by Grubbs' test (1969, Technometrics 11), on logarithms.
+- The interval of a level is Student's over its repeats, on logarithms, from REPEATS_MIN repeats on: repeats are
+  independent, and their differences include what no single window can show.
+- An outlier is found by Grubbs' test (1969, Technometrics 11), on logarithms.
 - Drift over the repeats is found by the seasonal Kendall test (Hirsch, Slack and Smith 1982, Water Resour. Res. 18), each
-  level a season, with the exact distribution of the statistic. That the levels come in another order does not disturb it.
+  level a season, with the exact distribution of the statistic. The order of the levels does not affect it.
 
-P-values are corrected for the number of tests of their kind by Holm's method. What is under SMALLEST is not told: it
-changes no conclusion, however sure it is.
+P-values are corrected for the number of tests of their kind by Holm's method. Effects below SMALLEST are not reported: they
+change no conclusion, however significant.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from math import factorial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from servebench.analysis.compare import CONFIDENCE, REPEATS_MIN, SIGNIFICANCE, holm
+from servebench.analysis.comparison.compare import SIGNIFICANCE, holm
+from servebench.analysis.comparison.methods import REPEATS_MIN
+from servebench.analysis.statistics import CONFIDENCE, Floats
 from servebench.contracts.point_row import PointRow
-
-Floats = NDArray[np.float64]
+from servebench.util.figures import change, number, percent
 
 SMALLEST = 0.02
-"""A repeat that is less apart from the others than that, or a smaller drift, is no news."""
 METRICS = (
     ("output_throughput_tok_s", "output throughput", "tok/s"),
     ("ttft_ms_p50", "TTFT p50", "ms"),
     ("tpot_ms_p50", "TPOT p50", "ms"),
 )
+Series = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
+"""(repeat, value) by (level, metric)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeated:
-    """One metric at one level over its repeats. `low` and `high` are None under REPEATS_MIN repeats; `spread` is the
+class RepeatedMetric:
+    """One metric at one level over its repeats. `low` and `high` are None below REPEATS_MIN repeats; `spread` is the
     standard deviation of one repeat, as a share."""
 
     level: str
@@ -50,17 +51,37 @@ class Repeated:
     high: float | None
     spread: float
 
+    @property
+    def text(self) -> str:
+        """The mean with its interval, or with the spread of one repeat where there are too few."""
+        if self.low is None:
+            return f"{number(self.mean)} (one repeat ±{percent(self.spread)})"
+        return f"{number(self.mean)} [{number(self.low)}, {number(self.high)}]"
+
 
 @dataclass(frozen=True, kw_only=True)
-class OverRepeats:
-    """All levels that have repeats, and what was found wrong with these, a sentence each."""
+class RepeatSummary:
+    """All levels that have repeats, and `notes` about outliers and drift, one sentence each."""
 
-    rows: tuple[Repeated, ...] = ()
+    rows: tuple[RepeatedMetric, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def titles(self) -> dict[str, str]:
+        """The title with its unit of each metric."""
+        return {row.metric: f"{row.title}, {row.unit}" for row in self.rows}
 
-def over_repeats(points: Sequence[PointRow]) -> OverRepeats:
-    """Return what the repeats of a run say together; void points are left out."""
+    @property
+    def levels(self) -> dict[str, dict[str, RepeatedMetric]]:
+        """The rows by level and metric."""
+        found: dict[str, dict[str, RepeatedMetric]] = {}
+        for row in self.rows:
+            found.setdefault(row.level, {})[row.metric] = row
+        return found
+
+
+def summarize_repeats(points: Sequence[PointRow]) -> RepeatSummary:
+    """Return what the repeats of a run show; void points are left out. Pure."""
     levels: dict[str, list[PointRow]] = {}
     for row in points:
         if row.verdict != "void":
@@ -72,20 +93,20 @@ def over_repeats(points: Sequence[PointRow]) -> OverRepeats:
             known = [(row.repeat, float(row[name])) for row in ordered if _positive(row.get(name))]
             if len(known) > 1:
                 series[level, name] = known
-    rows_of = [
-        _row(level, (name, title, unit), [value for _, value in series[level, name]])
+    summary = [
+        _repeated_metric(level, metric, [value for _, value in series[level, metric[0]]])
         for level in levels
-        for name, title, unit in METRICS
-        if (level, name) in series
+        for metric in METRICS
+        if (level, metric[0]) in series
     ]
-    return OverRepeats(rows=tuple(rows_of), notes=(*_drifts(series), *_outliers(series)))
+    return RepeatSummary(rows=tuple(summary), notes=(*_drifts(series), *_outliers(series)))
 
 
 def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and np.isfinite(value) and value > 0
 
 
-def _row(level: str, metric: tuple[str, str, str], values: Sequence[float]) -> Repeated:
+def _repeated_metric(level: str, metric: tuple[str, str, str], values: Sequence[float]) -> RepeatedMetric:
     from scipy.special import stdtrit
 
     name, title, unit = metric
@@ -94,7 +115,7 @@ def _row(level: str, metric: tuple[str, str, str], values: Sequence[float]) -> R
     if len(values) >= REPEATS_MIN:
         half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error / len(values) ** 0.5
         low, high = float(np.exp(middle - half)), float(np.exp(middle + half))
-    return Repeated(
+    return RepeatedMetric(
         level=level,
         metric=name,
         title=title,
@@ -108,7 +129,7 @@ def _row(level: str, metric: tuple[str, str, str], values: Sequence[float]) -> R
 
 
 def grubbs(values: Floats) -> tuple[int, float]:
-    """The value furthest from the mean, and the two-sided p-value that it belongs to the others (Grubbs 1969)."""
+    """Return the index of the value furthest from the mean, and Grubbs' two-sided p-value for it (Grubbs 1969)."""
     from scipy.special import stdtr
 
     n, sd = values.size, float(values.std(ddof=1))
@@ -121,7 +142,8 @@ def grubbs(values: Floats) -> tuple[int, float]:
     return index, float(min(1.0, 2 * n * stdtr(n - 2, -t)))
 
 
-def _outliers(series: Mapping[tuple[str, str], Sequence[tuple[int, float]]]) -> list[str]:
+def _outliers(series: Series) -> list[str]:
+    titles = {name: title for name, title, _ in METRICS}
     found = [(level, name, known, *grubbs(np.log([v for _, v in known]))) for (level, name), known in series.items()]
     notes = []
     for (level, name, known, index, _), p in zip(found, holm([p for *_, p in found]), strict=True):
@@ -129,16 +151,15 @@ def _outliers(series: Mapping[tuple[str, str], Sequence[tuple[int, float]]]) -> 
         others = float(np.median([v for at, (_, v) in enumerate(known) if at != index]))
         apart = value / others - 1
         if p is not None and p < SIGNIFICANCE and abs(apart) >= SMALLEST:
-            title = next(title for own, title, _ in METRICS if own == name)
             notes.append(
-                f"repeat {repeat} at {level} lies apart: its {title} is {100 * apart:+.1f} % from the others' median "
-                f"(Grubbs' test, p = {p:.2g}); look what else the machine did then, or measure the level again"
+                f"repeat {repeat} at {level} is an outlier: its {titles[name]} is {change(apart)} from the median of the others "
+                f"(Grubbs' test, p = {p:.2g}); check what else the machine was doing, or measure the level again"
             )
     return notes
 
 
 def kendall_null(n: int) -> Floats:
-    """The probabilities of 0, 1, 2 ... falling pairs among n values in random order (Mann and Kendall, exact)."""
+    """Return the probabilities of 0, 1, 2 ... falling pairs among n values in random order (Mann and Kendall, exact)."""
     counts = np.ones(1)
     for size in range(2, n + 1):
         counts = np.convolve(counts, np.ones(size))
@@ -146,19 +167,19 @@ def kendall_null(n: int) -> Floats:
 
 
 def seasonal_kendall(seasons: Sequence[Floats]) -> float:
-    """The two-sided p-value of as strong a common order in time of several series, by chance. Ties count for neither."""
+    """Return the two-sided p-value of a common trend of several series. Ties count for neither direction."""
     null, falling, rising, pairs = np.ones(1), 0, 0, 0
     for values in seasons:
         null = np.convolve(null, kendall_null(values.size))
         steps = [float(b - a) for a, b in combinations(values, 2)]
         falling, rising = falling + sum(s < 0 for s in steps), rising + sum(s > 0 for s in steps)
         pairs += len(steps)
-    # at most this many pairs against the stronger order; a tie is half against it
+    # at most this many pairs against the stronger direction; a tie counts as half a pair against it
     against = int(np.floor(min(falling, rising) + (pairs - falling - rising) / 2))
     return float(min(1.0, 2 * null[: against + 1].sum()))
 
 
-def _drifts(series: Mapping[tuple[str, str], Sequence[tuple[int, float]]]) -> list[str]:
+def _drifts(series: Series) -> list[str]:
     found = []
     for name, title, _ in METRICS:
         seasons = [np.log([v for _, v in known]) for (_, own), known in series.items() if own == name]
@@ -171,12 +192,10 @@ def _drifts(series: Mapping[tuple[str, str], Sequence[tuple[int, float]]]) -> li
             for i, j in combinations(range(values.size), 2)
         ]
         found.append((title, float(np.expm1(np.median(slopes))), seasonal_kendall(seasons)))
-    notes = []
-    for (title, change, _), p in zip(found, holm([p for *_, p in found]), strict=True):
-        if p is not None and p < SIGNIFICANCE and abs(change) >= SMALLEST:
-            notes.append(
-                f"{title} {'rose' if change > 0 else 'fell'} by {100 * abs(change):.1f} % from the first repeat to the last "
-                f"(seasonal Kendall test over levels, p = {p:.2g}): the machine or the engine changed as it worked; "
-                "compare engines with load.order=interleaved, and look at clocks and heat"
-            )
-    return notes
+    return [
+        f"{title} {'rose' if drift > 0 else 'fell'} by {percent(abs(drift))} from the first repeat to the last "
+        f"(seasonal Kendall test over levels, p = {p:.2g}): the machine or the engine changed over time; "
+        "compare engines with load.order=interleaved, and check clocks and temperature"
+        for (title, drift, _), p in zip(found, holm([p for *_, p in found]), strict=True)
+        if p is not None and p < SIGNIFICANCE and abs(drift) >= SMALLEST
+    ]

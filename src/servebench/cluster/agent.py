@@ -24,7 +24,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.engine.supervisor.ports import free_port, port_problem
 from servebench.registry.registry import Registry, registry
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 from servebench.run.preflight import check_jobs
 from servebench.run.prior import prior_progress
 from servebench.run.recovery import recover_one

@@ -15,7 +15,7 @@ from servebench.cluster.orders import order_for
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import Registry
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 from servebench.run.names import title_of
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_one

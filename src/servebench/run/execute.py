@@ -41,7 +41,7 @@ from servebench.measure.derive import count_missing
 from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.registry.registry import Registry
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 from servebench.run.content import content_columns, content_doubts
 from servebench.run.grading import QualityJob, grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.ledger import Entry, entry, faults

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from servebench.analysis.rightness import summaries
+from servebench.analysis.quality.summary import summaries
 from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
 from servebench.contracts.request import Request
@@ -19,7 +19,7 @@ from servebench.contracts.settings import QualitySettings, RunSettings
 from servebench.engine.admin import reset_cache
 from servebench.load.plan.levels import Level
 from servebench.quality.ask import ask
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 from servebench.run.scorers import ALL, SelectedScorers
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
 from servebench.util.errors import EngineError, FailureKind, QualityError

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from servebench import __version__
-from servebench.analysis.repeats import over_repeats
+from servebench.analysis.repeats import summarize_repeats
 from servebench.config import Job
 from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
@@ -22,7 +22,7 @@ from servebench.contracts.turn import Turn
 from servebench.engine.pool import EnginePool
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 from servebench.run.execute import RunRequest, execute
 from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.run.names import title_of
@@ -133,7 +133,7 @@ def run_task(place: RunContext, task: RunTask, following: RunSettings | None, pr
         write_run(folder, replace(state, status="interrupted", error=BETWEEN_TURNS, failure=FailureKind.INTERRUPTED))
         return outcome
     write_run(folder, replace(state, status=outcome.status, error=error, failure=outcome.failure, ended_s=time.time()))
-    repeats = over_repeats([point.judged_row for point in outcome.points])
+    repeats = summarize_repeats([point.judged_row for point in outcome.points])
     place.display.finish(outcome, prefix + title, repeats)
     if error is not None:
         place.display.problem(error)

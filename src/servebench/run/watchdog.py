@@ -7,7 +7,7 @@ import time
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import StopReason
 from servebench.load.client.progress import Counts
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 
 
 class Watcher:

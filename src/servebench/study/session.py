@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from servebench.contracts.results import RunOutcome
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 from servebench.store import StudyFolder, StudyState, write_study
 from servebench.study.tracking import StudyTracker
 from servebench.util.errors import FailureKind

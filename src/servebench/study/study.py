@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.registry.registry import Registry
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs
 from servebench.run.task import RunTask

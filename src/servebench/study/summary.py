@@ -48,26 +48,28 @@ def write_summary(path: Path) -> Path:
 
     Raises ConfigError, StoreError, OSError.
     """
-    from servebench.analysis.recommend import load_rules
+    from servebench.analysis.recommendation.rules import load_rules
+    from servebench.analysis.run_comparison import RunComparison
+    from servebench.report.export.comparison import to_markdown
     from servebench.report.export.export import to_csv
+    from servebench.report.files import write_file
     from servebench.report.html.build import page_of
     from servebench.report.html.page import page
-    from servebench.report.terminal.verdicts import to_markdown, write_page
     from servebench.store import studies as read
 
     study = read.load_study(path)
     data = page_of(study, load_rules())
     folder = path / FOLDER
     folder.mkdir(exist_ok=True)
-    write_page(folder / "report.html", page(data))
+    write_file(folder / "report.html", page(data))
     if data.comparisons:
-        write_page(folder / "comparison.md", to_markdown(data.comparisons))
+        write_file(folder / "comparison.md", to_markdown([RunComparison(one) for one in data.comparisons]))
     if any(one.rows for one in data.runs):
-        write_page(folder / "points.csv", to_csv(study.runs))
+        write_file(folder / "points.csv", to_csv(study.runs))
     for name, svg in figures(data).items():
-        write_page(folder / f"{name}.svg", standalone(svg))
+        write_file(folder / f"{name}.svg", standalone(svg))
     shown = {"note": note(data, study), "metrics": metrics(data), "tags": tags(study.runs)}
-    write_page(folder / "summary.json", json.dumps(shown, indent=1) + "\n")
+    write_file(folder / "summary.json", json.dumps(shown, indent=1) + "\n")
     return folder
 
 
@@ -148,8 +150,8 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
 
 def note(data: Page, study: StudyData) -> str:
     """Return the study in Markdown: the best point of each run, the verdicts between runs, and the advice."""
+    from servebench.report.points import best_row
     from servebench.report.terminal.advice import headline
-    from servebench.report.terminal.listing import best_row
     from servebench.util.figures import MISSING, number, with_interval
 
     def cells(one: Any) -> list[str]:

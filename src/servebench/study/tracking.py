@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from servebench.contracts.settings import TrackingSettings
-from servebench.report.terminal.console import Display
+from servebench.report.terminal.display import Display
 from servebench.store import StudyFolder, StudyState, sync_study, tracking_uri
 from servebench.study.summary import write_summary
 from servebench.util.errors import ServebenchError

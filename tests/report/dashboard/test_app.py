@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from tests.support.records import quality_records
+from tests.support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 from servebench.cli.main import dispatch
 from servebench.report.dashboard import launch
 from servebench.report.dashboard.launch import dashboard_command
-from servebench.store import add_quality
+from servebench.store import RunFolder, add_quality
 from servebench.util.errors import ConfigError, PreflightError
 
 pytest.importorskip("streamlit")
@@ -21,20 +23,12 @@ def outputs(tmp_path_factory):
     import json
 
     pytest.importorskip("streamlit")
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("simulated_runs", Path(__file__).parents[2] / "conftest.py")
-    parts = module_from_spec(spec)
-    import sys
-
-    sys.modules["simulated_runs"] = parts
-    spec.loader.exec_module(parts)
     folder = tmp_path_factory.mktemp("outputs") / "one"
     for index, name in enumerate(("vllm", "sglang")):
-        run = parts.RunFolder(folder / f"0{index}_{name}")
-        parts.write_one(run, parts.Engine(name=name, slow=1 + index), parts.Shape(levels=(1, 4), requests=40))
+        run = RunFolder(folder / f"0{index}_{name}")
+        write_simulated_run(run, SimulatedEngine(name=name, slow=1 + index), SimulatedLoad(levels=(1, 4), requests=40))
         for level in (1, 8):
-            add_quality(run, parts.graded_rows("mmlu", [True, False, None], concurrency=level))
+            add_quality(run, quality_records("mmlu", [True, False, None], concurrency=level))
     failed = folder / "02_trtllm"
     failed.mkdir()
     (failed / "run.json").write_text(json.dumps({"title": "t", "status": "failed", "error": "![x](http://evil/x.png)"}))

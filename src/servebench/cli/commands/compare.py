@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from servebench.cli.command import (
 from servebench.cli.completion import complete_stored
 
 if TYPE_CHECKING:
-    from servebench.analysis.compare import Comparison
+    from servebench.analysis.gate import Gate
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
@@ -63,51 +62,37 @@ def command(
     With --max-regression the exit code is 0 if nothing is worse by more than that, 1 if something is, and 7 if nothing can be
     judged: unequal settings, no valid points, too little data.
     """
-    from servebench.analysis.compare import MARGIN, compare, told
-    from servebench.analysis.fairness import differences
-    from servebench.analysis.gate import quality_regressions, speed_regressions
+    from servebench.analysis.comparison.compare import MARGIN
+    from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
-    from servebench.analysis.stored_runs import quality_agreements, quality_parities, side_of
-    from servebench.report.terminal import verdicts
-    from servebench.report.terminal.listing import console
+    from servebench.analysis.run_comparison import compare_runs
+    from servebench.report.export.comparison import to_json, to_junit, to_markdown
+    from servebench.report.files import write_file
+    from servebench.report.terminal.comparison import print_comparison
+    from servebench.report.terminal.tables import console
     from servebench.store.studies import find
 
     pairs = pair_runs([find(name, outputs) for name in names], find(baseline, outputs) if baseline else None)
-    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
-    comparisons = compare(
-        [(sides[a.run_id], sides[b.run_id], differences(a, b, varying)) for a, b in pairs],
-        margin=margin or max_regression or MARGIN,
-        with_doubtful=with_doubtful,
-    )
-    graded = [quality_agreements(a, b) for a, b in pairs]
-    parities = [quality_parities(a, b) for a, b in pairs]
-    slower = [] if max_regression is None else speed_regressions(comparisons, max_regression)
-    failures = [f"{name}: {told(row)}" for name, row in slower]
-    failures += [] if max_regression is None else quality_regressions(comparisons, graded, max_regression)
+    found = compare_runs(pairs, margin=margin or max_regression or MARGIN, with_doubtful=with_doubtful, varying=varying)
+    gate = None if max_regression is None else evaluate_gate(found, max_regression)
     if markdown:
-        verdicts.write_page(markdown, verdicts.to_markdown(comparisons, failures, max_regression, graded, parities))
+        write_file(markdown, to_markdown(found, gate))
     if junit:
-        verdicts.write_page(junit, verdicts.to_junit(comparisons, slower, max_regression, graded))
+        write_file(junit, to_junit(found, gate))
     if as_json:
-        click.echo(verdicts.to_json(comparisons, graded, parities), nl=False)
+        click.echo(to_json(found), nl=False)
     else:
-        out = console()
-        for one, answers, same in zip(comparisons, graded, parities, strict=True):
-            verdicts.print_comparison(one, out)
-            verdicts.print_agreements(answers, out)
-            verdicts.print_parities(same, out)
-    return 0 if max_regression is None else _gate_code(comparisons, failures, max_regression)
+        for one in found:
+            print_comparison(one, console())
+    return 0 if gate is None else _gate_code(gate)
 
 
-def _gate_code(comparisons: Sequence[Comparison], failures: Sequence[str], limit: float) -> int:
+def _gate_code(gate: Gate) -> int:
     """Print why the gate does not pass, and return the exit code."""
-    from servebench.analysis.gate import unjudged
-
-    for line in failures:
-        click.echo(f"servebench: regression beyond {100 * limit:g}%: {line}", err=True)
-    if failures:
+    for line in gate.failures:
+        click.echo(f"servebench: regression larger than {100 * gate.limit:g}%: {line}", err=True)
+    if gate.failures:
         return EXIT_REGRESSION
-    without_verdict = unjudged(comparisons)
-    for one in without_verdict:
+    for one in gate.undecided:
         click.echo(f"servebench: {one.candidate} cannot be judged: {one.summary}", err=True)
-    return EXIT_NOT_JUDGED if without_verdict else 0
+    return EXIT_NOT_JUDGED if gate.undecided else 0

@@ -30,7 +30,7 @@ FORMATS = ("csv", "json", "llm-d")
 def command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
     """Export runs for other programs."""
     from servebench.report.export.export import llm_d_reports, to_csv, to_json
-    from servebench.report.terminal.verdicts import write_page
+    from servebench.report.files import write_file
     from servebench.store.studies import find, runs_of
 
     runs = [run for name in names for run in runs_of(find(name, outputs))]
@@ -40,7 +40,7 @@ def command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) 
     if out is None:
         click.echo(text, nl=False)
     else:
-        write_page(out, text)
+        write_file(out, text)
     return 0
 
 
@@ -48,7 +48,7 @@ def _export_llm_d(reports: Sequence[tuple[RunData, dict[str, Any]]], out: Path |
     """Write reports as YAML: as documents to standard output, or one file each. Raises ConfigError, StoreError."""
     import yaml
 
-    from servebench.report.terminal.verdicts import write_page
+    from servebench.report.files import write_file
     from servebench.util.errors import ConfigError
 
     if not reports:
@@ -57,10 +57,10 @@ def _export_llm_d(reports: Sequence[tuple[RunData, dict[str, Any]]], out: Path |
     if out is None:
         click.echo("---\n".join(text for *_, text in texts), nl=False)
     elif len(texts) == 1 and out.suffix in (".yaml", ".yml"):
-        write_page(out, texts[0][2])
+        write_file(out, texts[0][2])
     else:
         for run, report, text in texts:
             stage = report["scenario"]["load"]["standardized"]["stage"]
-            write_page(out / f"{run.study_id}_{run.name}_{stage:02d}.yaml", text)
+            write_file(out / f"{run.study_id}_{run.name}_{stage:02d}.yaml", text)
         click.echo(f"{len(texts)} reports in {out}")
     return 0

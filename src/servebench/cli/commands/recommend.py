@@ -43,10 +43,10 @@ def command(
     outputs: Path,
 ) -> int:
     """Recommend a run for each use case: how sure the choice is, and what would change it."""
-    from servebench.analysis.advice import advise
-    from servebench.analysis.recommend import load_rules, rules_text
-    from servebench.report.terminal.advice import print_answers, to_json
-    from servebench.report.terminal.listing import console
+    from servebench.analysis.advice import recommend_runs
+    from servebench.analysis.recommendation.rules import load_rules, rules_text
+    from servebench.report.terminal.advice import print_recommendations, to_json
+    from servebench.report.terminal.tables import console
     from servebench.store.studies import find, runs_of
     from servebench.util.errors import ConfigError
 
@@ -59,11 +59,11 @@ def command(
             "recommend needs a study, or runs to choose among; 'servebench ls' lists them, 'last' is the latest"
         )
     runs = [run for name in names for run in runs_of(find(name, outputs))]
-    answers = advise(runs, rules, with_doubtful=with_doubtful, varying=varying)
+    answers = recommend_runs(runs, rules, with_doubtful=with_doubtful, varying=varying)
     if emulated := [run.run_id for run in runs if run.emulated]:
         click.echo(f"servebench: emulated runs do not describe real engines: {', '.join(emulated)}", err=True)
     if as_json:
         click.echo(to_json(answers), nl=False)
     else:
-        print_answers(answers, console())
+        print_recommendations(answers, console())
     return 0

@@ -52,10 +52,10 @@ def command(
 
     With --as, print its numbers by the definitions of another tool instead; --json goes with it.
     """
-    from servebench.analysis.recommend import load_rules
+    from servebench.analysis.recommendation.rules import load_rules
+    from servebench.report.files import write_file
     from servebench.report.html.build import page_of
     from servebench.report.html.page import page
-    from servebench.report.terminal.verdicts import write_page
     from servebench.store.studies import find
 
     if tool is not None:
@@ -65,7 +65,7 @@ def command(
     found = find(name, outputs)
     rules = load_rules(rules_path)
     target = out or found.path / "report.html"
-    write_page(target, page(page_of(found, rules, with_doubtful=with_doubtful, varying=varying)))
+    write_file(target, page(page_of(found, rules, with_doubtful=with_doubtful, varying=varying)))
     click.echo(target)
     return 0
 
@@ -73,17 +73,17 @@ def command(
 def _print_as(tool: str, name: str, *, as_json: bool, outputs: Path) -> int:
     """Print a run as another tool would. Raises ConfigError, StoreError."""
     from servebench.measure.dialects import DIALECTS
-    from servebench.report.terminal.as_tool import print_retold, retold_points, write_json
-    from servebench.report.terminal.listing import console
+    from servebench.report.terminal.as_tool import points_as_tool, print_as_tool, write_json
+    from servebench.report.terminal.tables import console
     from servebench.store.studies import find, runs_of
     from servebench.util.errors import ConfigError
 
     dialect = DIALECTS[tool]
-    points = retold_points(runs_of(find(name, outputs)), dialect)
+    points = points_as_tool(runs_of(find(name, outputs)), dialect)
     if not points:
         raise ConfigError(f"'{name}' has no successful requests to recompute from: all failed, or it was imported")
     if as_json:
         write_json(points, tool, dialect.notes)
     else:
-        print_retold(points, dialect.title, dialect.notes, console())
+        print_as_tool(points, dialect.title, dialect.notes, console())
     return 0

@@ -30,5 +30,5 @@ def command(name: str, as_json: bool, outputs: Path) -> int:
             show_study(found, as_json=as_json)
             return 0
         found = found.runs[0]
-    show_run(found, as_json=as_json, over_repeats=repeats_of(found))
+    show_run(found, as_json=as_json, repeats=repeats_of(found))
     return 0

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from servebench.analysis import stored_runs
-from servebench.analysis.fairness import differences
+from servebench.analysis.fairness import unequal_settings
 from servebench.report.dashboard import charts as drawn
 from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
@@ -268,31 +267,20 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
 @st.cache_data(show_spinner="comparing", max_entries=32)
 def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> list[dict[str, Any]]:
     """The comparison of each run with the first, as plain tables."""
-    from servebench.analysis.compare import compare
-    from servebench.report.terminal import verdicts
+    from servebench.analysis.run_comparison import compare_speed
+    from servebench.report import comparison as texts
 
     runs = [load_run(outputs, key, changed) for key in keys]
-    sides = [stored_runs.side_of(run) for run in runs]
-    pairs = [(sides[0], side, differences(runs[0], run)) for side, run in zip(sides[1:], runs[1:], strict=True)]
-    found = compare(pairs, with_doubtful=with_doubtful)
+    found = compare_speed([(runs[0], run) for run in runs[1:]], with_doubtful=with_doubtful)
     return [
         {
             "baseline": one.baseline,
             "candidate": one.candidate,
             "verdict": str(one.result),
             "summary": one.summary,
-            "told": verdicts.paired_told(one),
+            "told": texts.paired_note(one),
             "rows": [
-                {
-                    "load": row.level,
-                    "metric": verdicts.titled(row.metric),
-                    "baseline": verdicts.shown(row.baseline, row.metric),
-                    "candidate": verdicts.shown(row.candidate, row.metric),
-                    "change [95 %]": verdicts.change(row),
-                    "verdict": verdicts.verdict(row),
-                    "why": row.why,
-                }
-                for row in one.rows
+                {**dict(zip(texts.HEADINGS, texts.cells_of(row), strict=True)), "why": row.why} for row in one.rows
             ],
         }
         for one in found
@@ -334,7 +322,7 @@ def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         return
     runs = [load_run(outputs, key, changed) for key in keys]
     for run in runs[1:]:
-        found = differences(runs[0], run)
+        found = unequal_settings(runs[0], run)
         st.code(f"{run.run_id} against {runs[0].run_id}", language=None)
         if not found:
             st.success("set up equally")

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from servebench.analysis.advice import advise
-from servebench.analysis.compare import Comparison
-from servebench.analysis.fairness import differences
-from servebench.analysis.recommend import Rules
-from servebench.analysis.rightness import Agreement
-from servebench.analysis.stored_runs import (
-    limits_of,
-    quality_agreements,
-    quality_summaries,
-    repeats_of,
-    side_of,
-)
+from servebench.analysis.advice import recommend_runs
+from servebench.analysis.comparison.model import Comparison
+from servebench.analysis.published import compare_published
+from servebench.analysis.quality.agreement import Agreement
+from servebench.analysis.recommendation.rules import Rules
+from servebench.analysis.run_comparison import compare_speed
+from servebench.analysis.stored_runs import quality_agreements, quality_summaries, repeats_of, shared_limits
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, request_metrics
 from servebench.report.html.page import QualityRow, RunPage, Timeline
@@ -42,7 +37,6 @@ def page_of(
 ) -> Page:
     """Everything that the report of a run or study shows."""
     from servebench import __version__
-    from servebench.analysis.published import beside
     from servebench.report.html.page import Page
 
     runs = read.runs_of(found)
@@ -57,17 +51,17 @@ def page_of(
         words=found.words,
         runs=pages,
         version=__version__,
-        answers=advise(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
+        answers=recommend_runs(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
         comparisons=comparisons,
         agreements=_all_agreements(runs),
         unjudged=unjudged,
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
-        published=[one for page in pages for one in beside(page.view.name, page.rows)],
+        published=[one for page in pages for one in compare_published(page.view.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),
         distribution_at=at,
         repeats=[(name, found) for name, found in over if found.rows],
-        limits=limits_of(runs),
+        limits=shared_limits(runs),
     )
 
 
@@ -82,18 +76,13 @@ def _all_agreements(runs: Sequence[RunData]) -> list[tuple[str, str, Agreement]]
 
 def _all_compared(runs: Sequence[RunData], *, with_doubtful: bool, varying: str | None) -> tuple[list[Comparison], str]:
     """Each run against the first of its set-up; and why nothing could be compared."""
-    from servebench.analysis.compare import compare as judge
-
     groups: dict[tuple[str | None, ...], list[RunData]] = {}
     for run in runs:
         groups.setdefault(tuple(run.fact(name) for name in ("model", "gpu", "workload")), []).append(run)
     pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
     if not pairs:
         return [], "one run a set-up: there is nothing to compare" if len(runs) > 1 else ""
-    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
-    return judge(
-        [(sides[a.run_id], sides[b.run_id], differences(a, b, varying)) for a, b in pairs], with_doubtful=with_doubtful
-    ), ""
+    return compare_speed(pairs, with_doubtful=with_doubtful, varying=varying), ""
 
 
 Panel = tuple[str, list[tuple[float, float]]]

@@ -16,12 +16,14 @@ from typing import Any
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
+from servebench.report import comparison as texts
 from servebench.report.html import charts
 from servebench.report.html.charts import RunView
 from servebench.report.html.svg import Axis, Mark, Span
-from servebench.report.terminal import advice, verdicts
-from servebench.report.terminal.console import REPEATS_NOTE, repeated
-from servebench.report.terminal.listing import best_row, verdict_counts, when
+from servebench.report.points import best_row, verdict_counts
+from servebench.report.terminal import advice
+from servebench.report.terminal.results import REPEATS_NOTE
+from servebench.report.terminal.tables import local_time
 from servebench.util.figures import MISSING, number, seconds, with_interval
 
 Row = PointRow
@@ -281,9 +283,9 @@ def _advice(answers: Sequence[Any]) -> str:
 
 def _answer(one: Any) -> str:
     ranking = "".join(_score(score, one.use_case.unit) for score in one.ranking[:4])
-    lead = f"<p>Lead over the next: <b>{e(advice.lead(one))}</b></p>" if one.lead is not None else ""
+    lead = f"<p>Lead over the next: <b>{e(advice.lead_text(one))}</b></p>" if one.lead is not None else ""
     why = f"<p class='dim'>{e(one.why)}</p>" if one.why else ""
-    why += "".join(f"<p>{tag('less right', 'bad')} {e(line)}</p>" for line in one.quality)
+    why += "".join(f"<p>{tag('less accurate', 'bad')} {e(line)}</p>" for line in one.quality)
     missing = "".join(f"<li><small>without a score: {e(line)}</small></li>" for line in one.missing)
     changes = "".join(f"<li>{e(line)}</li>" for line in one.changes)
     change = f"<p>What would change it:</p><ul>{changes}</ul>" if changes else ""
@@ -294,7 +296,7 @@ def _answer(one: Any) -> str:
 
 
 def _score(score: Any, unit: str) -> str:
-    return f"<li>{e(score.entrant.name)}: {e(advice.figure(score, unit))} <small>{e(advice.place(score))}</small></li>"
+    return f"<li>{e(score.entrant.name)}: {e(advice.score_text(score, unit))} <small>{e(advice.place_text(score))}</small></li>"
 
 
 def _views(data: Page) -> list[RunView]:
@@ -434,20 +436,19 @@ def _points(data: Page) -> str:
 def _repeats(data: Page) -> str:
     if not data.repeats:
         return ""
-    every = [row for _, found in data.repeats for row in found.rows]
-    metrics = list(dict.fromkeys((row.metric, f"{row.title}, {row.unit}") for row in every))
+    metrics = {name: title for _, found in data.repeats for name, title in found.titles.items()}
     body = []
     for name, found in data.repeats:
-        for at in dict.fromkeys(row.level for row in found.rows):
-            own = {row.metric: row for row in found.rows if row.level == at}
+        for at, own in found.levels.items():
             count = max(row.count for row in own.values())
-            body.append([e(name), e(at), str(count), *(e(repeated(own.get(metric))) for metric, _ in metrics)])
+            cells = (e(own[metric].text if metric in own else MISSING) for metric in metrics)
+            body.append([e(name), e(at), str(count), *cells])
     notes = "".join(
         f'<div class="box warn"><b>{e(name)}</b>: {e(note)}</div>'
         for name, found in data.repeats
         for note in found.notes
     )
-    head = ("run", "load", "repeats", *(title for _, title in metrics))
+    head = ("run", "load", "repeats", *metrics.values())
     return f"{notes}<p class='dim'>{e(REPEATS_NOTE)}.</p>{table(head, body)}"
 
 
@@ -465,24 +466,20 @@ def _comparison(data: Page) -> str:
     for one in data.comparisons:
         rows = [
             [
-                e(row.level),
-                e(verdicts.titled(row.metric)),
-                e(verdicts.shown(row.baseline, row.metric)),
-                e(verdicts.shown(row.candidate, row.metric)),
-                e(verdicts.change(row)),
-                tag(verdicts.verdict(row), kind_of(row.result) if row.competes else "plain")
+                *map(e, texts.cells_of(row)[:-1]),
+                tag(texts.verdict_of(row), kind_of(row.result) if row.competes else "plain")
                 + (f"<br><small>{e(row.why)}</small>" if row.why else ""),
             ]
             for row in one.rows
         ]
-        head = ("load", "metric", "baseline", "candidate", "change [95 %]", "verdict")
+        head = texts.HEADINGS
         parts.append(
             f"<h3>{e(one.candidate)} against {e(one.baseline)}</h3>"
             f"<p>{tag(str(one.result), kind_of(str(one.result)))} {e(one.summary)}</p>{table(head, rows, left=(1,), wide=(5,))}"
         )
     if parts and data.comparisons:
         parts.append(
-            f"<p class='dim'>Change from baseline to candidate. {e(verdicts.PAIRED_TOLD)} Tests permute stretches of requests "
+            f"<p class='dim'>Change from baseline to candidate. {e(texts.PAIRED_NOTE)} Tests permute stretches of requests "
             "and are corrected for their number (Holm); points that are not valid do not compete and stand in brackets.</p>"
         )
     return "".join(parts)
@@ -546,7 +543,7 @@ def _quality(data: Page) -> str:
             points = [(row.run, row.load, row.share, row.low, row.high, row.right_per_s) for row in own]
             shares, speeds = charts.quality_against_load(points, dataset, own[0].measure)
             figures.append(chart_figure(shares, f"{dataset} against load"))
-            figures.append(chart_figure(speeds, f"Right answers a second on {dataset}"))
+            figures.append(chart_figure(speeds, f"Right answers per second on {dataset}"))
     parts.append(f'<div class="charts">{"".join(figures)}</div>')
     head = (
         "run",
@@ -582,7 +579,7 @@ def _quality(data: Page) -> str:
     parts.append(table(head, body, left=(0, 1, 2, 4, 11)))
     for baseline, candidate, one in data.agreements:
         parts.append(
-            f"<p>{tag(one.finding, kind_of(one.finding))} {e(candidate)} against {e(baseline)}: {e(one.turned().sentence)}</p>"
+            f"<p>{tag(one.finding, kind_of(one.finding))} {e(candidate)} against {e(baseline)}: {e(one.swapped().sentence)}</p>"
         )
     return "".join(parts)
 
@@ -640,7 +637,7 @@ def _published(data: Page) -> str:
             e(one.metric),
             f"{e(number(one.own))} {e(one.unit)}",
             f"{e(number(one.published))} {e(one.unit)}",
-            f"{100 * one.apart:+.1f} %",
+            f"{100 * one.difference:+.1f} %",
             e(f"{one.source}; {one.note}" if one.note else one.source),
         ]
         for one in data.published
@@ -662,7 +659,7 @@ def _commands(data: Page) -> str:
         started, ended = manifest.get("started_s"), manifest.get("ended_s")
         facts = {
             "folder": str(one.run.path.parent.name + "/" + one.run.path.name),
-            "began": when(one.run.started_s),
+            "began": local_time(one.run.started_s),
             "took": seconds(ended - started) if started and ended else None,
             "machine": " · ".join(str(v) for v in (machine.get("platform"), machine.get("cpu_model")) if v),
             "GPU": ", ".join(f"{gpu.get('name')} (driver {gpu.get('driver_version')})" for gpu in gpus),

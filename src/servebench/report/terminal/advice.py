@@ -1,4 +1,4 @@
-"""What `recommend` found, in the terminal and as JSON."""
+"""The output of `servebench recommend`, in the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from servebench.util.figures import number
+from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.util.figures import change, change_interval, number
 
 STYLES = {
     "winner": "green",
@@ -21,72 +22,71 @@ STYLES = {
 RUNNERS_UP = 3
 
 
-def figure(score: Any, unit: str) -> str:
-    """A score with its interval and its unit."""
-    interval = score.interval
-    spread = f" [{number(interval[0])}, {number(interval[1])}]" if interval is not None else ""
-    return f"{number(score.value)}{spread} {unit}".strip()
+def score_text(score: Score, unit: str) -> str:
+    """Return a score with its interval and unit."""
+    interval = f" [{number(score.interval[0])}, {number(score.interval[1])}]" if score.interval is not None else ""
+    return f"{number(score.value)}{interval} {unit}".strip()
 
 
-def place(score: Any) -> str:
-    """At which load, and up to which one the limits were met."""
+def place_text(score: Score) -> str:
+    """Return at which load a score was reached, and up to which load the SLO was met."""
     parts = [f"at load {score.at}" if score.at else "", f"SLO met up to {score.slo_at}" if score.slo_at else ""]
     return ", ".join(filter(None, [*parts, "doubtful" if score.doubtful else ""]))
 
 
-def lead(answer: Any) -> str:
-    """The lead over the runner-up with its interval, in percent of the runner-up; empty without one."""
-    if answer.lead is None:
+def lead_text(found: Recommendation) -> str:
+    """Return the lead over the runner-up with its interval, in percent of the runner-up; empty without one."""
+    if found.lead is None:
         return ""
-    spread = ""
-    if answer.lead_low is not None and answer.lead_high is not None:
-        spread = f" [{100 * answer.lead_low:+.1f}, {100 * answer.lead_high:+.1f}]"
-    return f"{100 * answer.lead:+.1f} %{spread}"
+    known = found.lead_low is not None and found.lead_high is not None
+    return change(found.lead) + (f" {change_interval(found.lead_low, found.lead_high)}" if known else "")
 
 
-def headline(answer: Any) -> str:
-    """The answer in one line."""
-    if answer.outcome in ("winner", "only one"):
-        first = answer.ranking[0]
-        reached = f"{first.entrant.name}: {figure(first, answer.use_case.unit)}"
-        return f"{reached}, {lead(answer)} against the next" if answer.outcome == "winner" else f"only {reached}"
-    return f"{answer.outcome}: {answer.why}"
+def headline(found: Recommendation) -> str:
+    """Return the recommendation in one line."""
+    if found.outcome not in ("winner", "only one"):
+        return f"{found.outcome}: {found.why}"
+    first = found.ranking[0]
+    text = f"{first.entrant.name}: {score_text(first, found.use_case.unit)}"
+    return f"{text}, {lead_text(found)} vs the runner-up" if found.outcome == "winner" else f"only {text}"
 
 
-def print_answers(answers: Sequence[Any], out: Console) -> None:
-    """Write every answer: winner or not, ranking, what would change it."""
-    for answer in answers:
-        where = f"  ({answer.group})" if answer.group else ""
-        out.print(Text(answer.use_case.title, style="bold").append(where, style="not bold dim"))
-        out.print(Text(f"  {headline(answer)}", style=STYLES[answer.outcome]))
-        for rank, score in enumerate(answer.ranking[: 1 + RUNNERS_UP], start=1):
-            out.print(
-                f"  {rank}. {score.entrant.name}: {figure(score, answer.use_case.unit)} {place(score)}".rstrip(),
-                markup=False,
-            )
-        for line in answer.quality:
+def print_recommendations(found: Sequence[Recommendation], out: Console) -> None:
+    """Print each recommendation with its ranking and what would change it."""
+    for one in found:
+        group = f"  ({one.group})" if one.group else ""
+        out.print(Text(one.use_case.title, style="bold").append(group, style="not bold dim"))
+        out.print(Text(f"  {headline(one)}", style=STYLES[one.outcome]))
+        for rank, score in enumerate(one.ranking[: 1 + RUNNERS_UP], start=1):
+            line = f"  {rank}. {score.entrant.name}: {score_text(score, one.use_case.unit)} {place_text(score)}"
+            out.print(line.rstrip(), markup=False)
+        for line in one.quality:
             out.print(Text(f"  but: {line}", style="yellow"))
-        for line in answer.missing:
-            out.print(f"  without a score: {line}", markup=False, style="dim")
-        for line in answer.changes:
-            out.print(f"  would change it: {line}", markup=False)
+        for line in one.missing:
+            out.print(f"  no score: {line}", markup=False, style="dim")
+        for line in one.changes:
+            out.print(f"  what would change it: {line}", markup=False)
         out.print()
 
 
-def as_dict(answer: Any) -> dict[str, Any]:
-    """An answer as plain data."""
+def to_json(found: Sequence[Recommendation]) -> str:
+    """Return all recommendations as JSON."""
+    return json.dumps([_as_dict(one) for one in found], indent=2) + "\n"
+
+
+def _as_dict(found: Recommendation) -> dict[str, Any]:
     return {
-        "use_case": answer.use_case.name,
-        "title": answer.use_case.title,
-        "group": answer.group,
-        "outcome": answer.outcome,
-        "winner": answer.winner.entrant.name if answer.winner else None,
-        "metric": answer.use_case.metric,
-        "unit": answer.use_case.unit,
-        "lead": answer.lead,
-        "lead_low": answer.lead_low,
-        "lead_high": answer.lead_high,
-        "why": answer.why,
+        "use_case": found.use_case.name,
+        "title": found.use_case.title,
+        "group": found.group,
+        "outcome": found.outcome,
+        "winner": found.winner.entrant.name if found.winner else None,
+        "metric": found.use_case.metric,
+        "unit": found.use_case.unit,
+        "lead": found.lead,
+        "lead_low": found.lead_low,
+        "lead_high": found.lead_high,
+        "why": found.why,
         "ranking": [
             {
                 "run": score.entrant.name,
@@ -96,14 +96,9 @@ def as_dict(answer: Any) -> dict[str, Any]:
                 "slo_point": score.slo_at,
                 "doubtful": score.doubtful,
             }
-            for score in answer.ranking
+            for score in found.ranking
         ],
-        "missing": list(answer.missing),
-        "would_change": list(answer.changes),
-        "quality": list(answer.quality),
+        "missing": list(found.missing),
+        "would_change": list(found.changes),
+        "quality": list(found.quality),
     }
-
-
-def to_json(answers: Sequence[Any]) -> str:
-    """All answers as JSON."""
-    return json.dumps([as_dict(one) for one in answers], indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""The numbers of a run as another load generator would print them, beside servebench's, with what makes the difference."""
+"""A run's numbers by another load generator's definitions, next to servebench's, with the cause of each difference."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from servebench.contracts.stored import RunData
 from servebench.measure.dialects import Dialect, retell
-from servebench.util.figures import MISSING, number
+from servebench.report.terminal.tables import new_table
+from servebench.util.figures import change, number
 
 TITLES = {
     "output_throughput_tok_s": "output tok/s",
@@ -25,11 +24,15 @@ TITLES = {
     "itl_ms": "ITL ms",
     "e2e_ms": "E2E ms",
 }
+LEGEND = (
+    "from the window: servebench measures only while the requested load is present, the tool over its whole run\n"
+    "from the definition: the effect of the tool's definition on the same requests"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetoldPoint:
-    """A point by a tool's definitions; `rows` are those of `measure.dialects.retell`."""
+class ToolPoint:
+    """A point by a tool's definitions, with the rows of `measure.dialects`."""
 
     run: str
     level: str
@@ -43,33 +46,26 @@ def _title(metric: str) -> str:
     return f"{TITLES.get(name, name)} {statistic}"
 
 
-def _percent(share: float | None) -> str:
-    return MISSING if share is None else f"{100 * share:+.1f} %"
-
-
-def print_retold(points: Sequence[RetoldPoint], title: str, notes: Sequence[str], out: Console) -> None:
-    """Write a table a point, then what the tool does otherwise."""
+def print_as_tool(points: Sequence[ToolPoint], title: str, notes: Sequence[str], out: Console) -> None:
+    """Print a table per point, then the tool's other definitions."""
     for point in points:
-        out.print(Text(f"{point.run}, load {point.level}, as {title} would tell it", style="bold"))
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-        for name in ("", "servebench", title, "by the\nwindow", "by the\ndefinition"):
+        out.print(Text(f"{point.run}, load {point.level}, by the definitions of {title}", style="bold"))
+        table = new_table()
+        for name in ("", "servebench", title, "from the\nwindow", "from the\ndefinition"):
             table.add_column(name, justify="right" if name else "left", no_wrap=True)
-        table.add_column("the definition", overflow="fold")
+        table.add_column("definition", overflow="fold")
         for row in point.rows:
-            cells = (number(row.own), number(row.theirs), _percent(row.by_window), _percent(row.by_definition))
-            table.add_row(_title(row.metric), *cells, row.because)
+            cells = (number(row.own), number(row.theirs), change(row.by_window), change(row.by_definition))
+            table.add_row(_title(row.metric), *cells, Text(row.because))
         out.print(table)
-    out.print(
-        "by the window: servebench counts what happened while the asked load was there, the tool its whole run\n"
-        "by the definition: what the tool's own definition changes on the same requests"
-    )
+    out.print(LEGEND)
     for note in notes:
-        out.print(f"also: {note}", markup=False)
+        out.print(f"note: {note}", markup=False)
 
 
-def write_json(points: Sequence[RetoldPoint], tool: str, notes: Sequence[str]) -> None:
-    """The same as JSON, to standard output."""
-    told = [
+def write_json(points: Sequence[ToolPoint], tool: str, notes: Sequence[str]) -> None:
+    """Write the same as JSON to standard output."""
+    plain = [
         {
             "run": point.run,
             "level": point.level,
@@ -79,16 +75,16 @@ def write_json(points: Sequence[RetoldPoint], tool: str, notes: Sequence[str]) -
         }
         for point in points
     ]
-    sys.stdout.write(json.dumps({"as": tool, "notes": list(notes), "points": told}, indent=2) + "\n")
+    sys.stdout.write(json.dumps({"as": tool, "notes": list(notes), "points": plain}, indent=2) + "\n")
 
 
-def retold_points(runs: Sequence[RunData], dialect: Dialect) -> list[RetoldPoint]:
+def points_as_tool(runs: Sequence[RunData], dialect: Dialect) -> list[ToolPoint]:
     """Return the points of these runs by another tool's definitions, without those that have no requests."""
     points = []
     for run in runs:
         requests = run.requests
         for row in run.point_rows if len(requests) else ():
-            retold = retell(requests[requests["point"] == row.point], row, dialect)
-            if retold:
-                points.append(RetoldPoint(run=run.run_id, level=row.level_label, rows=retold))
+            rows = retell(requests[requests["point"] == row.point], row, dialect)
+            if rows:
+                points.append(ToolPoint(run=run.run_id, level=row.level_label, rows=rows))
     return points

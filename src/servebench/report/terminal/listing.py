@@ -1,122 +1,32 @@
-"""The tables of `servebench ls` and `servebench show`: what is on disk, in the terminal."""
+"""The output of `servebench ls` and `servebench show`."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import PointRow, level_label
-from servebench.contracts.stored import FACTS, RunData, StudyData
-from servebench.report.terminal.console import print_repeats
-from servebench.util.figures import MISSING, number, seconds, with_interval
+from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
+from servebench.report.points import best_row, count_verdicts, verdict_counts
+from servebench.report.terminal.results import cell_text, print_repeats
+from servebench.report.terminal.tables import (
+    POINTS_NOTE,
+    STATUS_STYLES,
+    console,
+    local_time,
+    new_table,
+    verdict_text,
+)
+from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
 
-STATUS_STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "running": "cyan", "missing": "red"}
-VERDICT_STYLE = {"valid": "green", "doubtful": "yellow", "void": "red"}
-PIPED_WIDTH = 160
-VERDICTS = ("valid", "doubtful", "void")
-
-
-def console() -> Console:
-    """Standard output; where that is no terminal, wide enough to cut nothing."""
-    terminal = sys.stdout.isatty()
-    return Console(highlight=False, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
-
-
-def best_row(points: Sequence[PointRow]) -> PointRow | None:
-    """The point with the highest output throughput, of the best verdict that any has; void ones never win."""
-    for verdict in ("valid", "doubtful"):
-        fit = [p for p in points if p.verdict == verdict and p.output_throughput_tok_s is not None]
-        if fit:
-            return max(fit, key=lambda p: p.output_throughput_tok_s or 0.0)
-    return None
-
-
-def when(stamp_s: float | None) -> str:
-    """A time of day, local."""
-    return MISSING if stamp_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(stamp_s))
-
-
-def verdict_counts(points: Sequence[PointRow]) -> str:
-    """How many points there are of each verdict, those that there are."""
-    counts = [(sum(p.verdict == verdict for p in points), verdict) for verdict in VERDICTS]
-    return ", ".join(f"{count} {verdict}" for count, verdict in counts if count) or MISSING
-
-
-def _table(*columns: str, title: str | None = None) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=box.SIMPLE_HEAD)
-    table.pad_edge = False
-    for column in columns:
-        table.add_column(
-            column,
-            overflow="fold",
-            justify="right" if column.startswith(("best", "at", "TTFT", "tok", "fail", "ok", "runs", "n ")) else "left",
-        )
-    return table
-
-
-def run_facts(run: RunData) -> dict[str, Any]:
-    """A run as `ls --json` tells it."""
-    points = run.point_rows
-    best = best_row(points) or PointRow()
-    return {
-        "study": run.study_id,
-        "run": run.name,
-        "path": str(run.path),
-        "title": run.title,
-        "status": run.status,
-        "error": run.error,
-        "tool": run.foreign or "servebench",
-        **{name: run.fact(name) for name in FACTS},
-        "started_s": run.started_s,
-        "points": len(points),
-        "verdicts": {verdict: sum(p.verdict == verdict for p in points) for verdict in VERDICTS},
-        "best_output_throughput_tok_s": best.output_throughput_tok_s,
-        "best_at": best.level_label if best else None,
-        "best_ttft_ms_p50": best.ttft_ms_p50,
-        "faults": list(run.faults),
-    }
-
-
-def list_runs(studies: Sequence[StudyData], *, as_json: bool) -> None:
-    """Write every run of the studies, a row each, newest study last."""
-    if as_json:
-        sys.stdout.write(json.dumps([run_facts(run) for study in studies for run in study.runs], indent=2) + "\n")
-        return
-    out = console()
-    table = _table("run", "model", "when", "status", "points", "best tok/s", "at", "TTFT p50 ms")
-    for study in studies:
-        for run in study.runs:
-            points = run.point_rows
-            best = best_row(points) or PointRow()
-            foreign = f" ({run.foreign})" if run.foreign else ""
-            table.add_row(
-                f"{run.run_id}{foreign}",
-                (run.fact("model") or MISSING).rsplit("/", 1)[-1],
-                when(run.started_s),
-                Text(run.status, style=STATUS_STYLE.get(run.status, "")),
-                verdict_counts(points),
-                number(best.output_throughput_tok_s),
-                best.level_label if best else MISSING,
-                number(best.ttft_ms_p50),
-            )
-    out.print(table)
-    for study in studies:
-        for fault in study.faults:
-            out.print(f"{study.study_id}: {fault}")
-        for run in study.runs:
-            for fault in run.faults:
-                out.print(f"{run.run_id}: {fault}")
-
-
+RIGHT_ALIGNED = ("best tok/s", "at", "TTFT p50 ms")
 POINT_COLUMNS = (
     ("ok", "requests_ok"),
     ("fail", "requests_failed"),
@@ -131,106 +41,157 @@ POINT_COLUMNS = (
 )
 
 
-def show_run(run: RunData, *, as_json: bool, over_repeats: Any = None) -> None:
-    """Write what a run was, its points, what its repeats say together (of `score.repeats`), and its doubts."""
-    points = run.point_rows
+def run_facts(run: RunData) -> dict[str, Any]:
+    """Return a run as `ls --json` prints it."""
+    rows = run.point_rows
+    best = best_row(rows)
+    return {
+        "study": run.study_id,
+        "run": run.name,
+        "path": str(run.path),
+        "title": run.title,
+        "status": run.status,
+        "error": run.error,
+        "tool": run.foreign or "servebench",
+        **{name: run.fact(name) for name in FACTS},
+        "started_s": run.started_s,
+        "points": len(rows),
+        "verdicts": count_verdicts(rows),
+        "best_output_throughput_tok_s": best.output_throughput_tok_s if best else None,
+        "best_at": best.level_label if best else None,
+        "best_ttft_ms_p50": best.ttft_ms_p50 if best else None,
+        "faults": list(run.faults),
+    }
+
+
+def list_runs(studies: Sequence[StudyData], *, as_json: bool) -> None:
+    """Print every run of the studies, newest study last."""
     if as_json:
-        told = {**run_facts(run), "manifest": dict(run.manifest), "rows": [row.as_dict() for row in points]}
-        sys.stdout.write(json.dumps(told, indent=2, default=str) + "\n")
+        _print_json([run_facts(run) for study in studies for run in study.runs])
+        return
+    out = console()
+    table = new_table()
+    for name in ("run", "model", "when", "status", "points", *RIGHT_ALIGNED):
+        table.add_column(name, overflow="fold", justify="right" if name in RIGHT_ALIGNED else "left")
+    for study in studies:
+        for run in study.runs:
+            rows = run.point_rows
+            best = best_row(rows) or PointRow()
+            table.add_row(
+                run.run_id + (f" ({run.foreign})" if run.foreign else ""),
+                (run.fact("model") or MISSING).rsplit("/", 1)[-1],
+                local_time(run.started_s),
+                Text(run.status, style=STATUS_STYLES.get(run.status, "")),
+                verdict_counts(rows),
+                number(best.output_throughput_tok_s),
+                best.level_label,
+                number(best.ttft_ms_p50),
+            )
+    out.print(table)
+    for name, faults in _faults(studies):
+        for fault in faults:
+            out.print(f"{name}: {fault}", markup=False)
+
+
+def _faults(studies: Sequence[StudyData]) -> Iterable[tuple[str, Sequence[str]]]:
+    for study in studies:
+        yield study.study_id, study.faults
+        for run in study.runs:
+            yield run.run_id, run.faults
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def show_run(run: RunData, *, as_json: bool, repeats: RepeatSummary | None = None) -> None:
+    """Print a run: its facts, points, repeats, quality and warnings."""
+    rows = run.point_rows
+    if as_json:
+        plain = [row.as_dict() for row in rows]
+        _print_json({**run_facts(run), "manifest": dict(run.manifest), "rows": plain})
         return
     out = console()
     out.print(Text(run.title, style="bold"))
-    facts = {
+    _print_facts(_header(run))
+    if rows:
+        out.print(_points_table(rows))
+        print_repeats(repeats, out)
+        for code in dict.fromkeys(code for row in rows for code in row.doubts):
+            where = ", ".join(dict.fromkeys(row.level_label for row in rows if code in row.doubts))
+            out.print(f"{code} (at {where}): {explain(code)}", markup=False)
+    for line in _quality_lines(run.manifest.get("quality")):
+        out.print(line, markup=False)
+    for fault in run.faults:
+        out.print(f"unreadable: {fault}", markup=False)
+
+
+def _header(run: RunData) -> dict[str, str | None]:
+    start, restart = mapping(run.manifest.get("cold_start")), mapping(run.manifest.get("warm_restart"))
+    shared = " (shared)" if start.get("shared") else ""
+    return {
         "folder": str(run.path),
         "status": run.status + (f": {run.error}" if run.error else ""),
         "engine": " ".join(filter(None, (run.fact("engine"), run.fact("engine_version"), f"({run.fact('launch')})"))),
         "model": run.fact("model"),
         "gpu": run.fact("gpu"),
         "workload": run.fact("workload"),
-        "began": when(run.started_s),
+        "started": local_time(run.started_s),
         "measured by": run.foreign,
+        "cold start": None if start.get("seconds") is None else f"{number(start['seconds'])} s{shared}",
+        "warm restart": None if restart.get("seconds") is None else f"{number(restart['seconds'])} s",
     }
-    start = (run.manifest.get("cold_start") or {}) if isinstance(run.manifest.get("cold_start"), Mapping) else {}
-    if start.get("seconds") is not None:
-        facts["cold start"] = f"{number(start['seconds'])} s" + (" (shared)" if start.get("shared") else "")
-    again = run.manifest.get("warm_restart")
-    if isinstance(again, Mapping) and again.get("seconds") is not None:
-        facts["warm restart"] = f"{number(again['seconds'])} s"
+
+
+def _print_facts(facts: dict[str, str | None]) -> None:
     for name, value in facts.items():
         if value:
-            out.print(f"{name + ':':<12} {value}", markup=False)
-    if points:
-        out.print(_points(points))
-        print_repeats(over_repeats, out)
-        codes = dict.fromkeys(code for point in points for code in point.doubts)
-        for code in codes:
-            where = ", ".join(dict.fromkeys(p.level_label for p in points if code in p.doubts))
-            out.print(f"{code} (at {where}): {explain(code)}", markup=False)
-    for line in _quality(run.manifest.get("quality")):
-        out.print(line, markup=False)
-    for fault in run.faults:
-        out.print(f"not readable: {fault}", markup=False)
+            console().print(f"{name + ':':<12} {value}", markup=False)
 
 
-def _quality(found: Any) -> list[str]:
-    """What the manifest tells of quality, a line for each benchmark and load, then each doubt once."""
-    rows = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+def _quality_lines(stored: Any) -> list[str]:
+    """The quality results in a manifest, a line for each benchmark and load, then each warning once."""
+    found = [mapping(one) for one in stored] if isinstance(stored, list) else []
     lines = []
-    for one in rows:
+    for one in found:
         value = one.get("score") if one.get("accuracy") is None else one.get("accuracy")
-        if value is None:
-            figure = "nothing could be judged"
-        else:
-            reach = f" [{_percent(one.get('low'))}, {_percent(one.get('high'))}]"
+        result = "no answer could be graded"
+        if value is not None:
             measure = "mean score" if one.get("accuracy") is None else one.get("means", "right")
-            figure = f"{_percent(value)} % {measure}{reach} of {one.get('n')}"
+            result = f"{percent(value)} {measure} {percent_interval(one.get('low'), one.get('high'))} of {one.get('n')}"
         failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
-        level = level_label(one.get("concurrency"), one.get("rate"))
-        lines.append(f"quality: {one.get('benchmark')} at {level}: {figure}{failed}")
-    codes = dict.fromkeys(str(doubt.get("code")) for one in rows for doubt in one.get("doubts") or ())
+        at = level_label(one.get("concurrency"), one.get("rate"))
+        lines.append(f"quality: {one.get('benchmark')} at {at}: {result}{failed}")
+    codes = dict.fromkeys(str(doubt.get("code")) for one in found for doubt in one.get("doubts") or ())
     return lines + [f"{code}: {explain(code)}" for code in codes]
 
 
-def _percent(share: Any) -> str:
-    return f"{100 * share:.1f}" if isinstance(share, (int, float)) else MISSING
-
-
-def _points(points: Sequence[PointRow]) -> Table:
-    table = _table("at")
-    for name, _ in POINT_COLUMNS:
+def _points_table(rows: Sequence[PointRow]) -> Table:
+    table = new_table()
+    for name in ("at", *(name for name, _ in POINT_COLUMNS)):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict")
-    for point in points:
-        cells = [
-            with_interval(point, column) if column == "output_throughput_tok_s" else _cell(point.get(column))
-            for _, column in POINT_COLUMNS
-        ]
-        verdict = str(point.verdict or MISSING)
-        table.add_row(point.level_label, *cells, Text(verdict, style=VERDICT_STYLE.get(verdict, "")))
-    table.caption = "times in ms; ± half of a 95 % interval"
-    table.caption_justify = "left"
+    for row in rows:
+        cells = (cell_text(row, column) for _, column in POINT_COLUMNS)
+        table.add_row(row.level_label, *cells, verdict_text(row.verdict or MISSING))
+    table.caption = POINTS_NOTE
     return table
 
 
-def _cell(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else number(value)
-
-
 def show_study(study: StudyData, *, as_json: bool) -> None:
-    """Write what a study was, and its runs."""
+    """Print a study and its runs."""
     if as_json:
         facts = {"study": study.study_id, "path": str(study.path), **study.state}
-        sys.stdout.write(
-            json.dumps({**facts, "runs": [run_facts(run) for run in study.runs]}, indent=2, default=str) + "\n"
-        )
+        _print_json({**facts, "runs": [run_facts(run) for run in study.runs]})
         return
-    out = console()
-    out.print(Text(study.study_id, style="bold"))
-    out.print(f"folder:      {study.path}", markup=False)
-    out.print(f"status:      {study.status}", markup=False)
-    if study.words:
-        out.print(f"command:     servebench {' '.join(study.words)}", markup=False)
+    console().print(Text(study.study_id, style="bold"))
     started, ended = study.state.get("started_s"), study.state.get("ended_s")
-    if started and ended:
-        out.print(f"took:        {seconds(ended - started)}", markup=False)
+    _print_facts(
+        {
+            "folder": str(study.path),
+            "status": study.status,
+            "command": f"servebench {' '.join(study.words)}" if study.words else None,
+            "took": seconds(ended - started) if started and ended else None,
+        }
+    )
     list_runs([study], as_json=False)

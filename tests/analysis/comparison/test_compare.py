@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servebench.analysis.compare import METRICS, ComparedPoint, Side, compare, holm, statistic
+from servebench.analysis.comparison.compare import compare, holm
+from servebench.analysis.comparison.model import METRICS, ComparedPoint, Side
+from servebench.analysis.comparison.resampling import statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
 from servebench.contracts.stored import RunData
@@ -66,7 +68,7 @@ def test_a_faster_engine_is_faster_and_its_baseline_slower(side):
     assert rows(one(fast, slow))["output_throughput_tok_s"].effect == pytest.approx(-0.23, abs=0.04)
 
 
-def test_twins_are_paired_and_others_are_not(side):
+def test_the_same_requests_are_paired_and_others_are_not(side):
     a, b = side("a", seed=1), side("b", seed=2)
     assert "pairs of the same request" in rows(one(a, b))["ttft_ms_p50"].method
     strangers = Side(
@@ -125,7 +127,7 @@ def test_only_valid_points_compete_and_doubtful_ones_are_shown(side):
     assert found.result == "not enough data"
     assert rows(found)["e2e_ms_p50"].result == "slower"
     assert not rows(found)["e2e_ms_p50"].competes
-    assert "every level that differs is doubtful (too_short)" in found.summary
+    assert "(too_short)" in found.summary
     assert "--with-doubtful" in found.summary
     assert one(a, doubtful, with_doubtful=True).result == "slower"
     void = Side(name="b", samples=tuple(replace(s, verdict="void", doubts=("level_not_reached",)) for s in b.samples))
@@ -149,7 +151,7 @@ def test_too_few_requests_are_not_enough_data(side):
     assert "10 are needed" in rows(found)["ttft_ms_p50"].why
 
 
-def test_levels_that_one_side_lacks_are_told(side):
+def test_levels_missing_on_one_side_are_listed(side):
     found = one(side("a", level=4), side("b", level=8))
     assert [row.why for row in found.rows] == ["the candidate has no such level", "the baseline has no such level"]
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from servebench.analysis.rightness import agreements, busy_s, summaries
+from servebench.analysis.quality.agreement import agreements
+from servebench.analysis.quality.summary import busy_s, summaries
 from servebench.analysis.warnings.catalog import CATALOG
 from servebench.util.proportions import wilson
 
@@ -21,13 +22,13 @@ def test_a_summary_counts_right_wrong_and_unanswered(graded):
     assert one.right_per_s == pytest.approx(6 / 5.0)
 
 
-def test_four_hundred_questions_are_enough_and_unread_answers_are_doubted(graded):
+def test_four_hundred_questions_are_enough_and_unread_answers_are_warned_of(graded):
     (one,) = summaries(pd.DataFrame(graded("mmlu", [True, False] * 200)))
     assert one.doubts == ()
     unread = [replace(row, extracted=None, finish_reason="length") for row in graded("mmlu", [False] * 400)]
     (one,) = summaries(pd.DataFrame(unread))
     assert [doubt.code for doubt in one.doubts] == ["unread_answers"]
-    assert "400 were cut off" in one.doubts[0].message
+    assert "400 of 400" in one.doubts[0].message
 
 
 def test_scores_without_right_and_wrong_have_a_mean(graded):
@@ -38,7 +39,7 @@ def test_scores_without_right_and_wrong_have_a_mean(graded):
     assert one.low < 0.495 < one.high
 
 
-def test_what_a_share_is_of_is_told_in_words(graded):
+def test_the_measure_says_what_the_share_means(graded):
     """Parity is no answer that somebody waits for, so that there are none of it a second."""
     found = summaries(
         pd.DataFrame([*graded("mmlu", [True]), *graded("parity", [True]), *graded("json.constrained", [True])])
@@ -46,7 +47,7 @@ def test_what_a_share_is_of_is_told_in_words(graded):
     assert [(one.measure, one.right_per_s is None) for one in found] == [
         ("right", False),
         ("the same alone and under load", True),
-        ("that fit their schema", False),
+        ("that match their schema", False),
     ]
     (one,) = summaries(pd.DataFrame([replace(row, correct=None, score=1.0) for row in graded("mmlu", [True])]))
     assert one.measure == "mean score"
@@ -58,7 +59,7 @@ def test_what_guessing_gets_is_marked(graded, right, told):
     rows = graded("mmlu", [True] * right + [False] * (400 - right))
     (one,) = summaries(pd.DataFrame([replace(row, detail='{"chance": 0.25}') for row in rows]))
     assert [doubt.code for doubt in one.doubts] == told
-    assert all("guessing gets 25 % right" in doubt.message for doubt in one.doubts)
+    assert all("25% right" in doubt.message for doubt in one.doubts)
     assert one.details == {}
 
 
@@ -71,16 +72,16 @@ def test_what_guessing_gets_is_marked(graded, right, told):
         ("parity", False, 256, []),
     ],
 )
-def test_wrong_answers_that_were_cut_off_are_doubted(graded, benchmark, correct, max_tokens, told):
+def test_wrong_answers_that_were_cut_off_are_warned_of(graded, benchmark, correct, max_tokens, told):
     """A letter stands at the beginning of its answer; parity bounds both alike."""
     rows = graded(benchmark, [correct] * 50 + [False] * 350)
     cut = [replace(row, finish_reason="length", max_tokens=max_tokens) for row in rows[:50]]
     (one,) = summaries(pd.DataFrame(cut + rows[50:]))
     assert [doubt.code for doubt in one.doubts] == told
-    assert all(f"50 of 400 answers were cut off at their length ({max_tokens} tokens" in d.message for d in one.doubts)
+    assert all("50 of 400" in d.message and f"{max_tokens} tokens" in d.message for d in one.doubts)
 
 
-def test_two_that_guess_are_told_so(graded):
+def test_two_runs_no_better_than_guessing_are_marked(graded):
     """Not where one of them knows more."""
 
     def run(right):
@@ -88,13 +89,13 @@ def test_two_that_guess_are_told_so(graded):
         return pd.DataFrame([replace(row, detail='{"chance": 0.25}') for row in rows])
 
     (both,) = agreements(run(100), run(95))
-    assert both.sentence.endswith("; guessing gets 25%, and neither is told from it")
-    assert both.turned().sentence.endswith("neither is told from it")
+    assert both.chance == both.swapped().chance == 0.25
+    assert "25%" in both.sentence.rpartition(";")[2]
     (one,) = agreements(run(100), run(200))
-    assert "guessing" not in one.sentence
+    assert one.chance is None
 
 
-def test_every_doubt_can_be_looked_up_by_its_code(graded):
+def test_every_warning_is_in_the_catalog(graded):
     rows = [replace(row, correct=None, score=None, note="x") for row in graded("judge", [True])]
     rows += [replace(rows[0], item_id="other", note="y")]
     assert "x (the first of 2 reasons)" in next(
@@ -155,9 +156,9 @@ def pair(graded, first, second, **changes):
 def test_runs_are_compared_question_by_question(graded):
     one = pair(graded, [True] * 40, [True] * 10 + [False] * 30)
     assert (one.finding, one.second_is_worse, one.lost) == ("different", True, 0.75)
-    assert "100.0% against 25.0% on 40 questions" in one.sentence
-    assert "25.0% against 100.0%" in one.turned().sentence
-    assert not one.turned().second_is_worse
+    assert "100.0% vs 25.0% on 40 questions" in one.sentence
+    assert "25.0% vs 100.0%" in one.swapped().sentence
+    assert not one.swapped().second_is_worse
     few = pair(graded, [True] * 4 + [False] * 4, [True] * 7 + [False])
     assert (few.finding, few.lost) == ("too small to tell", 0.0)
     assert few.comparison.n_needed > 8
@@ -166,9 +167,9 @@ def test_runs_are_compared_question_by_question(graded):
 
 
 def test_what_cannot_be_compared_says_why(graded):
-    assert "judged by m and by other" in pair(graded, [True], [True], method="other").sentence
-    assert "other questions" in pair(graded, [True], [True], item_digest="e").sentence
-    assert pair(graded, [True] * 3, [True] * 3, concurrency=4).at == "concurrency 8 against concurrency 4"
+    assert "m and by other" in pair(graded, [True], [True], method="other").why
+    assert "quality.seed" in pair(graded, [True], [True], item_digest="e").why
+    assert pair(graded, [True] * 3, [True] * 3, concurrency=4).at == "concurrency 8 vs concurrency 4"
     assert agreements(pd.DataFrame(), pd.DataFrame(graded("mmlu", [True]))) == []
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from servebench.analysis.agreement import compare, mcnemar, questions_needed
+from servebench.analysis.quality.paired import compare_answers, mcnemar, questions_needed
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def _answers(pattern: str) -> dict[str, bool]:
     ("first", "second"), [("xxxx....", "xxxxxxx."), ("....xxxx", "xxxxxxx.")], ids=["nested", "overlapping"]
 )
 def test_eight_questions_cannot_tell_half_from_seven_eighths(first, second):
-    found = compare(_answers(first), _answers(second))
+    found = compare_answers(_answers(first), _answers(second))
     assert (found.first_share, found.second_share) == (0.5, 0.875)
     assert found.finding == "too small to tell"
     assert found.n_needed is not None
@@ -45,11 +45,11 @@ def test_eight_questions_cannot_tell_half_from_seven_eighths(first, second):
     ],
 )
 def test_findings(first, second, finding):
-    found = compare(_answers(first), _answers(second))
+    found = compare_answers(_answers(first), _answers(second))
     assert found.finding == finding
     assert found.sentence.startswith(finding)
 
 
 def test_only_shared_questions_count():
-    found = compare({"a": True, "b": False}, {"b": False, "c": True})
+    found = compare_answers({"a": True, "b": False}, {"b": False, "c": True})
     assert (found.n, found.first_share, found.second_share) == (1, 0.0, 0.0)

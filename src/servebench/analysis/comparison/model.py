@@ -1,0 +1,127 @@
+"""What is compared, and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.statistics import Floats
+from servebench.util.figures import change, change_interval
+
+BLOCKS_MIN = 10
+"""The fewest blocks of requests, or slices of time, that a test works on."""
+P99_REQUESTS_MIN = 100
+
+Result = Literal["faster", "slower", "no difference", "not enough data", "unequal_settings"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A compared metric. `source` is the array of a ComparedPoint, `percent` is None for a mean."""
+
+    name: str
+    title: str
+    source: str
+    percent: float | None
+    higher_is_better: bool = False
+    unit: str = "ms"
+    requests_min: int = BLOCKS_MIN
+
+
+METRICS = (
+    Metric(
+        "output_throughput_tok_s", "output throughput", "throughput_tok_s", None, higher_is_better=True, unit="tok/s"
+    ),
+    Metric("ttft_ms_p50", "TTFT p50", "ttft_ms", 50),
+    Metric("ttft_ms_p99", "TTFT p99", "ttft_ms", 99, requests_min=P99_REQUESTS_MIN),
+    Metric("tpot_ms_p50", "TPOT p50", "tpot_ms", 50),
+    Metric("e2e_ms_p50", "E2E p50", "e2e_ms", 50),
+)
+FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPoint:
+    """One point of a run: arrays over the requests in its window, in the order sent.
+
+    Latencies are infinite for failed requests and NaN where undefined. `throughput_tok_s` has one entry per slice of time.
+    `sizes` are the planned prompt tokens; with the ids they identify the same request in another run.
+    """
+
+    level: str
+    repeat: int
+    verdict: str
+    doubts: tuple[str, ...] = ()
+    request_ids: tuple[str, ...] = ()
+    sizes: Floats = field(default_factory=lambda: np.empty(0))
+    failed: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    ttft_ms: Floats = field(default_factory=lambda: np.empty(0))
+    tpot_ms: Floats = field(default_factory=lambda: np.empty(0))
+    e2e_ms: Floats = field(default_factory=lambda: np.empty(0))
+    throughput_tok_s: Floats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """A run as one side of a comparison."""
+
+    name: str
+    samples: tuple[ComparedPoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonRow:
+    """One metric at one level. `effect`, `low` and `high` are relative changes: 0.1 is ten percent more than the baseline.
+
+    For `failed_share`, `baseline`, `candidate` and `effect` are shares of requests and their difference. If `paired`, the
+    effect is the median over requests and their counterparts and may differ from the ratio of the two medians. A row that
+    does not compete rests on points that are not valid (`doubts` has their warning codes): its result decides nothing.
+    """
+
+    level: str
+    metric: Metric
+    baseline: float | None
+    candidate: float | None
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_corrected: float | None = None
+    result: Result = "not enough data"
+    bound: float | None = None
+    method: str = ""
+    paired: bool = False
+    why: str = ""
+    competes: bool = True
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """What changed, by how much, and where."""
+        if self.effect is None or self.low is None or self.high is None:
+            return f"{self.metric.title} at {self.level}"
+        unit = " points" if self.metric is FAILED else ""
+        return f"{self.metric.title} {change(self.effect)}{unit} {change_interval(self.low, self.high)} at {self.level}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two runs compared. `bound` goes with the result *no difference*."""
+
+    baseline: str
+    candidate: str
+    rows: tuple[ComparisonRow, ...]
+    unequal: tuple[SettingDifference, ...]
+    margin: float
+    result: Result | Literal["mixed"]
+    summary: str
+    bound: float | None = None
+
+    @property
+    def regressions(self) -> tuple[ComparisonRow, ...]:
+        """The competing rows in which the candidate is worse."""
+        return tuple(row for row in self.rows if row.competes and row.result == "slower")

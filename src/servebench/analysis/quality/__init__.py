@@ -1,0 +1,1 @@
+"""Quality results: how many answers are right, whether two runs differ, and warnings about both."""

@@ -1,0 +1,250 @@
+"""Parity: whether two engines give the same answers at temperature 0, and differ no more than each differs from itself.
+
+The same weights give the same answers only as far as the arithmetic is the same: kernels, batch sizes and number formats
+round differently, and one rounding may change a word and everything after it. So an engine under load is compared with
+itself alone first, and that is the yardstick for the difference between two engines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Literal
+
+from servebench.analysis.quality.paired import ALPHA, compare_answers
+from servebench.util.figures import percent, percent_interval
+from servebench.util.proportions import wilson
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BENCHMARK = "parity"
+
+ParityFinding = Literal["the same", "no more than itself", "more than itself", "too small to tell"]
+SENTENCES: Mapping[ParityFinding, str] = {
+    "the same": "the answers are the same",
+    "no more than itself": "the runs differ no more than one of them differs from itself under load",
+    "more than itself": "the runs differ more than either differs from itself under load",
+    "too small to tell": "not enough prompts to tell whether the runs differ more than one differs from itself under load",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerText:
+    """An answer's text, with its tokens and their log-probabilities where the engine sent them."""
+
+    text: str
+    tokens: tuple[str, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerPair:
+    """One engine's answers to a prompt: alone, and under load (None where that request failed)."""
+
+    alone: AnswerText
+    loaded: AnswerText | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDifference:
+    """How two sets of answers to the same prompts differ.
+
+    `first` are the sorted positions at which unequal answers diverge, in tokens of the first set (in words where one has
+    none). `logprob_gap_mean` and `logprob_gap_max` are of |difference| of the log-probabilities of the tokens before that
+    position, None where they are not known for both.
+    """
+
+    n: int
+    equal: int
+    unit: Literal["tokens", "words"]
+    first: tuple[int, ...]
+    logprob_gap_mean: float | None
+    logprob_gap_max: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The share of equal answers, from 0 to 1."""
+        return self.equal / self.n if self.n else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the share (Wilson)."""
+        return wilson(self.equal, self.n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """Two runs' answers to the same prompts. `across` compares both runs alone, `own_first` and `own_second` each run alone
+    with itself under load. `finding` compares `across` with the less steady run, prompt by prompt."""
+
+    at: str
+    across: TextDifference
+    own_first: TextDifference
+    own_second: TextDifference
+    finding: ParityFinding
+    p_value: float
+    n_needed: int | None
+    sentence: str
+
+
+def text_difference(pairs: Sequence[tuple[AnswerText, AnswerText]]) -> TextDifference:
+    """Return how the second of each pair differs from the first."""
+    positions: list[int] = []
+    gaps: list[float] = []
+    in_tokens = all(_tokens_spell_text(first) for first, _ in pairs)
+    for first, second in pairs:
+        if first.text != second.text:
+            positions.append(_divergence(first, second.text, in_tokens=in_tokens))
+        gaps += _logprob_gaps(first, second)
+    return TextDifference(
+        n=len(pairs),
+        equal=len(pairs) - len(positions),
+        unit="tokens" if in_tokens else "words",
+        first=tuple(sorted(positions)),
+        logprob_gap_mean=fmean(gaps) if gaps else None,
+        logprob_gap_max=max(gaps) if gaps else None,
+    )
+
+
+def compare_parity(
+    first: Mapping[str, AnswerPair], second: Mapping[str, AnswerPair], *, at: str = "", alpha: float = ALPHA
+) -> Parity | None:
+    """Compare two runs by the keys of their prompts; None where no prompt was answered by both, alone and under load.
+
+    The test is McNemar's (`paired.compare_answers`): for each prompt, whether the two runs agree against whether the less
+    steady of them agrees with itself.
+    """
+    keys = [key for key in first if key in second and first[key].loaded is not None and second[key].loaded is not None]
+    if not keys:
+        return None
+    across = text_difference([(first[key].alone, second[key].alone) for key in keys])
+    own = [text_difference([_texts(run[key]) for key in keys]) for run in (first, second)]
+    less_steady = first if own[0].equal <= own[1].equal else second
+    tested = compare_answers(
+        {key: first[key].alone.text == second[key].alone.text for key in keys},
+        {key: len({answer.text for answer in _texts(less_steady[key])}) == 1 for key in keys},
+        alpha=alpha,
+    )
+    less_equal = (tested.first_share or 0.0) < (tested.second_share or 0.0)
+    finding: ParityFinding
+    if across.equal == across.n:
+        finding = "the same"
+    elif tested.finding == "different":
+        finding = "more than itself" if less_equal else "no more than itself"
+    else:
+        finding = "no more than itself" if tested.finding == "not different" or not less_equal else "too small to tell"
+    needed = tested.n_needed if finding == "too small to tell" else None
+    return Parity(
+        at=at,
+        across=across,
+        own_first=own[0],
+        own_second=own[1],
+        finding=finding,
+        p_value=tested.p_value,
+        n_needed=needed,
+        sentence=_sentence(finding, across, own, tested.p_value, needed),
+    )
+
+
+def parities(first: pd.DataFrame, second: pd.DataFrame) -> list[Parity]:
+    """Compare two runs' quality tables at each concurrency at which both answered the same prompts.
+
+    With several, alpha is divided by their number (Bonferroni).
+    """
+    ours, theirs = _answers_by_level(first), _answers_by_level(second)
+    shared = [level for level in ours if level in theirs]
+    found = [
+        compare_parity(ours[level], theirs[level], at=f"concurrency {level}", alpha=ALPHA / len(shared))
+        for level in shared
+    ]
+    return [parity for parity in found if parity is not None]
+
+
+def _answers_by_level(frame: pd.DataFrame) -> dict[int, dict[str, AnswerPair]]:
+    found: dict[int, dict[str, AnswerPair]] = {}
+    if frame.empty:
+        return found
+    own = frame[(frame["benchmark"] == BENCHMARK) & (frame["outcome"] == "ok")]
+    for row in own.to_dict("records"):
+        detail = json.loads(row["detail"]) if isinstance(row["detail"], str) else {}
+        loaded = row["extracted"]
+        found.setdefault(int(row["concurrency"]), {})[f"{row['item_id']} {row['item_digest']}"] = AnswerPair(
+            alone=_answer_text(row["answer"], detail.get("alone")),
+            loaded=_answer_text(loaded, detail.get("loaded")) if isinstance(loaded, str) else None,
+        )
+    return found
+
+
+def _answer_text(text: str, kept: Any) -> AnswerText:
+    stored = kept if isinstance(kept, Mapping) else {}
+    tokens, logprobs = stored.get("tokens"), stored.get("logprobs")
+    return AnswerText(
+        text=text,
+        tokens=None if tokens is None else tuple(tokens),
+        logprobs=None if logprobs is None else tuple(logprobs),
+    )
+
+
+def _texts(pair: AnswerPair) -> tuple[AnswerText, AnswerText]:
+    assert pair.loaded is not None
+    return pair.alone, pair.loaded
+
+
+def _tokens_spell_text(answer: AnswerText) -> bool:
+    """Whether the tokens spell the text: an engine may keep a stop token in them, or spell bytes its own way."""
+    return answer.tokens is not None and "".join(answer.tokens).startswith(answer.text)
+
+
+def _divergence(first: AnswerText, other: str, *, in_tokens: bool) -> int:
+    """Return how many tokens (or words) of the first answer are the same before the answers diverge."""
+    shared = 0
+    for a, b in zip(first.text, other, strict=False):
+        if a != b:
+            break
+        shared += 1
+    if not in_tokens:
+        return len(first.text[:shared].split())
+    length = 0
+    for position, token in enumerate(first.tokens or ()):
+        length += len(token)
+        if length > shared:
+            return position
+    return len(first.tokens or ())
+
+
+def _logprob_gaps(first: AnswerText, second: AnswerText) -> list[float]:
+    """Return |difference| of the log-probabilities of the shared tokens, up to where the answers diverge."""
+    if None in (first.tokens, second.tokens, first.logprobs, second.logprobs):
+        return []
+    found = []
+    both = zip(first.tokens or (), second.tokens or (), first.logprobs or (), second.logprobs or (), strict=False)
+    for a, b, p, q in both:
+        if a != b:
+            break
+        if isfinite(p) and isfinite(q):
+            found.append(abs(p - q))
+    return found
+
+
+def _sentence(
+    finding: ParityFinding, across: TextDifference, own: Sequence[TextDifference], p_value: float, needed: int | None
+) -> str:
+    equal = f"{percent(across.share or 0)} of {across.n} answers are equal {percent_interval(*across.interval)}"
+    parts = [f"{SENTENCES[finding]}: {equal}"]
+    if across.first:
+        parts[0] += (
+            f", the others diverge after {across.first[0]} {across.unit} or more (median {median(across.first):g})"
+        )
+    if across.logprob_gap_mean is not None:
+        parts.append(
+            f"log-probabilities differ by {across.logprob_gap_mean:.2g} on average, by {across.logprob_gap_max:.2g} at most"
+        )
+    steady = " and ".join(percent(one.share or 0) for one in own)
+    parts.append(f"each run alone and under load: {steady} equal (p = {p_value:.2g})")
+    if needed:
+        parts.append(f"about {needed} prompts are needed")
+    return "; ".join(parts)

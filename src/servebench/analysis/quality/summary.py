@@ -1,0 +1,179 @@
+"""The summary of each benchmark at each load: the share right with its interval, speed, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from servebench.analysis.quality.paired import MARGIN
+from servebench.analysis.quality.parity import BENCHMARK as PARITY
+from servebench.analysis.quality.tables import CHANCE, details_of, plain_value, whole_value
+from servebench.analysis.warnings import catalog
+from servebench.contracts.results import Doubt, QualitySummary
+from servebench.util.proportions import wilson
+from servebench.util.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNANSWERED_SHARE = 0.01
+"""With a larger share of failed requests the rest is no longer a sample of the questions."""
+UNREAD_SHARE = 0.1
+CUT_TOKENS_MIN = 32
+"""Answers with a lower limit are meant to be cut: their letter stands at the beginning."""
+MEANS = {PARITY: "the same alone and under load", "json": "that match their schema"}
+"""What `correct` means, by scorer; for all others, that the answer is right."""
+
+
+def summaries(frame: pd.DataFrame) -> list[QualitySummary]:
+    """Return a summary for each benchmark and load of quality.parquet, in the order in which they were asked."""
+    if frame.empty:
+        return []
+    return [_summary(own) for _, own in frame.groupby(["benchmark", "concurrency", "point"], sort=False, dropna=False)]
+
+
+def _summary(own: pd.DataFrame) -> QualitySummary:
+    benchmark = str(own["benchmark"].iloc[0])
+    graded = own[own["correct"].notna()]
+    n, right = len(graded), int(graded["correct"].astype(bool).sum())
+    scores = own["score"].dropna().to_numpy(dtype=np.float64)
+    accuracy = right / n if n else None
+    low, high = wilson(right, n) if n else _mean_interval(scores)
+    answered = own[own["outcome"] == "ok"]
+    latency = answered["latency_ms"].dropna().to_numpy(dtype=np.float64)
+    tokens = answered["output_tokens"].dropna().to_numpy(dtype=np.float64)
+    seconds = busy_s(own)
+    unread = int(graded["extracted"].isna().sum())
+    unanswered = len(own) - len(answered)
+    count = n or int(scores.size)
+    details = details_of(own["detail"].dropna())
+    return QualitySummary(
+        benchmark=benchmark,
+        method=str(own["method"].iloc[0]),
+        point=plain_value(own["point"].iloc[0]),
+        concurrency=whole_value(own["concurrency"].iloc[0]),
+        rate=plain_value(own["rate"].iloc[0]),
+        n=count,
+        right=right,
+        unanswered=unanswered,
+        unread=unread,
+        accuracy=accuracy,
+        score=float(scores.mean()) if scores.size else None,
+        low=low,
+        high=high,
+        latency_ms_p50=float(np.percentile(latency, 50)) if latency.size else None,
+        latency_ms_p99=float(np.percentile(latency, 99)) if latency.size else None,
+        output_tokens_mean=float(tokens.mean()) if tokens.size else None,
+        seconds=seconds,
+        answers_per_s=len(answered) / seconds if seconds else None,
+        # equal answers of parity are not answers that a user waits for
+        right_per_s=right / seconds if seconds and n and benchmark != PARITY else None,
+        emulated=bool(own["emulated"].any()),
+        details={key: value for key, value in details.items() if key != CHANCE},
+        means=MEANS.get(benchmark.partition(".")[0], "right"),
+        doubts=(
+            *_warnings(benchmark, own, count, (low, high), unread=unread, unanswered=unanswered),
+            *_by_chance(benchmark, accuracy, (low, high), details.get(CHANCE)),
+            *_warm_cache(benchmark, own),
+        ),
+    )
+
+
+def busy_s(own: pd.DataFrame) -> float:
+    """Return the seconds in which at least one question was in flight; a pause between parts of a study does not count."""
+    spans = own[["sent_ns", "ended_ns"]].dropna().to_numpy(dtype=np.int64)
+    total, reached = 0, None
+    for sent, ended in spans[np.argsort(spans[:, 0])].tolist() if len(spans) else []:
+        begin = sent if reached is None else max(sent, reached)
+        total += max(0, ended - begin)
+        reached = ended if reached is None else max(reached, ended)
+    return total / NS_PER_S
+
+
+def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
+    """The 95% interval of a mean of scores from 0 to 1, by Student's t.
+
+    Scores that are all equal do not show their spread: then up to three in n may be anything else (the rule of three).
+    """
+    if scores.size < 2:
+        return None, None
+    from scipy.special import stdtrit
+
+    mean, count = float(scores.mean()), scores.size
+    if float(np.ptp(scores)) == 0.0:
+        others = min(1.0, 3 / count)
+        return mean * (1 - others), mean + (1 - mean) * others
+    reach = float(stdtrit(count - 1, 0.975)) * float(scores.std(ddof=1)) / sqrt(count)
+    return max(0.0, mean - reach), min(1.0, mean + reach)
+
+
+def _by_chance(
+    benchmark: str, accuracy: float | None, interval: tuple[float | None, float | None], chance: float | None
+) -> Iterator[Doubt]:
+    low, high = interval
+    if None not in (accuracy, low, high, chance) and low <= chance <= high:  # type: ignore[operator]
+        yield catalog.AS_BY_CHANCE.issue(
+            f"{benchmark}: guessing gets {chance or 0:.0%} right, which lies within the interval: the model may know none"
+        )
+
+
+def _warm_cache(benchmark: str, own: pd.DataFrame) -> Iterator[Doubt]:
+    # files of earlier versions have no such column
+    errors = own["cache_error"].dropna() if "cache_error" in own else None
+    if errors is not None and len(errors):
+        yield catalog.CACHE_NOT_RESET.issue(
+            f"{benchmark} at concurrency {whole_value(own['concurrency'].iloc[0])}: the prefix cache was not emptied before the "
+            f"questions were asked again ({errors.iloc[0]}), so answers may have come faster"
+        )
+
+
+def _warnings(
+    benchmark: str,
+    own: pd.DataFrame,
+    count: int,
+    interval: tuple[float | None, float | None],
+    *,
+    unread: int,
+    unanswered: int,
+) -> Iterator[Doubt]:
+    low, high = interval
+    of_load = bool(own["point"].notna().all())
+    if count and (low is None or high is None or (high - low) / 2 > MARGIN):
+        half = "" if low is None or high is None else f" (±{50 * (high - low):.1f} points)"
+        yield catalog.SAMPLE_TOO_SMALL.issue(
+            f"{benchmark} rests on {count} question{'' if count == 1 else 's'}{half}: it cannot show differences of "
+            f"{100 * MARGIN:g} points",
+            remedy="send more requests per point (load.requests)" if of_load else None,
+        )
+    if unanswered > UNANSWERED_SHARE * len(own):
+        errors = own.loc[own["outcome"] != "ok", "error"].dropna()
+        why = f": {errors.iloc[0]}" if len(errors) else ""
+        yield catalog.UNANSWERED.issue(
+            f"{benchmark}: {unanswered} of {len(own)} questions got no answer{why}",
+            remedy="read the errors in requests.parquet" if of_load else None,
+            void=unanswered == len(own),
+        )
+    ungraded = own[(own["outcome"] == "ok") & own["correct"].isna() & own["score"].isna()]
+    if len(ungraded) > UNANSWERED_SHARE * len(own):
+        notes = ungraded["note"].dropna()
+        first = f": {notes.iloc[0]}" if len(notes) else ""
+        more = f" (the first of {notes.nunique()} reasons)" if notes.nunique() > 1 else ""
+        yield catalog.NOT_JUDGED.issue(
+            f"{benchmark}: {len(ungraded)} of {len(own)} answers could not be graded{first}{more}",
+            void=len(ungraded) == len(own),
+        )
+    cut = own[own["finish_reason"] == "length"]
+    lost = cut[(cut["correct"] == False) & (cut["max_tokens"] >= CUT_TOKENS_MIN)]  # noqa: E712
+    if benchmark != PARITY and len(lost) > UNREAD_SHARE * max(count, 1):
+        yield catalog.CUT_OFF.issue(
+            f"{benchmark}: {len(lost)} of {count} answers reached the limit of {int(lost['max_tokens'].max())} tokens and "
+            "count as wrong"
+        )
+    if count and unread > UNREAD_SHARE * count:
+        yield catalog.UNREAD_ANSWERS.issue(
+            f"{benchmark}: {unread} of {count} answers contain nothing that can be graded and count as wrong; "
+            f"{len(cut)} reached the token limit"
+        )

@@ -1,0 +1,73 @@
+"""The error of a rate over a window, from the slow part of its spectrum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+SLOW_WAVES = 3
+"""How many of the slowest waves over a window estimate the error of its rate: fewer follow slow wandering better, more give
+a shorter interval. With 3, simulated engines were covered in 87 to 99 of 100 windows of ten requests per stream, by intervals
+up to 1.3 times as long as with the true error known; wandering slower than a third of a window is not seen."""
+RATE_SLICES = 1024
+"""Into how many slices a window is cut before its slow waves are weighed: far finer than they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateError:
+    """The standard error of a rate as a share of it, and its degrees of freedom."""
+
+    share: float
+    freedom: float
+
+
+def rate_error(amounts: Floats) -> RateError | None:
+    """Estimate the error of a window's mean rate from the amounts in equal slices of it, in order.
+
+    The slices depend on each other: streams in step make bursts that return with each round of requests and cancel out over
+    the window, and an engine that wanders is slow for many slices together. The variance of the mean is the spectrum of
+    the series at frequency zero, taken as the mean of the periodogram at the SLOW_WAVES lowest frequencies of the window; it
+    has two degrees of freedom each (the equal-weighted periodogram: Lazarus, Lewis, Stock and Watson 2018, J. Bus. Econ.
+    Stat. 36). None for too few slices or a total of 0.
+    """
+    total = float(amounts.sum())
+    if amounts.size < 4 * SLOW_WAVES or total <= 0:
+        return None
+    waves = np.fft.rfft(amounts)[1 : SLOW_WAVES + 1]
+    return RateError(float(np.sqrt(np.mean(np.abs(waves) ** 2))) / total, 2.0 * SLOW_WAVES)
+
+
+def pooled_rate_error(slices: Sequence[Floats]) -> RateError | None:
+    """Estimate the error of the mean rate of several windows; None when one has no error of its own."""
+    errors = [rate_error(window) for window in slices]
+    known = [error for error in errors if error is not None]
+    if not known or len(known) < len(errors):
+        return None
+    rates = [float(window.mean()) for window in slices]
+    total = sum((error.share * rate) ** 2 for error, rate in zip(known, rates, strict=True))
+    return RateError(float(total**0.5 / sum(rates)), sum(error.freedom for error in known))
+
+
+def rate_interval(
+    arrival_s: Floats, amounts: Floats, window_s: float, *, confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """Return the interval of `amounts` per second over a window, by Student's t with the error of `rate_error`.
+
+    `arrival_s` are seconds from the window's start. None for fewer than two events or a window without length.
+    """
+    from scipy.special import stdtrit
+
+    if arrival_s.size < 2 or window_s <= 0:
+        return None
+    where = np.clip((arrival_s / window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
+    error = rate_error(np.bincount(where, weights=amounts, minlength=RATE_SLICES).astype(np.float64))
+    if error is None:
+        return None
+    rate = float(amounts.sum()) / window_s
+    half = rate * error.share * float(stdtrit(error.freedom, (1 + confidence) / 2))
+    return max(0.0, rate - half), rate + half

@@ -1,0 +1,115 @@
+"""The recommendation for each use case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from servebench.analysis.fairness import SettingDifference, how_to_resolve, mattering_keys
+from servebench.analysis.recommendation.changes import what_would_change
+from servebench.analysis.recommendation.model import Entrant, Recommendation, Score
+from servebench.analysis.recommendation.rules import Rules, UseCase
+from servebench.analysis.recommendation.scores import lead_of, rank
+
+HINTS = {
+    "cost_usd_per_mtok": "no run has a price: set gpu=h100 or another known GPU, or gpu.count and gpu.price_usd_per_hour",
+    "cost_usd_per_mgood": "no run has both a price (gpu.price_usd_per_hour) and an SLO that defines good requests "
+    "(slo=interactive)",
+    "energy_j_per_token": "power could not be read: it needs an NVIDIA GPU, or a CPU with readable RAPL counters",
+}
+"""What to do where no run has the metric."""
+
+UnequalSettings = Callable[[Entrant, Entrant, Sequence[str]], Sequence[SettingDifference]]
+"""Returns the unequal settings of two entrants; the third argument names config groups that may differ."""
+
+
+def recommend(
+    entrants: Sequence[Entrant], rules: Rules, *, unequal: UnequalSettings, with_doubtful: bool = False
+) -> list[Recommendation]:
+    """Return a recommendation for each use case and each setup (model, GPU, workload) that was measured. Pure."""
+    found: list[Recommendation] = []
+    for case in rules.use_cases:
+        taking_part = [entrant for entrant in entrants if _takes_part(entrant, case)]
+        why = _why_not_measured(case, taking_part)
+        if why:
+            found.append(Recommendation(use_case=case, group="", outcome="not measured", why=why))
+            continue
+        groups: dict[str, list[Entrant]] = {}
+        for entrant in taking_part:
+            groups.setdefault(_group(entrant, case), []).append(entrant)
+        found += [
+            _recommend_one(case, name, group, rules=rules, unequal=unequal, with_doubtful=with_doubtful)
+            for name, group in groups.items()
+        ]
+    return found
+
+
+def _takes_part(entrant: Entrant, case: UseCase) -> bool:
+    return case.workloads is None or any(fnmatchcase(entrant.workload, pattern) for pattern in case.workloads)
+
+
+def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> str:
+    if not entrants:
+        workloads = case.workloads or ("",)
+        example = f"servebench -m engine=... workload={workloads[0]}"
+        return f"no run of workload {' or '.join(workloads)}; measure one: {example}"
+    hint = HINTS.get(case.metric, "")
+    known = any(level.row.get(case.metric) is not None for entrant in entrants for level in entrant.levels)
+    return "" if known else hint
+
+
+def _group(entrant: Entrant, case: UseCase) -> str:
+    parts = {"model": entrant.model, "gpu": entrant.gpu, "workload": entrant.workload}
+    return " · ".join(value for name, value in parts.items() if name not in case.across)
+
+
+def _recommend_one(
+    case: UseCase,
+    group: str,
+    entrants: Sequence[Entrant],
+    *,
+    rules: Rules,
+    unequal: UnequalSettings,
+    with_doubtful: bool,
+) -> Recommendation:
+    own = {entrant.own_limits for entrant in entrants}
+    if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
+        case = replace(case, limits=limits)
+    ranking, missing = rank(case, entrants, with_doubtful=with_doubtful)
+    facts: dict[str, Any] = {
+        "use_case": case,
+        "group": group,
+        "ranking": ranking,
+        "missing": missing,
+        "changes": tuple(what_would_change(case, entrants, ranking, with_doubtful=with_doubtful, margin=rules.margin)),
+    }
+    if not ranking:
+        return Recommendation(outcome="none qualifies", why="no run has a score", **facts)
+    if len(ranking) == 1:
+        why = f"only {ranking[0].entrant.name} has a score, so there is nothing to compare it with"
+        return Recommendation(outcome="only one", why=why, **facts)
+    lead = lead_of(ranking, rules)
+    why = _why_unfair(ranking, case, unequal) or lead.why
+    return Recommendation(
+        outcome="no clear winner" if why else "winner",
+        lead=lead.size,
+        lead_low=lead.low,
+        lead_high=lead.high,
+        why=why,
+        **facts,
+    )
+
+
+def _why_unfair(ranking: Sequence[Score], case: UseCase, unequal: UnequalSettings) -> str:
+    """Which settings of the first and its rivals differ and matter; empty where none do."""
+    apart = {
+        rival.entrant.name: [one for one in unequal(ranking[0].entrant, rival.entrant, case.across) if one.matters]
+        for rival in ranking[1:]
+    }
+    if not any(apart.values()):
+        return ""
+    keys = "; ".join(f"{name}: {mattering_keys(found)}" for name, found in apart.items() if found)
+    every = {one.key: one for found in apart.values() for one in found}
+    return f"the runs have different settings ({keys}); {how_to_resolve(every.values())}"

@@ -1,0 +1,52 @@
+"""Comparisons of stored runs: speed and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from servebench.analysis.comparison.compare import MARGIN, compare
+from servebench.analysis.comparison.model import Comparison
+from servebench.analysis.fairness import unequal_settings
+from servebench.analysis.stored_runs import quality_agreements, quality_parities, side_of
+from servebench.contracts.stored import RunData
+
+if TYPE_CHECKING:
+    from servebench.analysis.quality.agreement import Agreement
+    from servebench.analysis.quality.parity import Parity
+
+RunPair = tuple[RunData, RunData]
+"""Baseline and candidate."""
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """A comparison of two runs with that of their answers."""
+
+    comparison: Comparison
+    agreements: Sequence[Agreement] = ()
+    parities: Sequence[Parity] = ()
+
+
+def compare_runs(
+    pairs: Sequence[RunPair], *, margin: float = MARGIN, with_doubtful: bool = False, varying: str | None = None
+) -> list[RunComparison]:
+    """Compare each pair of runs, speed and answers; `varying` are settings that differ on purpose."""
+    found = compare_speed(pairs, margin=margin, with_doubtful=with_doubtful, varying=varying)
+    return [
+        RunComparison(one, quality_agreements(a, b), quality_parities(a, b))
+        for one, (a, b) in zip(found, pairs, strict=True)
+    ]
+
+
+def compare_speed(
+    pairs: Sequence[RunPair], *, margin: float = MARGIN, with_doubtful: bool = False, varying: str | None = None
+) -> list[Comparison]:
+    """Compare the metrics of each pair of runs."""
+    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
+    return compare(
+        [(sides[a.run_id], sides[b.run_id], unequal_settings(a, b, varying)) for a, b in pairs],
+        margin=margin,
+        with_doubtful=with_doubtful,
+    )

@@ -1,0 +1,150 @@
+"""Comparisons as JSON, as Markdown for a pull request, and as JUnit XML for a pipeline."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+from xml.etree import ElementTree
+
+from servebench.analysis.comparison.model import ComparisonRow
+from servebench.analysis.gate import Gate
+from servebench.analysis.quality.agreement import Agreement
+from servebench.analysis.quality.parity import Parity
+from servebench.analysis.run_comparison import RunComparison
+from servebench.report.comparison import HEADINGS, cells_of, change_of, paired_note, verdict_of
+from servebench.util import markdown
+from servebench.util.markdown import escape
+
+
+def to_json(found: Sequence[RunComparison]) -> str:
+    """Return all comparisons as JSON."""
+    return json.dumps([_as_dict(one) for one in found], indent=2) + "\n"
+
+
+def _as_dict(found: RunComparison) -> dict[str, Any]:
+    comparison = found.comparison
+    return {
+        "baseline": comparison.baseline,
+        "candidate": comparison.candidate,
+        "verdict": comparison.result,
+        "summary": comparison.summary,
+        "margin": comparison.margin,
+        "bound": comparison.bound,
+        "rows": [_row_dict(row) for row in comparison.rows],
+        "unequal": [asdict(one) for one in comparison.unequal],
+        "quality": [_agreement_dict(one) for one in found.agreements],
+        "parity": [_parity_dict(one) for one in found.parities],
+    }
+
+
+def _row_dict(row: ComparisonRow) -> dict[str, Any]:
+    """A row as plain data, infinite numbers as null."""
+    plain = {**asdict(row), "metric": row.metric.name}
+    del plain["doubts"]
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
+
+
+def _agreement_dict(one: Agreement) -> dict[str, Any]:
+    compared = asdict(one.comparison) if one.comparison is not None else {}
+    return {
+        "benchmark": one.benchmark,
+        "at": one.at,
+        "finding": one.finding,
+        "sentence": one.swapped().sentence,
+        "baseline": compared.get("first_share"),
+        "candidate": compared.get("second_share"),
+        **{name: compared.get(name) for name in ("n", "p_value", "n_needed")},
+    }
+
+
+def _parity_dict(one: Parity) -> dict[str, Any]:
+    return {
+        **{name: getattr(one, name) for name in ("at", "finding", "sentence", "p_value", "n_needed")},
+        **{name: asdict(getattr(one, name)) for name in ("across", "own_first", "own_second")},
+    }
+
+
+def to_markdown(found: Sequence[RunComparison], gate: Gate | None = None) -> str:
+    """Return all comparisons as a Markdown page, with the result of the gate."""
+    lines = ["# servebench compare", ""]
+    if gate is not None:
+        result = "failed" if gate.failures else "passed"
+        lines += [f"Gate: **{result}** (no regression larger than {100 * gate.limit:g}%)", ""]
+        lines += [f"- {escape(line)}" for line in gate.failures] + ([""] if gate.failures else [])
+    for one in found:
+        lines += [*_markdown_section(one), ""]
+    return "\n".join(lines)
+
+
+def _markdown_section(found: RunComparison) -> list[str]:
+    comparison = found.comparison
+    lines = [f"## {escape(comparison.candidate)} vs {escape(comparison.baseline)}", ""]
+    lines += [f"**{escape(comparison.summary)}**", ""]
+    rows = []
+    for row in comparison.rows:
+        *cells, verdict = cells_of(row)
+        rows.append([*cells, verdict + (f"; {row.why}" if row.why else "")])
+    lines += markdown.table(HEADINGS, rows, left=(1, 5))
+    if note := paired_note(comparison):
+        lines += ["", note]
+    if comparison.unequal:
+        differences = [
+            (d.key, d.baseline, d.candidate, f"yes: {d.reason}" if d.matters else "no") for d in comparison.unequal
+        ]
+        lines += [
+            "",
+            *markdown.table(("different setting", "baseline", "candidate", "matters"), differences, left=range(4)),
+        ]
+    answers = [
+        *(f"- quality: {escape(agreement.swapped().sentence)}" for agreement in found.agreements),
+        *(f"- parity at {escape(parity.at)}: {escape(parity.sentence)}" for parity in found.parities),
+    ]
+    return [*lines, "", *answers] if answers else lines
+
+
+def to_junit(found: Sequence[RunComparison], gate: Gate | None = None) -> str:
+    """Return JUnit XML with a test case per row and benchmark.
+
+    A regression that the gate reports is a failure; what could not be judged is skipped.
+    """
+    root = ElementTree.Element("testsuites", name="servebench compare")
+    for one in found:
+        comparison = one.comparison
+        suite = ElementTree.SubElement(root, "testsuite", name=f"{comparison.candidate} vs {comparison.baseline}")
+        for row in comparison.rows:
+            _row_case(suite, comparison.candidate, row, gate)
+        for agreement in one.agreements:
+            _quality_case(suite, comparison.candidate, agreement, gate)
+        counts = {"tests": "testcase", "failures": "testcase/failure", "errors": "testcase/error"}
+        for name, path in {**counts, "skipped": "testcase/skipped"}.items():
+            suite.set(name, str(len(suite.findall(path))))
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _row_case(suite: ElementTree.Element, candidate: str, row: ComparisonRow, gate: Gate | None) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=f"{row.metric.name} at {row.level}")
+    text = f"{change_of(row)}: {verdict_of(row)}" + (f"; {row.why}" if row.why else "")
+    if gate is not None and (candidate, row) in gate.regressions:
+        message = f"{change_of(row)} is a regression larger than {100 * gate.limit:g}%"
+        ElementTree.SubElement(case, "failure", message=message).text = text
+    elif row.result in ("not enough data", "unequal_settings") or not row.competes:
+        ElementTree.SubElement(case, "skipped", message=row.why or str(row.result))
+    else:
+        ElementTree.SubElement(case, "system-out").text = text
+
+
+def _quality_case(suite: ElementTree.Element, candidate: str, agreement: Agreement, gate: Gate | None) -> None:
+    name = f"quality {agreement.benchmark} at {agreement.at}"
+    case = ElementTree.SubElement(suite, "testcase", classname=candidate, name=name)
+    text = agreement.swapped().sentence
+    if gate is not None and agreement.lost > gate.limit:
+        message = f"less accurate by {100 * agreement.lost:.1f}%, more than {100 * gate.limit:g}%"
+        ElementTree.SubElement(case, "failure", message=message).text = text
+    elif agreement.comparison is None or agreement.finding == "too small to tell":
+        ElementTree.SubElement(case, "skipped", message=text)
+    else:
+        ElementTree.SubElement(case, "system-out").text = text

@@ -1,0 +1,31 @@
+"""Selects and counts the points that reports show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from servebench.contracts.point_row import PointRow
+from servebench.util.figures import MISSING
+
+VERDICTS = ("valid", "doubtful", "void")
+
+
+def best_row(rows: Iterable[PointRow]) -> PointRow | None:
+    """Return the point with the highest output throughput among the valid ones, otherwise among the doubtful ones."""
+    known = [row for row in rows if row.output_throughput_tok_s is not None]
+    for verdict in ("valid", "doubtful"):
+        candidates = [row for row in known if row.verdict == verdict]
+        if candidates:
+            return max(candidates, key=lambda row: row.output_throughput_tok_s or 0.0)
+    return None
+
+
+def count_verdicts(rows: Sequence[PointRow]) -> dict[str, int]:
+    """Return how many points have each verdict."""
+    return {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
+
+
+def verdict_counts(rows: Sequence[PointRow]) -> str:
+    """Return the number of points of each verdict that occurs, as text."""
+    counts = count_verdicts(rows)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or MISSING

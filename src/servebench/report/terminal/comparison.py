@@ -1,0 +1,45 @@
+"""A comparison in the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from servebench.analysis.run_comparison import RunComparison
+from servebench.report.comparison import HEADINGS, cells_of, paired_note
+from servebench.report.terminal.tables import new_table
+
+STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_settings": "yellow"}
+AGREEMENT_STYLES = {"different": "red", "not different": "cyan", "too small to tell": "yellow"}
+PARITY_STYLES = {"the same": "green", "no more than itself": "cyan", "more than itself": "red"}
+
+
+def print_comparison(found: RunComparison, out: Console) -> None:
+    """Print the rows, the unequal settings, the verdict, and the comparison of the answers."""
+    comparison = found.comparison
+    out.print(Text(f"{comparison.candidate}  vs  {comparison.baseline}", style="bold"))
+    table = new_table()
+    for name in HEADINGS[:-1]:
+        left = name == "metric"
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    table.add_column(HEADINGS[-1], overflow="fold")
+    for row in comparison.rows:
+        *cells, verdict = cells_of(row)
+        why = f" · {row.why}" if row.why else ""
+        styled = Text(verdict, style=STYLES.get(row.result, "dim")).append(why, style="dim")
+        table.add_row(*map(Text, cells), styled)
+    out.print(table)
+    if note := paired_note(comparison):
+        out.print(note, markup=False, style="dim")
+    for one in comparison.unequal:
+        if one.matters:
+            text = f"different setting: {one.key}: {one.candidate} vs {one.baseline} ({one.reason})"
+            out.print(text, markup=False, style="yellow")
+    if minor := [one.key for one in comparison.unequal if not one.matters]:
+        out.print(f"other differences (not relevant): {', '.join(minor)}", markup=False, style="dim")
+    out.print(Text(f"verdict: {comparison.summary}", style=f"bold {STYLES.get(comparison.result, '')}".strip()))
+    for agreement in found.agreements:
+        style = AGREEMENT_STYLES.get(agreement.finding, "dim")
+        out.print(Text(f"quality: {agreement.swapped().sentence}", style=style))
+    for parity in found.parities:
+        out.print(Text(f"parity at {parity.at}: {parity.sentence}", style=PARITY_STYLES.get(parity.finding, "yellow")))

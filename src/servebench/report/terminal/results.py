@@ -1,0 +1,152 @@
+"""The results of a run and a study as tables and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from servebench.analysis.repeats import RepeatSummary
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import Doubt, Point, RunOutcome
+from servebench.report.points import best_row
+from servebench.report.terminal.tables import POINTS_NOTE, new_table, verdict_text
+from servebench.util.figures import MISSING, number, with_interval
+
+COLUMNS = (
+    ("ok", "requests_ok"),
+    ("fail", "requests_failed"),
+    ("output\ntok/s", "output_throughput_tok_s"),
+    ("TTFT\np50", "ttft_ms_p50"),
+    ("TTFT\np99", "ttft_ms_p99"),
+    ("ITL\nmean", "itl_ms_mean"),
+    ("ITL\np99", "itl_ms_p99"),
+    ("TPOT\nmean", "tpot_ms_mean"),
+    ("E2E\np50", "e2e_ms_p50"),
+)
+P99_REQUESTS_MIN = 100
+WEAK_P99_NOTE = f"{POINTS_NOTE}; ~ is a p99 of fewer than {P99_REQUESTS_MIN} requests: close to the maximum"
+REPEATS_NOTE = "mean over repeats with its 95% interval (from three repeats on)"
+
+
+def point_line(point: Point) -> str:
+    """Return a point in one line."""
+    row = point.row
+    return (
+        f"{'rate' if row.rate is not None else 'concurrency'} {row.level_label}: "
+        f"{with_interval(row, 'output_throughput_tok_s')} tok/s, TTFT p50 {number(row.ttft_ms_p50)} ms, "
+        f"ITL mean {number(row.itl_ms_mean)} ms, {row.requests_ok} ok, {row.requests_failed} failed, {point.verdict}"
+    )
+
+
+def cell_text(row: PointRow, column: str) -> str:
+    """Return a column of a point as the table shows it."""
+    if column == "output_throughput_tok_s":
+        return with_interval(row, column)
+    value = row.get(column)
+    return f"{value:,}" if isinstance(value, int) else number(value)
+
+
+def _is_weak_p99(row: PointRow) -> bool:
+    return row.ttft_ms_p99 is not None and (row.ttft_ms_n or 0) < P99_REQUESTS_MIN
+
+
+def points_table(points: Sequence[Point], title: str) -> Table:
+    """Return the points of a run as a table, one row each."""
+    table = new_table(title, narrow=True)
+    repeated = any(point.row.repeat > 0 for point in points)
+    is_rate = any(point.row.rate is not None for point in points)
+    names = [
+        "req/s" if is_rate else "con-\ncurr.",
+        *(["re-\npeat"] if repeated else []),
+        *(name for name, _ in COLUMNS),
+    ]
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for point in points:
+        row = point.row
+        cells = [row.level_label, *([str(row.repeat)] if repeated else [])]
+        for _, column in COLUMNS:
+            cells.append(("~" if column == "ttft_ms_p99" and _is_weak_p99(row) else "") + cell_text(row, column))
+        table.add_row(*cells, verdict_text(point.verdict))
+    table.caption = WEAK_P99_NOTE if any(_is_weak_p99(point.row) for point in points) else POINTS_NOTE
+    return table
+
+
+def warning_lines(points: Iterable[Point]) -> list[str]:
+    """Return each warning once, with its levels, cause and remedy."""
+    levels: dict[str, list[str]] = {}
+    first: dict[str, Doubt] = {}
+    for point in points:
+        for doubt in point.doubts:
+            levels.setdefault(doubt.code, []).append(point.row.level_label)
+            first.setdefault(doubt.code, doubt)
+    return [
+        f"{code} (at {', '.join(dict.fromkeys(levels[code]))}): {doubt.message}; {doubt.remedy}"
+        for code, doubt in first.items()
+    ]
+
+
+def failure_lines(points: Iterable[Point]) -> list[str]:
+    """Return the latencies including failed requests, for the points that have any."""
+    return [
+        f"latency including failed requests as infinite (at {row.level_label}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
+        f"p99 {number(row.ttft_ms_p99_all)} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, p99 {number(row.e2e_ms_p99_all)} ms"
+        for row in (point.row for point in points)
+        if row.requests_failed and row.ttft_ms_p50_all is not None
+    ]
+
+
+def print_repeats(found: RepeatSummary | None, out: Console) -> None:
+    """Print what the repeats of each level show together, if there are any."""
+    if found is None or not found.rows:
+        return
+    table = new_table("over repeats", narrow=True)
+    for name in ("at", "repeats", *found.titles.values()):
+        table.add_column(name, justify="right", no_wrap=True)
+    for at, metrics in found.levels.items():
+        count = max(row.count for row in metrics.values())
+        cells = (metrics[name].text if name in metrics else MISSING for name in found.titles)
+        table.add_row(at, str(count), *map(Text, cells))
+    table.caption = REPEATS_NOTE
+    out.print(table)
+    for note in found.notes:
+        out.print(f"repeats: {note}", markup=False)
+
+
+def search_lines(search: Mapping[str, Any] | None) -> list[str]:
+    """Return what a search for a level found, how, and its caveats."""
+    if search is None:
+        return []
+    return [
+        f"search: {search['said']}",
+        f"  method: {search['how']}",
+        *(f"  but: {caveat}" for caveat in search["caveats"]),
+    ]
+
+
+def study_table(rows: Sequence[tuple[str, RunOutcome]]) -> Table:
+    """Return the runs of a study as a table: how each ended and its best point."""
+    table = new_table("study", narrow=True)
+    for name in ("run", "status"):
+        table.add_column(name, no_wrap=name == "run")
+    for name in ("best output\ntok/s", "at", "TTFT p50 ms\nthere"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for name, outcome in rows:
+        best = best_row([point.judged_row for point in outcome.points])
+        row = best or PointRow()
+        status = outcome.status if outcome.error is None else f"{outcome.status}: {outcome.failure or 'error'}"
+        table.add_row(
+            name,
+            status,
+            with_interval(row, "output_throughput_tok_s"),
+            row.level_label,
+            number(row.ttft_ms_p50),
+            (best.verdict if best else None) or MISSING,
+        )
+    return table
