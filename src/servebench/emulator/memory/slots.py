@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from servebench.emulator.memory.base import Holding, common_prefix
+from servebench.emulator.memory.base import Holding
 from servebench.emulator.text import CHARACTERS, count_tokens
+from servebench.util.text import common_prefix_length
 
 
 class SlotMemory:
@@ -29,7 +30,7 @@ class SlotMemory:
     def _best(self, text: str) -> tuple[int | None, int]:
         best: tuple[int | None, int] = (next(iter(self._free), None), 0)
         for slot in self._free if self._shared else ():
-            length = common_prefix(self._texts[slot], text) // CHARACTERS
+            length = common_prefix_length(self._texts[slot], text) // CHARACTERS
             if length > best[1]:
                 best = (slot, length)
         return best

@@ -1,4 +1,4 @@
-"""GSM8K: school arithmetic in words. Right when the last number of the answer equals the expected one."""
+"""GSM8K: grade-school arithmetic. Right when the last number of the answer equals the expected one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_TOKENS = 400
 
 
 def number_of(text: str) -> str | None:
-    """The number after the last `####`, else the last number of the text, without commas."""
-    found = _MARKED.findall(text) or _NUMBER.findall(text)
-    return found[-1].replace(",", "") if found else None
+    """Return the number after the last `####`, else the last number of the text, without commas."""
+    numbers = _MARKED.findall(text) or _NUMBER.findall(text)
+    return numbers[-1].replace(",", "") if numbers else None
 
 
 class Gsm8kScorer(Scorer):
@@ -36,30 +36,30 @@ class Gsm8kScorer(Scorer):
         """See Scorer.items."""
         shown, rows = examples(read_rows(path), self.settings.shots, seed)
         before = "".join(
-            f"{_ASK.format(question=asked)}\n{truth}\n\n" for asked, truth, _ in map(_parts, shown) if asked
+            f"{_ASK.format(question=question)}\n{truth}\n\n" for question, truth, _ in map(_parts, shown) if question
         )
-        found = []
+        items = []
         for place, row in sample(rows, count, seed):
             question, _, expected = _parts(row)
             if not question or expected is None:
-                raise ConfigError(f"row {place} of {path} is no GSM8K question: it needs 'question' and 'answer'")
+                raise ConfigError(f"row {place} of {path} is not a GSM8K question; it needs 'question' and 'answer'")
             prompt = before + _ASK.format(question=question)
-            found.append(Item(item_id=f"gsm8k-{place}", prompt=prompt, expected=expected, max_tokens=MAX_TOKENS))
-        return found
+            items.append(Item(item_id=f"gsm8k-{place}", prompt=prompt, expected=expected, max_tokens=MAX_TOKENS))
+        return items
 
     def grade(self, item: Item, answer: Answer) -> Grade:
         """See Scorer.grade. 18 and 18.0 are equal."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
-        said = number_of(answer.text)
+        number = number_of(answer.text)
         try:
-            return Grade(correct=said is not None and Decimal(said) == Decimal(item.expected), extracted=said)
+            return Grade(correct=number is not None and Decimal(number) == Decimal(item.expected), extracted=number)
         except InvalidOperation:
-            return Grade(correct=False, extracted=said)
+            return Grade(correct=False, extracted=number)
 
 
 def _parts(row: Mapping[str, Any]) -> tuple[Any, str, str | None]:
-    """Question, worked answer, and the number in it."""
+    """Return question, worked answer, and the number in it."""
     truth = row.get("answer") or row.get("expected")
     expected = number_of(str(truth)) if truth is not None else None
     worked = str(truth) if truth is not None and "####" in str(truth) else f"#### {expected}"

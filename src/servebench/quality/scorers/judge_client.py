@@ -1,4 +1,4 @@
-"""Asks a judge that may be down, slow or hostile: each reply within its time and size, and no more once it has failed."""
+"""Call a judge that may be down, slow or hostile: every reply is bounded in time and size, and a failing judge is given up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 import httpx
 
-from servebench.quality.exchange import client, completion, count, line, post_told, said
+from servebench.protocol.errors import error_text
+from servebench.protocol.json_values import count_of
+from servebench.quality.exchange import client, parse_completion, post
+from servebench.util.errors import in_one_line
 
 REPLY_BYTES_MAX = 1 << 20
 LINE_MAX = 160
@@ -20,8 +23,8 @@ PAUSE_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """How the judge is asked. `timeout_s` bounds a reply whole, from connecting to its last byte. `schema` is what a reply is
-    held to, by a judge that can do that."""
+    """How to call the judge. `timeout_s` limits a reply from connecting to its last byte. `schema` is enforced on replies
+    by a judge that supports it."""
 
     base_url: str
     model: str
@@ -36,8 +39,8 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What the judge said. `error` is one line when it said nothing, and `outcome` a word for it: `refused`, `timeout`,
-    `http_error`, `reset`, `protocol`, or `not_asked` after it was given up. Tokens are its own usage."""
+    """A judge's reply. If there is none, `error` is the reason in one line and `outcome` its kind: `refused`, `timeout`,
+    `http_error`, `reset`, `protocol`, or `not_asked` after the judge was given up. Tokens are the judge's usage."""
 
     text: str = ""
     error: str | None = None
@@ -53,12 +56,12 @@ def call_all(
     on_reply: Callable[[int, Reply], None] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> list[Reply]:
-    """A reply to each prompt, in order. Never raises for what the judge does. `on_reply` is told each with its place, as it
-    comes; `watch` how many there are, and what it raises ends the asking."""
-    return asyncio.run(_all(prompts, call, on_reply, watch)) if prompts else []
+    """Return a reply to each prompt, in order; never raises for what the judge does. `on_reply` is called with the index and
+    the reply of each as it comes, `watch` with their number: an exception of `watch` ends the calls."""
+    return asyncio.run(_call_all(prompts, call, on_reply, watch)) if prompts else []
 
 
-async def _all(
+async def _call_all(
     prompts: Sequence[str],
     call: Call,
     on_reply: Callable[[int, Reply], None] | None,
@@ -79,8 +82,8 @@ async def _all(
         nonlocal failures, last
         for place, prompt in left:
             if failures >= call.give_up_after:
-                words = f"the judge failed {failures} times in a row and was asked no more; the last time: {last}"
-                replies[place] = Reply(error=words, outcome="not_asked")
+                error = f"the judge failed {failures} times in a row and was given up; last error: {last}"
+                replies[place] = Reply(error=error, outcome="not_asked")
                 continue
             reply = await _one(http, prompt, call)
             replies[place] = reply
@@ -106,22 +109,22 @@ async def _one(http: httpx.AsyncClient, prompt: str, call: Call) -> Reply:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": call.schema}}
     try:
         url = f"{call.base_url}/chat/completions"
-        status, data = await _posted(http, url, body, call)
+        status, data = await _post_patiently(http, url, body, call)
     except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, UnicodeError, OSError) as problem:
         return _failed(problem, call)
     if status != httpx.codes.OK:
-        words = _line(said(data, 4 * LINE_MAX), call)
-        return Reply(error=f"HTTP {status}: {words or 'no words'}", outcome="http_error")
+        message = _line(error_text(data, 4 * LINE_MAX), call)
+        return Reply(error=f"HTTP {status}: {message or 'no message'}", outcome="http_error")
     return _read(data, call)
 
 
-async def _posted(http: httpx.AsyncClient, url: str, body: Mapping[str, Any], call: Call) -> tuple[int, bytes]:
-    """As `post`; a judge that says it is busy is asked again after a pause, as long as the reply's time lasts."""
+async def _post_patiently(http: httpx.AsyncClient, url: str, body: Mapping[str, Any], call: Call) -> tuple[int, bytes]:
+    """Post a request; repeat it after a pause if the judge is busy, until the time for the reply is over."""
     ends = time.monotonic() + call.timeout_s
     pause = PAUSE_S
     while True:
         left = ends - time.monotonic()
-        status, data, wait = await post_told(http, url, body, timeout_s=max(left, 0.0), bytes_max=REPLY_BYTES_MAX)
+        status, data, wait = await post(http, url, body, timeout_s=max(left, 0.0), bytes_max=REPLY_BYTES_MAX)
         pause = max(pause, wait or 0.0)
         if status not in BUSY or time.monotonic() + pause >= ends:
             return status, data
@@ -132,29 +135,31 @@ async def _posted(http: httpx.AsyncClient, url: str, body: Mapping[str, Any], ca
 def _failed(problem: Exception, call: Call) -> Reply:
     match problem:
         case TimeoutError() | httpx.TimeoutException():
-            return Reply(error=f"no whole reply within {call.timeout_s:g} s", outcome="timeout")
+            return Reply(error=f"no complete reply within {call.timeout_s:g} s", outcome="timeout")
         case httpx.ConnectError():
-            return Reply(error=f"{call.base_url} cannot be reached: {_line(problem, call)}", outcome="refused")
+            return Reply(error=f"{call.base_url} is unreachable: {_line(problem, call)}", outcome="refused")
         case httpx.NetworkError() | httpx.RemoteProtocolError():
-            return Reply(error=f"the connection broke: {_line(problem, call)}", outcome="reset")
-    return Reply(error=f"no HTTP: {_line(problem, call)}", outcome="protocol")
+            return Reply(error=f"the connection failed: {_line(problem, call)}", outcome="reset")
+    return Reply(error=f"not HTTP: {_line(problem, call)}", outcome="protocol")
 
 
 def _read(data: bytes, call: Call) -> Reply:
     if len(data) > REPLY_BYTES_MAX:
         return Reply(error=f"a reply of more than {REPLY_BYTES_MAX} bytes", outcome="protocol")
     try:
-        _, text, usage = completion(data)
+        _, text, usage = parse_completion(data)
     except ValueError as problem:
         return Reply(error=f"not a chat completion: {_line(problem, call)}", outcome="protocol")
     return Reply(
-        text=text, input_tokens=count(usage.get("prompt_tokens")), output_tokens=count(usage.get("completion_tokens"))
+        text=text,
+        input_tokens=count_of(usage.get("prompt_tokens")),
+        output_tokens=count_of(usage.get("completion_tokens")),
     )
 
 
 def _line(problem: object, call: Call) -> str:
-    """One short line; a server may repeat the key that it was given."""
-    words = str(problem) or type(problem).__name__
+    """Return one short line without the API key, which a server may repeat."""
+    text = str(problem) or type(problem).__name__
     if call.key:
-        words = words.replace(call.key, "***")
-    return line(words, LINE_MAX)
+        text = text.replace(call.key, "***")
+    return in_one_line(text, LINE_MAX)

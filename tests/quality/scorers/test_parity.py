@@ -10,7 +10,7 @@ import pytest
 from servebench.contracts.quality import Answer, Endpoint
 from servebench.contracts.settings import QualitySettings
 from servebench.quality.ask import _logprobs
-from servebench.quality.parity import ParityScorer, parity_grade
+from servebench.quality.scorers.parity import ParityScorer, parity_grade
 
 
 class _Engine:
@@ -102,7 +102,7 @@ def test_each_prompt_is_asked_alone_and_under_load(prompts, api):
     shaky, steady = rows[0], rows[1]
     assert shaky.answer.text == "to 0 same"
     assert shaky.grade.extracted == "to 0 differently"
-    assert shaky.grade.note == "the same up to character 5"
+    assert shaky.grade.note == "identical up to character 5"
     assert steady.grade.detail["alone"] == {"tokens": ["to 1", " same"], "logprobs": [-0.25, -0.25]}
     assert steady.grade.detail["loaded"] == steady.grade.detail["alone"]
 
@@ -174,7 +174,7 @@ def test_prompts_are_its_own_or_a_file(tmp_path):
 
 def test_equal_answers_of_other_length_share_their_beginning():
     grade = parity_grade(Answer(item_id="a", text="one two"), Answer(item_id="a", text="one"))
-    assert (grade.correct, grade.note) == (False, "the same up to character 3")
+    assert (grade.correct, grade.note) == (False, "identical up to character 3")
 
 
 @pytest.mark.parametrize(

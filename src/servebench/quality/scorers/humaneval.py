@@ -1,4 +1,4 @@
-"""HumanEval: functions to be written from their docstring. Right when the problem's own tests pass, in a sandbox."""
+"""HumanEval: write a function from its docstring. Right when the problem's own tests pass, in a sandbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from servebench.contracts.quality import Answer, Grade, Item, Scorer
 from servebench.quality.rows import read_rows, sample
-from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_faults
+from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_errors
 from servebench.util.errors import ConfigError
 from servebench.util.wheel_file import PackagedFile
 
@@ -33,8 +33,8 @@ MAX_TOKENS = 512
 
 
 def code_of(text: str, entry_point: str) -> str | None:
-    """The code of an answer: the first fenced block that defines the function, else the last one, else the text from its
-    first line of code on, without what follows that is none. None when there is nothing that could be code."""
+    """Return the code of an answer: the first fenced block that defines the function, else the last block, else the text
+    from its first line of code to its last. None when nothing could be code."""
     blocks = [textwrap.dedent(block) for _, block in _FENCE.findall(text) if block.strip()]
     defines = re.compile(rf"^\s*(?:async\s+)?def\s+{re.escape(entry_point)}\b", re.MULTILINE)
     if blocks:
@@ -42,14 +42,14 @@ def code_of(text: str, entry_point: str) -> str | None:
     if not text.strip():
         return None
     if text[:1] in " \t":
-        return _whole(text)
+        return _longest_valid(text)
     start = _CODE.search(text)
-    return _whole(text[start.start() :]) if start else None
+    return _longest_valid(text[start.start() :]) if start else None
 
 
 def program_of(problem: dict[str, str], code: str) -> str:
-    """Prompt, code and tests as one program. Code that defines the function follows what the prompt has before it, so
-    that its imports and helpers are there; other code is the function's body."""
+    """Return prompt, code and tests as one program. Code that defines the function follows the part of the prompt before
+    it, which has imports and helpers; other code is taken as the function's body."""
     head, entry = problem["prompt"], problem["entry_point"]
     defines = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry)}\b", re.MULTILINE)
     if defines.search(code):
@@ -61,8 +61,8 @@ def program_of(problem: dict[str, str], code: str) -> str:
     return f"{body}\n\n{problem['test']}\n\ncheck({entry})\n"
 
 
-def _whole(text: str) -> str:
-    """The longest beginning, in lines, that is Python: prose after the code is cut. All of it where no beginning is."""
+def _longest_valid(text: str) -> str:
+    """Return the most leading lines that are valid Python, which drops prose after the code; the whole text if none are."""
     lines = text.rstrip().splitlines()
     for end in range(len(lines), 0, -1):
         piece = "\n".join(lines[:end])
@@ -84,19 +84,21 @@ class HumanEvalScorer(Scorer):
     limits = SandboxLimits()
 
     def check(self) -> list[str]:
-        """See Scorer.check. Without a sandbox nothing is run, so nothing is asked."""
-        return list(sandbox_faults())
+        """See Scorer.check. Without a sandbox no code is run, so no question is sent."""
+        return list(sandbox_errors())
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
         """See Scorer.items."""
-        found = []
+        items = []
         for place, row in sample(read_rows(path), count, seed):
             if any(not isinstance(row.get(column), str) or not row[column] for column in _COLUMNS):
-                raise ConfigError(f"row {place} of {path} is no HumanEval problem: it needs {', '.join(_COLUMNS)}")
+                raise ConfigError(f"row {place} of {path} is not a HumanEval problem; it needs {', '.join(_COLUMNS)}")
             if not row["entry_point"].isidentifier():
-                raise ConfigError(f"row {place} of {path}: entry_point={row['entry_point']!r} is no name of a function")
+                raise ConfigError(
+                    f"row {place} of {path}: entry_point={row['entry_point']!r} must be the name of a function"
+                )
             chat = self.settings.api == "chat"
-            found.append(
+            items.append(
                 Item(
                     item_id=row["task_id"],
                     prompt=_ASK.format(prompt=row["prompt"]) if chat else row["prompt"],
@@ -105,14 +107,14 @@ class HumanEvalScorer(Scorer):
                     body={} if chat else {"stop": list(_STOP)},
                 )
             )
-        return found
+        return items
 
     def grade(self, item: Item, answer: Answer) -> Grade:
-        """See Scorer.grade. Raises PreflightError where no sandbox can be had."""
+        """See Scorer.grade. Raises PreflightError where no sandbox works."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
         problem = json.loads(item.expected)
-        # a completion goes on where the prompt ends, so it is the body as it stands
+        # a completion continues the prompt, so it is the function's body
         code = code_of(answer.text, problem["entry_point"]) if self.settings.api == "chat" else answer.text
         if not code or not code.strip():
             return Grade(correct=False, extracted=None, note="no code in the answer")

@@ -1,4 +1,4 @@
-"""ROUGE: how many of the words of a reference an answer has. Needs the package rouge-score, of the extra `quality`."""
+"""ROUGE: the overlap of an answer with a reference. Needs the package rouge-score of the extra `quality`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from servebench.contracts.quality import Answer, Grade, Item, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import QualitySettings
-from servebench.quality.load_answers import answer_of, answered, item_of
+from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.quality.rows import read_rows, sample
 from servebench.util.errors import ConfigError
 
@@ -25,7 +25,7 @@ _ASK["article"] = _ASK["text"] = _ASK["document"]
 
 
 class RougeScorer(Scorer):
-    """Answers against references: those of a file (`quality.path`), else the load's own where its workload has summaries.
+    """Compares answers with references from a file (`quality.path`), else those of the load's workload, if it has any.
 
     The score is the F measure of ROUGE-L; nothing is right or wrong. `detail` has precision, recall and F of ROUGE-1, 2, L.
     """
@@ -48,17 +48,17 @@ class RougeScorer(Scorer):
         return []
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items. A row has a prompt (or a document to be summarised) and a reference."""
-        found = []
+        """See Scorer.items. A row has a prompt (or a document to summarize) and a reference."""
+        items = []
         for place, row in sample(read_rows(path), count, seed):
-            asked = next((name for name in _PROMPTS if isinstance(row.get(name), str) and row[name].strip()), None)
-            wanted = next((name for name in _REFERENCES if isinstance(row.get(name), str) and row[name].strip()), None)
-            if asked is None or wanted is None:
-                raise ConfigError(f"row {place} of {path} has no text and reference; give rows like {FORMAT}")
-            prompt = _ASK.get(asked, "{text}").format(text=row[asked])
+            source = next((name for name in _PROMPTS if isinstance(row.get(name), str) and row[name].strip()), None)
+            target = next((name for name in _REFERENCES if isinstance(row.get(name), str) and row[name].strip()), None)
+            if source is None or target is None:
+                raise ConfigError(f"row {place} of {path} has no text and reference; the format is {FORMAT}")
+            prompt = _ASK.get(source, "{text}").format(text=row[source])
             item_id = str(row.get("id") or f"rouge-{place}")
-            found.append(Item(item_id=item_id, prompt=prompt, expected=row[wanted], max_tokens=MAX_TOKENS))
-        return found
+            items.append(Item(item_id=item_id, prompt=prompt, expected=row[target], max_tokens=MAX_TOKENS))
+        return items
 
     def grade(self, item: Item, answer: Answer) -> Grade:
         """See Scorer.grade."""
@@ -68,18 +68,18 @@ class RougeScorer(Scorer):
             from rouge_score.rouge_scorer import RougeScorer as Measure
 
             self._measure = Measure(KINDS, use_stemmer=True)
-        found = self._measure.score(item.expected, answer.text)
+        scores = self._measure.score(item.expected, answer.text)
         detail = {
-            kind: {"precision": one.precision, "recall": one.recall, "f": one.fmeasure} for kind, one in found.items()
+            kind: {"precision": one.precision, "recall": one.recall, "f": one.fmeasure} for kind, one in scores.items()
         }
-        return Grade(correct=None, extracted=answer.text, score=float(found["rougeL"].fmeasure), detail=detail)
+        return Grade(correct=None, extracted=answer.text, score=float(scores["rougeL"].fmeasure), detail=detail)
 
     def grade_load(self, requests: Sequence[Request], records: Sequence[Record]) -> Sequence[Judged]:
-        """See Scorer.grade_load. Requests whose reference has no `summary` are passed over."""
-        found = []
-        for request, record in answered(requests, records):
+        """See Scorer.grade_load. Requests without a `summary` in their reference are skipped."""
+        judged = []
+        for request, record in answered_requests(requests, records):
             reference = request.reference
             if isinstance(reference, Mapping) and isinstance(summary := reference.get("summary"), str) and summary:
                 item, answer = item_of(request, summary), answer_of(record)
-                found.append(Judged(item=item, answer=answer, grade=self.grade(item, answer)))
-        return found
+                judged.append(Judged(item=item, answer=answer, grade=self.grade(item, answer)))
+        return judged

@@ -1,4 +1,4 @@
-"""MMLU by generated letter: the model writes A, B, C or D. Likelihood of the letters is another method and not this one."""
+"""MMLU by generated letter: the model writes A, B, C or D. Comparing the likelihood of the letters is another method."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from servebench.util.errors import ConfigError
 
 MAX_TOKENS = 8
 CHANCE = {"chance": 0.25}
-"""What guessing gets right: kept with each grade, so that a figure is told from it."""
+"""The share that guessing gets right, stored with each grade."""
 _COLUMNS = ("answer_a", "answer_b", "answer_c", "answer_d")
-_TOLD = re.compile(r"answer\s*(?:is|:)?\s*\(?\**([ABCD])\b", re.IGNORECASE)
+_STATED = re.compile(r"answer\s*(?:is|:)?\s*\(?\**([ABCD])\b", re.IGNORECASE)
 _FIRST = re.compile(r"^\W*([ABCD])(?![A-Za-z'])")
 
 
 def letter_of(text: str) -> str | None:
-    """The letter after 'answer is' or 'answer:', else a letter that opens the text alone; None when there is neither."""
-    found = _TOLD.search(text) or _FIRST.search(text)
-    return found.group(1).upper() if found else None
+    """Return the letter after 'answer is' or 'answer:', else a single letter at the beginning; None when there is neither."""
+    match = _STATED.search(text) or _FIRST.search(text)
+    return match.group(1).upper() if match else None
 
 
 class MmluScorer(Scorer):
@@ -34,35 +34,35 @@ class MmluScorer(Scorer):
     source = MMLU
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items. Rows whose right answer is no letter are stray headers and are left out."""
+        """See Scorer.items. Rows whose right answer is not a letter are stray headers and are skipped."""
         rows = [row for row in read_rows(path) if row.get("correct_answer") in {"A", "B", "C", "D"}]
         if not rows:
-            raise ConfigError(f"no row of {path} is an MMLU question: 'correct_answer' must be A, B, C or D")
+            raise ConfigError(f"no row of {path} is an MMLU question; 'correct_answer' must be A, B, C or D")
         shown, rows = examples(rows, self.settings.shots, seed)
-        before = "".join(f"{_asked(row)} {row['correct_answer']}\n\n" for row in shown)
-        found = []
+        before = "".join(f"{_question(row)} {row['correct_answer']}\n\n" for row in shown)
+        items = []
         for place, row in sample(rows, count, seed):
             if not row.get("question") or any(row.get(column) is None for column in _COLUMNS):
-                raise ConfigError(f"row {place} of {path} is no MMLU question: it needs 'question' and {_COLUMNS}")
-            found.append(
+                raise ConfigError(f"row {place} of {path} is not an MMLU question; it needs 'question' and {_COLUMNS}")
+            items.append(
                 Item(
                     item_id=f"mmlu-{place}",
-                    prompt=before + _asked(row),
+                    prompt=before + _question(row),
                     expected=str(row["correct_answer"]),
                     max_tokens=MAX_TOKENS,
                     task=str(row["topic"]) if row.get("topic") else None,
                 )
             )
-        return found
+        return items
 
     def grade(self, item: Item, answer: Answer) -> Grade:
         """See Scorer.grade."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
-        said = letter_of(answer.text)
-        return Grade(correct=said == item.expected, extracted=said, detail=CHANCE)
+        letter = letter_of(answer.text)
+        return Grade(correct=letter == item.expected, extracted=letter, detail=CHANCE)
 
 
-def _asked(row: Mapping[str, Any]) -> str:
+def _question(row: Mapping[str, Any]) -> str:
     choices = "\n".join(f"{letter}. {row.get(column)}" for letter, column in zip("ABCD", _COLUMNS, strict=True))
     return f"{row.get('question')}\n{choices}\nAnswer with the letter alone.\nAnswer:"

@@ -7,7 +7,7 @@ import pytest
 from servebench.contracts.quality import Answer, Item
 from servebench.contracts.request import Request
 from servebench.contracts.settings import QualitySettings
-from servebench.quality.rouge import RougeScorer
+from servebench.quality.scorers.rouge import RougeScorer
 from servebench.util.errors import ConfigError
 
 pytest.importorskip("rouge_score", reason="the extra 'quality' is not installed")

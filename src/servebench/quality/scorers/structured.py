@@ -1,4 +1,4 @@
-"""The answers of the workload `structured_json`: whether they fit their schema, and how many fields are right."""
+"""JSON: whether the answers of the workload `structured_json` match their schema, and how many fields are right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from servebench.contracts.quality import Answer, Grade, Item, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
-from servebench.quality.load_answers import answer_of, answered, item_of
+from servebench.quality.load_answers import answer_of, answered_requests, item_of
 from servebench.util.json_schema import compliance
 
 CONSTRAINED, UNCONSTRAINED = "constrained", "unconstrained"
@@ -19,7 +19,7 @@ _MISSING = object()
 
 
 def leaves(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every field with its place: the ends of objects and lists. An empty object or list is one field."""
+    """Yield every field with its place: the leaves of objects and lists. An empty object or list is one field."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from leaves(inner, (*place, str(key)))
@@ -31,13 +31,14 @@ def leaves(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tupl
 
 
 def field_accuracy(expected: Any, found: Any) -> tuple[int, int]:
-    """Fields that are right, and fields in all: of both documents, so that an invented field costs as a missing one does.
+    """Return how many fields are right, and how many the two documents have together: an invented field costs as much as a
+    missing one.
 
-    Numbers are equal by value; true is not 1; text is equal when it is but for blanks around it.
+    Numbers are equal by value, true is not 1, and spaces around text do not matter.
     """
-    right, said = dict(leaves(expected)), dict(leaves(found))
-    places = right.keys() | said.keys()
-    return sum(_equal(right.get(place, _MISSING), said.get(place, _MISSING)) for place in places), len(places)
+    wanted, given = dict(leaves(expected)), dict(leaves(found))
+    places = wanted.keys() | given.keys()
+    return sum(_equal(wanted.get(place, _MISSING), given.get(place, _MISSING)) for place in places), len(places)
 
 
 def _equal(first: Any, second: Any) -> bool:
@@ -49,8 +50,8 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def document_of(text: str) -> tuple[Any, bool] | None:
-    """The JSON of an answer, and whether it stands there alone. A code fence, or words before and after, are passed over;
-    None where there is no JSON object or list."""
+    """Return the JSON in an answer and whether the answer is nothing else. A code fence and words around it are ignored;
+    None if there is no JSON object or list."""
     try:
         return json.loads(text), True
     except (ValueError, RecursionError):
@@ -69,10 +70,10 @@ def document_of(text: str) -> tuple[Any, bool] | None:
 
 
 class JsonScorer(Scorer):
-    """Grades what the load asked, so it asks nothing. Right: the whole answer is JSON that fits its schema. The score is
-    the share of fields that are as the notes say, and counts JSON between words too.
+    """Grades the load's answers and sends no requests. Right when the whole answer is JSON that matches its schema. The
+    score is the share of fields that match the notes, for JSON between words too.
 
-    The task is `constrained`, where the engine enforced the schema, or `unconstrained`, where it was only told.
+    The task is `constrained` where the engine enforced the schema, `unconstrained` where only the prompt asked for it.
     """
 
     name = "json"
@@ -81,9 +82,9 @@ class JsonScorer(Scorer):
     load_reference = "schema"
 
     def grade_load(self, requests: Sequence[Request], records: Sequence[Record]) -> Sequence[Judged]:
-        """See Scorer.grade_load. Requests without a schema in their reference are passed over."""
-        found = []
-        for request, record in answered(requests, records):
+        """See Scorer.grade_load. Requests without a schema in their reference are skipped."""
+        judged = []
+        for request, record in answered_requests(requests, records):
             reference = request.reference
             if not isinstance(reference, Mapping) or not isinstance(reference.get("schema"), Mapping):
                 continue
@@ -91,11 +92,11 @@ class JsonScorer(Scorer):
             expected = reference.get("expected")
             item = item_of(request, "" if expected is None else json.dumps(expected), task)
             answer = answer_of(record)
-            found.append(Judged(item=item, answer=answer, grade=_grade(reference, answer)))
-        return found
+            judged.append(Judged(item=item, answer=answer, grade=_grade(reference, answer)))
+        return judged
 
     def grade(self, item: Item, answer: Answer) -> Grade:
-        """See Scorer.grade: fields alone, since an item has no schema."""
+        """See Scorer.grade. Only fields are graded: an item has no schema."""
         expected = json.loads(item.expected) if item.expected else None
         return _grade({"schema": {}, "expected": expected}, answer)
 
@@ -105,16 +106,18 @@ def _grade(reference: Mapping[str, Any], answer: Answer) -> Grade:
     if answer.error is not None:
         return Grade(correct=None, extracted=None, detail=detail)
     fit = compliance(answer.text, reference["schema"])
-    read = document_of(answer.text)
-    detail |= {"parsed": fit.parsed, "in_words": read is not None and not read[1]}
+    document = document_of(answer.text)
+    detail |= {"parsed": fit.parsed, "in_words": document is not None and not document[1]}
     expected = reference.get("expected")
     score: float | None = None
     if expected is not None:
-        right, count = field_accuracy(expected, read[0]) if read is not None else (0, len(dict(leaves(expected))))
+        right, count = (
+            field_accuracy(expected, document[0]) if document is not None else (0, len(dict(leaves(expected))))
+        )
         score = right / count
         detail |= {"fields_right": right, "fields": count}
-    note = None if fit.valid else (fit.reason or "does not fit its schema")[:200]
+    note = None if fit.valid else (fit.reason or "does not match its schema")[:200]
     if note is not None and answer.finish_reason == "length":
-        note = f"cut at its length; {note}"[:200]
-    extracted = None if read is None else json.dumps(read[0])
+        note = f"cut at its output length; {note}"[:200]
+    extracted = None if document is None else json.dumps(document[0])
     return Grade(correct=fit.valid, extracted=extracted, score=score, note=note, detail=detail)

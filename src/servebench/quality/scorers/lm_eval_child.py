@@ -1,7 +1,7 @@
-"""Runs lm-evaluation-harness in a process of its own: it is heavy, writes to the terminal and has its own event loop.
+"""Run lm-evaluation-harness in a separate process: it is heavy, writes to the terminal and has its own event loop.
 
 Reads a job as JSON from standard input and writes JSON to the file that the job names: `{"samples": [...]}` or
-`{"error": "one line"}`. An API key comes by the environment, never in the job.
+`{"error": "one line"}`. The API key comes in the environment, never in the job.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 MAIN_METRICS = ("acc", "exact_match", "pass@1", "em", "f1")
-"""Which metric of a sample says whether it is right; else its first number does."""
+"""The metrics that say whether a sample is right, in order; if it has none of them, its first number does."""
 
 
 def load(job: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The task manager and the tasks by name, their data loaded. Raises what the harness raises."""
+    """Return the task manager and the tasks by name, with their data. Raises what the harness raises."""
     from lm_eval.tasks import TaskManager
 
     if job["path"]:
-        # without the thousands of tasks that the harness brings it is there at once
+        # much faster without the thousands of tasks that ship with the harness
         own = TaskManager(include_path=job["path"], include_defaults=False)
         if all(name in own.all_tasks for name in job["tasks"]):
             return own, own.load(list(job["tasks"]))["tasks"]
@@ -31,7 +31,7 @@ def load(job: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def evaluate(job: Mapping[str, Any], manager: Any, name: str, task: Any) -> Iterator[dict[str, Any]]:
-    """One task's samples as plain data. Raises what the harness raises."""
+    """Yield one task's samples as plain data. Raises what the harness raises."""
     from lm_eval import simple_evaluate
 
     count = len(task.eval_docs)
@@ -68,14 +68,14 @@ def evaluate(job: Mapping[str, Any], manager: Any, name: str, task: Any) -> Iter
     )
     seen = set()
     for sample in (results or {})["samples"][name]:
-        # with several filters a sample is there several times; the task's first one counts
+        # with several filters a sample occurs several times; the task's first filter counts
         if sample["doc_id"] not in seen:
             seen.add(sample["doc_id"])
             yield {"task": name, **plain(sample, generates=generates)}
 
 
 def plain(sample: Mapping[str, Any], *, generates: bool) -> dict[str, Any]:
-    """What is kept of a sample. `correct` is null where its metric is no yes or no; `score` is the metric."""
+    """Return the stored part of a sample. `correct` is null if its metric is not 0 or 1; `score` is the metric."""
     numbers = {
         metric: float(sample[metric])
         for metric in sample["metrics"]
@@ -109,7 +109,7 @@ def plain(sample: Mapping[str, Any], *, generates: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do the job of standard input."""
+    """Run the job on standard input."""
     job = json.loads(sys.stdin.read())
     answer: dict[str, Any]
     try:
@@ -119,9 +119,9 @@ def main() -> None:
             for name, task in tasks.items():
                 samples.extend(evaluate(job, manager, name, task))
         answer = {"samples": samples, "tasks": {name: task.OUTPUT_TYPE for name, task in tasks.items()}}
-    except Exception as problem:  # noqa: BLE001 - whatever the harness raises must come back as one line
-        words = " ".join(str(problem).split()) or "no words"
-        answer = {"error": f"{type(problem).__name__}: {words}"[:400]}
+    except Exception as problem:  # noqa: BLE001 - every error of the harness must come back as one line
+        message = " ".join(str(problem).split()) or "no message"
+        answer = {"error": f"{type(problem).__name__}: {message}"[:400]}
     Path(job["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 
 

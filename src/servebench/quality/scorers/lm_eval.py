@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness, against the running endpoint. Needs the package lm-eval, of the extra `quality`."""
+"""Tasks of lm-evaluation-harness against the running endpoint. Needs the package lm-eval of the extra `quality`."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ from servebench.util.errors import QualityError
 
 CHECK_TIMEOUT_S = 600
 STOP_S = 5.0
-CHILD = "servebench.quality.lm_eval_child"
+CHILD = "servebench.quality.scorers.lm_eval_child"
 
 
 class LmEvalScorer(Scorer):
-    """Whatever the harness can ask of an endpoint: tasks that generate by chat or completions, tasks by likelihood by
-    completions with `echo`, which not every engine has. `quality.path` is a folder of task files of one's own."""
+    """Runs the harness against the endpoint: tasks that generate, by chat or completions; tasks that compare likelihoods, by
+    completions with `echo`, which not every engine supports. `quality.path` is a folder of your own task files."""
 
     name = "lm_eval"
     method = "lm-evaluation-harness; the task's own metric"
     asks_itself = True
 
     def check(self) -> list[str]:
-        """See Scorer.check. Loads the tasks' data, so that what is missing is told before an engine is started."""
+        """See Scorer.check. Loads the tasks' data, so that missing data is reported before an engine starts."""
         if importlib.util.find_spec("lm_eval") is None:
-            return ["it needs the package lm-eval; install it with pip install 'servebench-suite[quality]'"]
+            return [
+                "quality=lm_eval needs the package lm-eval; install it with pip install 'servebench-suite[quality]'"
+            ]
         if not self.settings.tasks:
-            return ["it needs tasks, such as quality.tasks=[arc_easy]"]
+            return ["quality.tasks is empty; set tasks, such as quality.tasks=[arc_easy]"]
         if self.settings.path is not None and not Path(self.settings.path).expanduser().exists():
-            return [f"quality.path={self.settings.path}: there is no such folder of task files"]
-        problem = _checked(self.settings.tasks, self._path())
+            return [f"quality.path={self.settings.path}: no such folder of task files"]
+        problem = _task_error(self.settings.tasks, self._path())
         return [problem] if problem else []
 
     def _path(self) -> str:
         return "" if self.settings.path is None else str(Path(self.settings.path).expanduser().absolute())
 
     def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
-        """See Scorer.evaluate. The harness tells no times of single requests."""
+        """See Scorer.evaluate. The harness reports no times of single requests."""
         job = {
             "check": False,
             "tasks": list(self.settings.tasks),
@@ -62,65 +64,65 @@ class LmEvalScorer(Scorer):
             "verify_tls": endpoint.verify_tls,
             "tokenizer": endpoint.tokenizer or endpoint.model,
         }
-        answer = _run(job, key=_key(endpoint.headers), timeout_s=None)
+        answer = _run_child(job, key=_api_key(endpoint.headers), timeout_s=None)
         if "error" in answer:
             raise QualityError(f"quality=lm_eval: {_hint(str(answer['error']))}")
         return [_judged(sample) for sample in answer["samples"]]
 
 
 @cache
-def _checked(tasks: tuple[str, ...], path: str) -> str | None:
-    """What is wrong with tasks or their data, once for each set of them."""
-    answer = _run({"check": True, "tasks": list(tasks), "path": path}, key=None, timeout_s=CHECK_TIMEOUT_S)
+def _task_error(tasks: tuple[str, ...], path: str) -> str | None:
+    """Return what is wrong with tasks or their data; cached."""
+    answer = _run_child({"check": True, "tasks": list(tasks), "path": path}, key=None, timeout_s=CHECK_TIMEOUT_S)
     if "error" not in answer:
         return None
     return f"quality.tasks={','.join(tasks)}: {_hint(str(answer['error']))}"
 
 
 def _hint(error: str) -> str:
-    """What the harness said, and what to do about it."""
+    """Return the harness's error and what to do about it."""
     if "not a registered task" in error:
-        return f"{error}; 'lm-eval ls tasks' lists them, and quality.path= names a folder of your own"
+        return f"{error}; 'lm-eval ls tasks' lists them; quality.path sets a folder of your own"
     if "Couldn't reach" in error or "ConnectionError" in error or "OfflineMode" in error:
         return (
-            f"its data is not on this machine and the hub cannot be reached ({error}); fetch it where there is a network, "
-            "or write a task file with dataset_path: json and name its folder with quality.path="
+            f"the data is not on this machine and the hub is unreachable ({error}); download it where there is a network, "
+            "or write a task file with dataset_path: json and set quality.path to its folder"
         )
     if "logprobs" in error:
-        return f"{error}; the engine gives no log-probabilities of the prompt, so use tasks that generate"
+        return f"{error}; the engine returns no log-probabilities of the prompt; use tasks that generate"
     return error
 
 
-def _key(headers: Mapping[str, str]) -> str | None:
-    """The API key of an Authorization header."""
+def _api_key(headers: Mapping[str, str]) -> str | None:
+    """Return the API key of an Authorization header."""
     value = next((text for name, text in headers.items() if name.lower() == "authorization"), "")
     return value.removeprefix("Bearer ").strip() or None
 
 
-def _run(job: Mapping[str, Any], *, key: str | None, timeout_s: float | None) -> dict[str, Any]:
-    """Have the child do a job. Raises QualityError when it dies; ends it when we are interrupted."""
+def _run_child(job: Mapping[str, Any], *, key: str | None, timeout_s: float | None) -> dict[str, Any]:
+    """Run a job in the child and return its answer. Raises QualityError when the child dies; stops it when interrupted."""
     quiet = {"TQDM_DISABLE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
     env = {**os.environ, **quiet, "OPENAI_API_KEY": key or "none"}
     with tempfile.TemporaryDirectory(prefix="servebench-lm-eval-") as folder:
         target, log = Path(folder) / "answer.json", Path(folder) / "log"
-        with log.open("wb") as said:
+        with log.open("wb") as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", CHILD], stdin=subprocess.PIPE, stdout=said, stderr=said, env=env
+                [sys.executable, "-m", CHILD], stdin=subprocess.PIPE, stdout=output, stderr=output, env=env
             )
             try:
                 child.communicate(json.dumps({**job, "answer": str(target)}).encode(), timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 return {"error": f"TimeoutExpired: the harness took longer than {timeout_s:g} s"}
             finally:
-                _end(child)
+                _stop(child)
         if not target.exists():
             lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            raise QualityError(f"lm-eval ended with {child.returncode}: {lines[-1] if lines else 'it said nothing'}")
+            raise QualityError(f"lm-eval ended with {child.returncode}: {lines[-1] if lines else 'no output'}")
         answer: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
         return answer
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _stop(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         child.terminate()
         deadline = time.monotonic() + STOP_S
