@@ -28,13 +28,8 @@ from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
-from servebench.load.plan.levels import (
-    Level,
-    point_plan,
-    requests_to_prepare,
-    schedule_requests,
-    with_trace_times,
-)
+from servebench.load.plan.levels import Level, with_trace_times
+from servebench.load.plan.schedule import point_plan, requests_to_prepare, schedule_requests
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.load.ray.nodes import ray_nodes
 from servebench.measure.derive import count_missing

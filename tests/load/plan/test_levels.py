@@ -1,33 +1,27 @@
-"""Which points a run has, in which order, and how much each needs."""
+"""The points of a run, their order, and the requests of each: plan/levels.py and plan/schedule.py."""
 
 import pytest
 
 from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import LoadSettings, RampSettings
-from servebench.load.plan.levels import (
-    Level,
-    level_of,
-    plan_levels,
-    point_plan,
-    requests_to_prepare,
-    schedule_requests,
-)
+from servebench.load.plan.levels import Level, level_of, plan_levels
+from servebench.load.plan.schedule import point_plan, requests_to_prepare, schedule_requests
 
 
 def load(**settings):
     return LoadSettings(**{"name": "x", "concurrency": (1, 8), **settings})
 
 
-def test_auto_requests_are_ten_a_stream_and_at_least_fifty():
-    """The presets' default, per level."""
+def test_auto_requests_are_ten_per_stream_and_at_least_fifty():
+    """The default of the presets, by level."""
     found = plan_levels(load(concurrency=(1, 5, 6, 100)), 0)
     assert [level.requests for level in found] == [50, 50, 60, 1000]
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("auto", [2, 16, 32]), (0, [0, 0, 0]), (7, [7, 7, 7])])
 def test_warm_up_requests(asked, expected):
-    """`auto` is two a stream and at most 32; a number is taken as it is."""
+    """`auto` is two per stream and at most 32; a number is used as it is."""
     assert [x.warmup_requests for x in plan_levels(load(concurrency=(1, 8, 100), warmup_requests=asked), 0)] == expected
 
 
@@ -44,7 +38,7 @@ def test_order(order, expected):
 
 
 def test_shuffled_is_fixed_by_the_seed():
-    """The same seed gives the same order, and every point is there once."""
+    """The same seed gives the same order, with every point once."""
     settings = load(concurrency=tuple(range(1, 20)), order="shuffled")
     one, again, other = plan_levels(settings, 1), plan_levels(settings, 1), plan_levels(settings, 2)
     assert one == again != other
@@ -65,8 +59,8 @@ def timed(concurrency):
         (timed(1), None, 20),
     ],
 )
-def test_supply(level, rate_req_s, expected):
-    """A timed point gets twice what the warm-up's rate would use, and never less than twenty a stream."""
+def test_requests_to_prepare(level, rate_req_s, expected):
+    """A timed point gets twice what it would use at the warm-up's rate, and at least twenty per stream."""
     assert requests_to_prepare(level, rate_req_s) == expected
 
 
@@ -79,7 +73,7 @@ def rated(**settings):
     [({}, 60, 60), ({"requests": 7}, 7, 7), ({"duration_s": 50.0, "requests": None}, None, 151)],
 )
 def test_a_rate_is_a_level(settings, requests, supplied):
-    """Half a minute of arrivals, a count, or a time with five standard deviations to spare."""
+    """Half a minute of arrivals, a number, or a duration plus five standard deviations."""
     (level,) = plan_levels(rated(**settings), 0)
     assert (level.point, level.rate, level.concurrency, level.requests) == ("q2-r0", 2.0, None, requests)
     assert requests_to_prepare(level, None) == supplied
@@ -90,7 +84,7 @@ def planned(count):
 
 
 def test_an_open_loop_is_scheduled_and_bounded():
-    """Its requests have times, those beyond a timed point are left out; as many as asked may be in flight."""
+    """Requests have times up to the end of the point; at most the configured number is in flight."""
     settings = rated(arrival="constant", duration_s=3.0, requests=None, max_concurrency=9)
     (level,) = plan_levels(settings, 0)
     requests = schedule_requests(level, settings, planned(100), 0)
@@ -102,7 +96,7 @@ def test_an_open_loop_is_scheduled_and_bounded():
 
 
 def test_a_closed_loop_has_no_schedule():
-    """Its requests are sent when a stream is free."""
+    """Requests are sent when a stream is free."""
     settings = load()
     level = plan_levels(settings, 0)[1]
     requests = schedule_requests(level, settings, planned(3), 0)
@@ -110,8 +104,8 @@ def test_a_closed_loop_has_no_schedule():
     assert point_plan(level, settings, requests, warmup=False).concurrency == 8
 
 
-def test_a_ramp_has_streams_join_or_the_rate_rise():
-    """The warm-up knows of none."""
+def test_a_ramp_starts_streams_or_raises_the_rate():
+    """The warm-up has no ramp."""
     ramp = RampSettings(over_s=10.0, start=0.25)
     settings = load(concurrency=(4,), ramp=ramp)
     (level,) = plan_levels(settings, 0)
@@ -127,7 +121,7 @@ def test_a_ramp_has_streams_join_or_the_rate_rise():
 
 
 def test_cancellations_are_a_share_fixed_by_the_seed():
-    """Closed loop and open loop alike."""
+    """In closed and open loops."""
     for settings in (load(cancel_fraction=0.3, cancel_after_s=2.0), rated(cancel_fraction=0.3, cancel_after_s=2.0)):
         level = plan_levels(settings, 0)[0]
         gone = [request.cancel_after_s for request in schedule_requests(level, settings, planned(1000), 0)]
@@ -140,6 +134,6 @@ def test_cancellations_are_a_share_fixed_by_the_seed():
     ("point", "expected"), [("c8-r1", (8, None, 1)), ("q2.5-r0", (None, 2.5, 0)), ("trace-r0", None), ("x", None)]
 )
 def test_a_level_is_known_by_its_name(point, expected):
-    """For what a search had measured when it was killed."""
+    """Recovery needs it for the points of a killed search."""
     found = level_of(load(concurrency=None), PointId.parse(point))
     assert (None if found is None else (found.concurrency, found.rate, found.repeat)) == expected

@@ -8,13 +8,8 @@ import pytest
 
 from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.settings import LoadSettings, ReplaySettings
-from servebench.load.plan.levels import (
-    plan_levels,
-    point_plan,
-    requests_to_prepare,
-    schedule_requests,
-    with_trace_times,
-)
+from servebench.load.plan.levels import plan_levels, with_trace_times
+from servebench.load.plan.schedule import point_plan, requests_to_prepare, schedule_requests
 from servebench.load.plan.traces import read_arrivals, trace_errors
 from servebench.util.errors import ConfigError
 

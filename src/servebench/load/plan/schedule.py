@@ -1,0 +1,111 @@
+"""From a level to the plan of its point: how many requests it needs, and when each is sent. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from servebench.contracts.exchange import PlannedRequest, PointPlan
+from servebench.contracts.settings import LoadSettings, RampSettings
+from servebench.load.plan.levels import TRACE_REQUESTS, Level
+from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, stream_starts
+
+SUPPLY_MARGIN = 2.0
+"""A timed point gets twice the requests that it would use at the rate of the warm-up."""
+
+SUPPLY_PER_STREAM_MIN = 20
+
+RATE_CONNECTIONS = 16
+"""Connections kept open ahead of the requests of an open loop, so that connecting is no part of their lateness."""
+
+RATE_SUPPLY_SIGMAS = 5.0
+
+
+def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:
+    """Return how many requests to prepare for a point.
+
+    A timed point at a rate needs as many as will arrive, plus five standard deviations of a Poisson count. In a timed closed
+    loop it is twice the number at `rate_req_s`, the rate of the warm-up.
+    """
+    if level.requests is not None:
+        return level.requests
+    if level.trace:
+        return TRACE_REQUESTS
+    assert level.duration_s is not None
+    if level.rate is not None:
+        expected = level.rate * level.duration_s
+        return math.ceil(expected + RATE_SUPPLY_SIGMAS * math.sqrt(expected)) + 1
+    assert level.concurrency is not None
+    least = SUPPLY_PER_STREAM_MIN * level.concurrency
+    if rate_req_s is None:
+        return max(least, math.ceil(level.concurrency * level.duration_s))
+    return max(least, level.concurrency + math.ceil(SUPPLY_MARGIN * rate_req_s * level.duration_s))
+
+
+def point_plan(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], *, warmup: bool) -> PointPlan:
+    """Return the plan of a level's warm-up (always a closed loop) or of its point."""
+    open_loop = level.open_loop and not warmup
+    in_flight = level.warmup_concurrency
+    if not warmup:
+        in_flight = level.concurrency or level.in_flight_max or max(1, len(requests))
+    return PointPlan(
+        requests=requests,
+        concurrency=in_flight,
+        timeout_s=load.timeout_s,
+        connect_timeout_s=load.connect_timeout_s,
+        duration_s=None if warmup else level.duration_s,
+        connections=RATE_CONNECTIONS if open_loop else None,
+        stream_starts_s=_stream_starts(level, load) if not open_loop and not warmup else None,
+    )
+
+
+def schedule_requests(
+    level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int
+) -> list[PlannedRequest]:
+    """Return the requests of a point with the times at which they are sent and cancelled.
+
+    Only an open loop has send times; requests after the end of a timed point are left out.
+    """
+    return with_cancellations(_with_send_times(level, load, requests, seed), load, f"{seed}/{level.point}")
+
+
+def with_cancellations(requests: Sequence[PlannedRequest], load: LoadSettings, seed: str) -> list[PlannedRequest]:
+    """Return the requests, a random `load.cancel_fraction` of them with the time after which the client goes away."""
+    if load.cancel_fraction == 0:
+        return list(requests)
+    rng = random.Random(f"{seed}/cancel")
+    return [
+        replace(request, cancel_after_s=load.cancel_after_s) if rng.random() < load.cancel_fraction else request
+        for request in requests
+    ]
+
+
+def _with_send_times(
+    level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], seed: int
+) -> list[PlannedRequest]:
+    if not level.open_loop:
+        return list(requests)
+    if level.times_s is not None:
+        return [replace(r, scheduled_s=time_s) for r, time_s in zip(requests, level.times_s, strict=False)]
+    assert level.rate is not None
+    # each repeat has its own arrivals: the same ones would repeat the same random error
+    times = arrivals(load.arrival, level.rate, len(requests), burstiness=load.burstiness, seed=seed + level.repeat)
+    if load.ramp is not None:
+        times = ramped_arrivals(times, _ramp_shape(load.ramp), load.ramp.over_s)
+    return [
+        replace(request, scheduled_s=time_s)
+        for request, time_s in zip(requests, times, strict=True)
+        if level.duration_s is None or time_s <= level.duration_s
+    ]
+
+
+def _stream_starts(level: Level, load: LoadSettings) -> tuple[float, ...] | None:
+    if load.ramp is None or level.concurrency is None:
+        return None
+    return tuple(stream_starts(level.concurrency, _ramp_shape(load.ramp), load.ramp.over_s))
+
+
+def _ramp_shape(ramp: RampSettings) -> ArrivalShape:
+    return ArrivalShape(ramp.shape, ramp.start, ramp.steps)
