@@ -9,16 +9,27 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from servebench.contracts.exchange import PhaseReport
+from servebench.contracts.request import Request
+from servebench.contracts.telemetry import Reading
+from servebench.engine.tokenize import ApproximateTokenizer
 from servebench.load.client.spool import TIMESPEC, end_frame, meta_frame, reads_frame, sent_frame
 from servebench.load.coordinator.share import worker_spools
-from servebench.run.phase import PhaseFacts, discard_spools, records_of
+from servebench.load.plan.levels import plan_levels
+from servebench.registry.registry import registry
+from servebench.run.jobs import jobs_of
+from servebench.run.phase import PhaseFacts, discard_spools, records_of, references_of
+from servebench.run.point import PointEvidence, build_point, planned_count
+from servebench.run.recovery import UNKNOWN_COLUMNS
 from servebench.store import (
     RecordWriter,
     RunState,
     StudyFolder,
     StudyState,
+    add_telemetry,
     build_manifest,
     read_requests,
+    read_rows,
     read_run,
     read_study,
     write_manifest,
@@ -350,7 +361,7 @@ def test_sync_asks_a_dead_server_once(outputs, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert "refused" in lines[0]
-    assert lines[1:] == [f"servebench: {name}: not sent, for its tracking server is down" for name in "bc"]
+    assert lines[1:] == [f"servebench: {name}: not sent, because its tracking server is down" for name in "bc"]
 
 
 def test_sync_goes_to_the_server_that_the_study_asked_for(outputs, capsys):
@@ -369,3 +380,45 @@ def test_sync_without_studies(outputs, capsys):
     """It says so, and that is no failure."""
     assert sync() == 0
     assert capsys.readouterr().out == "there are no studies to send\n"
+
+
+READINGS = [
+    Reading(t_ns=BASE_NS + step * STEP_NS, source="s", name=name, raw_name=name, labels="", value=value * step)
+    for step in range(12)
+    for name, value in (("requests_running", 0.1), ("generation_tokens", 2.0), ("gpu_energy_j", 3.0))
+]
+SCHEMA = {"type": "object"}
+
+
+def test_a_recovered_point_has_the_columns_and_warnings_of_the_measured_one(outputs):
+    """From the same spool, telemetry and stored facts, but for what only the client knew."""
+    _, folder = write_killed(outputs)
+    spool = write_spool(folder, "c1-r0", 3, 3)
+    facts = PhaseFacts.load(spool.with_suffix(".json"))
+    first = next(iter(facts.planned))
+    requests = [Request(request_id=first, prompt="p", schema=SCHEMA)]
+    tokenizer = ApproximateTokenizer()
+    facts = replace(facts, engine_version="1.2", cache_state="warm", tokenizer_name=tokenizer.name, tokenizer_exact=False,
+                    references=references_of(requests))  # fmt: skip
+    spool.with_suffix(".json").write_bytes(facts.dump())
+    add_telemetry(folder, READINGS, run_id="s/00", point="c1-r0")
+    settings = jobs_of(WORDS, registry())[0].settings
+    report = PhaseReport(
+        started_ns=BASE_NS, ended_ns=BASE_NS + 10 * STEP_NS, planned=3, sent=3, elapsed_s=0.1, cpu_s=0.05,
+        loop_lag_ms_p99=0.2, loop_lag_ms_max=0.3, clock_step_ns=0, stamp_source="kernel",
+    )  # fmt: skip
+    level = plan_levels(settings.load, 0)[0]
+    measured = build_point(
+        PointEvidence(
+            settings=settings, level=level, run_id="s/00", engine=registry().engine("openai"), engine_version="1.2",
+            emulated=False, records=records_of([spool], facts), report=report, planned=planned_count(level, report),
+            requests=requests, readings=READINGS, cache_state="warm", tokenizer=tokenizer, tokenizer_exact=False,
+            tokenizer_name=tokenizer.name,
+        )
+    ).judged_row  # fmt: skip
+    assert recover() == 0
+    (recovered,) = read_rows(folder)
+    assert recovered == replace(measured, **dict.fromkeys(UNKNOWN_COLUMNS))
+    assert (recovered.json_compliance, recovered.cache_state, recovered.telemetry_samples) == (0.0, "warm", 12)
+    assert recovered.energy_j_per_token is not None
+    assert "prompt_size_approximate" in recovered.doubts

@@ -17,13 +17,16 @@ from servebench.workload.ideal_cache import ideal_columns
 
 
 def content_columns(
-    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer, row: PointRow
+    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer | None, row: PointRow
 ) -> dict[str, Any]:
-    """Return the columns that follow from prompts and answers; `_low` and `_high` are Wilson intervals."""
+    """Return the columns that follow from prompts and answers; `_low` and `_high` are Wilson intervals.
+
+    The ideal hit rate needs whole prompts, and a `tokenizer`.
+    """
     columns: dict[str, Any] = {
         **json_columns(records, requests),
         **needle_columns(records, requests),
-        **ideal_columns(requests, records, tokenizer, row),
+        **(ideal_columns(requests, records, tokenizer, row) if tokenizer is not None else {}),
     }
     share, count = columns.get("json_compliance"), columns.get("json_compliance_n")
     if share is not None and count:

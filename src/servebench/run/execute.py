@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servebench.analysis.statistics import headline_intervals
 from servebench.analysis.warnings import catalog
-from servebench.analysis.warnings.point import point_warnings, wrong_gpu
+from servebench.analysis.warnings.point import wrong_gpu
 from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.exchange import ClientFloor, PhaseReport, StopReason, Target
 from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
 from servebench.contracts.point_id import PointId
-from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.results import Doubt, Point, Record, RunOutcome, RunStatus
 from servebench.contracts.settings import RunSettings
@@ -33,11 +31,8 @@ from servebench.load.plan.schedule import point_plan, requests_to_prepare, sched
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.load.ray.nodes import ray_nodes
 from servebench.measure.derive import count_missing
-from servebench.measure.occupancy import excess_and_freed
-from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Display
-from servebench.run.content import content_columns, content_doubts
 from servebench.run.grading import QualityJob, grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.ledger import Entry, entry, faults
 from servebench.run.phase import (
@@ -46,12 +41,14 @@ from servebench.run.phase import (
     discard_spools,
     drive_phase,
     records_of,
+    references_of,
 )
+from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.run.requests import answer_bytes_max, planned_requests, target_of
 from servebench.run.scorers import SelectedScorers
 from servebench.run.watchdog import Watcher
 from servebench.store import RecordWriter, RunFolder, add_telemetry, stored_counts, write_points
-from servebench.telemetry import Telemetry, held_requests, telemetry_columns
+from servebench.telemetry import Telemetry
 from servebench.util.errors import ConfigError, EngineError, FailureKind, Interrupted, LoadError, ServebenchError
 
 BROKEN = ("refused", "reset", "truncated")
@@ -349,14 +346,13 @@ def _measure(bench: _Bench, level: Level) -> tuple[Point, StopReason | None, Seq
         level, requests = _replay(bench, level, requests)
     cache = _prepare_cache(bench)
     with bench.telemetry.sampler() as sampler:
-        report, records = _phase(bench, level, requests, warmup=False, label=name)
+        report, records = _phase(bench, level, requests, warmup=False, label=name, cache=cache)
         if report.stopped is None and _engine_is_gone(bench.running, records):
             report = replace(report, stopped=StopReason.ENGINE_DIED)
     readings = sampler.readings()
     bench.telemetry.add_failures(sampler)
     add_telemetry(bench.folder, readings, run_id=bench.run_id, point=level.point)
-    counted = level.requests is not None or level.open_loop
-    planned = report.planned if counted else report.sent
+    planned = planned_count(level, report)
     point = _point(bench, level, requests, records, report, planned=planned, readings=readings, cache=cache)
     return point, report.stopped, requests, records
 
@@ -415,7 +411,7 @@ def _requests(bench: _Bench, count: int, stream: str) -> Sequence[Request]:
 
 
 def _phase(
-    bench: _Bench, level: Level, requests: Sequence[Request], *, warmup: bool, label: str
+    bench: _Bench, level: Level, requests: Sequence[Request], *, warmup: bool, label: str, cache: str | None = None
 ) -> tuple[PhaseReport, list[Record]]:
     settings = bench.settings
     planned = planned_requests(bench.engine, bench.running, settings, requests)
@@ -426,6 +422,7 @@ def _phase(
     )
     if any(request.holes for request in planned):
         plan = replace(plan, reader=ANSWER_READER)
+    ids = {request.request_id for request in planned}
     facts = PhaseFacts(
         run_id=bench.run_id,
         point=level.point,
@@ -433,7 +430,14 @@ def _phase(
         concurrency=level.concurrency,
         rate=level.rate,
         repeat=level.repeat,
-        planned={r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests},
+        planned={
+            r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests if r.request_id in ids
+        },
+        engine_version=bench.running.version,
+        cache_state=cache,
+        tokenizer_name=bench.tokenizer.name,
+        tokenizer_exact=bench.tokenizer.exact,
+        references=references_of(requests),
     )
     watch = Watcher(
         bench.display,
@@ -477,55 +481,25 @@ def _point(
     readings: Sequence[Reading],
     cache: str,
 ) -> Point:
-    row = summarize_point(
-        bench.settings,
-        level,
-        records,
-        report,
+    evidence = PointEvidence(
+        settings=bench.settings,
+        level=level,
         run_id=bench.run_id,
+        engine=bench.engine,
         engine_version=bench.running.version,
         emulated=bench.launcher.emulated,
-        floor=bench.floor,
-    )
-    excess, freed = excess_and_freed(records, held_requests(readings), row.window_start_ns, row.window_end_ns)
-    row = replace(
-        row,
-        **content_columns(requests, records, bench.tokenizer, row),
-        requests_planned=planned,
+        records=records,
+        report=report,
+        planned=planned,
+        requests=requests,
+        readings=readings,
         cache_state=cache,
-        server_excess_requests_mean=excess,
-        cancelled_freed=freed,
-    )
-    row = _with_telemetry(row, readings)
-    found = point_warnings(
-        row,
-        records,
-        report,
-        bench.settings,
+        tokenizer=bench.tokenizer,
         tokenizer_exact=bench.tokenizer.exact,
         tokenizer_name=bench.tokenizer.name,
-        extra=[
-            *_supply_doubts(level, report),
-            *content_doubts(requests, bench.engine),
-            *_gpu_doubts(bench),
-        ],
+        floor=bench.floor,
     )
-    return Point(row=row, doubts=found)
-
-
-def _with_telemetry(row: PointRow, readings: Sequence[Reading]) -> PointRow:
-    """Return the row with its telemetry, and what follows from it: the hit rate where answers have none, energy per token."""
-    row = replace(row, **telemetry_columns(readings, row.window_start_ns, row.window_end_ns))
-    if row.prefix_cache_hit_rate is None:
-        row = replace(row, prefix_cache_hit_rate=row.server_prefix_cache_hit_rate)
-    tokens = (row.output_throughput_tok_s or 0.0) * (row.window_s or 0.0)
-    if row.energy_j is None or not tokens:
-        return row
-    return replace(
-        row,
-        energy_j_per_token=row.energy_j / tokens,
-        output_tok_s_per_w=tokens / row.energy_j if row.energy_j else None,
-    )
+    return build_point(evidence, extra=[*_supply_doubts(level, report), *_gpu_doubts(bench)])
 
 
 def _gpu_doubts(bench: _Bench) -> list[Doubt]:
@@ -544,43 +518,3 @@ def _supply_doubts(level: Level, report: PhaseReport) -> list[Doubt]:
             "the engine was more than twice as fast as in the warm-up"
         )
     ]
-
-
-def summarize_point(
-    settings: RunSettings,
-    level: Level,
-    records: Sequence[Record],
-    report: PhaseReport,
-    *,
-    run_id: str,
-    engine_version: str | None,
-    emulated: bool,
-    floor: ClientFloor | None = None,
-) -> PointRow:
-    """The row of a point with the intervals of its headline numbers."""
-    load = settings.load
-    # a closed loop's window begins by itself when the level is there; a rising rate must be told
-    warmup_s = load.warmup_s + (load.ramp.over_s if load.ramp is not None and level.rate is not None else 0.0)
-    context = PointContext(
-        run_id=run_id,
-        point=level.point,
-        engine=settings.engine.name,
-        engine_version=engine_version,
-        launch=settings.launch.name,
-        model=settings.model.name,
-        gpu=settings.gpu.name,
-        gpu_count=settings.gpu.count,
-        price_usd_per_hour=settings.gpu.price_usd_per_hour,
-        workload=settings.workload.name,
-        concurrency=level.concurrency,
-        rate=level.rate,
-        repeat=level.repeat,
-        warmup_s=warmup_s,
-        cooldown_s=settings.load.cooldown_s,
-        cooldown_requests=settings.load.cooldown_requests,
-        workers=report.workers,
-        floor=floor,
-        emulated=emulated,
-    )
-    row, sample = summarize(records, context=context, report=report, slo=settings.slo)
-    return with_intervals(row, headline_intervals(sample))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from servebench.contracts.exchange import Exchange, PhaseReport, PointPlan, Target
+from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
@@ -36,10 +38,16 @@ class PhaseFacts:
     planned: dict[str, tuple[int | None, int, bool]]
     """For each request_id: planned prompt tokens, requested output tokens, whether exactly that many were requested."""
     rate: float | None = None
+    engine_version: str | None = None
+    cache_state: str | None = None
+    tokenizer_name: str = "the tokenizer"
+    tokenizer_exact: bool = True
+    references: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By request_id: the `schema` and the `reference` that its answer is compared with."""
 
     def dump(self) -> bytes:
         """Return the facts as JSON."""
-        return orjson.dumps(self)
+        return orjson.dumps(self, default=repr, option=orjson.OPT_NON_STR_KEYS)
 
     @classmethod
     def load(cls, path: Path) -> PhaseFacts:
@@ -48,6 +56,13 @@ class PhaseFacts:
             return cls(**orjson.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError) as error:
             raise StoreError(f"{path} cannot be read: {error}") from error
+
+    def requests(self) -> list[Request]:
+        """Return the requests of the phase that have a schema or reference, without their prompts."""
+        return [
+            Request(request_id=name, schema=one.get("schema"), reference=one.get("reference"))
+            for name, one in self.references.items()
+        ]
 
     def record(self, exchange: Exchange) -> Record:
         """Return the record of one exchange of this phase."""
@@ -60,6 +75,15 @@ class PhaseFacts:
             planned_prompt_tokens=prompt_tokens,
             asked_output_tokens=output_tokens,
         )
+
+
+def references_of(requests: Sequence[Request]) -> dict[str, dict[str, Any]]:
+    """Return what the answers to these requests are compared with, as plain data: for a point that has to be recovered."""
+    return {
+        request.request_id: {"schema": request.schema, "reference": request.reference}
+        for request in requests
+        if request.schema is not None or isinstance(request.reference, Mapping)
+    }
 
 
 def drive_phase(

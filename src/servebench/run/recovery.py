@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from servebench.analysis.warnings import catalog
-from servebench.analysis.warnings.point import point_warnings
 from servebench.config import Job, settings_from_dict
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_id import PointId
-from servebench.contracts.results import Point, Record
+from servebench.contracts.results import Doubt, Point, Record
+from servebench.contracts.telemetry import Reading
 from servebench.engine.pool import redact_log
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.plan.levels import Level, level_of, plan_levels
 from servebench.registry.registry import registry
-from servebench.run.execute import BROKEN, summarize_point
+from servebench.run.execute import BROKEN
 from servebench.run.phase import PhaseFacts, discard_spools, records_of
+from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.store import (
     RecordWriter,
     RunFolder,
@@ -28,6 +30,7 @@ from servebench.store import (
     add_points,
     merged_count,
     read_plan,
+    read_readings,
     read_records,
     read_rows,
     read_run,
@@ -36,6 +39,13 @@ from servebench.store import (
 from servebench.store.files import writing
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
 from servebench.util.units import NS_PER_S
+
+UNKNOWN_COLUMNS = (
+    *("client_cpu_share", "loop_lag_ms_p99", "clock_step_ms", "clock_offset_ms", "clock_offset_error_ms"),
+    *("connections_failed", "receive_queue_bytes_max", "client_error_ms_ttft", "client_error_ms_itl"),
+    "prefix_cache_hit_rate_ideal",
+)
+"""What only the client that was killed knew: of itself, and the prompts."""
 
 
 def complain(study: StudyFolder, words: str) -> None:
@@ -65,6 +75,7 @@ def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
     folder = study.run(state.runs[index])
     if not folder.spools() and not folder.parts.is_dir():
         return 0
+    facts = _phase_facts(folder)
     found = recover_run(folder)
     points = 0
     try:
@@ -72,7 +83,7 @@ def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
     except (ServebenchError, IndexError) as error:
         complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
     else:
-        points = recover_points(folder, job)
+        points = recover_points(folder, job, facts)
     if found or points:
         sys.stdout.write(f"{study.name}/{folder.name}: {found} requests and {points} points recovered\n")
     return found + points
@@ -116,12 +127,27 @@ def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
     complain(StudyFolder(folder.path.parent), words)
 
 
-def recover_points(folder: RunFolder, job: Job) -> int:
-    """Make the points whose requests are stored and which were never written. Returns how many. Raises StoreError."""
+def _phase_facts(folder: RunFolder) -> dict[str, PhaseFacts]:
+    """Return what was stored at the start of each measured phase whose spool is left, by point."""
+    found = {}
+    for spool in folder.spools():
+        with contextlib.suppress(StoreError):
+            facts = PhaseFacts.load(spool.with_suffix(".json"))
+            if not facts.warmup:
+                found[facts.point] = facts
+    return found
+
+
+def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] = MappingProxyType({})) -> int:
+    """Build and store the points whose requests are stored but that were never written; return how many.
+
+    `facts` are those of the phases whose spools were left, by point. Raises StoreError.
+    """
     known = read_rows(folder)
     written = {row.point for row in known}
     version = next((row.engine_version for row in known if row.engine_version), None)
-    records = [record for record in read_records(folder) if not record.warmup]
+    records = [record for record in read_records(folder, texts=True) if not record.warmup]
+    telemetry = read_readings(folder)
     points_of = {PointId.parse(name) for name in dict.fromkeys(record.point for record in records)}
     points = []
     for level in _levels_of(job, records):
@@ -130,7 +156,16 @@ def recover_points(folder: RunFolder, job: Job) -> int:
         last = max(attempts, key=lambda one: one.attempt, default=None)
         if last is not None and last.format() not in written:
             own = [record for record in records if record.point == last.format()]
-            points.append(_point(job, replace(level, id=last), own, version))
+            name = last.format()
+            point = _point(
+                job,
+                replace(level, id=last),
+                own,
+                readings=telemetry.get(name, ()),
+                facts=facts.get(name),
+                engine_version=version,
+            )
+            points.append(point)
     add_points(folder, points)
     return len(points)
 
@@ -153,15 +188,16 @@ def _as_replayed(level: Level, records: Sequence[Record]) -> Level:
     return replace(level, rate=(len(times) - 1) / span_s if span_s else None, requests=None)
 
 
-def _report(level: Level, records: Sequence[Record]) -> PhaseReport:
-    """What the client would have said of the phase, as far as the records tell it."""
+def _report(level: Level, records: Sequence[Record], facts: PhaseFacts | None) -> PhaseReport:
+    """Return what the client would have reported of the phase, as far as the records show it."""
     started_ns = min(record.scheduled_ns for record in records)
     ended_ns = max(record.ended_ns for record in records)
     sent = sum(record.sent_ns is not None for record in records)
+    planned = len(facts.planned) if facts is not None and level.open_loop else sent
     return PhaseReport(
         started_ns=started_ns,
         ended_ns=ended_ns,
-        planned=sent if level.requests is None else level.requests,
+        planned=planned if level.requests is None else level.requests,
         sent=sent,
         elapsed_s=(ended_ns - started_ns) / NS_PER_S,
         cpu_s=0.0,
@@ -172,30 +208,49 @@ def _report(level: Level, records: Sequence[Record]) -> PhaseReport:
     )
 
 
-def _point(job: Job, level: Level, records: Sequence[Record], engine_version: str | None) -> Point:
-    report = _report(level, records)
-    row = summarize_point(
-        job.settings,
-        level,
-        records,
-        report,
+def _point(
+    job: Job,
+    level: Level,
+    records: Sequence[Record],
+    *,
+    readings: Sequence[Reading],
+    facts: PhaseFacts | None,
+    engine_version: str | None,
+) -> Point:
+    report = _report(level, records, facts)
+    engine = registry().engine(job.settings.engine.name)
+    evidence = PointEvidence(
+        settings=job.settings,
+        level=level,
         run_id=records[0].run_id,
-        engine_version=engine_version,
+        engine=engine,
+        engine_version=(facts.engine_version if facts is not None else None) or engine_version,
         emulated=registry().launcher(job.settings.launch.name).emulated,
+        records=records,
+        report=report,
+        planned=planned_count(level, report),
+        requests=facts.requests() if facts is not None else (),
+        readings=readings,
+        cache_state=facts.cache_state if facts is not None else None,
+        tokenizer_exact=facts is None or facts.tokenizer_exact,
+        tokenizer_name=facts.tokenizer_name if facts is not None else "",
     )
-    row = replace(row, client_cpu_share=None, loop_lag_ms_p99=None, clock_step_ms=None)
+    return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=_end_warnings(level, records))
+
+
+def _end_warnings(level: Level, records: Sequence[Record]) -> list[Doubt]:
+    """Return the warning about how the point ended; none when all its requests had ended."""
     done = sum(record.outcome != "cancelled" for record in records)
-    extra = []
     last = max(records, key=lambda record: record.ended_ns)
     if last.outcome in BROKEN:
         message = (
             f"servebench was killed, and the last request of the point ended as {last.outcome}: its engine went too"
         )
-        extra = [catalog.ENGINE_DIED.issue(message, remedy="measure the point again")]
-    elif level.requests is None or done < level.requests:
+        return [catalog.ENGINE_DIED.issue(message, remedy="measure the point again")]
+    if level.requests is None or done < level.requests:
         message = f"servebench was killed in the middle of the point, after {done} requests had ended"
-        extra = [catalog.INTERRUPTED.issue(message, void=True)]
-    return Point(row=row, doubts=point_warnings(row, records, report, job.settings, extra=extra))
+        return [catalog.INTERRUPTED.issue(message, void=True)]
+    return []
 
 
 def _mark_run(folder: RunFolder) -> None:

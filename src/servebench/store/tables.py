@@ -13,10 +13,10 @@ import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.contracts.columns import Column, columns_of
 from servebench.contracts.point_row import PointRow
@@ -277,13 +277,17 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _requests(folder: RunFolder) -> pa.Table:
-    """All records that are stored, merged or not, each once."""
+    return _stored(folder, "requests", folder.requests)
+
+
+def _stored(folder: RunFolder, kind: Literal["requests", "answers"], merged: Path) -> pa.Table:
+    """Return all rows of a table of records that are stored, merged or not, each once."""
     import pyarrow as pa
 
-    schema = _requests_schema()
-    done = _merged(folder.requests)
-    paths = [folder.requests] if folder.requests.exists() else []
-    paths += [folder.parts / f"requests-{batch}.parquet" for batch in _batches(folder) if batch not in done]
+    schema = _requests_schema() if kind == "requests" else _answers_schema()
+    done = _merged(merged)
+    paths = [merged] if merged.exists() else []
+    paths += [folder.parts / f"{kind}-{batch}.parquet" for batch in _batches(folder) if batch not in done]
     tables = [_table(path, schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
@@ -310,11 +314,20 @@ def read_requests(folder: RunFolder) -> pd.DataFrame:
     return frame
 
 
-def read_records(folder: RunFolder) -> list[Record]:
-    """The same as records, without the texts of the answers. Raises StoreError."""
+def read_records(folder: RunFolder, *, texts: bool = False) -> list[Record]:
+    """Return all stored requests as records, with the texts of their answers if asked. Raises StoreError."""
     names = {one.name for one in fields(Record)}
-    return [
+    records = [
         Record(**{name: value for name, value in row.items() if name in names}) for row in _requests(folder).to_pylist()
+    ]
+    if not texts:
+        return records
+    answers = {(row["point"], row["request_id"]): row for row in _stored(folder, "answers", folder.answers).to_pylist()}
+    return [
+        replace(record, text=answer["text"], reasoning=answer["reasoning"])
+        if (answer := answers.get((record.point, record.request_id))) is not None
+        else record
+        for record in records
     ]
 
 
@@ -351,6 +364,16 @@ def add_telemetry(folder: RunFolder, readings: Sequence[Reading], *, run_id: str
     before = [_table(folder.telemetry, schema)] if folder.telemetry.exists() else []
     with replacing(folder.telemetry) as beside:
         pq.write_table(pa.concat_tables([*before, added]).unify_dictionaries(), beside, compression="zstd")
+
+
+def read_readings(folder: RunFolder) -> dict[str, list[Reading]]:
+    """Return the readings of a run by point; empty when there are none. Raises StoreError."""
+    found: dict[str, list[Reading]] = {}
+    if folder.telemetry.exists():
+        for row in _table(folder.telemetry, _telemetry_schema()).to_pylist():
+            del row["run_id"]
+            found.setdefault(row.pop("point"), []).append(Reading(**row))
+    return found
 
 
 def read_telemetry(folder: RunFolder) -> pd.DataFrame:

@@ -1,0 +1,132 @@
+"""The one builder of points, for a point that was just measured and for one that is recovered from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servebench.analysis.statistics import headline_intervals
+from servebench.analysis.warnings.point import point_warnings
+from servebench.contracts.engine import Engine
+from servebench.contracts.exchange import ClientFloor, PhaseReport
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.results import Doubt, Point, Record
+from servebench.contracts.settings import RunSettings
+from servebench.contracts.telemetry import Reading
+from servebench.load.plan.levels import Level
+from servebench.measure.occupancy import excess_and_freed
+from servebench.measure.points import PointContext, summarize, with_intervals
+from servebench.run.content import content_columns, content_doubts
+from servebench.telemetry import held_requests, telemetry_columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointEvidence:
+    """Everything that a point is built from.
+
+    A recovered point has no `tokenizer` and no `floor`; of its `requests` it knows what answers are compared with, and
+    nothing where that was not stored. `tokenizer_exact` says whether prompts were sized with the model's own tokenizer.
+    """
+
+    settings: RunSettings
+    level: Level
+    run_id: str
+    engine: Engine
+    engine_version: str | None
+    emulated: bool
+    records: Sequence[Record]
+    report: PhaseReport
+    planned: int
+    requests: Sequence[Request] = ()
+    readings: Sequence[Reading] = ()
+    cache_state: str | None = None
+    tokenizer: Tokenizer | None = None
+    tokenizer_exact: bool = True
+    tokenizer_name: str = "the tokenizer"
+    floor: ClientFloor | None = None
+
+
+def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: Sequence[Doubt] = ()) -> Point:
+    """Return the point with all its columns and warnings. Pure.
+
+    `unknown` names columns that this evidence cannot support: they are null. `extra` are warnings that need more than the
+    evidence to detect.
+    """
+    row = _measured_row(evidence)
+    row = _with_telemetry(row, evidence.records, evidence.readings)
+    row = replace(row, **content_columns(evidence.requests, evidence.records, evidence.tokenizer, row))
+    nothing: dict[str, Any] = dict.fromkeys(unknown)
+    row = replace(row, **nothing)
+    warnings = point_warnings(
+        row,
+        evidence.records,
+        evidence.report,
+        evidence.settings,
+        tokenizer_exact=evidence.tokenizer_exact,
+        tokenizer_name=evidence.tokenizer_name,
+        extra=[*content_doubts(evidence.requests, evidence.engine), *extra],
+    )
+    return Point(row=row, doubts=warnings)
+
+
+def planned_count(level: Level, report: PhaseReport) -> int:
+    """Return how many requests the point was meant to send: as many as it came to, for a closed loop ended by time."""
+    return report.planned if level.requests is not None or level.open_loop else report.sent
+
+
+def _measured_row(evidence: PointEvidence) -> PointRow:
+    """Return the row of what the load client measured, with the intervals of its headline numbers."""
+    settings, level, report = evidence.settings, evidence.level, evidence.report
+    load = settings.load
+    # the window of a closed loop begins when its level is reached; that of a rising rate must be cut
+    ramp_s = load.ramp.over_s if load.ramp is not None and level.rate is not None else 0.0
+    context = PointContext(
+        run_id=evidence.run_id,
+        point=level.point,
+        engine=settings.engine.name,
+        engine_version=evidence.engine_version,
+        launch=settings.launch.name,
+        model=settings.model.name,
+        gpu=settings.gpu.name,
+        gpu_count=settings.gpu.count,
+        price_usd_per_hour=settings.gpu.price_usd_per_hour,
+        workload=settings.workload.name,
+        concurrency=level.concurrency,
+        rate=level.rate,
+        repeat=level.repeat,
+        warmup_s=load.warmup_s + ramp_s,
+        cooldown_s=load.cooldown_s,
+        cooldown_requests=load.cooldown_requests,
+        workers=report.workers,
+        floor=evidence.floor,
+        emulated=evidence.emulated,
+    )
+    row, sample = summarize(evidence.records, context=context, report=report, slo=settings.slo)
+    return replace(
+        with_intervals(row, headline_intervals(sample)),
+        requests_planned=evidence.planned,
+        cache_state=evidence.cache_state,
+    )
+
+
+def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence[Reading]) -> PointRow:
+    """Return the row with its telemetry and what follows from it: cache hits that answers do not report, energy per token."""
+    excess, freed = excess_and_freed(records, held_requests(readings), row.window_start_ns, row.window_end_ns)
+    row = replace(
+        row,
+        **telemetry_columns(readings, row.window_start_ns, row.window_end_ns),
+        server_excess_requests_mean=excess,
+        cancelled_freed=freed,
+    )
+    if row.prefix_cache_hit_rate is None:
+        row = replace(row, prefix_cache_hit_rate=row.server_prefix_cache_hit_rate)
+    tokens = (row.output_throughput_tok_s or 0.0) * (row.window_s or 0.0)
+    if row.energy_j is None or not tokens:
+        return row
+    return replace(
+        row,
+        energy_j_per_token=row.energy_j / tokens,
+        output_tok_s_per_w=tokens / row.energy_j if row.energy_j else None,
+    )
