@@ -1,4 +1,4 @@
-"""What is fuzzed: the readers of what servers send. Each target raises AssertionError for a fault, and nothing else ever."""
+"""Fuzz targets: the readers of what servers send. A target raises AssertionError for a defect, and never anything else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pieces(data: bytes, size: int) -> list[tuple[int, bytes]]:
 
 def decoded(data: bytes, size: int) -> tuple[object, ...]:
     got = http.decode(pieces(data, size))
-    # of two faults, which one is told may depend on how far the reader has come
+    # which of two errors is reported may depend on the cuts
     return got.status, got.headers, b"".join(part for _, part in got.body), got.complete, got.error is None
 
 
@@ -36,14 +36,14 @@ def fuzz_http(data: bytes) -> None:
 
 
 def ends(data: bytes, size: int) -> int | str:
-    """Where the framing says that a response ends: the number of reads, or its fault."""
+    """Where the framing says that a response ends: the number of reads, or how it fails."""
     framing = Framing()
     for number, (_, part) in enumerate(pieces(data, size), start=1):
         try:
             if framing.feed(part):
                 return number
         except FramingError:
-            return "fault"
+            return "error"
     return "closed" if framing.end_of_stream() else "open"
 
 

@@ -59,13 +59,13 @@ def test_chunked_body_survives_any_cut(payloads: list[bytes], places: list[int])
 
 
 @given(places=st.lists(st.integers(0, 2_000)), garbage=st.binary(max_size=200))
-def test_nothing_that_a_server_sends_raises(places: list[int], garbage: bytes) -> None:
-    """Hostile bytes, alone or after a good head, become an answer with a fault, never an exception."""
+def test_no_bytes_raise_an_exception(places: list[int], garbage: bytes) -> None:
+    """Hostile bytes, alone or after a good head, become a response with an error, never an exception."""
     for raw in (garbage, CHUNKED + garbage, b"HTTP/1.1 200 OK\r\n" + garbage):
         assert isinstance(decode(cut(raw, places)), HttpResponse)
 
 
-def test_a_read_gives_at_most_one_piece_with_its_stamp() -> None:
+def test_each_read_gives_at_most_one_piece_with_its_stamp() -> None:
     """Two chunks of one read are one piece; a chunk over two reads is two, each with its own read's stamp."""
     answer = decode(
         [(10, CHUNKED), (20, b"2\r\nab\r\n2\r\ncd\r\n"), (30, b"4\r\nef"), (40, b"gh\r\n"), (50, b"0\r\n\r\n")]
@@ -97,7 +97,7 @@ CUT = {
 
 
 @pytest.mark.parametrize(("raw", "status"), CUT.values(), ids=CUT)
-def test_an_answer_that_was_cut_is_incomplete_and_no_fault(raw: bytes, status: int | None) -> None:
+def test_a_response_that_was_cut_is_incomplete_without_an_error(raw: bytes, status: int | None) -> None:
     """What ends too early is not complete, but nothing in it was wrong."""
     answer = decode([(0, raw)] if raw else [])
     assert (answer.status, answer.complete, answer.error) == (status, False, None)
@@ -123,15 +123,15 @@ BAD = {
 
 @pytest.mark.parametrize(("raw", "said"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("size", [100, 1_000_000])
-def test_what_is_not_plain_http_is_named(raw: bytes, said: str, size: int) -> None:
-    """A fault ends the reading, says what was wrong, and the answer is not complete."""
+def test_bytes_that_are_not_plain_http_are_an_error(raw: bytes, said: str, size: int) -> None:
+    """An error ends the reading, names the cause, and the response is not complete."""
     answer = decode([(start, raw[start : start + size]) for start in range(0, len(raw), size)])
     assert not answer.complete
     assert answer.error is not None
     assert said in answer.error
 
 
-def test_bytes_before_a_fault_are_kept() -> None:
+def test_bytes_before_an_error_are_kept() -> None:
     """Events that came before the framing broke are still there."""
     answer = decode([(1, CHUNKED), (2, b"5\r\nhello\r\n"), (3, b"zz\r\n")])
     assert answer.body == [(2, b"hello")]

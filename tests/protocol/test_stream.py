@@ -1,4 +1,4 @@
-"""The single pass and the three rooms' passes read the same out of the same bytes."""
+"""The single pass and the readers of HTTP, SSE and JSON one after another return the same for the same bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shown(scan: answer.AnswerScan) -> dict[str, Any]:
 
 
 def same(reads: list[tuple[int, bytes]]) -> dict[str, Any]:
-    """What was found, after both ways found the same."""
+    """What both ways return, after checking that it is the same."""
     whole = http.decode(reads)
     message, scan = stream.read(reads)
     assert (message.status, message.headers, message.complete, message.error) == (
@@ -95,7 +95,7 @@ PAYLOADS = st.one_of(
     cuts=st.lists(st.integers(0, 3000), max_size=6),
     ended=st.booleans(),
 )
-def test_the_same_as_room_after_room(
+def test_the_single_pass_equals_the_separate_readers(
     payloads: list[bytes], repeat: int, form: str, cuts: list[int], *, ended: bool
 ) -> None:
     pieces = [HEAD, *(sized(payload, form) for payload in payloads * repeat), b"0\r\n\r\n" if ended else b""]
@@ -117,8 +117,10 @@ def test_noise_in_the_middle(noise: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("escaped", [[], ["\n", ' "so"', "\\", "\u00e9", "\U0001f600", "\t|"], ["\n"] * 300])
-def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch, escaped: list[str]) -> None:
-    """One event that differs in its text alone is parsed; the others are not, whatever is escaped in their texts."""
+def test_the_usual_answer_is_read_without_parsing_each_event(
+    monkeypatch: pytest.MonkeyPatch, escaped: list[str]
+) -> None:
+    """Of the events that differ in their text alone only one is parsed, whatever is escaped in the texts."""
     parsed = []
     add = answer.ContentEvents.add
 
@@ -139,8 +141,8 @@ def test_the_usual_answer_is_read_without_json(monkeypatch: pytest.MonkeyPatch, 
 
 
 @given(st.lists(st.binary(max_size=6), max_size=6))
-def test_texts_that_make_sense_only_together_are_none(texts: list[bytes]) -> None:
-    """Each event is JSON by itself or not, whatever those beside it are."""
+def test_texts_that_are_valid_only_together_are_errors(texts: list[bytes]) -> None:
+    """Each event is JSON by itself or not, whatever its neighbours are."""
     usual = b'{"choices":[{"delta":{"content":"%b"}}]}'
     mixed = [b" a", b'a","b', b"x\\", b"y", b'p",["q', b"r", b's"],"t', b"\xf0\x9f", b"\x98\x80", *texts]
     for some in (mixed, mixed[::-1], [text for text in mixed for _ in range(2)]):
@@ -165,6 +167,6 @@ def test_texts_that_make_sense_only_together_are_none(texts: list[bytes]) -> Non
         b'{"choices":[{"delta":{"content":"\xc3"}}]}',
     ],
 )
-def test_what_looks_almost_the_same(other: bytes) -> None:
+def test_events_that_look_almost_the_same(other: bytes) -> None:
     usual = sized(b'data: {"choices":[{"delta":{"content":" a"}}]}\n\n')
     same([(0, HEAD), (1, usual), (2, usual), (3, sized(b"data: " + other + b"\n\n")), (4, usual), (5, b"0\r\n\r\n")])

@@ -194,8 +194,8 @@ def test_without_bubblewrap_code_is_refused_with_the_way_to_install_it(monkeypat
         ("echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1", "setting up uid map: Permission denied"),
         ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "allow user namespaces"),
         # a bwrap that starts the program with no walls: the probe must find out
-        ('while [ "$1" != -I ]; do shift; done; exec ' + sys.executable + ' "$@"', "does not hold"),
-        ("exit 0", "cannot work here: it ended with status 0"),
+        ('while [ "$1" != -I ]; do shift; done; exec ' + sys.executable + ' "$@"', "leaks on this machine"),
+        ("exit 0", "it ended with status 0"),
     ],
 )
 def test_a_sandbox_that_does_not_work_is_refused(monkeypatch, tmp_path, script, said):

@@ -10,7 +10,7 @@ from servebench.contracts.quality import Scorer
 
 @hookimpl
 def servebench_scorers() -> Sequence[type[Scorer]]:
-    """What servebench can grade."""
+    """Return the built-in scorers."""
     from servebench.quality.scorers.gsm8k import Gsm8kScorer
     from servebench.quality.scorers.humaneval import HumanEvalScorer
     from servebench.quality.scorers.judge import JudgeScorer

@@ -1,9 +1,9 @@
-"""Runs a Python program that nobody has read, inside bubblewrap: it sees no network, no file of the user, and ends.
+"""Run an untrusted Python program inside bubblewrap, without network or the user's files, for a limited time.
 
-What holds it: namespaces of its own (users, processes, network, IPC, hostname), a read-only view of the interpreter and
-the system libraries and nothing else, one small folder in memory to write to, an empty environment, no capabilities, a
-system call filter (no further process or thread, no namespace, no shared memory outside the limits), and limits on CPU
-time, memory, file size and open files. Time by the wall and the length of what it prints are bounded from outside.
+The sandbox consists of: separate namespaces (users, processes, network, IPC, hostname), a read-only view of the interpreter
+and the system libraries, one small folder in memory to write to, an empty environment, no capabilities, a system call
+filter (no further process or thread, no namespace, no shared memory outside the limits), and limits on CPU time, memory,
+file size and open files. Wall time and output are limited from outside.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from servebench.util.errors import PreflightError
 
 INSTALL = "install it ('apt-get install bubblewrap', 'dnf install bubblewrap')"
 FOLDER = "/box"
-"""The one folder inside that can be written."""
+"""The only writable folder inside."""
 
 SandboxOutcome = Literal["passed", "failed", "left_early", "timeout", "memory", "too_much_output", "killed"]
-"""passed: the program ran to its end. failed: it raised. left_early: it ended itself before its end. timeout: too much
-CPU time or time by the wall. memory: it asked for more than it may have. killed: by another signal."""
+"""passed: the program ran to its end. failed: it raised an exception. left_early: it exited before its end. timeout: too
+much CPU or wall time. memory: it exceeded its memory limit. killed: by another signal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxLimits:
-    """What a program may use. `folder_bytes` is the size of the folder that it may write to, and of any one file."""
+    """The limits of a program. `folder_bytes` is the size of the writable folder, and of any one file."""
 
     wall_s: float = 20.0
     cpu_s: int = 5
@@ -51,16 +51,16 @@ class SandboxLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxResult:
-    """How a program ended, and the last line that it printed (an error's, where there was one)."""
+    """How a program ended, and the last line that it printed (that of the exception, if there was one)."""
 
     outcome: SandboxOutcome
     last_line: str
     elapsed_s: float
 
 
-# The limits are set inside, after bubblewrap has made its processes: they bind nothing but the program. That it began, and
-# that its end was reached, goes through a pipe, because a status of 0 is also that of a program that leaves in its middle,
-# and anything may be printed. A program made to cheat its own test may find the mark; to get out, it is of no use.
+# The limits are set inside, after bubblewrap has made its processes: they apply to the program alone. A pipe reports that it
+# began and reached its end, because a program that exits early may also return status 0, and output may be anything. A
+# program written to cheat its own test may find the mark, but cannot use it to escape.
 _INSIDE = """\
 import os, resource, sys
 limits, mark = {limits!r}, os.read({mark_fd}, 64)
@@ -81,8 +81,8 @@ os._exit(0)
 _MEMORY_STATUS = 99
 _BEGAN = b"began "
 
-# system calls that a program needs for nothing that it may do, by machine: making processes and namespaces, memory that
-# RLIMIT_AS does not count, and the doors through which a kernel's faults have been reached most often
+# system calls that no allowed program needs, by machine: creating processes and namespaces, memory that RLIMIT_AS does not
+# count, and those through which kernel bugs have been exploited most often
 _CLONE3 = 435
 _FORBIDDEN = {
     "x86_64": (
@@ -112,10 +112,10 @@ _X32 = 0x40000000
 
 
 def syscall_filter(machine: str) -> bytes:
-    """A seccomp program (classic BPF, `struct sock_filter` in a row) that refuses what `_FORBIDDEN` names.
+    """Return a seccomp program (classic BPF, a sequence of `struct sock_filter`) that rejects the calls in `_FORBIDDEN`.
 
-    clone3 says that it does not exist, so that libraries ask for clone, which says no. Another architecture's numbers,
-    x32's among them, end the program. Raises KeyError for a machine without a table.
+    clone3 fails as not implemented, so that libraries fall back to clone, which is denied. Call numbers of another
+    architecture, including x32, end the program. Raises KeyError for a machine without a table.
     """
     arch, numbers = _FORBIDDEN[machine]
     jumps = sorted(numbers.values())
@@ -128,9 +128,9 @@ def syscall_filter(machine: str) -> bytes:
 
 
 def run_program(text: str, limits: SandboxLimits = SandboxLimits()) -> SandboxResult:
-    """Run a Python program in a fresh sandbox; nothing of it is left when this returns, whatever it did.
+    """Run a Python program in a fresh sandbox; nothing of it is left afterwards, whatever it did.
 
-    Raises PreflightError where no sandbox can be had: the program is then not run at all.
+    Raises PreflightError, without running the program, where no sandbox works.
     """
     require_sandbox()
     return _run(_bwrap(), text, limits)
@@ -138,19 +138,19 @@ def run_program(text: str, limits: SandboxLimits = SandboxLimits()) -> SandboxRe
 
 @functools.cache
 def require_sandbox() -> None:
-    """Try to break out, once a process. Raises PreflightError, with what to do, when there is no sandbox or it leaks."""
+    """Try to break out, once per process. Raises PreflightError, with what to do, if there is no sandbox or it leaks."""
     result = _run(_bwrap(), _PROBE.format(home=str(Path.home())), SandboxLimits())
     if result.outcome != "passed":
         raise PreflightError(
-            f"generated code is not run: the sandbox of bubblewrap does not hold on this machine ({result.outcome}: "
-            f"{result.last_line or 'no word'}); allow user namespaces, or leave quality=humaneval out"
+            f"cannot run generated code: the bubblewrap sandbox leaks on this machine ({result.outcome}: "
+            f"{result.last_line or 'no output'}); allow user namespaces, or omit quality=humaneval"
         )
 
 
 # each line must fail or be empty inside
 _PROBE = """\
 import os, socket
-assert os.getpid() < 100 and set(os.environ) <= {{"PATH", "LC_ALL", "PWD", "LC_CTYPE"}}, "the environment shows"
+assert os.getpid() < 100 and set(os.environ) <= {{"PATH", "LC_ALL", "PWD", "LC_CTYPE"}}, "the environment is visible"
 try:
     os.fork()
 except OSError:
@@ -165,32 +165,32 @@ for place in ("/", "/tmp", "/usr", "/dev/shm", "/etc", {home!r}):
     else:
         os.remove(os.path.join(place, ".servebench-leak"))
         raise AssertionError("it can write to " + place)
-assert not os.path.exists("/home") and not os.path.exists("/root/.ssh"), "the user's files show"
+assert not os.path.exists("/home") and not os.path.exists("/root/.ssh"), "the user's files are visible"
 try:
     socket.create_connection(("1.1.1.1", 53), timeout=0.2)
 except OSError as error:
-    assert error.errno == 101, "not cut from the network: " + str(error)
+    assert error.errno == 101, "the network is not isolated: " + str(error)
 else:
-    raise AssertionError("it reaches the network")
+    raise AssertionError("the network is reachable")
 """
 
 
 def _bwrap() -> str:
-    found = shutil.which("bwrap")
-    if found is None:
-        raise PreflightError(f"generated code is only run inside bubblewrap, and bwrap is not installed; {INSTALL}")
+    path = shutil.which("bwrap")
+    if path is None:
+        raise PreflightError(f"generated code only runs inside bubblewrap, and bwrap is not installed; {INSTALL}")
     if platform.machine() not in _FORBIDDEN:
         raise PreflightError(
-            f"generated code is not run on {platform.machine()}: the sandbox knows the system calls of "
-            f"{' and '.join(_FORBIDDEN)}; leave quality=humaneval out"
+            f"cannot run generated code on {platform.machine()}: the sandbox knows the system calls of "
+            f"{' and '.join(_FORBIDDEN)} only; omit quality=humaneval"
         )
-    return found
+    return path
 
 
 def _interpreter() -> tuple[str, list[str]]:
-    """The interpreter below any virtual environment, and what it needs of the file system beside /usr and /lib.
+    """Return the interpreter below any virtual environment, and the paths that it needs besides /usr and /lib.
 
-    Not its whole prefix: that may be the user's home.
+    Its whole prefix may be the user's home, so that is not among them.
     """
     executable = Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
     needed = [executable, Path(sysconfig.get_path("stdlib")).resolve().parent]
@@ -261,17 +261,17 @@ def _run(bwrap: str, text: str, limits: SandboxLimits) -> SandboxResult:
                     except subprocess.TimeoutExpired:
                         stopped = "timeout"
             finally:
-                # bubblewrap's first process dies with it, and with that one every process inside
+                # bubblewrap's first process dies with it, and so does every process inside
                 process.kill()
-        told = end_out.read(len(_BEGAN) + len(mark) + 1)
-    if stopped is None and not told.startswith(_BEGAN):
+        report = end_out.read(len(_BEGAN) + len(mark) + 1)
+    if stopped is None and not report.startswith(_BEGAN):
         why = printed.strip().splitlines()[0][:200] if printed.strip() else f"it ended with status {process.returncode}"
         raise PreflightError(
-            f"generated code is only run inside bubblewrap, which cannot work here: {why}; allow user "
-            "namespaces (in a container: its seccomp or AppArmor profile; on Ubuntu: the sysctl "
-            "kernel.apparmor_restrict_unprivileged_userns), or leave quality=humaneval out"
+            f"generated code only runs inside bubblewrap, which fails here: {why}; allow user namespaces "
+            "(in a container: its seccomp or AppArmor profile; on Ubuntu: the sysctl "
+            "kernel.apparmor_restrict_unprivileged_userns), or omit quality=humaneval"
         )
-    outcome = stopped or _outcome(process.returncode, told == _BEGAN + mark, printed)
+    outcome = stopped or _outcome(process.returncode, report == _BEGAN + mark, printed)
     lines = [line for line in printed.splitlines() if line.strip()]
     return SandboxResult(
         outcome=outcome, last_line=lines[-1][:200] if lines else "", elapsed_s=time.monotonic() - started
@@ -279,7 +279,7 @@ def _run(bwrap: str, text: str, limits: SandboxLimits) -> SandboxResult:
 
 
 def _outcome(status: int, reached: bool, printed: str) -> SandboxOutcome:
-    """As bubblewrap tells it: it passes on the program's status, and 128 + the signal that ended it."""
+    """Return the outcome for bubblewrap's exit status: the program's, or 128 + the signal that ended it."""
     if reached and status == 0:
         return "passed"
     if status == _MEMORY_STATUS or printed.rstrip().endswith("MemoryError"):
@@ -292,25 +292,25 @@ def _outcome(status: int, reached: bool, printed: str) -> SandboxOutcome:
 
 
 def _read(stream: IO[bytes], deadline: float, cap: int) -> tuple[str, SandboxOutcome | None]:
-    """What is printed until the end, the deadline or the cap, and which of the two stopped it."""
-    found = bytearray()
+    """Return the output until its end, the deadline or the cap, and which of the two stopped it."""
+    output = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         while True:
             left = deadline - time.monotonic()
             if left <= 0 or not selector.select(left):
-                return found.decode(errors="replace"), "timeout"
+                return output.decode(errors="replace"), "timeout"
             data = os.read(stream.fileno(), 65536)
             if not data:
-                return found.decode(errors="replace"), None
-            found += data
-            if len(found) > cap:
-                return found[:cap].decode(errors="replace"), "too_much_output"
+                return output.decode(errors="replace"), None
+            output += data
+            if len(output) > cap:
+                return output[:cap].decode(errors="replace"), "too_much_output"
 
 
 @contextmanager
 def _content(data: bytes) -> Iterator[int]:
-    """A descriptor from which the data is read: in memory, so that no name of it is anywhere."""
+    """Yield a descriptor to read the data from: in memory, so that it has no path."""
     handle = os.memfd_create("servebench")
     try:
         os.write(handle, data)
@@ -328,7 +328,7 @@ def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
 
 
 def sandbox_errors() -> Sequence[str]:
-    """What keeps code from being run here, as lines for the user; empty when it can be."""
+    """Return why code cannot run here, as lines for the user; empty if it can."""
     try:
         require_sandbox()
     except PreflightError as problem:

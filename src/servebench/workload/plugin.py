@@ -10,7 +10,7 @@ from servebench.contracts.request import Workload
 
 @hookimpl
 def servebench_workloads() -> Sequence[type[Workload]]:
-    """What servebench can ask of an engine."""
+    """Return the built-in workloads."""
     from servebench.workload.agent_loop import AgentLoopWorkload
     from servebench.workload.long_context import LongContextWorkload
     from servebench.workload.mix import MixWorkload
