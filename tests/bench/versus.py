@@ -1,6 +1,6 @@
 """The load worker of this checkout against that of another one: CPU and error, in alternating runs on one server.
 
-    python tests/bench/versus.py CHECKOUT [--streams 1000] [--pairs 5]
+    python tests/bench/versus.py CHECKOUT [--level 1000] [--pairs 5]
 
 Prints one JSON object a level. Ratios are this checkout's value over the other's, the median over the pairs, so they hold on a
 machine that is not idle. The other checkout must read the same job and write the same spool.
@@ -26,8 +26,9 @@ WORKERS = ("servebench.load.client.worker", "servebench.load.worker")
 """The worker's module, now and in checkouts before 0.2."""
 
 LEVELS = {
-    64: {"ttft_us": 100_000, "itl_us": 20_000, "tokens": 60},
-    1000: {"ttft_us": 500_000, "itl_us": 50_000, "tokens": 40},
+    "64": {"streams": 64, "ttft_us": 100_000, "itl_us": 20_000, "tokens": 60},
+    "1000": {"streams": 1000, "ttft_us": 500_000, "itl_us": 50_000, "tokens": 40},
+    "flood": {"streams": 64, "ttft_us": 1000, "itl_us": 0, "tokens": 3000},
 }
 
 
@@ -44,14 +45,14 @@ def worker_of(checkout: Path) -> Iterator[None]:
         yield
 
 
-def compare_checkouts(base: Path, streams: int, pairs: int) -> dict[str, object]:
+def compare_checkouts(base: Path, level: str, pairs: int) -> dict[str, object]:
     """Measure both workers in turns and return the medians and the ratio of CPU time per event."""
     ours, theirs = [], []
     for number in range(pairs):
         # the second of a pair may meet a warmer machine: change the order
         for turn in (0, 1) if number % 2 else (1, 0):
             with worker_of(base) if turn else contextlib.nullcontext():
-                (theirs if turn else ours).append(truth.measure(streams=streams, rounds=2, **LEVELS[streams]))
+                (theirs if turn else ours).append(truth.measure(rounds=2, **LEVELS[level]))
 
     def medians(found: list[dict[str, float]]) -> dict[str, float]:
         names = ("cpu_us_an_event", "ttft_error_ms_mean", "itl_error_ms_mean", "events_s", "merged", "failed")
@@ -59,7 +60,7 @@ def compare_checkouts(base: Path, streams: int, pairs: int) -> dict[str, object]
 
     ratios = [one["cpu_us_an_event"] / other["cpu_us_an_event"] for one, other in zip(ours, theirs, strict=True)]
     return {
-        "streams": streams,
+        "level": level,
         "cpu_ratio": round(statistics.median(ratios), 3),
         "cpu_ratios": [round(ratio, 3) for ratio in ratios],
         "ours": medians(ours),
@@ -71,11 +72,11 @@ def main() -> None:
     """Compare and print."""
     words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     words.add_argument("base", type=Path, metavar="CHECKOUT")
-    words.add_argument("--streams", type=int, choices=LEVELS, action="append")
+    words.add_argument("--level", choices=LEVELS, action="append")
     words.add_argument("--pairs", type=int, default=5)
     asked = words.parse_args()
-    for streams in asked.streams or LEVELS:
-        found = compare_checkouts(asked.base, streams, asked.pairs)
+    for level in asked.level or LEVELS:
+        found = compare_checkouts(asked.base, level, asked.pairs)
         sys.stdout.write(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
