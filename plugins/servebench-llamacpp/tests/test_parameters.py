@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import xllamacpp
 
-from servebench_llamacpp.parameters import fault_of_field, plain_fields, set_field
+from servebench_llamacpp.parameters import field_problem, plain_fields, set_field
 
 
 @pytest.mark.parametrize(
@@ -33,22 +33,22 @@ def test_a_plain_field_is_set_from_text(name: str, text: str, value: object) -> 
         ("n_bach", "1", "did you mean 'n_batch'?"),
         ("cpuparams.nthreads", "1", "did you mean 'cpuparams.n_threads'?"),
         ("zzz", "1", "the plain fields of xllamacpp.CommonParams"),
-        ("n_batch", "many", "'many' is no int"),
-        ("n_batch", "1.5", "'1.5' is no int"),
-        ("cont_batching", "perhaps", "'perhaps' is no bool"),
+        ("n_batch", "many", "int (got 'many')"),
+        ("n_batch", "1.5", "int (got '1.5')"),
+        ("cont_batching", "perhaps", "bool (got 'perhaps')"),
         ("hostnames", "x", "no parameter 'hostnames'"),
     ],
 )
-def test_what_cannot_be_set_is_told(name: str, text: str, words: str) -> None:
-    """An unknown name with the nearest one, a value of another type, a field that no word can hold."""
-    fault = fault_of_field(plain_fields(xllamacpp.CommonParams()), name, text)
-    assert fault is not None
-    assert words in fault
+def test_what_cannot_be_set(name: str, text: str, words: str) -> None:
+    """An unknown name (with the nearest one), a value of another type, and a field that text cannot express."""
+    problem = field_problem(plain_fields(xllamacpp.CommonParams()), name, text)
+    assert problem is not None
+    assert words in problem
     with pytest.raises(ValueError, match="parameter"):
         set_field(xllamacpp.CommonParams(), name, text)
 
 
-def test_a_number_that_does_not_fit_is_told() -> None:
-    """One too large for the native field."""
+def test_a_number_that_is_too_large() -> None:
+    """The native field cannot hold it."""
     with pytest.raises(ValueError, match="'n_batch' cannot be set to"):
         set_field(xllamacpp.CommonParams(), "n_batch", "9" * 30)

@@ -10,7 +10,7 @@ from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
 
 
 def test_servebench_finds_the_engine_by_its_entry_point() -> None:
-    """Installed means found: by name, with no fault."""
+    """Installed means found: by name, with no problem."""
     (point,) = [point for point in entry_points(group="servebench") if point.name == "llamacpp"]
     assert point.value == "servebench_llamacpp.plugin"
     found = registry()

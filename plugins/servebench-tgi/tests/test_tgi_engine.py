@@ -76,8 +76,8 @@ def test_the_command(settings, words, env, tmp_path):
 
 def test_dtype_and_quantization_exclude_each_other(tmp_path):
     """As its own help says."""
-    faults = TgiEngine().check(SUITE.context(tmp_path, dtype="bfloat16", quantization="awq"))
-    assert faults[0].startswith("engine.dtype=bfloat16 and engine.quantization=awq: tgi takes only one")
+    problems = TgiEngine().check(SUITE.context(tmp_path, dtype="bfloat16", quantization="awq"))
+    assert problems[0].startswith("engine.dtype=bfloat16 and engine.quantization=awq: ")
 
 
 def test_a_schema_has_its_own_shape():
@@ -114,11 +114,11 @@ signal.signal(signal.SIGTERM, stop)
 while True:
     time.sleep(1)
 """
-"""Like TGI's launcher: shard and router in process groups of their own, ended by the launcher alone."""
+"""Like TGI's launcher: shard and router in process groups of their own, stopped by the launcher."""
 
 
-def test_only_the_launcher_is_told_to_stop(tmp_path):
-    """The shard hears of it from the launcher, once, and is not killed; nothing is left."""
+def test_only_the_launcher_gets_sigterm(tmp_path):
+    """The launcher stops the shard once; nothing is killed and nothing is left."""
     port = free_port("127.0.0.1")
     router = write_stand_in(tmp_path / "router", ServerBehavior(models=("tgi",)), host="127.0.0.1", port=port)
     (tmp_path / "launcher.py").write_text(LAUNCHER)

@@ -43,8 +43,8 @@ def test_the_command(settings, expected):
 def test_what_it_has_no_flag_for_is_refused(setting):
     """Never dropped in silence."""
     value = {"prefix_caching": True, "gpu_memory_fraction": 0.5}.get(setting, 16)
-    faults = TransformersEngine().check(context(**{setting: value}))
-    assert [fault for fault in faults if fault.startswith(f"engine.{setting}=")]
+    problems = TransformersEngine().check(context(**{setting: value}))
+    assert [problem for problem in problems if problem.startswith(f"engine.{setting}=")]
 
 
 def test_exact_output_is_asked_for_in_its_own_way():

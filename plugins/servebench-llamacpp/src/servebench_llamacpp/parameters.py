@@ -1,4 +1,4 @@
-"""Fields of `xllamacpp.CommonParams` by name (`n_batch`, `cpuparams_batch.n_threads`), set from text."""
+"""Set fields of `xllamacpp.CommonParams` (`n_batch`, `cpuparams_batch.n_threads`) from text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CONVERTERS: Mapping[type, Callable[[str], Any]] = {
     float: float,
     str: str,
 }
-"""Plain fields can be said in a word. Lists, enumerations and structures cannot."""
+"""The types that can be set from text. Lists, enumerations and structures cannot."""
 
 
 def plain_fields(parameters: Any, prefix: str = "") -> dict[str, type]:
-    """The fields that can be set from text, with their types; those of nested structures with dots."""
+    """Return the fields that can be set from text, with their types; nested fields have dots in their names."""
     found: dict[str, type] = {}
     for name in dir(parameters):
         if name.startswith("_"):
@@ -29,8 +29,8 @@ def plain_fields(parameters: Any, prefix: str = "") -> dict[str, type]:
     return found
 
 
-def fault_of_field(fields: Mapping[str, type], name: str, text: str) -> str | None:
-    """Why a field cannot be set to this text, with the nearest known name; None when it can."""
+def field_problem(fields: Mapping[str, type], name: str, text: str) -> str | None:
+    """Return why a field cannot be set to this text, with the nearest known name; None if it can."""
     if name not in fields:
         near = difflib.get_close_matches(name, fields, n=1)
         advice = (
@@ -40,19 +40,21 @@ def fault_of_field(fields: Mapping[str, type], name: str, text: str) -> str | No
     try:
         CONVERTERS[fields[name]](text)
     except (KeyError, ValueError):
-        return f"'{text}' is no {fields[name].__name__}, which the parameter '{name}' of the embedded llama.cpp takes"
+        return (
+            f"the parameter '{name}' of the embedded llama.cpp must be of type {fields[name].__name__} (got '{text}')"
+        )
     return None
 
 
 def set_field(parameters: Any, name: str, text: str) -> None:
-    """Set a field from text. Raises ValueError for a name or value that is none."""
+    """Set a field from text. Raises ValueError for an unknown name or an invalid value."""
     fields = plain_fields(parameters)
-    fault = fault_of_field(fields, name, text)
-    if fault is not None:
-        raise ValueError(fault)
-    *holders, leaf = name.split(".")
-    for holder in holders:
-        parameters = getattr(parameters, holder)
+    problem = field_problem(fields, name, text)
+    if problem is not None:
+        raise ValueError(problem)
+    *parents, leaf = name.split(".")
+    for parent in parents:
+        parameters = getattr(parameters, parent)
     try:
         setattr(parameters, leaf, CONVERTERS[fields[name]](text))
     except (TypeError, OverflowError, AttributeError) as error:

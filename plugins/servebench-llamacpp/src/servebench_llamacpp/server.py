@@ -1,9 +1,9 @@
-"""llama.cpp's HTTP server inside a Python process, by the flags of `llama-server` that the engine uses.
+"""Run llama.cpp's HTTP server in a Python process, with the flags of `llama-server` that the engine uses.
 
     python -m servebench_llamacpp.server --model FILE --alias NAME --host HOST --port PORT ...
 
-Ends with 1 and one line on standard error when the model cannot be loaded, with 0 after SIGTERM or SIGINT. A signal that
-comes while the model loads ends it at once: the native code would not let Python see it.
+Exits with 1 and one line on standard error if the model cannot be loaded, with 0 after SIGTERM or SIGINT. A signal during
+loading ends it at once, since Python cannot handle it while native code runs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 from servebench_llamacpp.parameters import set_field
 
 
-def arguments(words: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line."""
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="servebench_llamacpp.server", allow_abbrev=False)
     parser.add_argument("--model", required=True)
     parser.add_argument("--alias", required=True)
@@ -36,44 +36,44 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--metrics", action="store_true")
     parser.add_argument("--cache-prompt", action=argparse.BooleanOptionalAction)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    return parser.parse_args(words)
+    return parser.parse_args(argv)
 
 
-def parameters(asked: argparse.Namespace) -> Any:
-    """The server's parameters. Raises ValueError for one that it does not have."""
+def server_parameters(options: argparse.Namespace) -> Any:
+    """Return the server's parameters. Raises ValueError for an unknown one."""
     import xllamacpp
 
     common = xllamacpp.CommonParams()
-    # what is not set is llama.cpp's default, not what it makes of the free memory
+    # unset values get llama.cpp's defaults instead of values that fit the free memory
     common.fit_params = False
-    common.model.path = asked.model
-    common.model_alias = {asked.alias}
-    common.hostnames = [asked.host]
-    common.port = asked.port
-    common.endpoint_metrics = asked.metrics
-    common.n_threads_http = asked.threads_http if asked.threads_http is not None else common.n_threads_http
-    common.cpuparams.n_threads = asked.threads or os.cpu_count() or 1
+    common.model.path = options.model
+    common.model_alias = {options.alias}
+    common.hostnames = [options.host]
+    common.port = options.port
+    common.endpoint_metrics = options.metrics
+    common.n_threads_http = options.threads_http if options.threads_http is not None else common.n_threads_http
+    common.cpuparams.n_threads = options.threads or os.cpu_count() or 1
     for name, value in {
-        "n_parallel": asked.parallel,
-        "n_ctx": asked.ctx_size,
-        "n_gpu_layers": asked.n_gpu_layers,
-        "cache_ram_mib": asked.cache_ram,
-        "cache_prompt": asked.cache_prompt,
+        "n_parallel": options.parallel,
+        "n_ctx": options.ctx_size,
+        "n_gpu_layers": options.n_gpu_layers,
+        "cache_ram_mib": options.cache_ram,
+        "cache_prompt": options.cache_prompt,
     }.items():
         if value is not None:
             setattr(common, name, value)
-    if asked.cache_ram == 0:
+    if options.cache_ram == 0:
         common.cache_idle_slots = False
-    if asked.seed is not None:
-        common.sampling.seed = asked.seed
-    for pair in asked.set:
+    if options.seed is not None:
+        common.sampling.seed = options.seed
+    for pair in options.set:
         name, _, text = pair.partition("=")
         set_field(common, name, text)
     return common
 
 
-def bind_fault(host: str, port: int) -> str | None:
-    """Why nobody can listen there; the native server would only say that it failed."""
+def bind_problem(host: str, port: int) -> str | None:
+    """Return why the address cannot be used; the native server would only report a failure."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -85,33 +85,33 @@ def bind_fault(host: str, port: int) -> str | None:
 
 
 def fail(reason: str) -> NoReturn:
-    """One line, and no waiting for native threads."""
+    """Print one line and exit without waiting for native threads."""
     sys.stderr.write(f"{reason}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def main() -> None:
-    """Serve until told to end."""
-    asked = arguments(sys.argv[1:])
-    stopping = {signal.SIGTERM, signal.SIGINT}
-    for number in stopping:
+    """Serve until a stop signal."""
+    options = parse_arguments(sys.argv[1:])
+    stop_signals = {signal.SIGTERM, signal.SIGINT}
+    for number in stop_signals:
         signal.signal(number, signal.SIG_DFL)
-    fault = bind_fault(asked.host, asked.port)
-    if fault is not None:
-        fail(fault)
+    problem = bind_problem(options.host, options.port)
+    if problem is not None:
+        fail(problem)
     try:
         import xllamacpp
 
-        common = parameters(asked)
+        common = server_parameters(options)
     except (ImportError, ValueError) as error:
         fail(str(error))
     try:
         server = xllamacpp.Server(common)
     except RuntimeError as error:
-        fail(f"cannot load the model {asked.model}: {error}")
-    for number in stopping:
-        # at once: its destructor would wait for requests in flight, and there is nothing to be saved
+        fail(f"cannot load the model {options.model}: {error}")
+    for number in stop_signals:
+        # exit at once: the destructor would wait for requests in flight, and there is nothing to save
         signal.signal(number, lambda *_: os._exit(0))
     sys.stdout.write(f"serving at {server.listening_address}\n")
     sys.stdout.flush()

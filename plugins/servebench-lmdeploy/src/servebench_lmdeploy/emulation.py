@@ -1,4 +1,4 @@
-"""How LMDeploy is played by `launch=emulated`."""
+"""How `launch=emulated` imitates LMDeploy."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ LMDEPLOY = Emulation(
     ),
     out_of_memory_line="torch.OutOfMemoryError: CUDA out of memory (emulated)",
 )
-"""Prefix caching is off unless asked for; the role is in every delta of a chat."""
+"""Prefix caching is off by default; every delta of a chat has the role."""

@@ -1,7 +1,7 @@
-"""The engine: `lmdeploy serve api_server MODEL`.
+"""The engine `lmdeploy`: `lmdeploy serve api_server MODEL`.
 
-Flags, log lines and replies are those of 0.18 (`lmdeploy/cli/serve.py`, `lmdeploy/serve/openai/`); every command that is
-composed here was parsed by the argument parser of that release. It was never started: it needs a GPU.
+Flags, log lines and responses are those of 0.18 (`lmdeploy/cli/serve.py`, `lmdeploy/serve/openai/`); the commands
+composed here are checked with the argument parser of that release. Never started: it needs a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from servebench.plugin import (
 from servebench_lmdeploy.emulation import LMDEPLOY
 
 VERSION_TIMEOUT_S = 60.0
-"""Its command imports torch before it says anything."""
+"""Its command imports torch before it prints anything."""
 
 FLAGS = FlagTable(
     flags={
@@ -40,7 +40,7 @@ FLAGS = FlagTable(
         "gpu_memory_fraction": "--cache-max-entry-count",
         "max_num_seqs": "--max-batch-size",
     },
-    # off is its default, and there is no flag to say so
+    # off is the default, and there is no flag for it
     switches={"prefix_caching": (["--enable-prefix-caching"], [])},
     unsupported_reasons={"seed": "requests carry one (workload.seed)"},
 )
@@ -58,13 +58,12 @@ METRICS = {
     "spec_draft_tokens": ("lmdeploy:spec_decode_num_draft_tokens_total",),
     "spec_accepted_tokens": ("lmdeploy:spec_decode_num_accepted_tokens_total",),
 }
-"""`lmdeploy/metrics/loggers.py`. The gauges are refreshed every 10 s."""
+"""`lmdeploy/metrics/loggers.py`. The gauges are updated every 10 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LmdeploySettings(EngineSettings):
-    """`backend`: which of its two engines; TurboMind gives way to PyTorch, with a line in the log, for models that it
-    does not know."""
+    """`backend` is one of its two engines. TurboMind falls back to PyTorch, with a line in the log, for unknown models."""
 
     backend: Literal["turbomind", "pytorch"] = "turbomind"
 
@@ -78,7 +77,6 @@ class LmdeployEngine(Engine):
     container = ContainerImage(image="openmmlab/lmdeploy:latest", arguments=("--ipc", "host"))
     dialect = Dialect(exact_output={"ignore_eos": True})
     metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
-    # its lines, at the log level that the command asks for
     emulation = LMDEPLOY
     phases = (
         PhaseMarker("weights_loading", r"Building Model\."),
@@ -91,57 +89,65 @@ class LmdeployEngine(Engine):
         LogHint(
             r"CUDA out of memory|out of memory|No enough gpu memory|cudaErrorMemoryAllocation",
             "out_of_memory",
-            "lower engine.gpu_memory_fraction (a share of what is free after the weights) or engine.max_model_len, "
-            "or free the GPU",
+            "out of GPU memory: lower engine.gpu_memory_fraction (a share of the memory left after the weights) or "
+            "engine.max_model_len, or free the GPU",
         ),
         LogHint(
             r"is not a local folder and is not a valid model identifier|Repository Not Found|RepositoryNotFoundError",
             "model_missing",
-            "check model.name, or give model.path=",
+            "model not found: check model.name, or set model.path=",
         ),
         LogHint(
-            r"unrecognized arguments|invalid choice", "unknown_flag", "check engine.extra_args against this version"
+            r"unrecognized arguments|invalid choice",
+            "unknown_flag",
+            "unknown flag: check engine.extra_args against this version",
         ),
         LogHint(
             r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver|"
             r"libcudart\.so|libcuda\.so",
             "wrong_cuda",
-            "this build of lmdeploy does not fit the GPU or its driver",
+            "this build of lmdeploy does not support the GPU or its driver",
         ),
-        LogHint(r"[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
+        LogHint(r"[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"),
     )
 
     def check(self, context: LaunchContext) -> list[str]:
-        """Settings without a flag, and a missing executable."""
+        """Report settings without a flag, and a missing executable."""
         return FLAGS.unsupported(context.engine) + missing_executable(
             context.engine, "lmdeploy", "pip install lmdeploy"
         )
 
     def command(self, context: LaunchContext) -> Command:
-        """`lmdeploy serve api_server MODEL ...`, with a log level at which it tells its phases."""
+        """Return `lmdeploy serve api_server MODEL ...`, with a log level that shows the phases."""
         settings = context.engine
         assert isinstance(settings, LmdeploySettings)
         executable = settings.executable or "lmdeploy"
         start = [executable, "-m", "lmdeploy"] if is_python(executable) else [executable]
-        words = ["serve", "api_server", context.model.path or context.model.name, "--model-name", context.model.name]
-        words += ["--server-name", settings.host, "--server-port", str(context.port), "--backend", settings.backend]
-        # sampling defaults of the model's own file would differ from those of the other engines
-        words += ["--generation-config", "lmdeploy"]
+        arguments = [
+            "serve",
+            "api_server",
+            context.model.path or context.model.name,
+            "--model-name",
+            context.model.name,
+        ]
+        arguments += ["--server-name", settings.host, "--server-port", str(context.port), "--backend", settings.backend]
+        # the sampling defaults of the model's own file would differ from those of other engines
+        arguments += ["--generation-config", "lmdeploy"]
         if "log-level" not in settings.extra_args:
-            words += ["--log-level", "INFO"]
+            arguments += ["--log-level", "INFO"]
         if context.model.revision is not None:
-            words += ["--revision", context.model.revision]
+            arguments += ["--revision", context.model.revision]
         return Command(
-            argv=(*start, *words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
+            argv=(*start, *arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
             env=dict(settings.env),
         )
 
     def served_model(self, model: ModelSettings) -> str:
-        """The name given with `--model-name`."""
+        """Return the name passed with `--model-name`."""
         return model.name
 
     def version(self, context: LaunchContext) -> str | None:
-        """What `lmdeploy --version` says."""
+        """Return the output of `lmdeploy --version`."""
         executable = context.engine.executable or "lmdeploy"
         start = [executable, "-m", "lmdeploy"] if is_python(executable) else [executable]
         try:

@@ -1,4 +1,4 @@
-"""How Ollama is played by `launch=emulated`."""
+"""How `launch=emulated` imitates Ollama."""
 
 from __future__ import annotations
 

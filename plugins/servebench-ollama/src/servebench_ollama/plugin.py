@@ -1,4 +1,4 @@
-"""What this plugin offers."""
+"""The hooks of this plugin."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ requires_api = 1
 
 @hookimpl
 def servebench_engines() -> Sequence[type[Engine]]:
-    """The engine."""
+    """Return the engine of this plugin."""
     return (OllamaEngine,)
 
 
 @hookimpl
 def servebench_config_paths() -> Sequence[str]:
-    """Its config group."""
+    """Return the folder of this plugin's config group."""
     return ("pkg://servebench_ollama.conf",)

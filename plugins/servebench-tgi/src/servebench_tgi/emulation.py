@@ -1,4 +1,4 @@
-"""How Text Generation Inference is played by `launch=emulated`."""
+"""How `launch=emulated` imitates Text Generation Inference."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ TGI = Emulation(
     ),
     out_of_memory_line="torch.OutOfMemoryError: CUDA out of memory (emulated)",
 )
-"""128 requests in all; more are refused with 429, in a stream as an event under HTTP 200."""
+"""128 requests in total; more are rejected with 429, in a stream as an event inside HTTP 200."""

@@ -1,7 +1,7 @@
-"""The engine: `text-generation-launcher --model-id MODEL`.
+"""The engine `tgi`: `text-generation-launcher --model-id MODEL`.
 
-Flags, log lines and replies are those of 3.3.7 (`launcher/src/main.rs`, `router/src/`), as read in its sources. It was
-never started here: it needs a GPU, and comes as an image or a source build.
+Flags, log lines and responses are those of the 3.3.7 sources (`launcher/src/main.rs`, `router/src/`). Never started here:
+it needs a GPU, and comes as an image or a source build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from servebench_tgi.emulation import TGI
 
 LAUNCHER = "text-generation-launcher"
 NO_ADAPTER = "tgi"
-"""The model of a request is read as the name of a LoRA adapter, unless it is this."""
+"""Any other model name in a request is interpreted as the name of a LoRA adapter."""
 
 FLAGS = FlagTable(
     flags={
@@ -42,7 +42,7 @@ FLAGS = FlagTable(
         "gpu_memory_fraction": "--cuda-memory-fraction",
         "max_num_seqs": "--max-batch-size",
     },
-    # an environment variable (see `command`); here it only counts as known
+    # an environment variable (see `command`); listed here because it is supported
     switches={"prefix_caching": ([], [])},
     unsupported_reasons={"seed": "requests carry one (workload.seed)"},
 )
@@ -55,12 +55,12 @@ METRICS = {
     "prompt_tokens": ("tgi_request_input_length_sum",),
     "generation_tokens": ("tgi_request_generated_tokens_sum",),
 }
-"""`router/src/server.rs`, `backends/v3/`. It tells no cache use, no prefix hits, no preemptions."""
+"""`router/src/server.rs`, `backends/v3/`. It reports no cache usage, prefix hits or preemptions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TgiSettings(EngineSettings):
-    """`max_concurrent_requests`: how many it lets in (its own default: 128); the next is answered 429."""
+    """`max_concurrent_requests`: how many requests it accepts (its default is 128); more are answered 429."""
 
     max_concurrent_requests: PositiveInt | None = None
 
@@ -68,15 +68,14 @@ class TgiSettings(EngineSettings):
 class TgiEngine(Engine):
     """Text Generation Inference.
 
-    Its launcher puts every shard and the router in process groups of their own and ends them itself: a SIGTERM to the
-    launcher's group reaches the launcher alone, as it must, and what outlives `engine.stop_timeout_s` is found as a
-    descendant and killed.
+    Its launcher puts every shard and the router in process groups of their own and stops them itself: a SIGTERM to the
+    launcher's group reaches only the launcher. Descendants that survive `engine.stop_timeout_s` are killed.
     """
 
     name = "tgi"
     settings_type = TgiSettings
     default_port = 3000
-    # there is no way to an exact length, and the model's name is not checked
+    # an exact output length is impossible, and the model's name is not checked
     dialect = Dialect(exact_output={}, model_checked=False)
     container = ContainerImage(
         image="ghcr.io/huggingface/text-generation-inference:3.3.7",
@@ -99,63 +98,67 @@ class TgiEngine(Engine):
         LogHint(
             r"CUDA out of memory|out of memory|Not enough memory to handle",
             "out_of_memory",
-            "lower engine.max_model_len, engine.gpu_memory_fraction or engine.extra_args.max-batch-prefill-tokens, "
-            "free the GPU, or use more of them",
+            "out of GPU memory: lower engine.max_model_len, engine.gpu_memory_fraction or "
+            "engine.extra_args.max-batch-prefill-tokens, free the GPU, or use more GPUs",
         ),
         LogHint(
             r"RepositoryNotFoundError|Repository Not Found|is not a local folder and is not a valid model identifier|"
             r"No local weights found",
             "model_missing",
-            "check model.name, or give model.path=",
+            "model not found: check model.name, or set model.path=",
         ),
         LogHint(
-            r"unexpected argument '|invalid value '", "unknown_flag", "check engine.extra_args against this version"
+            r"unexpected argument '|invalid value '",
+            "unknown_flag",
+            "unknown flag: check engine.extra_args against this version",
         ),
         LogHint(
             r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver",
             "wrong_cuda",
-            "this build of TGI does not fit the GPU or its driver",
+            "this build of TGI does not support the GPU or its driver",
         ),
-        LogHint(r"[Aa]ddress already in use|AddrInUse", "port_in_use", "choose another engine.port"),
+        LogHint(
+            r"[Aa]ddress already in use|AddrInUse", "port_in_use", "the port is in use; choose another engine.port"
+        ),
     )
 
     def check(self, context: LaunchContext) -> list[str]:
-        """Settings without a flag, settings that exclude each other, and a missing executable."""
+        """Report settings without a flag, settings that exclude each other, and a missing executable."""
         settings = context.engine
-        faults = FLAGS.unsupported(settings)
+        problems = FLAGS.unsupported(settings)
         if settings.dtype is not None and settings.quantization is not None:
-            faults.append(
-                f"engine.dtype={settings.dtype} and engine.quantization={settings.quantization}: tgi takes only one of them"
+            problems.append(
+                f"engine.dtype={settings.dtype} and engine.quantization={settings.quantization}: tgi accepts only one of them"
             )
-        install = "it comes as the image ghcr.io/huggingface/text-generation-inference"
-        return faults + missing_executable(settings, LAUNCHER, install)
+        install = "use the image ghcr.io/huggingface/text-generation-inference"
+        return problems + missing_executable(settings, LAUNCHER, install)
 
     def command(self, context: LaunchContext) -> Command:
-        """`text-generation-launcher --model-id MODEL ...`. Without `--num-shard` it would take all GPUs that it sees."""
+        """Return `text-generation-launcher --model-id MODEL ...`. Without `--num-shard` it would use all visible GPUs."""
         settings = context.engine
         assert isinstance(settings, TgiSettings)
-        words = [settings.executable or LAUNCHER, "--model-id", context.model.path or context.model.name]
-        words += ["--hostname", settings.host, "--port", str(context.port)]
+        arguments = [settings.executable or LAUNCHER, "--model-id", context.model.path or context.model.name]
+        arguments += ["--hostname", settings.host, "--port", str(context.port)]
         if settings.tensor_parallel_size is None:
-            words += ["--num-shard", "1"]
+            arguments += ["--num-shard", "1"]
         if context.model.revision is not None:
-            words += ["--revision", context.model.revision]
+            arguments += ["--revision", context.model.revision]
         if settings.max_concurrent_requests is not None:
-            words += ["--max-concurrent-requests", str(settings.max_concurrent_requests)]
+            arguments += ["--max-concurrent-requests", str(settings.max_concurrent_requests)]
         env = dict(settings.env)
         if settings.prefix_caching is not None:
             env = {"PREFIX_CACHING": "true" if settings.prefix_caching else "false", **env}
-        return Command(argv=(*words, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)), env=env)
+        return Command(argv=(*arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)), env=env)
 
     def served_model(self, model: ModelSettings) -> str:
-        """Its own name, whatever the model."""
+        """Return `tgi` for every model."""
         return NO_ADAPTER
 
     def body(self, request: Request, model: str, workload: WorkloadSettings) -> tuple[str, dict[str, Any]]:
-        """With the schema in the shape that it reads: the tag and its value side by side. Completions take none."""
+        """Return path and body, with the schema in TGI's own shape. Completions support no schema."""
         path, body = super().body(request, model, workload)
         if "response_format" in body and "response_format" not in request.extra:
-            wanted = body.pop("response_format")
+            response_format = body.pop("response_format")
             if request.messages is not None:
-                body["response_format"] = {"type": "json_schema", "value": wanted["json_schema"]}
+                body["response_format"] = {"type": "json_schema", "value": response_format["json_schema"]}
         return path, body

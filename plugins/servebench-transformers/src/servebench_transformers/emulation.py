@@ -1,4 +1,4 @@
-"""How transformers serve is played by `launch=emulated`."""
+"""How `launch=emulated` imitates `transformers serve`."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ BATCHED = Emulation(
     out_of_memory_line="torch.OutOfMemoryError: CUDA out of memory (emulated)",
 )
 NAIVE = replace(BATCHED, max_num_seqs=1, prefix_cache="none", token_budget=1_000_000, step_overhead_ms=15.0)
-"""Without continuous batching: strictly one request at a time, each kernel launched from Python."""
+"""Without continuous batching: one request at a time, each kernel launched from Python."""

@@ -1,4 +1,4 @@
-"""How Triton's OpenAI frontend is played by `launch=emulated`."""
+"""How `launch=emulated` imitates Triton's OpenAI frontend."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ TRITON = Emulation(
     ),
     metrics={"nv_inference_request_success": "requests"},
 )
-"""vLLM's scheduler behind a front end that answers before it has begun; its cost is a guess."""
+"""vLLM's scheduler behind a frontend that sends its first event before generation begins; its cost is a guess."""
