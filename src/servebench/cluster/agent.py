@@ -28,7 +28,7 @@ from servebench.report.terminal.display import Display
 from servebench.run.preflight import check_jobs
 from servebench.run.prior import prior_progress
 from servebench.run.recovery import recover_one
-from servebench.run.task import RunContext, RunTask, floor_of, run_task
+from servebench.run.task import RunContext, RunTask, measured_floor, run_task
 from servebench.store import (
     RunState,
     StudyFolder,
@@ -151,7 +151,9 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 return port
 
             keeper = EnginePool(known, display, cache_folder(), port_of)
-            context = RunContext(folder, state.words, display, keeper, known, machine, floor_of([job], display), facts)
+            context = RunContext(
+                folder, state.words, display, keeper, known, machine, measured_floor([job], display), facts
+            )
             task = RunTask(order.run, job, prior_progress(folder.run(order.run)))
             try:
                 outcome = run_task(context, task, None)

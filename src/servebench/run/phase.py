@@ -22,9 +22,6 @@ from servebench.store.files import replacing, writing
 from servebench.util.errors import StoreError
 from servebench.util.redaction import known_secrets, redact_text, without_known
 
-SILENCE_MARGIN_S = 30.0
-"""Time beyond `load.timeout_s` for which an engine may send nothing: by then all its requests have ended."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseFacts:

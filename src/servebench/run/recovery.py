@@ -19,7 +19,7 @@ from servebench.engine.pool import redact_log
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.plan.levels import Level, level_of, plan_levels
 from servebench.registry.registry import registry
-from servebench.run.execute import BROKEN
+from servebench.run.outcome import BROKEN
 from servebench.run.phase import PhaseFacts, discard_spools, records_of
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.store import (

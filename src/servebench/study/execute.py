@@ -12,7 +12,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.run.prior import unmeasured
-from servebench.run.task import RunContext, RunTask, floor_of, run_task
+from servebench.run.task import RunContext, RunTask, measured_floor, run_task
 from servebench.store import capture_machine
 from servebench.study.schedule import schedule
 from servebench.study.session import StudySession
@@ -27,7 +27,7 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
     display = session.display
     pool = EnginePool(registry, display, cache_folder())
     try:
-        floor = floor_of([task.job for task in tasks], display)
+        floor = measured_floor([task.job for task in tasks], display)
         context = RunContext(session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {})
         return execute_in_order(
             tasks, lambda task, following, label: run_task(context, task, following, label), session.add_outcome

@@ -1,0 +1,187 @@
+"""The life of one run: start or reuse an engine, measure its points, grade its answers, report how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from servebench.contracts.hooks import PointFinished, RunFinished, RunStarted
+from servebench.contracts.point_id import PointId
+from servebench.contracts.results import Point, RunOutcome
+from servebench.engine.pool import EngineLease
+from servebench.load.plan.source import LevelSource, level_source
+from servebench.run.grading import QualityJob, grade_load, grade_questions, stored_summaries, unasked_questions
+from servebench.run.ledger import Entry, faults
+from servebench.run.measure import measure_level
+from servebench.run.outcome import (
+    Ending,
+    ending_of_error,
+    ending_of_points,
+    no_success_error,
+    stop_error,
+    with_ledger_faults,
+)
+from servebench.run.session import RunRequest, RunSession, open_session, open_telemetry
+from servebench.store import RecordWriter, stored_counts, write_points
+from servebench.telemetry import Telemetry
+from servebench.util.errors import ServebenchError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended, and what its manifest needs: the engine (null if it never ran), telemetry and ledger."""
+
+    outcome: RunOutcome
+    lease: EngineLease | None
+    telemetry: Mapping[str, Any] | None
+    ledger: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass
+class _Progress:
+    """What a run has so far; whatever ends it, this is reported."""
+
+    writer: RecordWriter
+    points: list[Point] = field(default_factory=list)
+    lease: EngineLease | None = None
+    telemetry: Telemetry | None = None
+    ledger: list[Entry] = field(default_factory=list)
+
+    def close(self) -> None:
+        if self.telemetry is not None:
+            self.telemetry.close()
+        self.writer.close()
+
+
+def execute_run(request: RunRequest) -> RunResult:
+    """Execute a run, or a turn of it, and return how it ended. User errors, a dead engine and Ctrl-C are outcomes.
+
+    The engine stays with the pool, so that the next run can reuse it. Raises StoreError when the disk fails at the end.
+    """
+    settings, turn = request.job.settings, request.turn
+    progress = _Progress(RecordWriter(request.folder))
+    levels: LevelSource | None = None
+    ending = Ending()
+    try:
+        levels = level_source(settings.load, settings.slo, settings.workload.seed)
+        if turn.first:
+            started = RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path)
+            _notify(request, "servebench_run_started", started)
+        _measure_levels(request, levels, progress)
+        if (error := no_success_error(progress.points, settings.workload.api)) is not None:
+            raise error
+        if turn.last:
+            _grade(request, progress)
+            ending = ending_of_points(progress.points)
+    except (KeyboardInterrupt, ServebenchError) as error:
+        ending = ending_of_error(error)
+    finally:
+        progress.close()
+    stored = stored_counts(request.folder)
+    ending = with_ledger_faults(ending, faults(progress.ledger, stored))
+    outcome = _outcome(request, progress, levels, ending)
+    if turn.last or ending.status != "finished":
+        finished = RunFinished(outcome=outcome, settings=settings, folder=request.folder.path)
+        _notify(request, "servebench_run_finished", finished)
+    return RunResult(
+        outcome=outcome,
+        lease=progress.lease,
+        telemetry=progress.telemetry.facts() if progress.telemetry is not None else None,
+        ledger=[one.as_dict(stored.get((one.point, one.warmup), 0)) for one in progress.ledger],
+    )
+
+
+def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progress) -> None:
+    """Measure level after level. The engine is started for the first level that has no stored point.
+
+    Raises ServebenchError when the run cannot go on, KeyboardInterrupt and Interrupted when it is stopped.
+    """
+    session: RunSession | None = None
+    while (level := levels.next_level()) is not None:
+        if (stored := request.done.get(level.id)) is not None:
+            progress.points.append(stored)
+            levels.add_point(level, stored)
+            continue
+        if request.turn.repeat not in (None, level.repeat):
+            continue
+        session = session or _start_session(request, progress)
+        attempt = replace(level, id=level.id.with_attempt(request.attempts.get(level.id, 0)))
+        measured = measure_level(session, attempt)
+        if measured.stopped is None:
+            grade_load(
+                request.quality,
+                attempt,
+                measured.requests,
+                measured.records,
+                settings=session.settings,
+                run_id=request.run_id,
+                folder=request.folder,
+                display=request.display,
+                emulated=session.launcher.emulated,
+            )
+        progress.points.append(measured.point)
+        levels.add_point(level, measured.point)
+        write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
+        request.display.point(measured.point)
+        finished = PointFinished(run_id=request.run_id, point=measured.point, folder=request.folder.path)
+        _notify(request, "servebench_point_finished", finished)
+        error = stop_error(measured.stopped, session.running.died(), timeout_s=session.settings.load.timeout_s)
+        if error is not None:
+            raise error
+
+
+def _start_session(request: RunRequest, progress: _Progress) -> RunSession:
+    """Start or reuse the engine, and prepare everything that the points share. Raises ServebenchError."""
+    lease = progress.lease = request.pool.acquire(request.job.settings, log_path=request.folder.engine_log)
+    telemetry = progress.telemetry = open_telemetry(request, lease)
+    return open_session(request, lease, writer=progress.writer, ledger=progress.ledger, telemetry=telemetry)
+
+
+def later_points(done: Mapping[PointId, Point], points: Sequence[Point]) -> list[Point]:
+    """Return the stored points that the run has not reached yet: the table must hold them at every moment."""
+    names = {point.row.point for point in points}
+    return [point for point in done.values() if point.row.point not in names]
+
+
+def _grade(request: RunRequest, progress: _Progress) -> None:
+    """Ask the engine the quality questions that have no stored answer; start the engine if only they are left.
+
+    Raises ServebenchError, KeyboardInterrupt.
+    """
+    settings = request.job.settings
+    if not unasked_questions(settings.quality, request.quality, request.folder):
+        return
+    if progress.lease is None:
+        progress.lease = request.pool.acquire(settings, log_path=request.folder.engine_log)
+    grade_questions(
+        QualityJob(
+            settings=settings,
+            run_id=request.run_id,
+            folder=request.folder,
+            display=request.display,
+            engine=progress.lease.engine,
+            running=progress.lease.running,
+            emulated=progress.lease.launcher.emulated,
+            selected=request.quality,
+        )
+    )
+
+
+def _outcome(request: RunRequest, progress: _Progress, levels: LevelSource | None, ending: Ending) -> RunOutcome:
+    search = levels.answer(interrupted=ending.status != "finished") if levels is not None else None
+    return RunOutcome(
+        run_id=request.run_id,
+        status=ending.status,
+        error=ending.error,
+        failure=ending.failure,
+        points=tuple(progress.points),
+        search=search.as_dict() if search is not None else None,
+        quality=stored_summaries(request.folder),
+    )
+
+
+def _notify(request: RunRequest, hook: str, event: RunStarted | PointFinished | RunFinished) -> None:
+    """Call a life-cycle hook of the plugins, and report those that fail."""
+    for fault in request.registry.tell(hook, event):
+        request.display.problem(fault)

@@ -1,0 +1,267 @@
+"""Measurement of one point: warm-up, cache, load, records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.point import wrong_gpu
+from servebench.contracts.engine import RunningEngine
+from servebench.contracts.exchange import PhaseReport, PlannedRequest, StopReason
+from servebench.contracts.request import Request
+from servebench.contracts.results import Doubt, Point, Record
+from servebench.engine.admin import reset_cache
+from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
+from servebench.load.plan.levels import Level, with_trace_times
+from servebench.load.plan.schedule import point_plan, requests_to_prepare, schedule_requests
+from servebench.measure.derive import count_missing
+from servebench.run.ledger import entry
+from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S
+from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of, references_of
+from servebench.run.point import PointEvidence, build_point, planned_count
+from servebench.run.requests import answer_bytes_max, planned_requests
+from servebench.run.session import RunSession
+from servebench.run.watchdog import Watcher
+from servebench.store import add_telemetry
+from servebench.util.errors import ConfigError, ServebenchError
+
+DEATH_NOTICE_S = 5.0
+POLL_S = 0.05
+
+ANSWER_READER = "servebench.measure.derive:spoken"
+"""The function with which the load reads the text of an answer that the next prompt contains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredLevel:
+    """A point, its requests and records, and why it was stopped early, if it was."""
+
+    point: Point
+    stopped: StopReason | None
+    requests: Sequence[Request] = ()
+    records: Sequence[Record] = ()
+
+
+def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
+    """Warm up, measure one level, store its records, and return its point.
+
+    Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
+    """
+    label = level_title(level, repeats=session.settings.load.repeats)
+    rate_req_s = None
+    if level.warmup_requests:
+        requests = _prepare_requests(session, level.warmup_requests, f"warmup-{level.point}")
+        report, _ = _run_phase(session, level, requests, warmup=True, label=f"{label}: warm-up")
+        if report.stopped:
+            evidence = _evidence(session, level, report, planned=0, cache_state="as_is")
+            return MeasuredLevel(
+                point=build_point(evidence, extra=_warnings(session, level, report)), stopped=report.stopped
+            )
+        rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
+    requests = _prepare_requests(session, requests_to_prepare(level, rate_req_s), level.point)
+    if level.trace and level.times_s is None:
+        level, requests = _schedule_trace(session, level, requests)
+    cache_state, cache_warnings = _prepare_cache(session)
+    with session.telemetry.sampler() as sampler:
+        report, records = _run_phase(session, level, requests, warmup=False, label=label, cache_state=cache_state)
+        if report.stopped is None and died_at_end(session.running, records):
+            report = replace(report, stopped=StopReason.ENGINE_DIED)
+    readings = sampler.readings()
+    session.telemetry.add_failures(sampler)
+    add_telemetry(session.folder, readings, run_id=session.run_id, point=level.point)
+    evidence = _evidence(
+        session,
+        level,
+        report,
+        planned=planned_count(level, report),
+        cache_state=cache_state,
+        requests=requests,
+        records=records,
+        readings=readings,
+    )
+    point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report)])
+    return MeasuredLevel(point=point, stopped=report.stopped, requests=requests, records=records)
+
+
+def _evidence(
+    session: RunSession, level: Level, report: PhaseReport, *, planned: int, cache_state: str, **measured: Any
+) -> PointEvidence:
+    """Return what a point is built from. `measured` are its requests, records and readings."""
+    return PointEvidence(
+        settings=session.settings,
+        level=level,
+        run_id=session.run_id,
+        engine=session.engine,
+        engine_version=session.running.version,
+        emulated=session.launcher.emulated,
+        report=report,
+        planned=planned,
+        cache_state=cache_state,
+        tokenizer=session.tokenizer,
+        tokenizer_exact=session.tokenizer.exact,
+        tokenizer_name=session.tokenizer.name,
+        floor=session.floor,
+        **{"records": (), **measured},
+    )
+
+
+def _warnings(session: RunSession, level: Level, report: PhaseReport) -> list[Doubt]:
+    """Return warnings of a point that need more than its evidence to detect."""
+    warnings = []
+    exhausted = level.duration_s is not None and not level.open_loop and 0 < report.planned <= report.sent
+    if exhausted:
+        message = (
+            f"all {report.planned} prepared requests were used after {report.elapsed_s:.3g} s of {level.duration_s:g} s: "
+            "the engine was more than twice as fast as in the warm-up"
+        )
+        warnings.append(catalog.SUPPLY_EXHAUSTED.issue(message))
+    # the GPU of a server on another machine, and of an emulated one, is known only from the config
+    if session.launcher.local and not session.launcher.emulated:
+        gpu = wrong_gpu(session.settings, session.gpus)
+        warnings += [gpu] if gpu is not None else []
+    return warnings
+
+
+def level_title(level: Level, *, repeats: int) -> str:
+    """Return the name of a level for the display."""
+    load = f"rate {level.rate:g}/s" if level.rate is not None else f"concurrency {level.concurrency}"
+    return ("trace" if level.trace else load) + (f" repeat {level.repeat}" if repeats > 1 else "")
+
+
+def died_at_end(
+    running: RunningEngine,
+    records: Sequence[Record],
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Return whether the engine died in a phase that was not stopped. When nothing listens any more, requests fail faster
+    than the guard reports the exit, so wait for the report."""
+    last = max(records, key=lambda record: record.ended_ns, default=None)
+    if last is None or last.outcome not in BROKEN:
+        return False
+    deadline = now() + DEATH_NOTICE_S
+    while not running.died():
+        if now() > deadline:
+            return False
+        sleep(POLL_S)
+    return True
+
+
+def _schedule_trace(session: RunSession, level: Level, requests: Sequence[Request]) -> tuple[Level, Sequence[Request]]:
+    """Return a trace's level with the workload's arrival times, and as many requests as it needs. Raises ConfigError."""
+    load = session.settings.load
+    while True:
+        times = [request.arrival_s for request in requests]
+        known = [time_s for time_s in times if time_s is not None]
+        if len(known) < len(times) or not known:
+            raise ConfigError(
+                f"load=trace: workload={session.settings.workload.name} has no arrival times; use workload=trace, or set "
+                "load.trace.path to a file"
+            )
+        if level.duration_s is None or (known[-1] - known[0]) * load.time_scale > level.duration_s:
+            timed = with_trace_times(level, load, known)
+            return timed, requests[: len(timed.times_s or ())]
+        requests = _prepare_requests(session, 2 * len(requests), level.point)
+
+
+def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
+    """Bring the prefix cache to the state that the workload requires. Return that state and warnings about it.
+
+    For `cold` the workload has salted its prompts; an engine that can empty its cache does so, too.
+    """
+    state = session.settings.workload.cache
+    if state != "cold":
+        return state, []
+    if session.engine.reset_path is None:
+        return "salted", []
+    session.display.status(f"emptying the prefix cache of {session.engine.name}")
+    reason = reset_cache(session.engine, session.running)
+    if reason is None:
+        return "reset", []
+    message = f"{session.engine.name} did not empty its prefix cache ({reason}); only the salt keeps prompts out of it"
+    return "salted", [catalog.CACHE_NOT_RESET.issue(message)]
+
+
+def _prepare_requests(session: RunSession, count: int, stream: str) -> Sequence[Request]:
+    session.display.status(f"preparing {count} prompts")
+    if session.uses:
+        stream = f"{stream}-use{session.uses}"
+    return session.workload.requests(count, stream=stream, tokenizer=session.tokenizer)
+
+
+def _run_phase(
+    session: RunSession,
+    level: Level,
+    requests: Sequence[Request],
+    *,
+    warmup: bool,
+    label: str,
+    cache_state: str | None = None,
+) -> tuple[PhaseReport, list[Record]]:
+    """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
+    settings = session.settings
+    planned = planned_requests(session.engine, session.running, settings, requests)
+    if not warmup:
+        planned = schedule_requests(level, settings.load, planned, settings.workload.seed)
+    plan = point_plan(level, settings.load, planned, warmup=warmup)
+    plan = replace(plan, answer_bytes_max=answer_bytes_max(requests))
+    if any(request.holes for request in planned):
+        plan = replace(plan, reader=ANSWER_READER)
+    ids = {request.request_id for request in planned}
+    facts = PhaseFacts(
+        run_id=session.run_id,
+        point=level.point,
+        warmup=warmup,
+        concurrency=level.concurrency,
+        rate=level.rate,
+        repeat=level.repeat,
+        planned={
+            r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests if r.request_id in ids
+        },
+        engine_version=session.running.version,
+        cache_state=cache_state,
+        tokenizer_name=session.tokenizer.name,
+        tokenizer_exact=session.tokenizer.exact,
+        references=references_of(requests),
+    )
+    watch = Watcher(
+        session.display,
+        session.running,
+        label,
+        len(planned),
+        plan.duration_s,
+        patience_s=plan.timeout_s + SILENCE_MARGIN_S,
+    )
+    spool = session.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
+    nodes, workers = _load_generators(session, level, planned, plan.concurrency, warmup=warmup)
+    spools = worker_spools(spool, workers)
+    try:
+        report, records = drive_phase(session.target, plan, facts, spool, watch, workers=workers, nodes=nodes)
+    except (KeyboardInterrupt, ServebenchError):
+        session.writer.append(records_of(spools, facts))
+        discard_spools(spools)
+        raise
+    records = count_missing(records, session.tokenizer.count) if session.tokenizer.exact else records
+    session.writer.append(records)
+    session.ledger.append(entry(level.point, report, records, warmup=warmup))
+    discard_spools(spools)
+    return report, records
+
+
+def _load_generators(
+    session: RunSession, level: Level, planned: Sequence[PlannedRequest], concurrency: int, *, warmup: bool
+) -> tuple[Sequence[str], int]:
+    """Return the Ray nodes and the number of workers that generate the load of a phase."""
+    in_flight = min(concurrency, max(1, len(planned)))
+    nodes = session.nodes[:in_flight]
+    workers = len(nodes) or worker_count(
+        session.settings.load.workers,
+        in_flight=in_flight,
+        rate_req_s=None if warmup else level.rate,
+        cores=usable_cores(),
+    )
+    return nodes, workers

@@ -1,0 +1,89 @@
+"""How a run ends: pure decisions from errors, points and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servebench.analysis.warnings import catalog
+from servebench.contracts.exchange import StopReason
+from servebench.contracts.results import Point, RunStatus
+from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, ServebenchError
+
+SILENCE_MARGIN_S = 30.0
+"""Time beyond `load.timeout_s` for which an engine may send nothing: by then all its requests have ended."""
+
+
+BROKEN = ("refused", "reset", "truncated")
+"""Outcomes of the last request of a point whose engine may have died."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Status of a run that has ended, with one line that says why it is not finished, and the kind of failure."""
+
+    status: RunStatus = "finished"
+    error: str | None = None
+    failure: FailureKind | None = None
+
+
+def ending_of_error(error: ServebenchError | KeyboardInterrupt) -> Ending:
+    """Return the ending of a run that an error stopped."""
+    if isinstance(error, KeyboardInterrupt | Interrupted):
+        return Ending("interrupted", "interrupted; what was measured is kept", FailureKind.INTERRUPTED)
+    return Ending("failed", str(error), error.kind)
+
+
+def ending_of_points(points: Sequence[Point]) -> Ending:
+    """Return the ending of a run that measured all its points: it failed if a load worker died in one of them."""
+    lost = [
+        (point.row.point, doubt.message)
+        for point in points
+        for doubt in point.doubts
+        if doubt.code == catalog.WORKER_DIED.code
+    ]
+    if not lost:
+        return Ending()
+    names = ", ".join(name for name, _ in lost)
+    error = f"{names}: {lost[0][1]}; 'servebench resume' measures that again"
+    return Ending("failed", error, FailureKind.WORKER)
+
+
+def with_ledger_faults(ending: Ending, faults: Sequence[str]) -> Ending:
+    """Return the ending with the faults of the ledger, which fail every run."""
+    if not faults:
+        return ending
+    before = [] if ending.error is None else [ending.error]
+    error = "; ".join([*before, f"the ledger does not add up: {'; '.join(faults)}"])
+    return Ending("failed", error, FailureKind.LEDGER)
+
+
+def no_success_error(points: Sequence[Point], api: str) -> LoadError | None:
+    """Return the error of a run in which no request succeeded."""
+    if not points or any(point.row.requests_ok for point in points):
+        return None
+    messages = [doubt.message for point in points for doubt in point.doubts if doubt.code == catalog.ERRORS.code]
+    reason = messages[0] if messages else "see requests.parquet for the errors"
+    if "HTTP 404" in reason:
+        other = "completions" if api == "chat" else "chat"
+        reason += f"; if the server has another route only, set workload.api={other}"
+    return LoadError(f"no request succeeded: {reason}")
+
+
+def stop_error(stopped: StopReason | None, death: str | None, *, timeout_s: float) -> ServebenchError | None:
+    """Return the error that ends a run after a point; null to go on with the next point.
+
+    `death` is why the engine died. A dead worker fails its point only, a dead engine the run.
+    """
+    if stopped is StopReason.INTERRUPT:
+        return Interrupted("interrupted")
+    if stopped is StopReason.ENGINE_DIED or death is not None:
+        return EngineError(death or "the engine died under load", kind=FailureKind.DIED)
+    if stopped is StopReason.NO_PROGRESS:
+        patience_s = timeout_s + SILENCE_MARGIN_S
+        return EngineError(
+            f"the engine was up but sent no data for {patience_s:g} s (load.timeout_s plus {SILENCE_MARGIN_S:g} s) while "
+            "requests were open; see engine.log, and lower load.timeout_s to notice earlier",
+            kind=FailureKind.SILENT,
+        )
+    return None

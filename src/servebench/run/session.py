@@ -1,0 +1,109 @@
+"""A running engine and everything that the points of one run share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from servebench.config import Job
+from servebench.contracts.engine import Engine, Launcher, RunningEngine
+from servebench.contracts.exchange import ClientFloor, Target
+from servebench.contracts.point_id import PointId
+from servebench.contracts.request import Tokenizer, Workload
+from servebench.contracts.results import Point
+from servebench.contracts.settings import RunSettings
+from servebench.contracts.telemetry import Subject
+from servebench.contracts.turn import Turn
+from servebench.engine.pool import EngineLease, EnginePool
+from servebench.engine.tokenize import engine_tokenizer
+from servebench.load.ray.nodes import ray_nodes
+from servebench.registry.registry import Registry
+from servebench.report.terminal.display import Display
+from servebench.run.ledger import Entry
+from servebench.run.requests import target_of
+from servebench.run.scorers import SelectedScorers
+from servebench.store import RecordWriter, RunFolder
+from servebench.telemetry import Telemetry
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A run to execute, or a turn of it."""
+
+    job: Job
+    run_id: str
+    folder: RunFolder
+    registry: Registry
+    display: Display
+    pool: EnginePool
+    gpus: tuple[str, ...]
+    """The GPUs of this machine, as the driver names them."""
+    done: Mapping[PointId, Point] = field(default_factory=dict)
+    """Points that earlier attempts measured, by their first attempt. They are kept unchanged."""
+    attempts: Mapping[PointId, int] = field(default_factory=dict)
+    """Number of earlier attempts at a point, by its first attempt. Each attempt has its own prompts and name."""
+    floor: ClientFloor | None = None
+    """Precision of the client on this machine, if it was measured."""
+    quality: SelectedScorers = field(default_factory=SelectedScorers)
+    """The scorers of the run; empty for `quality=none`."""
+    turn: Turn = field(default_factory=Turn)
+    """The part of the run to execute now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSession:
+    """A running engine and everything that the points of one run share."""
+
+    settings: RunSettings
+    run_id: str
+    folder: RunFolder
+    display: Display
+    engine: Engine
+    launcher: Launcher
+    running: RunningEngine
+    target: Target
+    workload: Workload
+    tokenizer: Tokenizer
+    writer: RecordWriter
+    ledger: list[Entry]
+    telemetry: Telemetry
+    uses: int
+    """Number of earlier runs on the same engine: their prompts may be in its cache."""
+    gpus: tuple[str, ...]
+    nodes: Sequence[str]
+    """Nodes of the Ray cluster that generate the load; empty for this machine."""
+    floor: ClientFloor | None
+
+
+def open_telemetry(request: RunRequest, lease: EngineLease) -> Telemetry:
+    """Open the telemetry sources that work for this engine."""
+    settings = request.job.settings
+    subject = Subject(engine=lease.engine, running=lease.running, gpu=settings.gpu)
+    return Telemetry.open(request.registry.kinds["telemetry"].values(), subject, settings.telemetry)
+
+
+def open_session(
+    request: RunRequest, lease: EngineLease, *, writer: RecordWriter, ledger: list[Entry], telemetry: Telemetry
+) -> RunSession:
+    """Return the session of a run on a leased engine, with workload and tokenizer loaded. Raises ServebenchError."""
+    settings = request.job.settings
+    request.display.status("preparing prompts")
+    return RunSession(
+        settings=settings,
+        run_id=request.run_id,
+        folder=request.folder,
+        display=request.display,
+        engine=lease.engine,
+        launcher=lease.launcher,
+        running=lease.running,
+        target=target_of(lease.running),
+        workload=request.registry.find("workload", settings.workload.name)(settings.workload),
+        tokenizer=engine_tokenizer(lease.engine, lease.running, settings.model),
+        writer=writer,
+        ledger=ledger,
+        telemetry=telemetry,
+        uses=lease.uses,
+        gpus=request.gpus,
+        nodes=ray_nodes() if settings.load.workers == "ray" else [],
+        floor=request.floor,
+    )

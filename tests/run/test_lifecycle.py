@@ -1,0 +1,261 @@
+"""The life of a run on a fake engine under a fake load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from servebench.contracts.exchange import StopReason
+from servebench.contracts.point_id import PointId
+from servebench.contracts.turn import Turn
+from servebench.engine.pool import EnginePool
+from servebench.run import measure, session
+from servebench.run.lifecycle import execute_run
+from servebench.run.prior import prior_progress
+from servebench.run.session import RunRequest
+from servebench.store import RunFolder, RunState, read_points, read_requests, write_run
+from servebench.util.errors import FailureKind, LoadError
+from support.fake_engine import FakeLoad, FakeTokenizer, fake_job, fake_registry
+from support.orchestration import RecordingDisplay
+
+
+class Bench:
+    """Runs of one process: a pool with fake engines, and a folder for each run."""
+
+    def __init__(self, path, monkeypatch):
+        self.path = path
+        self.registry = fake_registry()
+        self.display = RecordingDisplay()
+        self.pool = EnginePool(self.registry, self.display, path / "cache", port_of=lambda host: 1)
+        self.load = FakeLoad()
+        monkeypatch.setattr(measure, "drive_phase", self._drive)
+        monkeypatch.setattr(session, "engine_tokenizer", lambda *_: FakeTokenizer())
+
+    def _drive(self, *args, **named):
+        return self.load(*args, **named)
+
+    @property
+    def engines(self):
+        return self.registry.kinds["launch"]["fake"].started
+
+    @property
+    def streams(self):
+        return self.registry.kinds["workload"]["fake"].streams
+
+    def folder(self, name="00"):
+        folder = RunFolder(self.path / name)
+        folder.path.mkdir(exist_ok=True)
+        return folder
+
+    def run(self, job=None, name="00", **options):
+        request = RunRequest(
+            job=job or fake_job(),
+            run_id=f"s/{name}",
+            folder=self.folder(name),
+            registry=self.registry,
+            display=self.display,
+            pool=self.pool,
+            gpus=(),
+            **options,
+        )
+        return execute_run(request)
+
+    def events(self):
+        return [hook for hook, _ in self.registry.events]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    return Bench(tmp_path, monkeypatch)
+
+
+def with_load(**changes):
+    job = fake_job()
+    return fake_job(load=replace(job.settings.load, **changes))
+
+
+def codes(point):
+    return {doubt.code for doubt in point.doubts}
+
+
+def ended(result):
+    return result.outcome.status, result.outcome.failure
+
+
+def test_a_run_measures_its_points_in_order(bench):
+    result = bench.run(with_load(warmup_requests=2))
+    assert ended(result) == ("finished", None)
+    assert bench.load.phases == ["c1-r0 warm-up", "c1-r0", "c2-r0 warm-up", "c2-r0"]
+    assert [point.row.requests_ok for point in result.outcome.points] == [4, 4]
+    assert list(read_points(bench.folder()).point) == ["c1-r0", "c2-r0"]
+    assert read_requests(bench.folder()).groupby(["point", "warmup"]).size().to_dict() == {
+        ("c1-r0", False): 4, ("c1-r0", True): 2, ("c2-r0", False): 4, ("c2-r0", True): 2,
+    }  # fmt: skip
+    assert bench.events() == ["run_started", "point_finished", "point_finished", "run_finished"]
+    assert [(one["point"], one["warmup"], one["planned"], one["stored"]) for one in result.ledger] == [
+        ("c1-r0", True, 2, 2), ("c1-r0", False, 4, 4), ("c2-r0", True, 2, 2), ("c2-r0", False, 4, 4),
+    ]  # fmt: skip
+    assert len(bench.engines) == 1
+    assert not bench.engines[0].stops, "the engine stays with the pool"
+
+
+def test_prompts_of_the_warm_up_are_others(bench):
+    bench.run(with_load(warmup_requests=2, concurrency=(1,)))
+    assert len(set(bench.streams)) == len(bench.streams) == 2
+
+
+def test_an_engine_that_does_not_start_is_a_failed_run(bench):
+    bench.registry.kinds["launch"]["fake"].refuses = "no weights"
+    result = bench.run()
+    assert ended(result) == ("failed", FailureKind.NOT_READY)
+    assert result.outcome.points == ()
+    assert result.lease is None
+    assert bench.events() == ["run_started", "run_finished"]
+
+
+def test_a_dead_engine_fails_the_run_and_keeps_its_points(bench):
+    def on_phase(name):
+        if name == "c2-r0":
+            bench.engines[0].death = "killed by signal 9"
+
+    bench.load.on_phase = on_phase
+    result = bench.run(with_load(concurrency=(1, 2, 4)))
+    assert ended(result) == ("failed", FailureKind.DIED)
+    assert "killed by signal 9" in result.outcome.error
+    assert bench.load.phases == ["c1-r0", "c2-r0"], "later levels are not tried"
+    assert [codes(point) & {"engine_died"} for point in result.outcome.points] == [set(), {"engine_died"}]
+    assert list(read_points(bench.folder()).point) == ["c1-r0", "c2-r0"]
+    assert len(read_requests(bench.folder()).query("point == 'c2-r0'")) == 2
+
+
+def test_a_dead_worker_fails_its_point_only(bench):
+    bench.load.on_phase = lambda name: StopReason.WORKER_DIED if name == "c1-r0" else None
+    result = bench.run()
+    assert ended(result) == ("failed", FailureKind.WORKER)
+    assert bench.load.phases == ["c1-r0", "c2-r0"]
+    assert "c1-r0" in result.outcome.error
+    assert "servebench resume" in result.outcome.error
+    assert [codes(point) & {"worker_died"} for point in result.outcome.points] == [{"worker_died"}, set()]
+
+
+def test_a_silent_engine_fails_the_run(bench):
+    bench.load.on_phase = lambda name: StopReason.NO_PROGRESS
+    result = bench.run()
+    assert ended(result) == ("failed", FailureKind.SILENT)
+    assert bench.load.phases == ["c1-r0"]
+
+
+@pytest.mark.parametrize("by", ["reason", "exception"])
+def test_an_interrupt_keeps_what_was_measured(bench, by):
+    def on_phase(name):
+        if name != "c2-r0":
+            return None
+        if by == "exception":
+            raise KeyboardInterrupt
+        return StopReason.INTERRUPT
+
+    bench.load.on_phase = on_phase
+    result = bench.run()
+    assert ended(result) == ("interrupted", FailureKind.INTERRUPTED)
+    assert next(iter(read_points(bench.folder()).point)) == "c1-r0"
+    assert bench.events()[-1] == "run_finished"
+
+
+def test_a_warm_up_that_is_stopped_ends_the_point(bench):
+    bench.load.on_phase = lambda name: StopReason.INTERRUPT if "warm-up" in name else None
+    result = bench.run(with_load(warmup_requests=2))
+    assert ended(result) == ("interrupted", FailureKind.INTERRUPTED)
+    assert bench.load.phases == ["c1-r0 warm-up"]
+    assert [point.verdict for point in result.outcome.points] == ["void"]
+
+
+def test_a_run_without_any_success_fails(bench):
+    bench.load.outcomes = {"c1-r0": "timeout", "c2-r0": "timeout"}
+    result = bench.run()
+    assert ended(result) == ("failed", FailureKind.LOAD)
+    assert result.outcome.exit_code == LoadError("").exit_code
+    assert len(result.outcome.points) == 2
+
+
+def test_a_ledger_that_does_not_add_up_fails_the_run(bench, monkeypatch):
+    full = bench.load
+
+    def lose_a_record(*args, **named):
+        report, records = full(*args, **named)
+        return report, records[1:]
+
+    monkeypatch.setattr(measure, "drive_phase", lose_a_record)
+    result = bench.run()
+    assert ended(result) == ("failed", FailureKind.LEDGER)
+
+
+def test_runs_share_an_engine_and_not_their_prompts(bench):
+    job = fake_job()
+    first = bench.run(job, "00")
+    assert bench.pool.release(job.settings) is None
+    second = bench.run(job, "01")
+    assert len(bench.engines) == 1
+    assert (first.lease.uses, second.lease.uses) == (0, 1)
+    assert len(set(bench.streams)) == len(bench.streams) == 4
+    assert bench.pool.release(None).stopped
+    assert bench.engines[0].stops == 1
+
+
+def test_a_run_after_a_dead_engine_starts_its_own(bench):
+    job = fake_job()
+    bench.run(job, "00")
+    bench.engines[0].death = "killed"
+    assert ended(bench.run(job, "01")) == ("finished", None)
+    assert len(bench.engines) == 2
+
+
+def test_stored_points_are_kept_and_others_measured_as_another_attempt(bench):
+    bench.load.on_phase = lambda name: StopReason.INTERRUPT if name == "c1-r0" else None
+    bench.run()
+    folder = bench.folder()
+    write_run(folder, RunState(run_id="s/00", title="t", overrides=(), status="interrupted"))
+    prior = prior_progress(folder)
+    assert dict(prior.points) == {}
+    bench.load = FakeLoad()
+    result = bench.run(done=prior.points, attempts=prior.attempts)
+    assert ended(result) == ("finished", None)
+    assert bench.load.phases == ["c1-r0-a1", "c2-r0"]
+    write_run(folder, RunState(run_id="s/00", title="t", overrides=(), status="finished"))
+    again = prior_progress(folder)
+    assert set(again.points) == {PointId.parse("c1-r0"), PointId.parse("c2-r0")}
+    engines = len(bench.engines)
+    bench.pool.stop()
+    bench.load = FakeLoad()
+    result = bench.run(done=again.points, attempts=again.attempts)
+    assert (ended(result), bench.load.phases) == (("finished", None), [])
+    assert len(bench.engines) == engines, "no engine is started for nothing"
+
+
+def test_a_turn_measures_one_repeat(bench):
+    job = with_load(repeats=2, order="interleaved")
+    first = bench.run(job, turn=Turn(0, first=True, last=False))
+    assert bench.load.phases == ["c1-r0", "c2-r0"]
+    assert bench.events() == ["run_started", "point_finished", "point_finished"]
+    done = {point.id.first: point for point in first.outcome.points}
+    last = bench.run(job, turn=Turn(1, first=False, last=True), done=done)
+    assert bench.load.phases[2:] == ["c1-r1", "c2-r1"]
+    assert [point.row.point for point in last.outcome.points] == ["c1-r0", "c2-r0", "c1-r1", "c2-r1"]
+    assert bench.events()[-1] == "run_finished"
+    assert bench.events().count("run_started") == 1
+
+
+def test_a_cache_that_is_not_emptied_is_a_warning_of_each_point(bench, monkeypatch):
+    """Prompts are salted all the same, so the verdict does not depend on it."""
+    engine = bench.registry.kinds["engine"]["fake"]
+    monkeypatch.setattr(engine, "reset_path", "/reset")
+    reasons = iter(["/reset returned 404", None])
+    monkeypatch.setattr(measure, "reset_cache", lambda *_: next(reasons))
+    workload = replace(fake_job().settings.workload, cache="cold")
+    result = bench.run(fake_job(workload=workload))
+    warnings = [[d for d in point.doubts if d.code == "cache_not_reset"] for point in result.outcome.points]
+    assert [len(found) for found in warnings] == [1, 0]
+    assert "/reset returned 404" in warnings[0][0].message
+    assert warnings[0][0].mark
+    assert [point.row.cache_state for point in result.outcome.points] == ["salted", "reset"]
+    assert "cache_not_reset" in list(read_points(bench.folder()).doubts[0])
