@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from servebench.contracts.results import QualityRecord
-from support import studies
 from support.endpoint import Behaviour, start_endpoint
-from support.records import quality_records
 from support.servers import Script, ScriptedServer
+from support.studies import write_simulated_study
 
 # a test suite that a shell runs in the background starts with Ctrl-C ignored, and would pass that on to what it starts
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,28 +26,7 @@ settings.load_profile("servebench")
 @pytest.fixture
 def make_study(tmp_path: Path) -> Callable[..., Path]:
     """Write a study of simulated runs below `tmp_path/outputs` and return its folder."""
-    return partial(studies.write_simulated_study, tmp_path / "outputs")
-
-
-@pytest.fixture
-def simulated() -> Any:
-    """The parts of support.studies by short names."""
-
-    class Parts:
-        Engine = studies.SimulatedEngine
-        Shape = studies.SimulatedLoad
-        closed_loop = staticmethod(studies.closed_loop)
-        point_of = staticmethod(studies.point_of)
-        write_one = staticmethod(studies.write_simulated_run)
-        manifest_of = staticmethod(studies.manifest_of)
-
-    return Parts
-
-
-@pytest.fixture
-def graded() -> Callable[..., list[QualityRecord]]:
-    """`quality_records`."""
-    return quality_records
+    return partial(write_simulated_study, tmp_path / "outputs")
 
 
 @pytest.fixture

@@ -8,17 +8,19 @@ import pytest
 
 from servebench.cli.main import dispatch
 from servebench.store import RunFolder, add_quality
+from support.records import quality_records
+from support.studies import SimulatedEngine, SimulatedLoad
 
 
 @pytest.fixture
-def study(make_study, simulated, graded, tmp_path, monkeypatch):
+def study(make_study, tmp_path, monkeypatch):
     """Two engines, the faster of which is less right on 60 questions."""
     monkeypatch.chdir(tmp_path)
-    fast = simulated.Engine(name="fast"), simulated.Shape(requests=200, workload="unique")
-    slow = simulated.Engine(name="slow", slow=1.6), simulated.Shape(requests=200, workload="unique")
+    fast = SimulatedEngine(name="fast"), SimulatedLoad(requests=200, workload="unique")
+    slow = SimulatedEngine(name="slow", slow=1.6), SimulatedLoad(requests=200, workload="unique")
     path = make_study(fast, slow)
-    add_quality(RunFolder(path / "00_fast_unique"), graded("mmlu", [True] * 20 + [False] * 40))
-    add_quality(RunFolder(path / "01_slow_unique"), graded("mmlu", [True] * 50 + [False] * 10))
+    add_quality(RunFolder(path / "00_fast_unique"), quality_records("mmlu", [True] * 20 + [False] * 40))
+    add_quality(RunFolder(path / "01_slow_unique"), quality_records("mmlu", [True] * 50 + [False] * 10))
     return path
 
 
@@ -32,12 +34,12 @@ def test_a_winner_that_is_less_accurate_is_marked(study, capsys):
     assert any("less accurate" in line for answer in answers for line in answer["quality"])
 
 
-def test_the_page_and_show_have_the_figures(study, capsys, graded):
+def test_the_page_and_show_have_the_figures(study, capsys):
     assert dispatch(["report", "study"]) == 0
     page = (study / "report.html").read_text()
     assert "less accurate" in page
     assert "mmlu at concurrency 8: different: 83.3% vs 33.3%" in page
-    more = [row for level in (1, 32) for row in graded("mmlu", [True, False], concurrency=level)]
+    more = [row for level in (1, 32) for row in quality_records("mmlu", [True, False], concurrency=level)]
     add_quality(RunFolder(study / "00_fast_unique"), more)
     dispatch(["report", "study"])
     assert "Right answers per second on mmlu" in (study / "report.html").read_text()

@@ -13,15 +13,11 @@ from servebench.contracts.settings import (
     LaunchSettings,
     LengthSettings,
     LoadSettings,
-    ModelSettings,
     QualitySettings,
-    RunSettings,
-    SloSettings,
     StudySettings,
-    TelemetrySettings,
-    TrackingSettings,
     WorkloadSettings,
 )
+from support.settings import run_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +25,10 @@ class Address(LaunchSettings):
     base_url: str | None = None
 
 
-GOOD = RunSettings(
+GOOD = run_settings(
     engine=EngineSettings(name="e"),
-    launch=LaunchSettings(name="process"),
-    model=ModelSettings(name="m"),
-    gpu=GpuSettings(name="none"),
     workload=WorkloadSettings(name="w"),
     load=LoadSettings(name="l", concurrency=(1, 2)),
-    quality=QualitySettings(name="none"),
-    slo=SloSettings(),
-    telemetry=TelemetrySettings(),
-    tracking=TrackingSettings(),
-    study=StudySettings(),
 )
 
 

@@ -6,11 +6,12 @@ import pytest
 
 from servebench.measure import columns, derive
 from servebench.store import RunFolder, read_records, read_requests
+from support.studies import SimulatedEngine, SimulatedLoad
 
 
 @pytest.fixture
-def run(make_study, simulated):
-    study = make_study((simulated.Engine(fail_share=0.1), simulated.Shape(requests=60)))
+def run(make_study):
+    study = make_study((SimulatedEngine(fail_share=0.1), SimulatedLoad(requests=60)))
     folder = RunFolder(next(path for path in study.iterdir() if path.is_dir()))
     return read_requests(folder), read_records(folder), pd.read_parquet(folder.points).iloc[0]
 

@@ -4,21 +4,23 @@ import numpy as np
 import pytest
 
 from servebench.cli.main import dispatch
+from servebench.contracts.point_row import PointRow
 from servebench.measure.dialects import DIALECTS, retell
 from servebench.store import RecordWriter, RunFolder, read_requests
 from servebench.util.errors import ConfigError
+from support.studies import SimulatedEngine, SimulatedLoad, closed_loop
 
 MS = 1_000_000
 
 
 @pytest.fixture
-def one(simulated, tmp_path):
+def one(tmp_path):
     """Two requests of 5 tokens, 100 ms to the first, 10 ms a token, 3 ms from the last to the end of the stream, of which
     the first opened its connection 20 ms before it was sent. 8 tokens were asked for."""
     from dataclasses import replace
 
-    shape = simulated.Shape(requests=2)
-    template = simulated.closed_loop(simulated.Engine(), shape, 1, 0, "s/r", "c1")
+    shape = SimulatedLoad(requests=2)
+    template = closed_loop(SimulatedEngine(), shape, 1, 0, "s/r", "c1")
     records = []
     for index, record in enumerate(template):
         sent = index * 200 * MS
@@ -46,7 +48,7 @@ def one(simulated, tmp_path):
     return read_requests(folder)
 
 
-ROW = {"output_throughput_tok_s": 20.0, "ttft_ms_mean": 100.0}
+ROW = PointRow(output_throughput_tok_s=20.0, ttft_ms_mean=100.0)
 WHOLE_S = 0.343
 
 
@@ -101,8 +103,8 @@ def test_unknown_lengths_make_throughput_unknown_and_not_zero(one):
     assert "tpot_ms_mean" not in found
 
 
-def test_the_verb_tells_every_point_and_explains(make_study, simulated, capsys):
-    study = make_study((simulated.Engine(fail_share=0.1), simulated.Shape(levels=(1, 4), requests=30)))
+def test_the_verb_tells_every_point_and_explains(make_study, capsys):
+    study = make_study((SimulatedEngine(fail_share=0.1), SimulatedLoad(levels=(1, 4), requests=30)))
     for tool in DIALECTS:
         assert dispatch(["report", str(study), "--as", tool]) == 0
         told = capsys.readouterr().out

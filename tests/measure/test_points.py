@@ -9,6 +9,7 @@ from servebench.contracts.point_row import COLUMN_NAMES, PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure.points import HEADLINES, PointContext, PointSample, summarize, with_intervals
+from support.records import phase_report, point_context
 
 Make = Callable[..., Record]
 NO_SLO = SloSettings()
@@ -21,25 +22,15 @@ PUBLIC = [
 
 
 def context(**changes: Any) -> PointContext:
-    fields: dict[str, Any] = {
-        "run_id": "run", "point": "c1", "engine": "vllm", "engine_version": "0.33.0", "launch": "process",
-        "model": "m", "gpu": "h100", "gpu_count": 2, "workload": "unique", "concurrency": 1,
-    }  # fmt: skip
-    return PointContext(**(fields | changes))
-
-
-def report(**changes: Any) -> PhaseReport:
-    fields: dict[str, Any] = {
-        "started_ns": 0, "ended_ns": 10**9, "planned": 3, "sent": 3, "elapsed_s": 2.0, "cpu_s": 0.5,
-        "loop_lag_ms_p99": 0.25, "loop_lag_ms_max": 1.0, "clock_step_ns": 0, "stamp_source": "kernel",
-    }  # fmt: skip
-    return PhaseReport(**(fields | changes))
+    return point_context(
+        **({"run_id": "run", "point": "c1", "engine_version": "0.33.0", "gpu": "h100", "gpu_count": 2} | changes)
+    )
 
 
 def summary(
     records: list[Record], slo: SloSettings = NO_SLO, told: PhaseReport | None = None, **changes: Any
 ) -> tuple[PointRow, PointSample]:
-    return summarize(records, context=context(**changes), report=told or report(), slo=slo)
+    return summarize(records, context=context(**changes), report=told or phase_report(), slo=slo)
 
 
 def row_of(records: list[Record], slo: SloSettings = NO_SLO, **changes: Any) -> PointRow:
@@ -249,7 +240,7 @@ def test_a_failed_request_is_worse_than_any_latency(make: Make) -> None:
 def test_the_client_tells_of_itself(make: Make) -> None:
     """Lateness is of all sent requests, failed ones too; CPU is the share of a core a worker."""
     records = [make(10, [20], 21, scheduled_ns=9_000_000), make(30, ended=40, outcome="reset", scheduled_ns=27_000_000)]
-    told = report(clock_step_ns=-2_500_000, stamp_source="user")
+    told = phase_report(clock_step_ns=-2_500_000, stamp_source="user")
     row, _ = summary(records, told=told, workers=2)
     assert row["lateness_ms_p99"] == pytest.approx(1 + 0.99 * 2)
     assert (row["client_cpu_share"], row["loop_lag_ms_p99"]) == (0.125, 0.25)
@@ -294,7 +285,7 @@ FLOOR = ClientFloor(
 def test_the_error_bar_of_the_client(make: Make, told: dict[str, Any], merged: int, ttft: float, itl: float) -> None:
     """The self-check's error at that many events a second; user stamps are late by the lag, merged ones by the nap too."""
     record = make(0, [10, 20, 30, 40], 50, reads_merged=merged)
-    row, _ = summary([record], told=report(**told), floor=FLOOR)
+    row, _ = summary([record], told=phase_report(**told), floor=FLOOR)
     assert row["client_error_ms_ttft"] == pytest.approx(ttft)
     assert row["client_error_ms_itl"] == pytest.approx(itl)
     assert row_of([record])["client_error_ms_ttft"] is None

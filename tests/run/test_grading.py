@@ -20,6 +20,7 @@ from servebench.run.scorers import configured_scorers, select_scorers
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
 from servebench.util.errors import ConfigError
 from support.orchestration import RecordingDisplay
+from support.records import quality_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ def test_the_users_file_is_read_before_anything_starts(known, tmp_path):
         select_scorers(job(built_in, "quality=mmlu", "quality.path=nowhere.jsonl"), built_in, tmp_path)
 
 
-def test_answered_questions_are_not_asked_again(known, tmp_path, graded):
+def test_answered_questions_are_not_asked_again(known, tmp_path):
     path = tmp_path / "words"
     path.write_text("one")
     settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]")
@@ -114,10 +115,10 @@ def test_answered_questions_are_not_asked_again(known, tmp_path, graded):
     folder = RunFolder(tmp_path)
     left = lambda: [level for _, _, level in unasked_questions(settings.quality, chosen, folder)]  # noqa: E731
     assert left() == [1, 4]
-    add_quality(folder, graded("echo", [True], concurrency=1))
-    add_quality(folder, graded("echo", [True], concurrency=4, point="c4-r0"))
+    add_quality(folder, quality_records("echo", [True], concurrency=1))
+    add_quality(folder, quality_records("echo", [True], concurrency=4, point="c4-r0"))
     assert left() == [4]
-    add_quality(folder, graded("echo", [None], concurrency=4, error="key sk-abcdefghijklmnopqrstuvwxyz"))
+    add_quality(folder, quality_records("echo", [None], concurrency=4, error="key sk-abcdefghijklmnopqrstuvwxyz"))
     assert left() == []
     assert len(read_quality(folder)) == 3
 

@@ -3,10 +3,9 @@
 import re
 
 import pytest
-from tests.analysis.warnings.test_point import make
 
-from servebench.contracts.exchange import PhaseReport
 from servebench.run.ledger import Entry, entry, faults
+from support.records import phase_report, record
 
 
 def one(**changes):
@@ -40,11 +39,13 @@ def test_counts_that_do_not_match_are_faults(changes, stored, counts):
 
 
 def test_an_entry_counts_outcomes():
-    report = PhaseReport(
-        started_ns=0, ended_ns=1, planned=5, sent=3, elapsed_s=1.0, cpu_s=0.0, loop_lag_ms_p99=None,
-        loop_lag_ms_max=None, clock_step_ns=0, stamp_source="kernel",
-    )  # fmt: skip
-    records = [make(0), make(1), make(2, outcome="timeout"), make(3, outcome="refused", sent_ns=None)]
+    report = phase_report(planned=5, sent=3)
+    records = [
+        record("r0"),
+        record("r1"),
+        record("r2", outcome="timeout"),
+        record("r3", outcome="refused", sent_ns=None),
+    ]
     found = entry("c1-r0", report, records, warmup=False)
     assert (found.recorded, found.ok, found.failed) == (3, 2, {"timeout": 1, "refused": 1})
     assert found.as_dict(4)["not_sent"] == 2
@@ -53,10 +54,7 @@ def test_an_entry_counts_outcomes():
 @pytest.mark.parametrize(("error", "counted", "sent"), [(None, 2, 2), ("it was killed", 2, 3), ("it was killed", 4, 4)])
 def test_a_worker_that_died_may_have_sent_more_than_it_counted(error, counted, sent):
     """But never fewer: requests that it counted and that are not on disk are a fault."""
-    report = PhaseReport(
-        started_ns=0, ended_ns=1, planned=5, sent=counted, elapsed_s=1.0, cpu_s=0.0, loop_lag_ms_p99=None,
-        loop_lag_ms_max=None, clock_step_ns=0, stamp_source="kernel", stopped=error and "worker_died", error=error,
-    )  # fmt: skip
-    found = entry("c1-r0", report, [make(0), make(1), make(2)], warmup=False)
+    report = phase_report(planned=5, sent=counted, stopped=error and "worker_died", error=error)
+    found = entry("c1-r0", report, [record("r0"), record("r1"), record("r2")], warmup=False)
     assert (found.sent, found.recorded) == (sent, 3)
     assert bool(faults([found], {("c1-r0", False): 3})) == (sent != 3)

@@ -1,31 +1,19 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from servebench.contracts.results import Record
+from support.records import record
 
 
 @pytest.fixture
 def make() -> Callable[..., Record]:
-    """Builds a record; any field may be given."""
-
-    def build(**changes: Any) -> Record:
-        values: dict[str, Any] = {
-            "run_id": "s/00", "point": "c1-r0", "request_id": "a", "session_id": None, "warmup": False,
-            "scheduled_ns": 10**18, "connect_started_ns": None, "connected_ns": None, "sent_ns": 10**18 + 1,
-            "first_event_ns": 10**18 + 2, "first_output_ns": 10**18 + 2, "last_event_ns": 10**18 + 3,
-            "ended_ns": 10**18 + 4, "event_ns": [10**18 + 2, 10**18 + 3], "event_tokens": None, "reads_merged": 0,
-            "prompt_tokens": 10, "planned_prompt_tokens": None, "cached_tokens": None, "reasoning_tokens": None,
-            "output_tokens": 2, "asked_output_tokens": None, "counted_by": "usage", "finish_reason": "stop",
-            "outcome": "ok", "http_status": 200, "error": None, "stamp_source": "kernel", "text": "hi",
-        }  # fmt: skip
-        return Record(**(values | changes))
-
-    return build
+    """Return a record; any field may be given."""
+    return partial(record, request_id="a", sent_ns=10**18 + 1, text="hi")
 
 
 def _mounted(folder: Path, *words: str) -> Iterator[Path]:

@@ -8,14 +8,15 @@ from servebench.cli.main import dispatch
 from servebench.contracts.stored import RunData, StudyData
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
+from support.studies import SimulatedEngine, SimulatedLoad
 
 
 @pytest.fixture
-def outputs(make_study, simulated):
-    alpha, beta = simulated.Engine(name="alpha"), simulated.Engine(name="beta", slow=1.5)
-    rag = simulated.Shape(requests=20, workload="rag_prefix")
-    make_study((alpha, simulated.Shape(requests=20)), (beta, rag), name="2026-one")
-    return make_study((alpha, simulated.Shape(requests=20, config={"engine.dtype": "float16"})), name="2026-two").parent
+def outputs(make_study):
+    alpha, beta = SimulatedEngine(name="alpha"), SimulatedEngine(name="beta", slow=1.5)
+    rag = SimulatedLoad(requests=20, workload="rag_prefix")
+    make_study((alpha, SimulatedLoad(requests=20)), (beta, rag), name="2026-one")
+    return make_study((alpha, SimulatedLoad(requests=20, config={"engine.dtype": "float16"})), name="2026-two").parent
 
 
 def test_a_study_is_loaded_with_its_runs_points_and_requests(outputs):

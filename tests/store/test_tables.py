@@ -58,7 +58,12 @@ def test_request_columns_are_typed_and_in_the_public_order(tmp_path, make):
     """The public columns first and in their order; stamps are 64-bit integers, lists are lists, and null is null."""
     folder = folder_in(tmp_path)
     writer = RecordWriter(folder)
-    writer.append([make(), make(request_id="b", sent_ns=None, event_ns=[], output_tokens=None, http_status=None)])
+    writer.append(
+        [
+            make(event_ns=[10**18 + 2, 10**18 + 3]),
+            make(request_id="b", sent_ns=None, event_ns=[], output_tokens=None, http_status=None),
+        ]
+    )
     writer.close()
     schema = pq.read_schema(folder.requests)
     assert schema.names[: len(PUBLIC_REQUESTS)] == PUBLIC_REQUESTS

@@ -9,12 +9,13 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
 from servebench.store import StudyFolder, sync_study, write_points
 from servebench.study.summary import FOLDER, label, standalone, write_summary
+from support.studies import SimulatedEngine, SimulatedLoad
 
 
 @pytest.fixture
-def study(make_study, simulated):
-    shape = simulated.Shape(levels=(2, 8), requests=60)
-    return make_study((simulated.Engine(), shape), (simulated.Engine(name="beta", slow=1.3), shape), name="two")
+def study(make_study):
+    shape = SimulatedLoad(levels=(2, 8), requests=60)
+    return make_study((SimulatedEngine(), shape), (SimulatedEngine(name="beta", slow=1.3), shape), name="two")
 
 
 def test_the_summary_has_page_table_charts_and_what_mlflow_says(study):

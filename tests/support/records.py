@@ -36,13 +36,13 @@ def record(
 
 
 def record_ms(
-    sent: float | None = 0, events: Sequence[float] = (), ended: float | None = None, **changes: Any
+    sent: float | None = 0, events: Sequence[float] | None = None, ended: float | None = None, **changes: Any
 ) -> Record:
     """Return a record whose stamps are given in milliseconds since 0."""
     if ended is not None:
         changes["ended_ns"] = round(ended * MS)
     return record(
-        sent_ns=None if sent is None else round(sent * MS), event_ns=[round(at * MS) for at in events], **changes
+        sent_ns=None if sent is None else round(sent * MS), event_ns=[round(at * MS) for at in events or ()], **changes
     )
 
 

@@ -11,20 +11,21 @@ from servebench.analysis.comparison.resampling import statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
 from servebench.contracts.stored import RunData
+from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 SHARED = ("ttft_ms_p50", "tpot_ms_p50", "output_throughput_tok_s")
 
 
 @pytest.fixture
-def side(simulated, tmp_path):
+def side(tmp_path):
     """A simulated run as one side of a comparison, read from disk as any other."""
     from servebench.store import StudyFolder
     from servebench.store import studies as read
 
     def make(name="run", *, seed=0, requests=200, level=8, repeats=1, **engine) -> Side:
         folder = StudyFolder(tmp_path / "study").run(f"{name}-{seed}-{len(list(tmp_path.glob('study/*')))}")
-        shape = simulated.Shape(levels=(level,), requests=requests, seed=seed, repeats=repeats)
-        simulated.write_one(folder, simulated.Engine(**engine), shape)
+        shape = SimulatedLoad(levels=(level,), requests=requests, seed=seed, repeats=repeats)
+        write_simulated_run(folder, SimulatedEngine(**engine), shape)
         run: RunData = read.load_run(folder.path)
         return Side(name=name, samples=tuple(replace(s, verdict="valid", doubts=()) for s in side_of(run).samples))
 

@@ -12,6 +12,7 @@ from servebench.cli.main import dispatch
 from servebench.contracts.settings import SloSettings
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
+from support.studies import SimulatedEngine, SimulatedLoad
 
 LEVELS = (1, 4, 16)
 ARTICLE_CASES = {
@@ -31,14 +32,12 @@ OUR_CASES = {"cost_good", "energy"}
 
 
 @pytest.fixture
-def answers(make_study, simulated):
+def answers(make_study):
     """Answers by use case for engines that are given as (settings of the engine, of the shape)."""
 
     def make(*engines, rules=None, name="study", **options):
         shape = {"levels": LEVELS, "requests": 90}
-        runs = [
-            (simulated.Engine(**e), simulated.Shape(**{**shape, **s, "seed": i})) for i, (e, s) in enumerate(engines)
-        ]
+        runs = [(SimulatedEngine(**e), SimulatedLoad(**{**shape, **s, "seed": i})) for i, (e, s) in enumerate(engines)]
         study = read.load_study(make_study(*runs, name=name))
         accept = [
             replace(run, points=run.points.assign(verdict="valid", doubts=[[] for _ in range(len(run.points))]))
@@ -138,13 +137,13 @@ def test_unequal_settings_that_matter_leave_no_winner_unless_varied_on_purpose(a
     assert answers(*runs, name="again", varying="engine.dtype")["batch"].outcome == "winner"
 
 
-def test_doubtful_points_do_not_win_but_are_mentioned(answers, make_study, simulated):
+def test_doubtful_points_do_not_win_but_are_mentioned(answers, make_study):
     found = answers(({"name": "a"}, {"requests": 20}), ({"name": "b"}, {"requests": 20}))
     assert found["batch"].outcome != "not measured"
     from servebench.contracts.results import Doubt
 
     doubt = Doubt(code="too_short", message="", remedy="")
-    path = make_study((simulated.Engine(), simulated.Shape(levels=(4,))), name="doubtful", doubts=[doubt])
+    path = make_study((SimulatedEngine(), SimulatedLoad(levels=(4,))), name="doubtful", doubts=[doubt])
     case = {a.use_case.name: a for a in recommend_runs(read.load_study(path).runs, load_rules())}["batch"]
     assert case.outcome == "none qualifies"
     assert case.missing == ("doubtful/00_alpha_unique: no valid point (too_short)",)
@@ -179,8 +178,8 @@ def test_a_mistake_in_the_rules_is_an_error(tmp_path, text, told):
         load_rules(tmp_path / "r.yaml")
 
 
-def test_the_verb_writes_text_and_json(make_study, simulated, capsys):
-    study = make_study((simulated.Engine(), simulated.Shape()), (simulated.Engine(name="beta"), simulated.Shape()))
+def test_the_verb_writes_text_and_json(make_study, capsys):
+    study = make_study((SimulatedEngine(), SimulatedLoad()), (SimulatedEngine(name="beta"), SimulatedLoad()))
     asked = ["--outputs", str(study.parent), "study", "--with-doubtful"]
     assert dispatch(["recommend", *asked]) == 0
     assert "Batch throughput" in capsys.readouterr().out

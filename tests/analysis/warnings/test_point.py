@@ -9,19 +9,13 @@ from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import (
-    EngineSettings,
     GpuSettings,
     LaunchSettings,
-    LoadSettings,
-    ModelSettings,
-    QualitySettings,
     RunSettings,
-    SloSettings,
-    StudySettings,
-    TelemetrySettings,
-    TrackingSettings,
     WorkloadSettings,
 )
+from support.records import phase_report, record
+from support.settings import run_settings
 
 ROW: dict[str, Any] = {
     "workload": "unique", "concurrency": 4, "rate": None, "requests_planned": 200, "average_in_flight": 3.98,
@@ -33,15 +27,10 @@ ROW: dict[str, Any] = {
 
 def make(number: int = 0, **changes: Any) -> Record:
     fields: dict[str, Any] = {
-        "run_id": "run", "point": "c4", "request_id": f"r{number}", "session_id": None, "warmup": False,
-        "scheduled_ns": number * 1000, "connect_started_ns": None, "connected_ns": None, "sent_ns": number * 1000,
-        "first_event_ns": 10, "first_output_ns": 10, "last_event_ns": 20, "ended_ns": 30, "event_ns": [10, 20],
-        "event_tokens": None, "reads_merged": 0, "prompt_tokens": 10, "planned_prompt_tokens": 10,
-        "cached_tokens": None, "reasoning_tokens": None, "output_tokens": 128, "asked_output_tokens": 128,
-        "counted_by": "usage", "finish_reason": "length", "outcome": "ok", "http_status": 200, "error": None,
-        "stamp_source": "kernel",
+        "sent_ns": number * 1000, "scheduled_ns": number * 1000, "event_ns": [10, 20], "ended_ns": 30,
+        "output_tokens": 128, "asked_output_tokens": 128, "finish_reason": "length",
     }  # fmt: skip
-    return Record(**(fields | changes))
+    return record(f"r{number}", **(fields | changes))
 
 
 def records(bad: int = 0, of: int = 200, **changes: Any) -> list[Record]:
@@ -49,27 +38,11 @@ def records(bad: int = 0, of: int = 200, **changes: Any) -> list[Record]:
 
 
 def report(**changes: Any) -> PhaseReport:
-    fields: dict[str, Any] = {
-        "started_ns": 0, "ended_ns": 1, "planned": 200, "sent": 200, "elapsed_s": 30.0, "cpu_s": 6.0,
-        "loop_lag_ms_p99": 0.3, "loop_lag_ms_max": 1.0, "clock_step_ns": 0, "stamp_source": "kernel",
-    }  # fmt: skip
-    return PhaseReport(**(fields | changes))
+    return phase_report(**({"planned": 200, "sent": 200, "elapsed_s": 30.0, "cpu_s": 6.0} | changes))
 
 
 def settings(**workload: Any) -> RunSettings:
-    return RunSettings(
-        engine=EngineSettings(name="vllm"),
-        launch=LaunchSettings(name="process"),
-        model=ModelSettings(name="m"),
-        gpu=GpuSettings(name="none"),
-        workload=WorkloadSettings(name="unique", **workload),
-        load=LoadSettings(name="baseline", concurrency=(4,)),
-        quality=QualitySettings(name="none"),
-        slo=SloSettings(),
-        telemetry=TelemetrySettings(),
-        tracking=TrackingSettings(),
-        study=StudySettings(),
-    )
+    return run_settings(workload=WorkloadSettings(name="unique", **workload))
 
 
 def judge(

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from tests.support.records import quality_records
-from tests.support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 from servebench.cli.main import dispatch
 from servebench.report.dashboard import launch
 from servebench.report.dashboard.launch import dashboard_command
 from servebench.store import RunFolder, add_quality
 from servebench.util.errors import ConfigError, PreflightError
+from support.records import quality_records
+from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 pytest.importorskip("streamlit")
 APP = Path(launch.__file__).with_name("app.py")

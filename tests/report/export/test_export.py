@@ -10,14 +10,15 @@ import yaml
 from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
 from servebench.util.errors import ConfigError
+from support.studies import SimulatedEngine, SimulatedLoad
 
 
 @pytest.fixture
-def study(make_study, simulated):
+def study(make_study):
     shape = {"requests": 40, "levels": (1, 4)}
     return make_study(
-        (simulated.Engine(name="vllm"), simulated.Shape(**shape, gpu="h100")),
-        (simulated.Engine(name="sglang", fail_share=0.2), simulated.Shape(**shape)),
+        (SimulatedEngine(name="vllm"), SimulatedLoad(**shape, gpu="h100")),
+        (SimulatedEngine(name="sglang", fail_share=0.2), SimulatedLoad(**shape)),
         doubts=[Doubt(code="too_short", message="", remedy="")],
     )
 

@@ -6,6 +6,8 @@ import pytest
 from servebench.report.html import build
 from servebench.store import RunFolder, add_quality
 from servebench.store import studies as read
+from support.records import quality_records
+from support.studies import SimulatedEngine, SimulatedLoad
 
 S = 1_000_000_000
 
@@ -44,9 +46,11 @@ def test_a_counter_that_was_set_back_tells_nothing_there():
     assert [value for _, value in lines["tokens generated, by the engine, per s"]] == [100, 100]
 
 
-def test_quality_is_the_share_right_with_wilsons_interval(make_study, simulated, graded):
-    path = make_study((simulated.Engine(), simulated.Shape(requests=10))) / "00_alpha_unique"
-    add_quality(RunFolder(path), graded("gsm8k", [True, True, False, None]) + graded("mmlu", [True, True]))
+def test_quality_is_the_share_right_with_wilsons_interval(make_study):
+    path = make_study((SimulatedEngine(), SimulatedLoad(requests=10))) / "00_alpha_unique"
+    add_quality(
+        RunFolder(path), quality_records("gsm8k", [True, True, False, None]) + quality_records("mmlu", [True, True])
+    )
     found = build.quality_rows(read.load_run(path), "alpha")
     assert [(row.dataset, row.count, row.unanswered) for row in found] == [("gsm8k", 3, 1), ("mmlu", 2, 0)]
     assert found[0].share == pytest.approx(2 / 3)

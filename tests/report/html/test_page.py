@@ -11,6 +11,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.report.html import svg
 from servebench.report.html.svg import Axis, Dot, Mark, Series, Span
+from support.studies import SimulatedEngine, SimulatedLoad
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -48,12 +49,12 @@ def read(path):
 
 
 @pytest.fixture
-def study(make_study, simulated):
+def study(make_study):
     shape = {"requests": 60, "levels": (2, 8)}
     doubt = Doubt(code="too_short", message="", remedy="")
     return make_study(
-        (simulated.Engine(name="vllm"), simulated.Shape(**shape, model=f"org/{EVIL}")),
-        (simulated.Engine(name="sglang", slow=1.3, fail_share=0.1), simulated.Shape(**shape, model=f"org/{EVIL}", version=EVIL)),
+        (SimulatedEngine(name="vllm"), SimulatedLoad(**shape, model=f"org/{EVIL}")),
+        (SimulatedEngine(name="sglang", slow=1.3, fail_share=0.1), SimulatedLoad(**shape, model=f"org/{EVIL}", version=EVIL)),
         doubts=[doubt],
     )  # fmt: skip
 
@@ -127,9 +128,9 @@ def test_one_run_alone_has_a_page_of_its_own(study, tmp_path):
     assert '<section id="comparison">' not in text
 
 
-def test_published_numbers_stand_beside_ones_own(make_study, simulated):
-    shape = simulated.Shape(levels=(5,), requests=40, model="Qwen/Qwen2.5-7B-Instruct", gpu="rtx5090")
-    _, seen = report(make_study((simulated.Engine(name="vllm"), shape)))
+def test_published_numbers_stand_beside_ones_own(make_study):
+    shape = SimulatedLoad(levels=(5,), requests=40, model="Qwen/Qwen2.5-7B-Instruct", gpu="rtx5090")
+    _, seen = report(make_study((SimulatedEngine(name="vllm"), shape)))
     words = " ".join(seen.text)
     assert "496 tok/s" in words
     assert "article 1" in words

@@ -9,21 +9,20 @@ from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
 from servebench.util.errors import ConfigError
 from servebench.util.markdown import escape
+from support.studies import SimulatedEngine, SimulatedLoad
 
 
 @pytest.fixture
-def outputs(make_study, simulated):
+def outputs(make_study):
     def runs(name, **engine):
-        shape = simulated.Shape(requests=160, levels=(8,), seed=len(name))
-        return make_study((simulated.Engine(name="alpha", tokens=80, **engine), shape), name=name)
+        shape = SimulatedLoad(requests=160, levels=(8,), seed=len(name))
+        return make_study((SimulatedEngine(name="alpha", tokens=80, **engine), shape), name=name)
 
     runs("base")
     runs("again")
     runs("slower", slow=1.2)
-    make_study(
-        (simulated.Engine(slow=1.2), simulated.Shape(requests=40, config={"engine.dtype": "fp8"})), name="unfair"
-    )
-    return make_study((simulated.Engine(), simulated.Shape(requests=8, levels=(2,))), name="short").parent
+    make_study((SimulatedEngine(slow=1.2), SimulatedLoad(requests=40, config={"engine.dtype": "fp8"})), name="unfair")
+    return make_study((SimulatedEngine(), SimulatedLoad(requests=8, levels=(2,))), name="short").parent
 
 
 def words(outputs, *more):
@@ -73,20 +72,20 @@ def test_the_terminal_and_json_tell_the_same(outputs, capsys):
     assert (found["verdict"], found["rows"][0]["metric"]) == ("slower", "output_throughput_tok_s")
 
 
-def test_doubtful_points_do_not_compete_unless_asked(outputs, capsys, make_study, simulated):
+def test_doubtful_points_do_not_compete_unless_asked(outputs, capsys, make_study):
     doubt = Doubt(code="too_short", message="", remedy="")
     for name, slow in (("d1", 1.0), ("d2", 1.5)):
-        make_study((simulated.Engine(slow=slow), simulated.Shape(levels=(8,))), name=name, doubts=[doubt])
+        make_study((SimulatedEngine(slow=slow), SimulatedLoad(levels=(8,))), name=name, doubts=[doubt])
     assert dispatch(["compare", "--outputs", str(outputs), "d1", "d2", "--max-regression", "5%"]) == 7
     assert "(slower)" in capsys.readouterr().out
     assert dispatch(["compare", *words(outputs, "d1", "d2", "--max-regression", "5%")]) == 1
 
 
-def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_study, simulated):
+def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_study):
     for name, slow in (("s1", 1.0), ("s2", 1.3)):
         make_study(
-            (simulated.Engine(name="alpha", slow=slow), simulated.Shape(levels=(8,), requests=60)),
-            (simulated.Engine(name="beta", slow=slow), simulated.Shape(levels=(8,), requests=60)),
+            (SimulatedEngine(name="alpha", slow=slow), SimulatedLoad(levels=(8,), requests=60)),
+            (SimulatedEngine(name="beta", slow=slow), SimulatedLoad(levels=(8,), requests=60)),
             name=name,
         )
     dispatch(["compare", *words(outputs, "s1", "s2", "--json")])
