@@ -17,7 +17,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData
 
 if TYPE_CHECKING:
-    from servebench.report.html.page import Page
+    from servebench.report.html.model import Page
 
 FOLDER = "summary"
 METRICS = (

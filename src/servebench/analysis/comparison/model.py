@@ -104,8 +104,8 @@ class ComparisonRow:
         """What changed, by how much, and where."""
         if self.effect is None or self.low is None or self.high is None:
             return f"{self.metric.title} at {self.level}"
-        unit = " points" if self.metric is FAILED else ""
-        return f"{self.metric.title} {change(self.effect)}{unit} {change_interval(self.low, self.high)} at {self.level}"
+        size = f"{100 * self.effect:+.1f} points" if self.metric is FAILED else change(self.effect)
+        return f"{self.metric.title} {size} {change_interval(self.low, self.high)} at {self.level}"
 
 
 @dataclass(frozen=True, kw_only=True)

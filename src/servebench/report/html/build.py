@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,14 +17,10 @@ from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import quality_agreements, quality_summaries, repeats_of, shared_limits
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, request_metrics
-from servebench.report.html.page import QualityRow, RunPage, Timeline
+from servebench.report.html.model import Page, QualityRow, RunPage, Timeline
 from servebench.store import studies as read
 from servebench.util.errors import StoreError
 from servebench.util.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from servebench.report.html.page import Page
-
 
 TIMELINES_MAX = 6
 
@@ -37,7 +33,6 @@ def page_of(
 ) -> Page:
     """Everything that the report of a run or study shows."""
     from servebench import __version__
-    from servebench.report.html.page import Page
 
     runs = read.runs_of(found)
     names = short_names(runs)
@@ -154,8 +149,6 @@ def _line(own: pd.DataFrame, name: str, kind: str, start_ns: int, end_ns: int) -
 
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:
     """What a run was judged by: the share right (or mean score) of each benchmark at each load, with its interval."""
-    from servebench.report.html.page import QualityRow
-
     found = []
     for one in quality_summaries(run):
         if one.value is not None and one.low is not None and one.high is not None:
@@ -197,7 +190,6 @@ def short_names(runs: Sequence[RunData]) -> dict[str, str]:
 def run_page(run: RunData, name: str, index: int) -> RunPage:
     """A run with its rows, and the latencies of its requests by level."""
     from servebench.report.html.charts import RunView
-    from servebench.report.html.page import RunPage
 
     rows = run.point_rows
     latencies: dict[str, dict[str, Any]] = {}
@@ -237,7 +229,6 @@ def common_level(pages: Sequence[RunPage]) -> str | None:
 def timeline_of(run: RunData, name: str) -> Timeline | None:
     """The highest point of a run that is not void, over time, with what was sampled meanwhile."""
     from servebench.report.html.charts import load_of
-    from servebench.report.html.page import Timeline
     from servebench.report.html.svg import Span
 
     rows = [row for row in run.point_rows if row.window_ns is not None]

@@ -1,0 +1,63 @@
+"""The elements of the page: labels, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+LOOKS = {
+    **dict.fromkeys(("valid", "finished", "faster", "winner"), "good"),
+    **dict.fromkeys(
+        ("doubtful", "interrupted", "unequal_settings", "no clear winner", "none qualifies", "mixed"), "warn"
+    ),
+    **dict.fromkeys(("void", "failed", "missing", "slower"), "bad"),
+}
+
+
+@dataclass(frozen=True)
+class Label:
+    """A word in a frame whose colour repeats what the word says."""
+
+    text: str
+    look: str
+    note: str = ""
+
+    @classmethod
+    def of(cls, verdict: str) -> Label:
+        """Return the label of a verdict."""
+        return cls(verdict, LOOKS.get(verdict, "plain"))
+
+
+Cells = list[str | Label]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. Columns in `left` are aligned left, those in `prose` may wrap."""
+
+    head: Sequence[str]
+    rows: Sequence[Cells] | Sequence[list[str]]
+    left: Collection[int] = (0,)
+    prose: Collection[int] = ()
+
+    def heading_class(self, index: int) -> str:
+        """Return the CSS class of a heading."""
+        return "l" if index in self.left or index in self.prose else ""
+
+    def cell_class(self, index: int) -> str:
+        """Return the CSS class of a cell."""
+        return "o" if index in self.prose else "l n" if index in self.left else "n"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its caption."""
+
+    svg: str
+    caption: str
+    note: str = ""
+
+
+def figures_of(*drawn: tuple[str | None, str, str] | tuple[str | None, str]) -> list[Figure]:
+    """Return the figures of (svg, caption, note) that have a chart."""
+    return [Figure(svg, *texts) for svg, *texts in drawn if svg is not None]

@@ -1,0 +1,201 @@
+"""The contents of the page's sections on conclusions: summary, comparison, warnings and how the runs were made."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from servebench.analysis.recommendation.model import Recommendation
+from servebench.analysis.warnings.catalog import explain
+from servebench.contracts.stored import RunData, mapping
+from servebench.report import comparison as texts
+from servebench.report.html.elements import LOOKS, Cells, Label, Table
+from servebench.report.html.model import Page, RunPage
+from servebench.report.points import best_row, verdict_counts
+from servebench.report.terminal.advice import lead_text, place_text, score_text
+from servebench.report.terminal.tables import local_time
+from servebench.util.figures import MISSING, change, number, seconds, with_interval
+
+LOG_LINES = 15
+RANKED_MAX = 4
+COMPARISON_NOTE = (
+    f"Change from baseline to candidate. {texts.PAIRED_NOTE} Tests permute blocks of requests and are corrected for their "
+    "number (Holm); points that are not valid do not compete and are in brackets."
+)
+
+Section = tuple[str, Any] | None
+"""The macro of a section and its content."""
+
+
+def summary(data: Page) -> Section:
+    """Return the state of each run, its best point, and the recommendations."""
+    measured = [one for one in data.answers if one.outcome != "not measured"]
+    return "summary", {
+        "faults": data.faults,
+        "problems": [_problem(one.run) for one in data.runs],
+        "emulated": any(one.run.emulated for one in data.runs),
+        "cards": [_card(one) for one in data.runs],
+        "recommendations": [_recommendation(one) for one in measured],
+        "not_measured": ", ".join(one.use_case.title for one in data.answers if one.outcome == "not measured"),
+    }
+
+
+def _problem(run: RunData) -> dict[str, Any]:
+    bad = run.status != "finished" or run.error
+    return {
+        "name": run.name,
+        "status": run.status if bad else "",
+        "error": run.error,
+        "log": _log_tail(run) if bad else "",
+        "faults": run.faults,
+    }
+
+
+def _log_tail(run: RunData) -> str:
+    if run.engine_log is None:
+        return ""
+    try:
+        lines = run.engine_log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def _card(one: RunPage) -> dict[str, str]:
+    run, best = one.run, best_row(one.rows)
+    facts = [run.fact(name) or MISSING for name in ("model", "gpu", "workload")]
+    figure, place = "no result", "no point is valid or doubtful"
+    if best is not None:
+        figure = f"{with_interval(best, 'output_throughput_tok_s')} tok/s"
+        place = f"best, at load {best.level_label} ({best.verdict}); TTFT p50 {number(best.ttft_ms_p50)} ms"
+    return {
+        "name": f"{run.fact('engine') or run.name} {run.fact('engine_version') or ''}".strip(),
+        "figure": figure,
+        "place": place,
+        "facts": " · ".join([*facts, *([f"measured by {run.foreign}"] if run.foreign else [])]),
+        "points": verdict_counts(one.rows),
+    }
+
+
+def _recommendation(one: Recommendation) -> dict[str, Any]:
+    return {
+        "title": one.use_case.title,
+        "outcome": Label.of(one.outcome),
+        "group": one.group,
+        "ranking": [
+            {"text": f"{score.entrant.name}: {score_text(score, one.use_case.unit)}", "place": place_text(score)}
+            for score in one.ranking[:RANKED_MAX]
+        ],
+        "lead": lead_text(one),
+        "why": one.why,
+        "missing": one.missing,
+        "quality": one.quality,
+        "changes": one.changes,
+    }
+
+
+def comparison(data: Page) -> Section:
+    """Return the rows of each comparison."""
+    if not data.comparisons and not data.unjudged:
+        return None
+    shown = []
+    for one in data.comparisons:
+        rows: list[Cells] = []
+        for row in one.rows:
+            *cells, verdict = texts.cells_of(row)
+            look = LOOKS.get(row.result, "plain") if row.competes else "plain"
+            rows.append([*cells, Label(verdict, look, row.why)])
+        shown.append(
+            {
+                "title": f"{one.candidate} vs {one.baseline}",
+                "result": Label.of(str(one.result)),
+                "summary": one.summary,
+                "table": Table(texts.HEADINGS, rows, left=(1,), prose=(5,)),
+            }
+        )
+    return "comparison", {"undecided": data.unjudged, "comparisons": shown, "note": COMPARISON_NOTE}
+
+
+def fairness(data: Page) -> Section:
+    """Return the settings that compared runs do not share."""
+    shown = []
+    for one in data.comparisons:
+        rows: list[Cells] = [
+            [d.key, d.baseline, d.candidate, Label("matters", "bad") if d.matters else Label("no", "plain"), d.reason]
+            for d in one.unequal
+        ]
+        head = ("setting", "baseline", "candidate", "matters", "why")
+        title = f"{one.candidate} vs {one.baseline}"
+        shown.append({"title": title, "table": Table(head, rows, prose=(0, 1, 2, 4), left=(3,)) if rows else None})
+    return ("fairness", shown) if shown else None
+
+
+def warnings(data: Page) -> Section:
+    """Return each warning with what it means, what to do, and where it occurs."""
+    where: dict[str, list[str]] = {}
+    for one in data.runs:
+        for row in one.rows:
+            for code in row.doubts:
+                where.setdefault(str(code), []).append(f"{one.view.name} at {row.level_label}")
+    for result in data.quality:
+        for code in result.doubts:
+            where.setdefault(code, []).append(f"{result.run}, {result.dataset} at {result.at}")
+    if not where:
+        return ("text", "None: every point is valid.") if any(one.rows for one in data.runs) else None
+    rows = [[code, explain(code), ", ".join(dict.fromkeys(places))] for code, places in where.items()]
+    return "plain_table", Table(("warning", "what it means and what to do", "where"), rows, prose=(1, 2))
+
+
+def published(data: Page) -> Section:
+    """Return the published numbers for the same setup."""
+    rows = [
+        [
+            one.run,
+            one.level,
+            one.metric,
+            f"{number(one.own)} {one.unit}",
+            f"{number(one.published)} {one.unit}",
+            change(one.difference),
+            f"{one.source}; {one.note}" if one.note else one.source,
+        ]
+        for one in data.published
+    ]
+    head = ("run", "load", "metric", "measured", "published", "difference", "source")
+    return ("plain_table", Table(head, rows, left=(0, 2), prose=(6,))) if rows else None
+
+
+def commands(data: Page) -> Section:
+    """Return the commands and the machine behind each run."""
+    study = f"servebench {shlex.join(data.words)}" if data.words else ""
+    return "commands", {"study": study, "runs": [_made_by(one) for one in data.runs]}
+
+
+def _made_by(one: RunPage) -> dict[str, Any]:
+    run, manifest = one.run, one.run.manifest
+    command = mapping(manifest.get("command"))
+    argv = [str(word) for word in command.get("argv") or ()]
+    variables = [f"{name}={shlex.quote(str(value))}" for name, value in mapping(command.get("env")).items()]
+    repeatable = run.config and not run.foreign
+    return {
+        "title": f"{one.view.name}: {run.title}",
+        "facts": _machine_facts(run, manifest),
+        "engine": " ".join([*variables, shlex.join(argv)]) if argv else "",
+        "repeat": f"servebench run --lock {shlex.quote(str(run.path / 'manifest.json'))}" if repeatable else "",
+    }
+
+
+def _machine_facts(run: RunData, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    machine = mapping(manifest.get("machine"))
+    gpus = [mapping(gpu) for gpu in machine.get("gpus") or ()]
+    started, ended = manifest.get("started_s"), manifest.get("ended_s")
+    return {
+        "folder": f"{run.path.parent.name}/{run.path.name}",
+        "started": local_time(run.started_s),
+        "took": seconds(ended - started) if started and ended else None,
+        "machine": " · ".join(str(v) for v in (machine.get("platform"), machine.get("cpu_model")) if v),
+        "GPU": ", ".join(f"{gpu.get('name')} (driver {gpu.get('driver_version')})" for gpu in gpus),
+        "CUDA": machine.get("cuda"),
+        "commit": mapping(manifest.get("git")).get("commit"),
+        "measured by": run.foreign,
+    }
