@@ -1,13 +1,13 @@
 """Columns of stored tables as fields of dataclasses: each field has its type, unit and meaning.
 
-A dataclass whose fields are made with `column` is the one definition of a table: `columns_of` gives what the Parquet
+A dataclass whose fields are columns is the one definition of a table: `columns_of` gives what the Parquet
 schema, the CSV header and the column reference in the docs are made from.
 """
 
 from __future__ import annotations
 
 import types
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -27,15 +27,19 @@ class Column:
     bits: int = 64
 
 
-def column(unit: str, description: str, *, default: Any = None, required: bool = False, bits: int = 64) -> Any:
-    """Declare a dataclass field as a column; a field that is `required` has no default."""
-    metadata = {"unit": unit, "description": description, "bits": bits}
-    return field(default=MISSING if required else default, metadata=metadata)
+def about(unit: str, description: str, *, bits: int = 64) -> dict[str, Any]:
+    """Return the metadata that makes a dataclass field a column."""
+    return {"unit": unit, "description": description, "bits": bits}
+
+
+def column(unit: str, description: str, *, default: Any = None) -> Any:
+    """Declare a dataclass field as a column with a default, null unless given."""
+    return field(default=default, metadata=about(unit, description))
 
 
 @cache
 def columns_of(table: type) -> tuple[Column, ...]:
-    """Return the columns of a table dataclass, in order. Fields not made with `column` are left out."""
+    """Return the columns of a table dataclass, in order. Fields without metadata of a column are left out."""
     hints = get_type_hints(table)
     found = []
     for one in fields(table):

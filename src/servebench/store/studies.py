@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from servebench.contracts.columns import columns_of
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.store import RunFolder, StudyFolder, find_studies, read_points, read_requests
@@ -284,10 +286,7 @@ def _readable(version: str | None) -> bool:
         return False
 
 
-TEXT_COLUMNS = (
-    *("study", "run", "run_id", "engine", "engine_version", "launch", "model", "gpu", "workload", "point"),
-    *("verdict", "doubts", "stamp_source", "emulated", "level_reached"),
-)
+TEXT_COLUMNS = {"study", "run", *(one.name for one in columns_of(PointRow) if one.kind not in ("int", "float"))}
 """Columns of points.csv that are not numbers."""
 
 

@@ -32,92 +32,30 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-INTEGERS = (
-    "scheduled_ns",
-    "connect_started_ns",
-    "connected_ns",
-    "sent_ns",
-    "first_event_ns",
-    "first_output_ns",
-    "last_event_ns",
-    "ended_ns",
-)
-COUNTS = (
-    "reads_merged",
-    "prompt_tokens",
-    "planned_prompt_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-    "output_tokens",
-    "asked_output_tokens",
-    "http_status",
-)
-TEXTS = (
-    "run_id",
-    "point",
-    "request_id",
-    "session_id",
-    "counted_by",
-    "finish_reason",
-    "outcome",
-    "error",
-    "stamp_source",
-)
-PUBLIC_ORDER = (
-    "run_id",
-    "point",
-    "request_id",
-    "session_id",
-    "scheduled_ns",
-    "sent_ns",
-    "first_event_ns",
-    "last_event_ns",
-    "ended_ns",
-    "event_ns",
-    "event_tokens",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "counted_by",
-    "outcome",
-    "http_status",
-    "error",
-    "warmup",
-    "connect_started_ns",
-    "connected_ns",
-    "first_output_ns",
-    "reads_merged",
-    "planned_prompt_tokens",
-    "reasoning_tokens",
-    "asked_output_tokens",
-    "finish_reason",
-    "stamp_source",
-)
-ENCODING: dict[str, Any] = {"compression": "zstd", "use_dictionary": [*TEXTS, "warmup"]}
-"""Stamps are all different: a dictionary of them costs time and memory and is then thrown away."""
-
 BATCH_ROWS = 20_000
 """Rows that are turned into columns at once."""
 
 _VERSION = {KEY: str(SCHEMA_VERSION)}
 MERGED = b"merged_batches"
+ENCODING: dict[str, Any] = {
+    "compression": "zstd",
+    "use_dictionary": [one.name for one in columns_of(Record) if one.kind in ("str", "bool")],
+}
+"""Stamps are all different: a dictionary of them costs time and memory and is then discarded."""
+
 ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 
 
 def _requests_schema() -> pa.Schema:
     import pyarrow as pa
 
-    types = dict.fromkeys(INTEGERS, pa.int64())
-    types |= dict.fromkeys(COUNTS, pa.int32())
-    types |= dict.fromkeys(TEXTS, pa.string())
-    types |= {"warmup": pa.bool_(), "event_ns": pa.list_(pa.int64()), "event_tokens": pa.list_(pa.int32())}
-    return pa.schema([(name, types[name]) for name in PUBLIC_ORDER], {"schema_version": str(SCHEMA_VERSION)})
+    return pa.schema([(one.name, _arrow_type(one)) for one in columns_of(Record)], _VERSION)
 
 
 def _answers_schema() -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema([(name, pa.string()) for name in ANSWERS], {"schema_version": str(SCHEMA_VERSION)})
+    return pa.schema([(name, pa.string()) for name in ANSWERS], _VERSION)
 
 
 @contextmanager
@@ -345,7 +283,7 @@ def _telemetry_schema() -> pa.Schema:
         ("labels", names),
         ("value", pa.float64()),
     ]
-    return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
+    return pa.schema(columns, _VERSION)
 
 
 def add_telemetry(folder: RunFolder, readings: Sequence[Reading], *, run_id: str, point: str) -> None:
