@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servebench.config import Job
+from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, RunOutcome
 from servebench.contracts.settings import LoadSettings
@@ -12,6 +13,8 @@ from servebench.run.prior import PriorProgress
 from servebench.run.task import RunTask
 from servebench.study.execute import execute_in_order
 from support.settings import run_settings
+
+FIRST = PointId("c1", 0)
 
 
 def tasks_of(*loads, earlier=None):
@@ -78,7 +81,7 @@ def test_repeats_in_turns_carry_their_points_along():
     turns = load(repeats=2, order="interleaved")
     assert runs.go(tasks_of(turns, turns)) is False
     assert runs.order() == [("r0", 0), ("r1", 0), ("r0", 1), ("r1", 1)]
-    assert [set(points) for *_, points in runs.calls] == [set(), set(), {"c1-r0"}, {"c1-r0"}]
+    assert [set(points) for *_, points in runs.calls] == [set(), set(), {FIRST}, {FIRST}]
     assert runs.ended == [("r0", "finished"), ("r1", "finished")], "a run ends with its last turn"
 
 
@@ -94,9 +97,7 @@ def test_a_run_that_ends_early_has_no_further_turns(status):
 
 def test_turns_whose_points_are_stored_are_skipped():
     """But not the last one: it ends the run."""
-    stored = PriorProgress(
-        points={"c1-r0": Point(row=PointRow(point="c1-r0")), "c1-r1": Point(row=PointRow(point="c1-r1"))}
-    )
+    stored = PriorProgress(points={PointId("c1", at): Point(row=PointRow(point=f"c1-r{at}")) for at in (0, 1)})
     runs = Runs()
     turns = load(repeats=2, order="interleaved")
     runs.go(tasks_of(turns, turns, earlier=[stored, PriorProgress()]))

@@ -7,7 +7,7 @@ import pytest
 from servebench.contracts.results import RunOutcome
 from servebench.store import StudyFolder, StudyState, read_study, write_study
 from servebench.study.session import StudySession, study_exit_code
-from servebench.util.errors import EngineError, Interrupted, LoadError, StoreError
+from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, StoreError
 from support.orchestration import RecordingDisplay
 
 ENDS = {
@@ -21,7 +21,7 @@ ENDS = {
 
 def outcome(end, run_id="s/a"):
     status, failure = ENDS[end]
-    return RunOutcome(run_id=run_id, status=status, failure=failure)
+    return RunOutcome(run_id=run_id, status=status, failure=failure and FailureKind(failure))
 
 
 class Tracker:
