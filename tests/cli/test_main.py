@@ -10,7 +10,7 @@ import pytest
 from servebench.cli.commands.report import TOOLS
 from servebench.cli.group import COMMANDS, EXAMPLES, cli
 from servebench.cli.main import dispatch
-from servebench.config.words import parse_words
+from servebench.config.arguments import parse_arguments
 from servebench.measure.dialects import DIALECTS
 from servebench.util.errors import ConfigError
 
@@ -52,12 +52,12 @@ def test_examples_of_help_parse(path):
         with command.make_context(" ".join(path), words) as context:
             assert context.params is not None
         if path == ("run",) and "--lock" not in words:
-            assert not parse_words(words).faults
+            assert not parse_arguments(words).problems
 
 
 def test_examples_of_the_main_help_parse():
     for line, _ in EXAMPLES:
-        assert not parse_words(shlex.split(line.replace("\\\n", ""))[1:]).faults
+        assert not parse_arguments(shlex.split(line.replace("\\\n", ""))[1:]).problems
 
 
 def test_declared_options_of_a_run_are_those_that_hydra_words_take():
@@ -65,7 +65,7 @@ def test_declared_options_of_a_run_are_those_that_hydra_words_take():
     options = [param for param in find_command(("run",)).params if isinstance(param, click.Option)]
     for name in (name for option in options for name in option.opts):
         if name not in ("--lock", "--preview"):
-            assert not parse_words([name, "x"]).faults
+            assert not parse_arguments([name, "x"]).problems
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], ["engine=openai", "--help"], ["--bogus", "-h"]])

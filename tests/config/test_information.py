@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
-from servebench.config import hydra_information
+from servebench.config import print_hydra_information
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
 
@@ -22,7 +22,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cfg_job_prints_the_composed_job(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     """`--cfg job` prints the job as YAML, overrides applied, and writes nothing."""
     argv, environment = list(sys.argv), dict(os.environ)
-    assert hydra_information(["--cfg", "job", "load=steady", "engine.threads=3", "model.name=foo"], registry) == 0
+    assert print_hydra_information(["--cfg", "job", "load=steady", "engine.threads=3", "model.name=foo"], registry) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     assert (shown["load"]["name"], shown["engine"]["threads"]) == ("steady", 3)
     assert (shown["model"]["name"], shown["model"]["gguf"]) == ("foo", None)
@@ -34,15 +34,15 @@ def test_cfg_job_prints_the_composed_job(registry: Registry, capsys: pytest.Capt
 def test_cfg_resolve(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     """With --resolve interpolations are replaced by what they stand for."""
     words = ["engine.dtype=${load.name}", "--package", "engine", "--cfg=job"]
-    hydra_information(words, registry)
+    print_hydra_information(words, registry)
     assert yaml.safe_load(capsys.readouterr().out)["dtype"] == "${load.name}"
-    hydra_information([*words, "--resolve"], registry)
+    print_hydra_information([*words, "--resolve"], registry)
     assert yaml.safe_load(capsys.readouterr().out)["dtype"] == "quick"
 
 
 def test_a_config_that_cannot_run_can_be_shown(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     """What composes is shown, though its values are wrong or its engine has no class: that is what one looks for."""
-    assert hydra_information(["--cfg", "job", "engine=vllm", "engine.port=x"], registry) == 0
+    assert print_hydra_information(["--cfg", "job", "engine=vllm", "engine.port=x"], registry) == 0
     assert yaml.safe_load(capsys.readouterr().out)["engine"]["port"] == "x"
 
 
@@ -50,7 +50,7 @@ def test_a_users_folder_is_searched(registry: Registry, tmp_path: Path, capsys: 
     """--config-dir counts for what is shown as for what is run."""
     (tmp_path / "mine" / "slo").mkdir(parents=True)
     (tmp_path / "mine" / "slo" / "strict.yaml").write_text("ttft_ms: 1.0\n")
-    hydra_information(["--cfg", "job", "-p", "slo", "-cd", str(tmp_path / "mine"), "slo=strict"], registry)
+    print_hydra_information(["--cfg", "job", "-p", "slo", "-cd", str(tmp_path / "mine"), "slo=strict"], registry)
     assert yaml.safe_load(capsys.readouterr().out) == {"ttft_ms": 1.0}
 
 
@@ -59,8 +59,8 @@ def test_a_users_folder_is_searched(registry: Registry, tmp_path: Path, capsys: 
     [
         (["--cfg", "nope"], "argument --cfg/-c: invalid choice: 'nope'"),
         (["--resolve"], "the --resolve flag can only be used"),
-        (["--cfg", "job", "-m"], "--cfg shows one config: leave out -m"),
-        (["--cfg", "job", "engine.port=1,2"], "engine.port=1,2: one config is shown; give one value"),
+        (["--cfg", "job", "-m"], "--cfg shows one config; leave out -m"),
+        (["--cfg", "job", "engine.port=1,2"], "engine.port=1,2: only one config can be shown; give one value"),
         (["--cfg", "job", "engine=vlm"], "engine=vlm: no such engine"),
         (["--cfg", "job", "load.concurency=1"], "load.concurency: unknown key; did you mean 'load.concurrency'?"),
         (["--cfg", "job", "-p", "nope"], "package 'nope' not found in config"),
@@ -71,7 +71,7 @@ def test_a_users_folder_is_searched(registry: Registry, tmp_path: Path, capsys: 
 def test_faults_are_lines(words: list[str], line: str, registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     """What is wrong is one line, without a traceback or Hydra's own words on stderr."""
     with pytest.raises(ConfigError) as caught:
-        hydra_information(words, registry)
+        print_hydra_information(words, registry)
     (fault,) = caught.value.faults
     assert fault.startswith(line)
     assert "\n" not in fault

@@ -88,7 +88,7 @@ def test_a_key_reaches_the_server_and_no_file(endpoint, servebench, tmp_path):
 
 MISTAKES = {
     "no such engine": (["engine=vlm"], 2, "engine=vlm: no such engine; did you mean 'vllm'?"),
-    "level zero": (["load.concurrency=[0]"], 2, "0 is not allowed: must be 1 or more"),
+    "level zero": (["load.concurrency=[0]"], 2, "load.concurrency[0] must be at least 1 (got 0"),
     "unknown key": (["load.concurency=[1]"], 2, "did you mean 'load.concurrency'?"),
     "nobody there": (
         ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:1", "model.name=m"],

@@ -1,19 +1,19 @@
-"""From the words of the command line to frozen settings: the only room that knows Hydra."""
+"""Turn command-line arguments into frozen settings; the only package that uses Hydra."""
 
-from servebench.config.combine import combination_faults, normalised
-from servebench.config.information import hydra_information
+from servebench.config.arguments import asks_hydra
+from servebench.config.consistency import consistency_problems, with_derived_values
+from servebench.config.information import print_hydra_information
 from servebench.config.jobs import Job, compose_jobs
 from servebench.config.launchers import launcher_from_dict
 from servebench.config.validate import settings_from_dict
-from servebench.config.words import hydra_words
 
 __all__ = [
     "Job",
-    "combination_faults",
+    "asks_hydra",
     "compose_jobs",
-    "hydra_information",
-    "hydra_words",
+    "consistency_problems",
     "launcher_from_dict",
-    "normalised",
+    "print_hydra_information",
     "settings_from_dict",
+    "with_derived_values",
 ]

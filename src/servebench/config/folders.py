@@ -1,4 +1,4 @@
-"""Where configs come from, and Hydra set up to compose them: the only module that touches Hydra's global state."""
+"""Set up Hydra on the config folders; the only module that changes Hydra's global state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig
 
-from servebench.config.faults import Fault
+from servebench.config.problems import Problem
 from servebench.registry.conf import ABSTRACT, EXPERIMENT, conf_dir
 from servebench.registry.registry import Registry
 
@@ -26,35 +26,35 @@ _added: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("servebench_config_
 
 
 class ServebenchSearchPath(SearchPathPlugin):
-    """Adds the plugins' folders, then those of `--config-dir`, to Hydra's search path: the first of a name wins."""
+    """Adds the plugins' folders, then those of `--config-dir`, to Hydra's search path; the first file of a name wins."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Called by Hydra when it is set up; adds nothing outside `search_path`."""
+        """Add the folders of the current `search_path` context; Hydra calls this during set-up."""
         for provider, path in _added.get():
             search_path.append(provider=provider, path=path)
 
 
-def folder_faults(config_dirs: Sequence[str], registry: Registry) -> list[Fault]:
-    """Folders of `--config-dir` that are not there, and files in them that would silently lose to a built-in one."""
-    faults: list[Fault] = []
+def folder_problems(config_dirs: Sequence[str], registry: Registry) -> list[Problem]:
+    """Return a problem for each `--config-dir` that does not exist, and for each file in it that a built-in one hides."""
+    problems: list[Problem] = []
     earlier = [conf_dir(), *(Path(path) for path in registry.config_paths if "://" not in path)]
     for name in config_dirs:
         folder = Path(name)
         if not folder.is_dir():
-            faults.append(Fault(f"--config-dir {name}: no such folder", "words"))
+            problems.append(Problem(f"--config-dir {name}: folder not found", "words"))
             continue
         for file in sorted(folder.rglob("*.yaml")):
             relative = file.relative_to(folder)
             hidden_by = next((other for other in earlier if (other / relative).is_file()), None)
             if hidden_by is not None and hidden_by.resolve() != folder.resolve():
-                line = f"{file}: never read, for {hidden_by / relative} has the same name; give it another"
-                faults.append(Fault(line, "words"))
-    return faults
+                line = f"{file} is hidden by {hidden_by / relative}; rename it"
+                problems.append(Problem(line, "words"))
+    return problems
 
 
 @contextmanager
 def search_path(registry: Registry, config_dirs: Sequence[str]) -> Iterator[None]:
-    """Within, Hydra also searches the plugins' folders and these, in this order."""
+    """Add the plugins' folders and these to Hydra's search path, in this order, inside the context."""
     Plugins.instance().register(ServebenchSearchPath)
     folders = [("servebench-plugin", path) for path in registry.config_paths]
     folders += [("command-line", str(Path(name).absolute())) for name in config_dirs if Path(name).is_dir()]
@@ -66,10 +66,10 @@ def search_path(registry: Registry, config_dirs: Sequence[str]) -> Iterator[None
 
 
 class Composer:
-    """Hydra's Compose API over one search path, with the groups and options found there."""
+    """Hydra's Compose API on one search path, with its groups and options."""
 
     def __init__(self, loader: ConfigLoader, config_name: str) -> None:
-        """`loader` is Hydra's; `config_name` the primary config."""
+        """`loader` is Hydra's config loader, `config_name` the primary config."""
         self.loader = loader
         self.config_name = config_name
         self._options: dict[str, tuple[str, ...]] = {}
@@ -78,21 +78,20 @@ class Composer:
         self.groups = tuple(sorted({name for name in found if name != "hydra"} | {EXPERIMENT}))
 
     def options(self, group: str) -> tuple[str, ...]:
-        """What may be chosen of a group, sorted."""
+        """Return the options of a group, sorted."""
         if group not in self._options:
             found = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
             self._options[group] = tuple(sorted(name for name in found if name != ABSTRACT))
         return self._options[group]
 
     def has_abstract(self, group: str) -> bool:
-        """Whether the group has a base file."""
+        """Return whether the group has a base file."""
         return ABSTRACT in self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
-        """One composed config, its `hydra` node included; not to be changed. Raises what Hydra and YAML raise.
+        """Return the composed config with its `hydra` node; do not change it. Raises errors of Hydra and YAML.
 
-        Composing takes a tenth of a second, and what is asked for a sweep is asked again for its first job: the last
-        answer is kept.
+        The last result is cached: composing takes 0.1 s, and the first job of a sweep repeats the overrides of the sweep.
         """
         words = tuple(overrides)
         if self._last is None or self._last[0] != words:
@@ -103,7 +102,7 @@ class Composer:
 
 @contextmanager
 def composer(registry: Registry, config_dirs: Sequence[str] = (), config_name: str = "config") -> Iterator[Composer]:
-    """Hydra, set up on the built-in folder, the plugins' and these; put back as it was at the end."""
+    """Set up Hydra on the built-in folder, the plugins' folders and these; restore its state at the end."""
     with (
         search_path(registry, config_dirs),
         initialize_config_dir(config_dir=str(conf_dir()), job_name="servebench", version_base=VERSION_BASE),

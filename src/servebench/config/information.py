@@ -1,4 +1,4 @@
-"""Hydra's own information (`--cfg`, `--info`, `--hydra-help`, `--shell-completion`), printed by Hydra itself."""
+"""Let Hydra print its own information: `--cfg`, `--info`, `--hydra-help`, `--shell-completion`."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from servebench.config.faults import one_line
+from servebench.config.arguments import Arguments, parse_arguments
 from servebench.config.folders import VERSION_BASE, search_path
-from servebench.config.jobs import compose_faults
-from servebench.config.words import Words, parse_words
+from servebench.config.jobs import compose_for_display
+from servebench.config.problems import summarize_error
 from servebench.registry.conf import conf_dir
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
 
 _RAISE = "HYDRA_FULL_ERROR"
-"""With it Hydra raises its errors instead of printing them with a traceback and leaving the process."""
+"""The variable that makes Hydra raise errors instead of printing a traceback and exiting."""
 
 
-def hydra_information(arguments: Sequence[str], registry: Registry) -> int:
-    """Let Hydra print what was asked, to stdout; makes no folder. Returns the exit code, 0.
+def print_hydra_information(arguments: Sequence[str], registry: Registry) -> int:
+    """Let Hydra print the requested information to stdout, without creating a folder. Return the exit code, 0.
 
-    Raises ConfigError with one line for each thing that is wrong.
+    Raises ConfigError with one line for each problem.
     """
-    words = parse_words(arguments)
+    words = parse_arguments(arguments)
     if words.multirun:
-        raise ConfigError(f"{words.information[0]} shows one config: leave out -m")
+        raise ConfigError(f"{words.information[0]} shows one config; leave out -m")
     overrides = list(words.overrides)
     if not words.wants("--shell-completion", "-sc", "--hydra-help"):
-        overrides, faults = compose_faults(words, registry)
-        if faults:
-            raise ConfigError([fault.text for fault in faults])
+        overrides, problems = compose_for_display(words, registry)
+        if problems:
+            raise ConfigError([problem.text for problem in problems])
     argv = [sys.argv[0], *overrides, *words.information]
     with search_path(registry, words.config_dirs), _environment(_RAISE, "1"), _argv(argv):
         return _run(words)
 
 
-def _run(words: Words) -> int:
-    """Run Hydra's command line. What it writes to stderr is passed on, or becomes the error's line."""
+def _run(words: Arguments) -> int:
+    """Run Hydra's command line. Its stderr is passed on, or becomes the message of the ConfigError."""
     main = hydra.main(config_path=str(conf_dir()), config_name=words.config_name, version_base=VERSION_BASE)
     errors = io.StringIO()
     try:
@@ -54,20 +54,20 @@ def _run(words: Words) -> int:
         if end.code not in (None, 0):
             raise ConfigError(_last_line(errors.getvalue())) from end
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(one_line(error)) from error
+        raise ConfigError(summarize_error(error)) from error
     sys.stderr.write(errors.getvalue())
     return 0
 
 
 def _nothing(config: DictConfig) -> None:
-    """The task that Hydra is given; asked for information, it never calls it."""
+    """Be the task function that Hydra requires; Hydra does not call it when it prints information."""
     del config
 
 
 def _last_line(text: str) -> str:
-    """Of a usage message, the line that says what is wrong, without the program's name."""
+    """Return the line of a usage message that has the error, without the program's name."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    line = lines[-1] if lines else "the information cannot be shown"
+    line = lines[-1] if lines else "Hydra could not print the information"
     return line.partition(": error: ")[2] or line
 
 
@@ -86,7 +86,7 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _argv(argv: list[str]) -> Iterator[None]:
-    """Hydra reads the command line from `sys.argv` and from nowhere else."""
+    """Replace `sys.argv`, the only place from which Hydra reads the command line."""
     before = sys.argv
     sys.argv = argv
     try:

@@ -1,4 +1,4 @@
-"""Which keys a config may have, read off the settings' dataclasses, so that an unknown one can name its neighbour."""
+"""List the keys that a config may have, from the settings' dataclasses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Types = Mapping[str, Any]
 
 @cache
 def section_types() -> Types:
-    """The sections of a run and the types that hold what all of their kind have."""
+    """Return the sections of a config, each with the dataclass of its common keys."""
     hints = get_type_hints(RunSettings)
     return {item.name: hints[item.name] for item in fields(RunSettings)}
 
 
 def known_keys(types: Types) -> list[str]:
-    """All dotted keys of these sections."""
+    """Return all dotted keys of these sections."""
     return [f"{section}.{key}" for section, kind in types.items() for key in _keys_of(kind)]
 
 
@@ -37,7 +37,7 @@ def _keys_of(kind: Any) -> tuple[str, ...]:
 
 
 def _dataclasses_in(hint: Any) -> Iterator[Any]:
-    """A hint's own dataclass, or those among its alternatives."""
+    """Yield the dataclass of a type hint, or those among its alternatives."""
     if isinstance(hint, type) and is_dataclass(hint):
         yield hint
     else:

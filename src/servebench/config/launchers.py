@@ -1,4 +1,4 @@
-"""Where a study's runs are done: `hydra/launcher` and its keys, checked like everything else."""
+"""Check `hydra/launcher`, which decides where the runs of a study are done, and its keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
 
-from servebench.config.faults import Fault, did_you_mean, one_line, show
+from servebench.config.problems import Problem, format_value, suggest, summarize_error
 from servebench.contracts.cluster import LAUNCHERS, ClusterSettings
 from servebench.util.errors import ConfigError
 
@@ -18,13 +18,13 @@ KEY = "hydra.launcher"
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
-def launcher_of(config: DictConfig) -> tuple[ClusterSettings | None, list[Fault]]:
-    """The launcher that a composed config asks for; null for Hydra's own `basic`: one run after another, here."""
+def select_launcher(config: DictConfig) -> tuple[ClusterSettings | None, list[Problem]]:
+    """Return the launcher of a composed config; None for Hydra's `basic`: one run after another on this machine."""
     try:
         node = OmegaConf.select(config, KEY)
         found = OmegaConf.to_container(node, resolve=True, throw_on_missing=False) if node is not None else {}
     except OmegaConfBaseException as error:
-        return None, [Fault(f"{KEY}: {one_line(error)}", "value", KEY)]
+        return None, [Problem(f"{KEY}: {summarize_error(error)}", "value", KEY)]
     assert isinstance(found, dict)
     plain = {str(key): value for key, value in found.items()}
     if not plain or plain.get("_target_") == BASIC:
@@ -33,35 +33,37 @@ def launcher_of(config: DictConfig) -> tuple[ClusterSettings | None, list[Fault]
 
 
 def launcher_from_dict(stored: Mapping[str, Any]) -> ClusterSettings | None:
-    """The launcher of a stored study; null for one that ran here. Raises ConfigError."""
+    """Return the launcher of a stored study; None if it ran on one machine. Raises ConfigError."""
     if not stored:
         return None
-    settings, faults = _checked(dict(stored))
-    if faults:
-        raise ConfigError([fault.text for fault in faults])
+    settings, problems = _checked(dict(stored))
+    if problems:
+        raise ConfigError([problem.text for problem in problems])
     return settings
 
 
-def _checked(plain: dict[str, Any]) -> tuple[ClusterSettings | None, list[Fault]]:
+def _checked(plain: dict[str, Any]) -> tuple[ClusterSettings | None, list[Problem]]:
     kind = LAUNCHERS.get(str(plain.get("name")))
     if kind is None:
-        asked = plain.get("name") or plain.get("_target_")
-        line = f"hydra/launcher: {show(asked)} is none of servebench's; known are basic, {', '.join(sorted(LAUNCHERS))}"
-        return None, [Fault(line, "value", KEY)]
+        chosen = plain.get("name") or plain.get("_target_")
+        line = (
+            f"hydra/launcher: {format_value(chosen)} is not supported; available: basic, {', '.join(sorted(LAUNCHERS))}"
+        )
+        return None, [Problem(line, "value", KEY)]
     try:
         return TypeAdapter(kind).validate_json(json.dumps(plain, default=str), strict=True), []
     except ValidationError as error:
-        return None, [_told(dict(problem), plain, kind) for problem in error.errors(include_url=False)]
+        return None, [_as_problem(dict(problem), plain, kind) for problem in error.errors(include_url=False)]
 
 
-def _told(problem: dict[str, Any], plain: dict[str, Any], kind: type[ClusterSettings]) -> Fault:
+def _as_problem(problem: dict[str, Any], plain: dict[str, Any], kind: type[ClusterSettings]) -> Problem:
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         from dataclasses import fields
 
         known = [item.name for item in fields(kind)]
-        return Fault(f"{KEY}.{path}: unknown key; {did_you_mean(path, known)}", "key", f"{KEY}.{path}")
+        return Problem(f"{KEY}.{path}: unknown key; {suggest(path, known)}", "key", f"{KEY}.{path}")
     value: Any = plain
     for part in problem["loc"]:
         value = value.get(part) if isinstance(value, dict) else value
-    return Fault(f"{KEY}.{path}: {show(value)} is not allowed: {problem['msg'].lower()}", "value", f"{KEY}.{path}")
+    return Problem(f"{KEY}.{path}: {problem['msg'].lower()} (got {format_value(value)})", "value", f"{KEY}.{path}")

@@ -1,7 +1,7 @@
-"""Overrides: read by Hydra's own parser, swept in Hydra's order, and checked one by one before Hydra composes them.
+"""Parse, sweep and check overrides before Hydra composes them.
 
-Hydra stops at the first thing that is wrong. Here each override is judged alone, and the wrong ones are left out, so
-that composing goes on and all faults are told together.
+Hydra stops at the first error. Here each override is checked alone and wrong ones are left out, so that composing
+continues and all problems are reported together.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from servebench.config.absent import absent
-from servebench.config.faults import Fault, did_you_mean, nearest, one_line
 from servebench.config.folders import Composer
 from servebench.config.keys import known_keys, section_types
+from servebench.config.missing import missing_option
+from servebench.config.problems import Problem, nearest_name, suggest, summarize_error
 from servebench.registry.conf import ABSTRACT, EXPERIMENT
 from servebench.registry.registry import Registry
 
@@ -32,31 +32,31 @@ IPV6_URL = re.compile(r"""(?<!["'\w])https?://\[[^\s,"'\[\]{}()]+\][^\s,"'\[\]{}
 class Prepared:
     """Overrides ready for Hydra. `keys` maps a dotted key to the override that sets it, `choices` groups to options.
 
-    `distrusted` are groups for which a stand-in was chosen, because the option asked for does not exist.
+    `distrusted` are groups for which a stand-in was chosen, because the chosen option does not exist.
     """
 
     words: list[str] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)
     choices: dict[str, str] = field(default_factory=dict)
     distrusted: set[str] = field(default_factory=set)
-    faults: list[Fault] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
 
-def parse(texts: Iterable[str]) -> tuple[list[Override], list[Fault]]:
-    """The overrides that can be read, and a fault for each that cannot."""
+def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:
+    """Return the overrides that can be parsed, and a problem for each that cannot."""
     parser = OverridesParser.create()
     overrides: list[Override] = []
-    faults: list[Fault] = []
+    problems: list[Problem] = []
     for text in map(_quote_addresses, texts):
         try:
             overrides.extend(parser.parse_overrides([text]))
         except HydraException as error:
-            faults.append(Fault(_unreadable(text, error), "syntax"))
-    return overrides, faults
+            problems.append(Problem(_unreadable(text, error), "syntax"))
+    return overrides, problems
 
 
 def _quote_addresses(text: str) -> str:
-    """`key=http://[::1]:8000/v1` as Hydra's grammar can read it, which takes the bracket for a list's."""
+    """Quote URLs such as `http://[::1]:8000/v1`, whose bracket Hydra's grammar takes for a list."""
     key, equals, value = text.partition("=")
     return key + equals + IPV6_URL.sub(r'"\g<0>"', value)
 
@@ -64,50 +64,50 @@ def _quote_addresses(text: str) -> str:
 def _unreadable(text: str, error: HydraException) -> str:
     if "=" not in text and not text.startswith("~"):
         return f"{text}: not an override; write group=option or group.key=value"
-    reason = one_line(error).split(" expecting {", 1)[0]
-    return f"{text}: cannot be read ({reason}); close what is open, and quote text that holds , [ ] {{ }} or blanks"
+    reason = summarize_error(error).split(" expecting {", 1)[0]
+    return f"{text}: invalid override ({reason}); close brackets and quotes, and quote text with , [ ] {{ }} or spaces"
 
 
 class _VisibleOptions:
-    """What `glob(...)` sweeps over: the options of a group without the file that others inherit."""
+    """The options that `glob(...)` sweeps over: those of a group without the file that others inherit."""
 
     def __init__(self, composer: Composer) -> None:
         self._composer = composer
 
     def get_group_options(self, group_name: str, results_filter: Any = None) -> list[str]:
-        """As Hydra's config loader has it."""
+        """Return the options of a group, as Hydra's config loader does."""
         del results_filter
         return list(self._composer.options(group_name))
 
 
-def sweep(overrides: Sequence[Override], composer: Composer) -> tuple[list[list[str]], list[Fault]]:
-    """The overrides of each job, in the order of Hydra's basic sweeper: the last key varies fastest, the later of two
-    overrides of one key takes the place of the first.
+def sweep(overrides: Sequence[Override], composer: Composer) -> tuple[list[list[str]], list[Problem]]:
+    """Return the overrides of each job, in the order of Hydra's basic sweeper: the last key varies fastest, and the later of
+    two overrides of one key replaces the first.
     """
-    faults: list[Fault] = []
+    problems: list[Problem] = []
     final: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
         if not override.is_sweep_override():
             final[key] = [str(override.input_line)]
         elif not override.is_discrete_sweep():
-            line = f"{override.input_line}: an interval cannot be counted off; name values, as in {key}=1,2,4"
-            faults.append(Fault(line, "syntax"))
+            line = f"{override.input_line}: an interval cannot be swept; list values, as in {key}=1,2,4"
+            problems.append(Problem(line, "syntax"))
         elif override.is_hydra_override():
-            faults.append(Fault(f"{override.input_line}: settings of Hydra itself cannot be swept", "syntax"))
+            problems.append(Problem(f"{override.input_line}: Hydra's own settings cannot be swept", "syntax"))
         else:
-            # the parser asks the loader for nothing but a group's options
+            # the parser only uses the loader for the options of a group
             override.config_loader = _VisibleOptions(composer)  # type: ignore[assignment]
             values = [f"{key}={value}" for value in override.sweep_string_iterator()]
             if not values:
-                faults.append(Fault(f"{override.input_line}: nothing matches", "syntax"))
+                problems.append(Problem(f"{override.input_line}: nothing matches", "syntax"))
             else:
                 final[key] = values
-    return [list(job) for job in itertools.product(*final.values())], faults
+    return [list(job) for job in itertools.product(*final.values())], problems
 
 
 def prepare(overrides: Sequence[Override], composer: Composer, registry: Registry) -> Prepared:
-    """Judge each override alone, and turn the good ones into words for Hydra."""
+    """Check each override alone, and turn the valid ones into overrides for Hydra."""
     prepared = Prepared()
     for override in overrides:
         key = override.key_or_group
@@ -122,11 +122,11 @@ def prepare(overrides: Sequence[Override], composer: Composer, registry: Registr
 
 
 def _hydra(override: Override, composer: Composer, prepared: Prepared) -> None:
-    """A setting of Hydra itself. Of the launcher's, which servebench reads, what is wrong is told as of its own."""
+    """Add an override of Hydra's own settings. Those of the launcher are checked like servebench's."""
     key, value = override.key_or_group, override.value()
     if key == LAUNCHER_GROUP and isinstance(value, str) and value not in composer.options(LAUNCHER_GROUP):
-        line = f"{key}={value}: no such launcher; {did_you_mean(value, composer.options(LAUNCHER_GROUP), listed=True)}"
-        prepared.faults.append(Fault(line, "group", LAUNCHER_GROUP))
+        line = f"{key}={value}: no such launcher; {suggest(value, composer.options(LAUNCHER_GROUP), listed=True)}"
+        prepared.problems.append(Problem(line, "group", LAUNCHER_GROUP))
     elif key.startswith(LAUNCHER_KEYS) and not override.is_delete():
         prepared.words.append(f"++{key}={override.get_value_string()}")
     else:
@@ -134,7 +134,7 @@ def _hydra(override: Override, composer: Composer, prepared: Prepared) -> None:
 
 
 def _undescribed_model(prepared: Prepared) -> None:
-    """A model named by hand is none of the presets: it must not inherit the file, size and shape of the default one."""
+    """Let a model that is named by hand not inherit the file, size and shape of the default preset."""
     if "model" in prepared.choices or "model" in prepared.distrusted:
         return
     named = "model.name" in prepared.keys
@@ -144,7 +144,7 @@ def _undescribed_model(prepared: Prepared) -> None:
 
 
 def _group(override: Override, composer: Composer, registry: Registry, prepared: Prepared) -> None:
-    """A choice `group=option`."""
+    """Add a choice `group=option`."""
     group, value = override.key_or_group, override.value()
     if override.is_delete():
         prepared.words.append(str(override.input_line))
@@ -153,7 +153,7 @@ def _group(override: Override, composer: Composer, registry: Registry, prepared:
         return
     options = composer.options(group)
     if isinstance(value, str) and value in options:
-        # a `+` before a group that has a default is an error of Hydra's, and means the same
+        # Hydra refuses a `+` before a group that has a default, where it means the same
         plus = "+" if override.is_add() and group not in section_types() and group != EXPERIMENT else ""
         prepared.words.append(f"{plus}{group}={value}")
         prepared.choices[group] = value
@@ -163,18 +163,20 @@ def _group(override: Override, composer: Composer, registry: Registry, prepared:
         prepared.words.append(f"{group}={ABSTRACT}")
     if isinstance(value, list):
         several = ",".join(str(item) for item in value)
-        line = f"{group}={override.get_value_string()}: a run has one {group}; for a run of each, -m {group}={several}"
+        line = (
+            f"{group}={override.get_value_string()}: a run has one {group}; use -m {group}={several} for one run each"
+        )
     else:
-        line = absent(group, str(override.get_value_string()), registry, listed=options)
-    prepared.faults.append(Fault(line, "group", group))
+        line = missing_option(group, str(override.get_value_string()), registry, listed=options)
+    prepared.problems.append(Problem(line, "group", group))
 
 
 def _key(override: Override, composer: Composer, prepared: Prepared) -> None:
-    """A value `group.key=value`. It is given to Hydra as forced: which keys exist is for the settings to say."""
+    """Add a value `group.key=value`, forced: the settings, not Hydra, decide which keys exist."""
     key, text = override.key_or_group, str(override.input_line)
     top = key.partition(".")[0]
     if top not in section_types() or (key == top and not isinstance(override.value(), dict)):
-        prepared.faults.append(_unknown(override, composer))
+        prepared.problems.append(_unknown(override, composer))
     elif override.is_delete():
         prepared.words.append(text)
     else:
@@ -183,21 +185,21 @@ def _key(override: Override, composer: Composer, prepared: Prepared) -> None:
         prepared.keys[key] = f"{key}={override.get_value_string()}"
 
 
-def _unknown(override: Override, composer: Composer) -> Fault:
+def _unknown(override: Override, composer: Composer) -> Problem:
     key = override.key_or_group
     if "." in key:
-        line = f"{key}: unknown key; {did_you_mean(key, known_keys(section_types()))}"
-        if nearest(key, known_keys(section_types())) is None:
-            line = f"{key}: unknown key; groups are {', '.join(composer.groups)}"
-        return Fault(line, "key", key)
+        line = f"{key}: unknown key; {suggest(key, known_keys(section_types()))}"
+        if nearest_name(key, known_keys(section_types())) is None:
+            line = f"{key}: unknown key; the groups are {', '.join(composer.groups)}"
+        return Problem(line, "key", key)
     shown = key if override.is_delete() else f"{key}={override.get_value_string()}"
-    near = nearest(key, composer.groups) or nearest(key, known_keys(section_types()))
-    hint = f"did you mean '{near}'?" if near else f"known are {', '.join(composer.groups)}"
-    return Fault(f"{shown}: no such config group; {hint}", "key", key)
+    near = nearest_name(key, composer.groups) or nearest_name(key, known_keys(section_types()))
+    hint = f"did you mean '{near}'?" if near else f"the groups are {', '.join(composer.groups)}"
+    return Problem(f"{shown}: no such config group; {hint}", "key", key)
 
 
 def override_of(keys: dict[str, str], path: str) -> str | None:
-    """The override that set a dotted path: the path's own, one above it, or one below it; the last given wins."""
+    """Return the override that set a dotted path: of the path itself, above it or below it; the last one wins."""
     for key, text in reversed(list(keys.items())):
         if path == key or path.startswith(f"{key}.") or key.startswith(f"{path}."):
             return text

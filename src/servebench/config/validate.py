@@ -1,10 +1,11 @@
-"""From the plain dict of a composed config to frozen settings, with every fault told as a line."""
+"""Check the plain dict of a composed config and make frozen settings of it; every problem is one line."""
 
 from __future__ import annotations
 
 import copy
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -14,19 +15,19 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from servebench.config.absent import absent
-from servebench.config.combine import normalised, section_faults
-from servebench.config.faults import Fault, did_you_mean, nearest, show
+from servebench.config.consistency import section_problems, with_derived_values
 from servebench.config.keys import Types, known_keys, section_types
+from servebench.config.missing import missing_option
+from servebench.config.problems import Problem, format_value, nearest_name, suggest
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
 
 Origin = Callable[[str], str]
-"""Says where the value at a dotted key came from: ` (from load.concurrency=[0])`, or nothing."""
+"""Returns where the value at a dotted key was set: `load.concurrency=[0]`, or an empty string."""
 
 _EXPECTED = {
-    "int_type": "a whole number",
+    "int_type": "an integer",
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "text",
@@ -39,15 +40,15 @@ _EXPECTED = {
 
 
 NO_CLASS = frozenset({("quality", "none"), ("quality", "all")})
-"""Options of a group of classes that stand for none of them, or for all."""
+"""Options that stand for no class of their group, or for all of them."""
 
 
 @dataclass
 class Checked:
-    """What came of a config: the sections that are right, and what is wrong with the others."""
+    """The result of a check: the valid sections, and the problems of the others."""
 
     sections: dict[str, Any] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     settings: RunSettings | None = None
 
 
@@ -59,80 +60,83 @@ def check(
     distrusted: Collection[str] = (),
     options: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Checked:
-    """Check a whole config. `settings` of the answer is set when nothing is wrong.
+    """Check a whole config. `settings` of the result is set if there is no problem.
 
-    `distrusted` sections hold a stand-in for an option that does not exist: only what cannot depend on it is told.
-    `options` are the options of each group, to name them when a class is missing.
+    `distrusted` sections hold a stand-in for an option that does not exist: only problems that do not depend on it are
+    reported. `options` are the options of each group, for the message when a class is missing.
     """
     plain = _lenient(plain)
     checked = Checked()
     types: dict[str, Any] = {}
     trusted: dict[str, bool] = {}
     for section, base in section_types().items():
-        kind, fault = _type_of(section, base, plain.get(section), registry, options or {})
+        kind, problem = _type_of(section, base, plain.get(section), registry, options or {})
         types[section] = kind
-        trusted[section] = section not in distrusted and fault is None
-        if fault is not None and section not in distrusted:
-            checked.faults.append(fault)
+        trusted[section] = section not in distrusted and problem is None
+        if problem is not None and section not in distrusted:
+            checked.problems.append(problem)
     for section in plain:
         if section not in types:
-            text = f"{section}: unknown key; {did_you_mean(section, [*types, *known_keys(types)])}"
-            checked.faults.append(Fault(text + origin(section), "key", section))
+            text = f"{section}: unknown key; {suggest(section, [*types, *known_keys(types)])}"
+            checked.problems.append(Problem(text + _from(origin, section), "key", section))
     for section in types:
-        value, faults = _check_section(section, plain.get(section), types, origin)
+        value, problems = _check_section(section, plain.get(section), types, origin)
         if trusted[section]:
-            checked.faults.extend(faults)
+            checked.problems.extend(problems)
         else:
-            checked.faults.extend(_independent(section, faults))
+            checked.problems.extend(_independent(section, problems))
         if value is not None and trusted[section]:
             checked.sections[section] = value
     _combine(checked, registry)
     return checked
 
 
-def _independent(section: str, faults: list[Fault]) -> list[Fault]:
-    """What is wrong whichever option was meant: not its name, and no key that only the right option may know."""
-    return [fault for fault in faults if fault.kind == "value" and fault.path != f"{section}.name"]
+def _independent(section: str, problems: list[Problem]) -> list[Problem]:
+    """Return the problems that do not depend on the option: not its name, and no keys that only the right option has."""
+    return [problem for problem in problems if problem.kind == "value" and problem.path != f"{section}.name"]
 
 
 def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSettings:
-    """The settings of a stored config (a manifest's), checked like a composed one; nothing in it is evaluated.
+    """Return the settings of a stored config (of a manifest), checked like a composed one; nothing in it is evaluated.
 
-    Raises ConfigError with every fault: an unknown key, a value that does not fit, an interpolation, a missing engine.
+    Raises ConfigError with every problem: unknown keys, invalid values, interpolations, a missing engine.
     """
-    faults = [
-        Fault(f"{path}: {show(value)} is not allowed: an interpolation must be resolved before it is stored", "value")
+    problems = [
+        Problem(
+            f"{show_path(path)} must not be an interpolation (got {format_value(value)})",
+            "value",
+        )
         for path, value in _leaves(resolved, "")
         if isinstance(value, str) and "${" in value
     ]
     checked = check(resolved, registry)
-    faults.extend(checked.faults)
-    if faults or checked.settings is None:
-        raise ConfigError([fault.text for fault in faults])
+    problems.extend(checked.problems)
+    if problems or checked.settings is None:
+        raise ConfigError([problem.text for problem in problems])
     return checked.settings
 
 
 def to_plain(settings: RunSettings) -> dict[str, Any]:
-    """The settings as a dict that JSON can hold and `settings_from_dict` takes back."""
+    """Return the settings as a JSON-compatible dict that `settings_from_dict` accepts."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return plain
 
 
 def _combine(checked: Checked, registry: Registry) -> None:
-    """Check what settings mean together, and build the whole when nothing is wrong."""
+    """Check the sections together, and build the settings if there is no problem."""
     sections = checked.sections
     engine = sections.get("engine")
     launchable = engine is None or bool(registry.kinds["engine"][engine.name].launchable)
     launch = sections.get("launch")
     local = launch is None or bool(registry.kinds["launch"][launch.name].local)
-    for line in section_faults(sections, launchable=launchable, local=local):
-        checked.faults.append(Fault(line, "combination"))
-    if not checked.faults and len(sections) == len(section_types()):
-        checked.settings = normalised(RunSettings(**sections))
+    for line in section_problems(sections, launchable=launchable, local=local):
+        checked.problems.append(Problem(line, "combination"))
+    if not checked.problems and len(sections) == len(section_types()):
+        checked.settings = with_derived_values(RunSettings(**sections))
 
 
 def _lenient(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What is plainly meant: a bare number as a list of one level, a model's name from its path."""
+    """Return a copy with obvious shorthand spelled out: a number as a list of one level, a model's name from its path."""
     copied: dict[str, Any] = copy.deepcopy(dict(plain))
     load = copied.get("load")
     if isinstance(load, dict):
@@ -154,8 +158,8 @@ def _lenient(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def _type_of(
     section: str, base: Any, value: Any, registry: Registry, options: Mapping[str, tuple[str, ...]]
-) -> tuple[Any, Fault | None]:
-    """The type that a section must have: that of the chosen class where classes are chosen by name."""
+) -> tuple[Any, Problem | None]:
+    """Return the type of a section: that of its class, where `name` chooses a class."""
     if section not in registry.kinds or not isinstance(value, Mapping):
         return base, None
     name = value.get("name")
@@ -163,8 +167,8 @@ def _type_of(
         return base, None
     found = registry.kinds[section].get(name)
     if found is None:
-        line = absent(section, name, registry, listed=options.get(section, ()))
-        return base, Fault(line, "class", f"{section}.name")
+        line = missing_option(section, name, registry, listed=options.get(section, ()))
+        return base, Problem(line, "class", f"{section}.name")
     return found.settings_type, None
 
 
@@ -173,17 +177,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _check_section(section: str, value: Any, types: Types, origin: Origin) -> tuple[Any, list[Fault]]:
-    """One section's settings, or null and its faults."""
+def _check_section(section: str, value: Any, types: Types, origin: Origin) -> tuple[Any, list[Problem]]:
+    """Return the settings of one section, or None and its problems."""
     if value is None:
-        return None, [Fault(f"{section}: nothing is chosen; choose with {section}=NAME", "value", section)]
+        return None, [Problem(f"{section} must be chosen, with {section}=NAME", "value", section)]
     if not isinstance(value, Mapping):
-        line = f"{section}: {show(value)} is not allowed: must be a mapping{origin(section)}"
-        return None, [Fault(line, "value", section)]
-    problems: dict[str, str] = {}
-    storable = _storable(value, section, problems)
-    faults = [Fault(f"{path}: {problem}{origin(path)}", "value", path) for path, problem in problems.items()]
-    # strict: true is no 1 and '8' is no 8. As JSON, because in strict mode only JSON lists become tuples
+        return None, [_must(section, "be a mapping", value, origin)]
+    problems: list[Problem] = []
+    storable = _storable(value, section, problems, origin)
+    paths = {problem.path for problem in problems}
+    # strict: true is not 1 and '8' is not 8. As JSON, because in strict mode only JSON lists become tuples
     adapter = _adapter(types[section])
     try:
         found = adapter.validate_json(json.dumps(storable), strict=True)
@@ -192,13 +195,13 @@ def _check_section(section: str, value: Any, types: Types, origin: Origin) -> tu
         try:
             found = adapter.validate_json(json.dumps(storable), strict=True)
         except ValidationError as last:
-            told = _told(section, storable, last.errors(include_url=False), types, origin)
-            return None, faults + [fault for fault in told if fault.path not in problems]
-    return (None, faults) if faults else (found, [])
+            more = _as_problems(section, storable, last.errors(include_url=False), types, origin)
+            return None, problems + [problem for problem in more if problem.path not in paths]
+    return (None, problems) if problems else (found, [])
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every value that is no mapping or list, with its dotted path."""
+    """Yield every value that is not a mapping or list, with its dotted path."""
     items: Iterable[tuple[Any, Any]]
     if isinstance(value, Mapping):
         items = value.items()
@@ -211,8 +214,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, f"{path}.{key}" if path else str(key))
 
 
-def _storable(value: Any, path: str, problems: dict[str, str]) -> Any:
-    """A copy without what JSON cannot hold and what a config library would act upon; why, by path, in `problems`."""
+def _storable(value: Any, path: str, problems: list[Problem], origin: Origin) -> Any:
+    """Return a copy without values that JSON cannot hold or that a config library would act upon; append their problems."""
     if not isinstance(value, Mapping | list | tuple):
         return value
     items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value)
@@ -220,34 +223,56 @@ def _storable(value: Any, path: str, problems: dict[str, str]) -> Any:
     kept: list[tuple[Any, Any]] = []
     for key, item in items:
         where = f"{path}.{key}"
-        problem = (_bad_key(key) if is_mapping else None) or _bad_value(where, item)
+        problem = (_bad_key(where, key, origin) if is_mapping else None) or _bad_value(where, item, origin)
         if problem is None:
-            kept.append((key, _storable(item, where, problems)))
+            kept.append((key, _storable(item, where, problems, origin)))
         else:
-            problems[where] = problem
+            problems.append(problem)
     return dict(kept) if is_mapping else [item for _, item in kept]
 
 
-def _bad_key(key: Any) -> str | None:
+def _bad_key(path: str, key: Any, origin: Origin) -> Problem | None:
     if not isinstance(key, str):
-        return f"the key {show(key)} is not allowed: must be text; quote it"
+        return Problem(f"{path}: a key must be text; quote it (got {format_value(key)})", "value", path)
     if key == "_target_":
-        return "unknown key; nothing is constructed from a config"
+        return Problem(f"{path}: unknown key; a config cannot construct objects{_from(origin, path)}", "value", path)
     return None
 
 
-def _bad_value(path: str, value: Any) -> str | None:
+def _bad_value(path: str, value: Any, origin: Origin) -> Problem | None:
     if isinstance(value, str) and value == "???":
-        return f"must be given, as {path}=VALUE"
+        return _missing_value(path)
     if isinstance(value, float) and not math.isfinite(value):
-        return f"{value} is not allowed: must be a finite number"
+        return _must(path, "be a finite number", value, origin)
     if value is None or isinstance(value, str | int | float | Mapping | list | tuple):
         return None
-    return f"{show(value)} is not allowed: must be text, a number, true, false or null"
+    return _must(path, "be text, a number, true, false or null", value, origin)
+
+
+def show_path(path: str) -> str:
+    """Return a dotted path with list indexes in brackets: `load.concurrency[0]`."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", path)
+
+
+def _must(path: str, rule: str, value: Any, origin: Origin) -> Problem:
+    """Return the problem of a value that breaks a rule: what is wrong, and where it was set."""
+    source = origin(path)
+    # an override of exactly this key shows nothing new
+    where = f", from {source}" if source and not source.startswith(f"{path}=") else ""
+    return Problem(f"{show_path(path)} must {rule} (got {format_value(value)}{where})", "value", path)
+
+
+def _missing_value(path: str) -> Problem:
+    return Problem(f"{show_path(path)} is required; set {path}=VALUE", "value", path)
+
+
+def _from(origin: Origin, path: str) -> str:
+    source = origin(path)
+    return f" (from {source})" if source else ""
 
 
 def _with_numbers_as_text(value: Mapping[str, Any], errors: list[ErrorDetails]) -> Any:
-    """A copy in which whole numbers that stand where text must be are text: `engine.env.OMP_NUM_THREADS=4`."""
+    """Return a copy with integers as text where text is required: `engine.env.OMP_NUM_THREADS=4`."""
     copied = copy.deepcopy(value)
     for error in errors:
         given = error["input"]
@@ -262,7 +287,7 @@ def _with_numbers_as_text(value: Mapping[str, Any], errors: list[ErrorDetails]) 
 
 
 def _data_path(value: Any, error: ErrorDetails) -> tuple[Any, ...]:
-    """The error's place in the data: its location without the names of a union's alternatives."""
+    """Return the error's place in the data: its location without the names of a union's alternatives."""
     path: list[Any] = []
     here: Any = value
     for part in error["loc"]:
@@ -275,54 +300,56 @@ def _data_path(value: Any, error: ErrorDetails) -> tuple[Any, ...]:
     return tuple(path)
 
 
-def _told(section: str, value: Any, errors: list[ErrorDetails], types: Types, origin: Origin) -> list[Fault]:
-    """Pydantic's errors as lines, those of one place together: they are alternatives."""
+def _as_problems(section: str, value: Any, errors: list[ErrorDetails], types: Types, origin: Origin) -> list[Problem]:
+    """Return Pydantic's errors as problems, one for each place."""
     places: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for error in errors:
         places.setdefault(_data_path(value, error), []).append(error)
-    # a mapping where a number could have been is judged as a mapping: what is wrong inside it is enough
+    # a mapping where a number is allowed too is checked as a mapping: report only the problems inside it
     outer = {path for path in places for other in places if path == other[: len(path)] and path != other}
-    return [_line(section, path, some, types, origin) for path, some in places.items() if path not in outer]
+    return [_problem_at(section, path, some, types, origin) for path, some in places.items() if path not in outer]
 
 
-def _line(section: str, place: tuple[Any, ...], errors: list[ErrorDetails], types: Types, origin: Origin) -> Fault:
+def _problem_at(
+    section: str, place: tuple[Any, ...], errors: list[ErrorDetails], types: Types, origin: Origin
+) -> Problem:
+    """Return the problem of one place in a section; several errors there are alternatives."""
     path = ".".join([section, *(str(part) for part in place)])
     first = errors[0]
     if first["type"] == "unexpected_keyword_argument":
         known = known_keys(types)
-        near = nearest(path, known)
+        near = nearest_name(path, known)
         own = ", ".join(key for key in known if key.startswith(f"{section}.") and key.count(".") == 1)
-        hint = f"did you mean '{near}'?" if near else f"known are {own}"
-        source = origin(path)
+        hint = f"did you mean '{near}'?" if near else f"known keys: {own}"
         # on the command line the key itself is what was written
-        source = "" if source.startswith(f" (from {path}=") else source
-        return Fault(f"{path}: unknown key; {hint}{source}", "key", path)
+        source = "" if origin(path).startswith(f"{path}=") else _from(origin, path)
+        return Problem(f"{path}: unknown key; {hint}{source}", "key", path)
     if first["type"] == "missing":
-        return Fault(f"{path}: must be given, as {path}=VALUE", "value", path)
-    expected = " or ".join(dict.fromkeys(_expected(error) for error in errors))
-    line = f"{path}: {show(first['input'])} is not allowed: must be {expected}{origin(path)}"
-    return Fault(line, "value", path)
+        return _missing_value(path)
+    rule, *others = dict.fromkeys(_rule(error) for error in errors)
+    return _must(path, " or ".join((rule, *(other.removeprefix("be ") for other in others))), first["input"], origin)
 
 
-def _expected(error: ErrorDetails) -> str:
-    """What would have been right, to stand after `must be`."""
+def _rule(error: ErrorDetails) -> str:
+    """Return what the value must do, to follow "must"."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "string_type" and error["input"] is not None:
-        return "text (quoted twice on the command line: \"'...'\")"
+        return "be text (quoted twice on the command line: \"'...'\")"
     if kind in _EXPECTED:
-        return _EXPECTED[kind]
+        return f"be {_EXPECTED[kind]}"
     if kind == "literal_error":
-        return str(context["expected"])
+        return f"be {context['expected']}"
     bounds = {
-        "greater_than_equal": lambda: f"{_bound(context['ge'])} or more",
-        "greater_than": lambda: f"more than {_bound(context['gt'])}",
-        "less_than_equal": lambda: f"{_bound(context['le'])} or less",
-        "less_than": lambda: f"less than {_bound(context['lt'])}",
+        "greater_than_equal": ("ge", "be at least"),
+        "greater_than": ("gt", "be greater than"),
+        "less_than_equal": ("le", "be at most"),
+        "less_than": ("lt", "be less than"),
     }
     if kind in bounds:
-        return bounds[kind]()
+        key, words = bounds[kind]
+        return f"{words} {_bound(context[key])}"
     message = error["msg"]
-    return message[0].lower() + message[1:]
+    return f"fit: {message[0].lower()}{message[1:]}"
 
 
 def _bound(value: float) -> str:

@@ -43,7 +43,7 @@ def command(words: tuple[str, ...], **_: object) -> int:
 
 def run_words(words: tuple[str, ...]) -> int:
     """Run, print or preview what the words describe. Returns the exit code. Raises ServebenchError."""
-    from servebench.config import hydra_information, hydra_words
+    from servebench.config import asks_hydra, print_hydra_information
     from servebench.registry.registry import registry
     from servebench.study.show_commands import show_commands
     from servebench.study.study import run_study
@@ -53,6 +53,6 @@ def run_words(words: tuple[str, ...]) -> int:
         return show_commands([*words[:place], *words[place + 2 :]], registry())
     if "--preview" in words:
         return print_previews([word for word in words if word != "--preview"], registry())
-    if hydra_words(words):
-        return hydra_information(words, registry())
+    if asks_hydra(words):
+        return print_hydra_information(words, registry())
     return run_study(words, registry())

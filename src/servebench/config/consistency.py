@@ -1,4 +1,4 @@
-"""What settings mean together: those that exclude each other, and those that follow from others. Pure."""
+"""Check settings against each other, and derive settings from others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from servebench.config.faults import show
+from servebench.config.problems import format_value
 from servebench.contracts.settings import (
     EngineSettings,
     GpuSettings,
@@ -32,10 +32,9 @@ _NEEDED = {
 }
 
 
-def normalised(settings: RunSettings) -> RunSettings:
-    """The settings with what follows from them filled in.
-
-    A point that lasts `duration_s` has no number of requests; several GPUs set the tensor parallelism unless told.
+def with_derived_values(settings: RunSettings) -> RunSettings:
+    """Return the settings with derived values: no number of requests for a point with `duration_s`, and a tensor parallelism
+    of `gpu.count` for several GPUs unless it is set.
     """
     load, engine = settings.load, settings.engine
     if load.duration_s is not None and load.requests == "auto":
@@ -45,28 +44,28 @@ def normalised(settings: RunSettings) -> RunSettings:
     return replace(settings, load=load, engine=engine)
 
 
-def combination_faults(settings: RunSettings, *, launchable: bool = True, local: bool = True) -> list[str]:
-    """What makes these settings impossible together, one line each.
+def consistency_problems(settings: RunSettings, *, launchable: bool = True, local: bool = True) -> list[str]:
+    """Return one line for each contradiction between these settings.
 
     `launchable` is that of the engine's class, `local` that of the launcher's.
     """
     sections = {item.name: getattr(settings, item.name) for item in fields(settings)}
-    return section_faults(sections, launchable=launchable, local=local)
+    return section_problems(sections, launchable=launchable, local=local)
 
 
-def section_faults(sections: Mapping[str, Any], *, launchable: bool = True, local: bool = True) -> list[str]:
-    """As `combination_faults`, for as many sections as there are: a check whose section is missing is left out."""
-    faults: list[str] = []
+def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, local: bool = True) -> list[str]:
+    """Return the problems of these sections, as `consistency_problems`; checks of missing sections are skipped."""
+    problems: list[str] = []
     for names, check in _CHECKS:
         if all(name in sections for name in names):
-            faults.extend(check(*(sections[name] for name in names)))
+            problems.extend(check(*(sections[name] for name in names)))
     if local and not launchable and "engine" in sections and "launch" in sections:
-        faults.append(_unlaunchable(sections["engine"], sections["launch"]))
+        problems.append(_unlaunchable(sections["engine"], sections["launch"]))
     if local and "engine" in sections and "gpu" in sections:
-        faults.extend(_parallelism(sections["engine"], sections["gpu"]))
+        problems.extend(_parallelism(sections["engine"], sections["gpu"]))
     if not local and hasattr(sections.get("launch"), "base_url"):
-        faults.extend(_address(sections["launch"]))
-    return faults
+        problems.extend(_address(sections["launch"]))
+    return problems
 
 
 def _levels(load: LoadSettings) -> list[str]:
@@ -76,61 +75,66 @@ def _levels(load: LoadSettings) -> list[str]:
         return _search(load, load.search)
     if load.rate is not None and load.concurrency is not None:
         return [
-            "load.rate and load.concurrency exclude each other; use load=rate load.rate=[...], or set load.concurrency=null"
+            "load.rate and load.concurrency cannot be used together; use load=rate load.rate=[...], or set load.concurrency=null"
         ]
     if load.rate is None and load.concurrency is None:
-        return ["load.concurrency: no level is given, such as load.concurrency=[1,2,4], or load=rate load.rate=[1,2,4]"]
+        return [
+            "load.concurrency or load.rate is required, such as load.concurrency=[1,2,4] or load=rate load.rate=[1,2,4]"
+        ]
     name, listed = ("load.rate", load.rate) if load.concurrency is None else ("load.concurrency", load.concurrency)
     if not listed:
-        return [f"{name}: the list is empty; give one level or more, such as {name}=[1,2,4]"]
+        return [f"{name} must have at least one level, such as {name}=[1,2,4]"]
     twice = [level for level, times in Counter(listed).items() if times > 1]
-    return [f"{name}: {level:g} is there more than once; to repeat levels use load.repeats" for level in twice]
+    return [f"{name} has {level:g} more than once; use load.repeats to repeat levels" for level in twice]
 
 
 def _search(load: LoadSettings, search: SearchSettings) -> list[str]:
-    faults = [
-        f"load.{name} and load.search exclude each other; leave load.{name} out, or choose another load"
+    problems = [
+        f"load.{name} and load.search cannot be used together; leave out load.{name}, or choose another load"
         for name in ("concurrency", "rate")
         if getattr(load, name) is not None
     ]
     if search.lower > search.upper:
-        faults.append(f"load.search.lower={search.lower:g} is above load.search.upper={search.upper:g}")
+        problems.append(f"load.search.lower={search.lower:g} must not be above load.search.upper={search.upper:g}")
     if search.of == "concurrency":
-        faults += [
-            f"load.search.{name}={value:g}: a concurrency is a whole number"
+        problems += [
+            f"load.search.{name} must be an integer, because it is a concurrency (got {value:g})"
             for name, value in (("lower", search.lower), ("upper", search.upper))
             if value != int(value)
         ]
     for name, value in (("repeats", load.repeats), ("order", load.order)):
         if value not in (1, "ascending"):
-            faults.append(f"load.{name}={value}: a search chooses its own points; use load.search.probes_per_level")
-    return faults
+            problems.append(
+                f"load.{name}={value} has no effect in a search, which chooses its own points; use load.search.probes_per_level"
+            )
+    return problems
 
 
 def _trace(load: LoadSettings) -> list[str]:
-    faults = [
-        f"load.{name} and load.trace exclude each other; leave load.{name} out, or choose another load"
+    problems = [
+        f"load.{name} and load.trace cannot be used together; leave out load.{name}, or choose another load"
         for name in ("concurrency", "rate", "search", "ramp")
         if getattr(load, name) is not None
     ]
     if load.trace is not None and load.trace.point is not None and load.trace.path is None:
-        faults.append(f"load.trace.point={load.trace.point} needs load.trace.path, the requests.parquet that it is in")
-    return faults
+        problems.append(
+            f"load.trace.point={load.trace.point} needs load.trace.path, the requests.parquet that has this point"
+        )
+    return problems
 
 
 def _shape(load: LoadSettings) -> list[str]:
-    faults = []
+    problems = []
     ramp = load.ramp
     if ramp is not None and ramp.shape == "exponential" and ramp.start == 0:
-        faults.append("load.ramp.start=0: an exponential ramp cannot begin at nothing; give a share such as 0.05")
-    if ramp is not None and load.duration_s is not None and ramp.over_s >= load.duration_s:
-        faults.append(
-            f"load.ramp.over_s={ramp.over_s:g} leaves nothing of load.duration_s={load.duration_s:g} at the level; "
-            "make one smaller or the other larger"
+        problems.append(
+            "load.ramp.start must be greater than 0 for an exponential ramp (got 0); use a share such as 0.05"
         )
+    if ramp is not None and load.duration_s is not None and ramp.over_s >= load.duration_s:
+        problems.append(f"load.ramp.over_s={ramp.over_s:g} must be shorter than load.duration_s={load.duration_s:g}")
     if load.time_scale != 1 and load.trace is None:
-        faults.append(f"load.time_scale={load.time_scale:g} stretches a trace, and there is none: use load=trace")
-    return faults
+        problems.append(f"load.time_scale={load.time_scale:g} only applies to a trace; use load=trace")
+    return problems
 
 
 def _search_goal(load: LoadSettings, slo: SloSettings) -> list[str]:
@@ -138,111 +142,104 @@ def _search_goal(load: LoadSettings, slo: SloSettings) -> list[str]:
         return []
     if any(limit is not None for limit in (slo.ttft_ms, slo.tpot_ms, slo.e2e_ms)):
         return []
-    return [f"load={load.name} needs a limit to search for: add slo=interactive, or slo.ttft_ms= and slo.tpot_ms="]
+    return [f"load={load.name} needs an SLO to search for: add slo=interactive, or set slo.ttft_ms and slo.tpot_ms"]
 
 
 def _length_of_a_point(load: LoadSettings) -> list[str]:
-    faults: list[str] = []
+    problems: list[str] = []
     if load.duration_s is None and load.requests is None:
-        faults.append("load.requests: a point needs an end; give load.requests (a number or auto) or load.duration_s")
+        problems.append("load.requests (a number or auto) or load.duration_s is required")
     if load.duration_s is not None and load.requests not in (None, "auto"):
-        faults.append(
-            f"load.requests={load.requests} and load.duration_s={load.duration_s:g} exclude each other; "
+        problems.append(
+            f"load.requests={load.requests} and load.duration_s={load.duration_s:g} cannot be used together; "
             "set load.requests=null or load.duration_s=null"
         )
     if load.warmup_s > 0 and load.duration_s is None:
-        faults.append(
-            f"load.warmup_s={load.warmup_s:g} needs load.duration_s, longer than it; or use load.warmup_requests"
-        )
+        problems.append(f"load.warmup_s={load.warmup_s:g} needs a longer load.duration_s; or use load.warmup_requests")
     elif load.duration_s is not None and load.warmup_s >= load.duration_s:
-        faults.append(
-            f"load.warmup_s={load.warmup_s:g} leaves nothing of load.duration_s={load.duration_s:g}; make one smaller "
-            "or the other larger"
-        )
-    return faults
+        problems.append(f"load.warmup_s={load.warmup_s:g} must be shorter than load.duration_s={load.duration_s:g}")
+    return problems
 
 
 def _not_yet(load: LoadSettings) -> list[str]:
-    faults: list[str] = []
+    problems: list[str] = []
     closed = load.concurrency is not None or (load.search is not None and load.search.of == "concurrency")
     if load.max_concurrency is not None and closed:
-        faults.append(
-            f"load.max_concurrency={load.max_concurrency} bounds open-loop levels only; the levels are load.concurrency"
-        )
-    return faults
+        problems.append(f"load.max_concurrency={load.max_concurrency} only applies to open-loop levels (load.rate)")
+    return problems
 
 
 def _quality(quality: QualitySettings) -> list[str]:
     if quality.name == "none":
         return []
-    faults = []
+    problems = []
     if not quality.concurrency:
-        faults.append("quality.concurrency: the list is empty; give one or more, such as quality.concurrency=[8]")
+        problems.append("quality.concurrency must have at least one level, such as quality.concurrency=[8]")
     twice = [str(level) for level, times in Counter(quality.concurrency).items() if times > 1]
-    faults += [f"quality.concurrency: {level} is there more than once; name each once" for level in twice]
+    problems += [f"quality.concurrency has {level} more than once" for level in twice]
     if quality.name == "all" and quality.path is not None:
-        faults.append(f"quality.path={quality.path} is the data of one scorer; name it, as in quality=mmlu")
-    return faults
+        problems.append(f"quality.path={quality.path} needs one scorer, such as quality=mmlu, not quality=all")
+    return problems
 
 
 def _lengths(workload: WorkloadSettings) -> list[str]:
-    faults: list[str] = []
+    problems: list[str] = []
     for key in ("input_tokens", "output_tokens"):
         length = getattr(workload, key)
         if isinstance(length, LengthSettings):
-            faults.extend(_length(f"workload.{key}", length))
-    return faults
+            problems.extend(_length(f"workload.{key}", length))
+    return problems
 
 
 def _length(path: str, length: LengthSettings) -> list[str]:
     missing = [name for name in _NEEDED[length.kind] if getattr(length, name) is None]
     if missing:
-        return [f"{path}: kind {length.kind} needs {' and '.join(missing)}"]
+        return [f"{path} with kind={length.kind} needs {' and '.join(missing)}"]
     if length.min is not None and length.max is not None and length.min > length.max:
-        return [f"{path}: min {length.min} is larger than max {length.max}"]
+        return [f"{path}.min={length.min} must not be above {path}.max={length.max}"]
     return []
 
 
 def _fits(engine: EngineSettings, workload: WorkloadSettings) -> list[str]:
-    """Lengths of which even the shortest pass the limit that the engine is given."""
+    """Return a problem if even the shortest lengths exceed the engine's limit."""
     limit = engine.max_model_len
     if limit is None:
         return []
     lengths = {key: _least(getattr(workload, key)) for key in ("input_tokens", "output_tokens")}
     if sum(lengths.values()) <= limit:
         return []
-    told = " and ".join(f"workload.{key}={tokens:g}" for key, tokens in lengths.items() if tokens)
+    lengths_shown = " and ".join(f"workload.{key}={tokens:g}" for key, tokens in lengths.items() if tokens)
     return [
-        f"{told} do not fit engine.max_model_len={limit}: raise it, or lower them"
+        f"{lengths_shown} do not fit engine.max_model_len={limit}; raise it or lower them"
         if all(lengths.values())
-        else f"{told} does not fit engine.max_model_len={limit}: raise it, or lower that"
+        else f"{lengths_shown} does not fit engine.max_model_len={limit}; raise it or lower the length"
     ]
 
 
 def _least(length: int | LengthSettings | None) -> float:
-    """The shortest that a length can be, as far as it is told."""
+    """Return the shortest possible length, as far as the settings say."""
     if isinstance(length, LengthSettings):
         return (length.mean if length.kind == "fixed" else length.min) or 0
     return length or 0
 
 
 def _address(launch: LaunchSettings) -> list[str]:
-    # the attach launcher's own settings: read by name, for they belong to another room
+    # the attach launcher's own setting: read by name, because its class belongs to a higher layer
     url = getattr(launch, "base_url", None)
     if not url:
-        return [f"launch=attach needs the address of the engine: {_URL_EXAMPLE}"]
+        return [f"launch.base_url is required with launch=attach: {_URL_EXAMPLE}"]
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         good = False
-    return [] if good else [f"launch.base_url: {show(url)} is not an http(s) URL, such as {_URL_EXAMPLE}"]
+    return [] if good else [f"launch.base_url must be an http(s) URL (got {format_value(url)}), such as {_URL_EXAMPLE}"]
 
 
 def _unlaunchable(engine: EngineSettings, launch: LaunchSettings) -> str:
     return (
         f"engine={engine.name} is a running server and cannot be started (launch={launch.name}): "
-        f"add launch=attach {_URL_EXAMPLE}"
+        f"use launch=attach {_URL_EXAMPLE}"
     )
 
 
@@ -250,13 +247,15 @@ def _parallelism(engine: EngineSettings, gpu: GpuSettings) -> list[str]:
     size = engine.tensor_parallel_size
     if size is None or gpu.count == 0 or size <= gpu.count:
         return []
-    return [f"engine.tensor_parallel_size={size} needs {size} GPUs, but gpu.count={gpu.count}: set gpu.count={size}"]
+    return [f"engine.tensor_parallel_size={size} needs {size} GPUs, but gpu.count={gpu.count}; set gpu.count={size}"]
 
 
 def _study_name(study: StudySettings) -> list[str]:
     if study.name is None or (study.name not in ("", ".", "..") and "/" not in study.name and "\0" not in study.name):
         return []
-    return [f"study.name: {show(study.name)} is not the name of a folder; the folder above it is study.dir"]
+    return [
+        f"study.name must be a folder name without / (got {format_value(study.name)}); set study.dir for the folder above it"
+    ]
 
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from servebench.config import hydra_words
-from servebench.config.words import parse_words
+from servebench.config import asks_hydra
+from servebench.config.arguments import parse_arguments
 
 
 @pytest.mark.parametrize(
@@ -26,22 +26,22 @@ from servebench.config.words import parse_words
 )
 def test_which_words_ask_for_information(arguments: list[str], expected: bool) -> None:
     """Information is asked for with an option of Hydra's, never with an override."""
-    assert hydra_words(arguments) is expected
+    assert asks_hydra(arguments) is expected
 
 
 def test_words_are_sorted() -> None:
     """Overrides, the sweep switch and the folders may come in any order."""
-    words = parse_words(["a=1", "-m", "-cd", "x", "b=2", "--config-dir=y", "-cn", "mine.yaml"])
+    words = parse_arguments(["a=1", "-m", "-cd", "x", "b=2", "--config-dir=y", "-cn", "mine.yaml"])
     assert words.overrides == ["a=1", "b=2"]
     assert words.multirun
     assert words.config_dirs == ["x", "y"]
     assert words.config_name == "mine"
-    assert words.faults == []
+    assert words.problems == []
 
 
 def test_info_takes_only_its_own_choices() -> None:
     """`--info engine=vllm` is an option without a value, and an override."""
-    words = parse_words(["--info", "engine=vllm"])
+    words = parse_arguments(["--info", "engine=vllm"])
     assert (words.information, words.overrides) == (["--info"], ["engine=vllm"])
 
 
@@ -49,14 +49,14 @@ def test_info_takes_only_its_own_choices() -> None:
     ("arguments", "line"),
     [
         (["--multi-run"], "--multi-run: unknown option; did you mean '--multirun'?"),
-        (["--config-dir"], "--config-dir: a value must follow"),
+        (["--config-dir"], "--config-dir needs a value"),
         (
             ["--config-path", "x"],
-            "--config-path: the config folder cannot be replaced; add one of yours with --config-dir DIR",
+            "--config-path: the built-in config folder cannot be replaced; add a folder with --config-dir DIR",
         ),
-        (["--zzz"], "--zzz: unknown option; 'servebench help' lists what there is"),
+        (["--zzz"], "--zzz: unknown option; run 'servebench help' to list options"),
     ],
 )
 def test_unknown_options_are_faults(arguments: list[str], line: str) -> None:
     """An option that is not understood is told, with the nearest one."""
-    assert [fault.text for fault in parse_words(arguments).faults] == [line]
+    assert [fault.text for fault in parse_arguments(arguments).problems] == [line]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from servebench.config import combination_faults, normalised
-from servebench.config.combine import section_faults
+from servebench.config import consistency_problems, with_derived_values
+from servebench.config.consistency import section_problems
 from servebench.contracts.settings import (
     EngineSettings,
     GpuSettings,
@@ -46,7 +46,7 @@ def bounded(limit: int | None, **lengths: Any) -> dict[str, Any]:
 
 def faults_of(*, launchable: bool = True, **change: Any) -> list[str]:
     settings = replace(GOOD, **change)
-    return combination_faults(settings, launchable=launchable, local=settings.launch.name != "attach")
+    return consistency_problems(settings, launchable=launchable, local=settings.launch.name != "attach")
 
 
 def address(url: str | None) -> dict[str, Any]:
@@ -54,26 +54,29 @@ def address(url: str | None) -> dict[str, Any]:
 
 
 FAULTS = [
-    (load(concurrency=None), "load.concurrency: no level is given"),
-    (load(concurrency=()), "load.concurrency: the list is empty"),
-    (load(concurrency=(4, 1, 4)), "load.concurrency: 4 is there more than once"),
-    (load(rate=(1.0,)), "load.rate and load.concurrency exclude each other"),
-    (load(concurrency=None, rate=()), "load.rate: the list is empty"),
-    (load(concurrency=None, rate=(2.5, 2.5)), "load.rate: 2.5 is there more than once"),
-    (load(requests=None), "load.requests: a point needs an end"),
-    (load(requests=50, duration_s=60.0), "load.requests=50 and load.duration_s=60 exclude each other"),
-    (load(warmup_s=5.0), "load.warmup_s=5 needs load.duration_s"),
-    (load(warmup_s=60.0, duration_s=60.0), "load.warmup_s=60 leaves nothing of load.duration_s=60"),
-    (load(max_concurrency=4), "load.max_concurrency=4 bounds open-loop levels only"),
-    ({"quality": QualitySettings(name="mmlu", concurrency=())}, "quality.concurrency: the list is empty"),
-    ({"quality": QualitySettings(name="mmlu", concurrency=(4, 4))}, "quality.concurrency: 4 is there more than once"),
-    ({"quality": QualitySettings(name="all", path="x.jsonl")}, "quality.path=x.jsonl is the data of one scorer"),
-    (length(kind="fixed"), "workload.input_tokens: kind fixed needs mean"),
-    (length(kind="uniform", min=1), "workload.input_tokens: kind uniform needs max"),
-    (length(kind="uniform", min=5, max=2), "workload.input_tokens: min 5 is larger than max 2"),
-    (length(kind="normal", mean=5.0), "workload.input_tokens: kind normal needs stdev"),
-    (length(kind="lognormal"), "workload.input_tokens: kind lognormal needs mean and stdev"),
-    (length(kind="normal", mean=5.0, stdev=1.0, min=9, max=3), "workload.input_tokens: min 9 is larger than max 3"),
+    (load(concurrency=None), "load.concurrency or load.rate is required"),
+    (load(concurrency=()), "load.concurrency must have at least one level"),
+    (load(concurrency=(4, 1, 4)), "load.concurrency has 4 more than once"),
+    (load(rate=(1.0,)), "load.rate and load.concurrency cannot be used together"),
+    (load(concurrency=None, rate=()), "load.rate must have at least one level"),
+    (load(concurrency=None, rate=(2.5, 2.5)), "load.rate has 2.5 more than once"),
+    (load(requests=None), "load.requests (a number or auto) or load.duration_s is required"),
+    (load(requests=50, duration_s=60.0), "load.requests=50 and load.duration_s=60 cannot be used together"),
+    (load(warmup_s=5.0), "load.warmup_s=5 needs a longer load.duration_s"),
+    (load(warmup_s=60.0, duration_s=60.0), "load.warmup_s=60 must be shorter than load.duration_s=60"),
+    (load(max_concurrency=4), "load.max_concurrency=4 only applies to open-loop levels"),
+    ({"quality": QualitySettings(name="mmlu", concurrency=())}, "quality.concurrency must have at least one level"),
+    ({"quality": QualitySettings(name="mmlu", concurrency=(4, 4))}, "quality.concurrency has 4 more than once"),
+    ({"quality": QualitySettings(name="all", path="x.jsonl")}, "quality.path=x.jsonl needs one scorer"),
+    (length(kind="fixed"), "workload.input_tokens with kind=fixed needs mean"),
+    (length(kind="uniform", min=1), "workload.input_tokens with kind=uniform needs max"),
+    (length(kind="uniform", min=5, max=2), "workload.input_tokens.min=5 must not be above workload.input_tokens.max=2"),
+    (length(kind="normal", mean=5.0), "workload.input_tokens with kind=normal needs stdev"),
+    (length(kind="lognormal"), "workload.input_tokens with kind=lognormal needs mean and stdev"),
+    (
+        length(kind="normal", mean=5.0, stdev=1.0, min=9, max=3),
+        "workload.input_tokens.min=9 must not be above",
+    ),
     (
         bounded(100, input_tokens=90, output_tokens=11),
         "workload.input_tokens=90 and workload.output_tokens=11 do not fit",
@@ -83,18 +86,18 @@ FAULTS = [
         bounded(100, input_tokens=LengthSettings(kind="uniform", min=200, max=300)),
         "workload.input_tokens=200 does not fit engine.max_model_len=100",
     ),
-    (address(None), "launch=attach needs the address of the engine"),
-    (address(""), "launch=attach needs the address of the engine"),
-    (address("host:8000"), "launch.base_url: 'host:8000' is not an http(s) URL"),
-    (address("ftp://host/v1"), "launch.base_url: 'ftp://host/v1' is not an http(s) URL"),
-    (address("http://"), "launch.base_url: 'http://' is not an http(s) URL"),
-    (address("http://host:80x/v1"), "launch.base_url: 'http://host:80x/v1' is not an http(s) URL"),
+    (address(None), "launch.base_url is required with launch=attach"),
+    (address(""), "launch.base_url is required with launch=attach"),
+    (address("host:8000"), "launch.base_url must be an http(s) URL (got 'host:8000')"),
+    (address("ftp://host/v1"), "launch.base_url must be an http(s) URL (got 'ftp://host/v1')"),
+    (address("http://"), "launch.base_url must be an http(s) URL (got 'http://')"),
+    (address("http://host:80x/v1"), "launch.base_url must be an http(s) URL (got 'http://host:80x/v1')"),
     (
         {"engine": EngineSettings(name="e", tensor_parallel_size=4), "gpu": GpuSettings(name="h100", count=2)},
         "engine.tensor_parallel_size=4 needs 4 GPUs, but gpu.count=2",
     ),
-    ({"study": StudySettings(name="../x")}, "study.name: '../x' is not the name of a folder"),
-    ({"study": StudySettings(name="..")}, "study.name: '..' is not the name of a folder"),
+    ({"study": StudySettings(name="../x")}, "study.name must be a folder name without / (got '../x')"),
+    ({"study": StudySettings(name="..")}, "study.name must be a folder name without / (got '..')"),
 ]
 ALLOWED = [
     {},
@@ -147,12 +150,12 @@ def test_all_combinations_are_told_at_once() -> None:
     settings = replace(
         GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu", concurrency=())
     )
-    assert len(combination_faults(settings)) == 3
+    assert len(consistency_problems(settings)) == 3
 
 
 def test_checks_of_missing_sections_are_left_out() -> None:
     """While a section is not valid, what does not depend on it is still checked."""
-    assert len(section_faults({"load": LoadSettings(name="l")}, launchable=False)) == 1
+    assert len(section_problems({"load": LoadSettings(name="l")}, launchable=False)) == 1
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_gpus_set_tensor_parallelism(count: int, asked: int | None, expected: in
     """Two GPUs and more set the tensor parallelism, unless it is told."""
     engine = EngineSettings(name="e", tensor_parallel_size=asked)
     settings = replace(GOOD, engine=engine, gpu=GpuSettings(name="h100", count=count))
-    assert normalised(settings).engine.tensor_parallel_size == expected
+    assert with_derived_values(settings).engine.tensor_parallel_size == expected
 
 
 @pytest.mark.parametrize(
@@ -171,4 +174,4 @@ def test_gpus_set_tensor_parallelism(count: int, asked: int | None, expected: in
 def test_a_timed_point_has_no_number_of_requests(requests: Any, duration_s: float | None, expected: Any) -> None:
     """With a duration `auto` requests are none."""
     settings = replace(GOOD, **load(requests=requests, duration_s=duration_s))
-    assert normalised(settings).load.requests == expected
+    assert with_derived_values(settings).load.requests == expected

@@ -1,16 +1,16 @@
-"""What to say of an engine, a launch strategy, a workload or a scorer that nothing installed offers."""
+"""Explain why an engine, launch strategy, workload or scorer is not available, and what to do."""
 
 from __future__ import annotations
 
-from servebench.config.faults import did_you_mean
+from servebench.config.problems import suggest
 from servebench.registry.registry import DISABLE_VARIABLE, Registry
 
 PLUGIN_ENGINES = ("llamacpp", "lmdeploy", "ollama", "tgi", "triton", "transformers")
-"""Engines with a distribution of their own, `servebench-<name>`."""
+"""Engines whose plugin is distributed as `servebench-<name>`."""
 
 
-def absent(group: str, name: str, registry: Registry, *, listed: tuple[str, ...] = ()) -> str:
-    """One line for `group=name` that cannot be had. `listed` are the options that the config folders offer."""
+def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[str, ...] = ()) -> str:
+    """Return the message for an unavailable `group=name`. `listed` are the options of the config folders."""
     if group == "engine":
         line = _plugin_engine(name, registry)
         if line is not None:
@@ -18,19 +18,19 @@ def absent(group: str, name: str, registry: Registry, *, listed: tuple[str, ...]
     offered = tuple(registry.kinds.get(group, ()))
     if name in listed and group in registry.kinds:
         return (
-            f"{group}={name}: its config is there, but nothing installed offers the {group}; "
-            f"offered are {', '.join(sorted(offered))} ('servebench plugins' lists what is installed)"
+            f"{group}={name} has a config file but no installed plugin provides it; "
+            f"available: {', '.join(sorted(offered))} (run 'servebench plugins' to list plugins)"
         )
-    return f"{group}={name}: no such {group}; {did_you_mean(name, listed or offered, listed=True)}"
+    return f"{group}={name}: no such {group}; {suggest(name, listed or offered, listed=True)}"
 
 
 def _plugin_engine(name: str, registry: Registry) -> str | None:
-    """The line for an engine that comes with a plugin, null for a name that no plugin is known to have."""
+    """Return the message for an engine of a plugin; None if no known plugin has this name."""
     distribution = f"servebench-{name}"
     for info in registry.plugins:
         if name == info.name or distribution == info.distribution:
             if info.status == "broken":
-                return f"engine={name}: its plugin {info.distribution} {info.version} did not load ({info.error})"
+                return f"engine={name}: its plugin {info.distribution} {info.version} failed to load ({info.error})"
             if info.status == "disabled":
                 return f"engine={name}: its plugin {info.distribution} is disabled by {DISABLE_VARIABLE}; unset it"
     if name not in PLUGIN_ENGINES:

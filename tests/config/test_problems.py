@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from servebench.config.faults import Fault, did_you_mean, nearest, one_line, show, unique
+from servebench.config.problems import Problem, format_value, nearest_name, suggest, summarize_error, without_duplicates
 
 KEYS = ["engine.port", "engine.host", "engine.reuse", "load.concurrency", "load.max_concurrency", "workload.seed"]
 
@@ -21,20 +21,20 @@ KEYS = ["engine.port", "engine.host", "engine.reuse", "load.concurrency", "load.
 )
 def test_nearest_key(name: str, expected: str | None) -> None:
     """The nearest name is of the same section if one is near there, else of the section that has the key."""
-    assert nearest(name, KEYS) == expected
+    assert nearest_name(name, KEYS) == expected
 
 
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        (["vllm", "openai"], "did you mean 'vllm'? known are openai, vllm"),
+        (["vllm", "openai"], "did you mean 'vllm'? available: openai, vllm"),
         (["openai"], "the only one is 'openai'"),
-        ([], "none is known"),
+        ([], "there are none"),
     ],
 )
 def test_hint_lists_what_is_known(known: list[str], expected: str) -> None:
     """A hint names the nearest option, and all of them."""
-    assert did_you_mean("vlm", known, listed=True) == expected
+    assert suggest("vlm", known, listed=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,21 +43,21 @@ def test_hint_lists_what_is_known(known: list[str], expected: str) -> None:
 )
 def test_values_are_shown_as_a_config_writes_them(value: object, expected: str) -> None:
     """A value in a message looks like what the user would write."""
-    assert show(value) == expected
+    assert format_value(value) == expected
 
 
 def test_long_values_are_cut() -> None:
     """A fault stays one readable line whatever was given."""
-    assert len(show("x" * 1000)) == 80
+    assert len(format_value("x" * 1000)) == 80
 
 
 def test_one_line_of_a_many_line_error() -> None:
     """Advice for Hydra's programmers and further lines are dropped."""
     error = ValueError("Could not override 'a'.\nTo append to your config use +a=1\nSee https://hydra.cc")
-    assert one_line(error) == "could not override 'a'"
+    assert summarize_error(error) == "could not override 'a'"
 
 
 def test_same_fault_is_told_once() -> None:
     """The runs of a sweep share faults; each text is told once, in order."""
-    faults = [Fault("b", "key"), Fault("a", "key"), Fault("b", "key")]
-    assert [fault.text for fault in unique(faults)] == ["b", "a"]
+    faults = [Problem("b", "key"), Problem("a", "key"), Problem("b", "key")]
+    assert [fault.text for fault in without_duplicates(faults)] == ["b", "a"]

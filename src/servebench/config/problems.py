@@ -1,4 +1,4 @@
-"""Faults: what is wrong with what was asked, one line each, and how a value, a name or an error is put into a line."""
+"""Problems of a config, one line each, and how values, names and errors are written in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOISE = re.compile(
 
 
 @dataclass(frozen=True)
-class Fault:
+class Problem:
     """One thing that is wrong. `path` is the dotted key it concerns (empty: none)."""
 
     text: str
@@ -33,8 +33,8 @@ class Fault:
     path: str = ""
 
 
-def show(value: Any) -> str:
-    """A value as a config writes it: null, true, 'text', a list; long ones are cut."""
+def format_value(value: Any) -> str:
+    """Return a value as a config file writes it: null, true, 'text', a list; long ones are cut."""
     if isinstance(value, str):
         text = repr(value)
     else:
@@ -45,9 +45,11 @@ def show(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, or null. Of dotted names those of the same section are tried first by
-    what follows it, then all by their last part (the key is right, the section wrong), then all as they are.
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like `name`, or None.
+
+    For a dotted name, try keys of the same section first, then all keys by their last part (right key, wrong section), then
+    whole names.
     """
     candidates = sorted(set(known))
     section, dot, rest = name.partition(".")
@@ -64,21 +66,21 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return None
 
 
-def did_you_mean(name: str, known: Sequence[str], *, listed: bool = False) -> str:
-    """The second half of a fault line: the nearest known name, and with `listed` all of them."""
-    near = nearest(name, known)
+def suggest(name: str, known: Sequence[str], *, listed: bool = False) -> str:
+    """Return a hint for an unknown name: the nearest known one, and with `listed` all of them."""
+    near = nearest_name(name, known)
     parts = [] if near is None else [f"did you mean '{near}'?"]
     if not known:
-        parts.append("none is known")
+        parts.append("there are none")
     elif len(known) == 1 and listed:
         parts.append(f"the only one is '{known[0]}'")
     elif listed or near is None:
-        parts.append(f"known are {', '.join(sorted(known))}")
+        parts.append(f"available: {', '.join(sorted(known))}")
     return " ".join(parts)
 
 
-def one_line(error: BaseException) -> str:
-    """The gist of an error of Hydra, OmegaConf or YAML in one line, without its advice for programmers."""
+def summarize_error(error: BaseException) -> str:
+    """Return an error of Hydra, OmegaConf or YAML in one line, without its advice for programmers."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"
@@ -89,7 +91,7 @@ def one_line(error: BaseException) -> str:
     text = lines[0] if lines else ""
     cause = error.__cause__
     if isinstance(cause, OmegaConfBaseException):
-        text = f"{text.rstrip('.')}: {one_line(cause)}" if text else one_line(cause)
+        text = f"{text.rstrip('.')}: {summarize_error(cause)}" if text else summarize_error(cause)
     text = text or type(error).__name__
     where, said, what = text.partition("': ")
     if said and where.startswith("In '"):
@@ -98,6 +100,6 @@ def one_line(error: BaseException) -> str:
     return text.rstrip(".") if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."
 
 
-def unique(faults: Iterable[Fault]) -> list[Fault]:
-    """The faults in order, each text once: the runs of a sweep share most of theirs."""
-    return list({fault.text: fault for fault in faults}.values())
+def without_duplicates(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems in order, each text once: the runs of a sweep share most of theirs."""
+    return list({problem.text: problem for problem in problems}.values())
