@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from servebench.quality.ask import ask
 from servebench.quality.scorers.gsm8k import Gsm8kScorer, number_of
 from servebench.quality.scorers.mmlu import MmluScorer, letter_of
 from servebench.util.errors import ConfigError
+from support.servers import completion
 
 MMLU = [
     {
@@ -78,31 +77,17 @@ def test_broken_files_are_one_line(tmp_path, content):
         assert "bad.jsonl" in str(told.value)
 
 
-class _Server(BaseHTTPRequestHandler):
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
-        status, body = (500, b"no") if asked.startswith("q3\n") else (200, b'{"choices":[{"message":{"content":"B"}}]}')
-        body = b"<html>" if asked.startswith("q5\n") else body
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
+def _answer(connection, request):
+    prompt = request.json()["messages"][0]["content"]
+    if prompt.startswith("q3\n"):
+        return 500, b"no"
+    return (200, b"<html>") if prompt.startswith("q5\n") else (200, completion("B"))
 
 
-def test_answers_keep_their_order_and_failures_are_answers(tmp_path):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        scorer = MmluScorer()
-        items = scorer.items(_lines(tmp_path / "m.jsonl", MMLU), 20, 0)
-        url = f"http://127.0.0.1:{server.server_port}/v1"
-        answers = ask(items, Endpoint(base_url=url, model="m"), concurrency=4)
-    finally:
-        server.shutdown()
-        server.server_close()
+def test_answers_keep_their_order_and_failures_are_answers(tmp_path, serve):
+    scorer = MmluScorer()
+    items = scorer.items(_lines(tmp_path / "m.jsonl", MMLU), 20, 0)
+    answers = ask(items, Endpoint(base_url=serve(_answer).base_url, model="m"), concurrency=4)
     assert [answer.item_id for answer in answers] == [item.item_id for item in items]
     grades = [scorer.grade(item, answer).correct for item, answer in zip(items, answers, strict=True)]
     assert (grades.count(True), grades.count(False), grades.count(None)) == (4, 14, 2)

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import json
-import threading
-import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +9,8 @@ import pytest
 from servebench.contracts.quality import Endpoint
 from servebench.quality.scorers.judge import JudgeEndpoint, JudgeScorer, JudgeSettings
 from servebench.quality.scorers.verdicts import better_of, score_of
+from support.hostile import drip, flood
+from support.servers import ScriptedServer, completion, reply
 
 
 @pytest.mark.parametrize(
@@ -55,54 +53,35 @@ def test_better_of(text, place):
     assert better_of(text) == place
 
 
-class _Server:
-    """An endpoint that answers a chat with what a function makes of the prompt; it may return (status, bytes)."""
+class _Server(ScriptedServer):
+    """An endpoint that answers a chat with what a function makes of the prompt: text, (status, bytes) or a script."""
 
     def __init__(self, answer: Callable[[str], object]) -> None:
-        outer = self
-        self.seen: list[str] = []
-        self.keys: list[str | None] = []
-        self.formats: list[dict | None] = []
+        self.answer = answer
+        super().__init__(self._reply)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                text = body["messages"][0]["content"]
-                outer.seen.append(text)
-                outer.formats.append(body.get("response_format"))
-                outer.keys.append(self.headers.get("Authorization"))
-                said = answer(text)
-                if callable(said):
-                    said(self)
-                    return
-                if isinstance(said, str):
-                    usage = {"prompt_tokens": 100, "completion_tokens": 10}
-                    said = (200, json.dumps({"choices": [{"message": {"content": said}}], "usage": usage}).encode())
-                status, data = said
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+    def _reply(self, connection, request):
+        said = self.answer(request.json()["messages"][0]["content"])
+        if callable(said):
+            return said(connection)
+        return (200, completion(said, usage=(100, 10))) if isinstance(said, str) else said
 
-            def log_message(self, *args):
-                pass
+    @property
+    def seen(self) -> list[str]:
+        return [request.json()["messages"][0]["content"] for request in self.requests]
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+    @property
+    def keys(self) -> list[str | None]:
+        return [request.headers.get("authorization") for request in self.requests]
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
+    @property
+    def formats(self) -> list[dict | None]:
+        return [request.json().get("response_format") for request in self.requests]
 
 
 def _scorer(url, **changes):
-    judge = {"base_url": url, "model": "judge-1", "timeout_s": 5.0, **changes}
-    return JudgeScorer(JudgeSettings(name="judge", timeout_s=10.0, judge=JudgeEndpoint(**judge)))
+    judge = {"base_url": url, "model": "judge-1", "timeout_s": 60.0, **changes}
+    return JudgeScorer(JudgeSettings(name="judge", timeout_s=60.0, judge=JudgeEndpoint(**judge)))
 
 
 def _engine(text="An answer."):
@@ -110,12 +89,12 @@ def _engine(text="An answer."):
 
 
 def _judged(engine, scorer, count=6):
-    return scorer.evaluate(Endpoint(base_url=engine.url, model="m"), count=count, concurrency=2)
+    return scorer.evaluate(Endpoint(base_url=engine.base_url, model="m"), count=count, concurrency=2)
 
 
 def test_grades_by_a_rubric_twice_and_counts_tokens_and_cost():
     with _engine() as engine, _Server(lambda prompt: '{"reason": "fine", "score": 4}') as judge:
-        scorer = _scorer(judge.url, input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)
+        scorer = _scorer(judge.base_url, input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)
         assert scorer.check() == []
         rows = _judged(engine, scorer)
     assert len(rows) == 6
@@ -133,7 +112,7 @@ def test_grades_by_a_rubric_twice_and_counts_tokens_and_cost():
 def test_a_judge_that_contradicts_itself_is_told():
     turn = iter(range(1000))
     with _engine() as engine, _Server(lambda prompt: f'{{"score": {1 + next(turn) % 2}}}') as judge:
-        rows = _judged(engine, _scorer(judge.url, concurrency=1))
+        rows = _judged(engine, _scorer(judge.base_url, concurrency=1))
     assert [row.grade.detail["judge_agrees"] for row in rows] == [False] * 6
     assert {row.grade.score for row in rows} == {0.125}
 
@@ -175,7 +154,7 @@ def _prefers(word):
 def test_pairwise_changes_places(tmp_path, taste, score, agrees):
     folder = _reference(tmp_path / "ref", _rows("THEIRS"))
     with _engine("OURS") as engine, _Server(taste) as judge:
-        scorer = _scorer(judge.url, reference=folder)
+        scorer = _scorer(judge.base_url, reference=folder)
         assert scorer.check() == []
         rows = _judged(engine, scorer)
     assert {row.grade.score for row in rows} == {score}
@@ -191,11 +170,11 @@ def test_a_judge_can_be_held_to_a_schema(tmp_path):
             ({"scale": 3}, "score", [1, 2, 3]),
             ({"reference": folder}, "better", [0, 1, 2]),
         ):
-            _judged(engine, _scorer(judge.url, enforce_schema=True, **more), count=2)
+            _judged(engine, _scorer(judge.base_url, enforce_schema=True, **more), count=2)
             schema = judge.formats[-1]["json_schema"]["schema"]
             assert schema["properties"][key]["enum"] == numbers
             assert list(schema["properties"]) == schema["required"] == ["reason", key]
-        _judged(engine, _scorer(judge.url), count=2)
+        _judged(engine, _scorer(judge.base_url), count=2)
         assert judge.formats[-1] is None
 
 
@@ -204,43 +183,31 @@ def test_only_the_same_tasks_are_compared(tmp_path):
     rows[0]["prompt"] += " Or not."
     folder = _reference(tmp_path / "ref", rows)
     with _engine("OURS") as engine, _Server(_prefers("OURS")) as judge:
-        found = _judged(engine, _scorer(judge.url, reference=folder), count=None)
+        found = _judged(engine, _scorer(judge.base_url, reference=folder), count=None)
     unmatched = [row for row in found if row.grade.score is None]
     assert len(unmatched) == len(found) - 39
     assert all("the reference has no answer" in row.grade.note for row in unmatched)
 
 
-def _drip(handler):
-    handler.send_response(200)
-    handler.end_headers()
-    try:
-        for _ in range(200):
-            handler.wfile.write(b" ")
-            handler.wfile.flush()
-            time.sleep(0.05)
-    except OSError:
-        pass
+HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
-def _flood(handler):
-    handler.send_response(200)
-    handler.end_headers()
-    try:
-        while True:
-            handler.wfile.write(b"x" * 2**16)
-    except OSError:
-        pass
+def _drip(connection):
+    drip(connection, HEAD + b"\r\n", b" ")
 
 
-def _cut(handler):
-    handler.send_response(200)
-    handler.send_header("Content-Length", "100")
-    handler.end_headers()
-    handler.wfile.write(b'{"choices"')
+def _flood(connection):
+    flood(connection, HEAD + b"\r\n")
 
 
-def _garbage(handler):
-    handler.wfile.write(b"\x00\x01 not http at all\r\n\r\n")
+def _cut(connection):
+    connection.sendall(HEAD + b'Content-Length: 100\r\n\r\n{"choices"')
+    return False
+
+
+def _garbage(connection):
+    connection.sendall(b"\x00\x01 not http at all\r\n\r\n")
+    return False
 
 
 @pytest.mark.parametrize(
@@ -271,7 +238,7 @@ def test_whatever_the_judge_does_is_a_row(monkeypatch, said, outcome, note):
     answer = said() if callable(said) else said
     with _engine() as engine, _Server(lambda prompt: answer) as judge:
         timeout_s = 0.6 if outcome == "timeout" else 60.0
-        scorer = _scorer(judge.url, api_key_env="JUDGE_KEY", timeout_s=timeout_s, give_up_after=2, concurrency=1)
+        scorer = _scorer(judge.base_url, api_key_env="JUDGE_KEY", timeout_s=timeout_s, give_up_after=2, concurrency=1)
         rows = _judged(engine, scorer, count=3)
     assert [row.answer.error for row in rows] == [None] * 3
     assert [row.grade.score for row in rows] == [None] * 3
@@ -284,7 +251,7 @@ def test_whatever_the_judge_does_is_a_row(monkeypatch, said, outcome, note):
 
 def test_a_judge_that_is_down_is_given_up_soon():
     with _Server(lambda prompt: "") as gone:
-        url = gone.url
+        url = gone.base_url
     with _engine() as engine:
         rows = _judged(engine, _scorer(url, concurrency=1, give_up_after=3), count=20)
     assert rows[0].grade.detail["judge_outcome"] == "refused"
@@ -299,22 +266,15 @@ def test_a_judge_that_is_busy_is_asked_again(monkeypatch):
     turn = iter(range(1000))
 
     def busy(wait):
-        def refuse(handler):
-            data = b'{"error": {"message": "too many\\u001b[31m requests"}}'
-            handler.send_response(429)
-            handler.send_header("Retry-After", wait)
-            handler.send_header("Content-Length", str(len(data)))
-            handler.end_headers()
-            handler.wfile.write(data)
-
-        return refuse
+        answer = reply(429, {"error": {"message": "too many\x1b[31m requests"}}, Retry_After=wait)
+        return lambda connection: connection.sendall(answer)
 
     with _engine() as engine, _Server(lambda prompt: busy("0") if next(turn) % 3 else '{"score": 3}') as judge:
-        rows = _judged(engine, _scorer(judge.url, concurrency=1))
+        rows = _judged(engine, _scorer(judge.base_url, concurrency=1))
         assert len(judge.seen) > 12
     assert {row.grade.score for row in rows} == {0.5}
     with _engine() as engine, _Server(lambda prompt: busy("60")) as judge:
-        rows = _judged(engine, _scorer(judge.url, concurrency=1, give_up_after=2))
+        rows = _judged(engine, _scorer(judge.base_url, concurrency=1, give_up_after=2))
         assert len(judge.seen) == 2
     assert rows[0].grade.note == "no verdict: HTTP 429: too many\N{REPLACEMENT CHARACTER}[31m requests"
 
@@ -325,7 +285,7 @@ def test_a_judge_that_stumbles_once_is_asked_on():
         _engine() as engine,
         _Server(lambda prompt: (500, b"out of order") if next(turn) == 2 else '{"score": 3}') as judge,
     ):
-        rows = _judged(engine, _scorer(judge.url, concurrency=1, give_up_after=2))
+        rows = _judged(engine, _scorer(judge.base_url, concurrency=1, give_up_after=2))
     assert [row.grade.score is None for row in rows] == [False, True, False, False, False, False]
 
 
@@ -333,11 +293,11 @@ def test_what_was_judged_before_a_stop_is_not_judged_again(memory):
     """Verdicts count for the judge that gave them; one that failed is asked for again."""
     turn = iter(range(1000))
     with _engine() as engine, _Server(lambda prompt: (500, b"") if next(turn) == 2 else '{"score": 3}') as judge:
-        endpoint = Endpoint(base_url=engine.url, model="m", memory=memory)
-        first = _scorer(judge.url, concurrency=1).evaluate(endpoint, count=4, concurrency=2)
-        again = _scorer(judge.url, concurrency=1).evaluate(endpoint, count=4, concurrency=2)
+        endpoint = Endpoint(base_url=engine.base_url, model="m", memory=memory)
+        first = _scorer(judge.base_url, concurrency=1).evaluate(endpoint, count=4, concurrency=2)
+        again = _scorer(judge.base_url, concurrency=1).evaluate(endpoint, count=4, concurrency=2)
         assert (len(engine.seen), len(judge.seen)) == (4, 8 + 1)
-        _scorer(judge.url, model="judge-2").evaluate(endpoint, count=4, concurrency=2)
+        _scorer(judge.base_url, model="judge-2").evaluate(endpoint, count=4, concurrency=2)
         assert (len(engine.seen), len(judge.seen)) == (4, 9 + 8)
     assert [row.grade.score is None for row in first] == [False, True, False, False]
     assert {row.grade.score for row in again} == {0.5}
@@ -347,7 +307,7 @@ def test_what_was_judged_before_a_stop_is_not_judged_again(memory):
 
 def test_an_engine_that_does_not_answer_is_not_judged():
     with _Server(lambda prompt: (500, b"no")) as engine, _Server(lambda prompt: '{"score": 3}') as judge:
-        rows = _judged(engine, _scorer(judge.url))
+        rows = _judged(engine, _scorer(judge.base_url))
     assert judge.seen == []
     assert all(row.answer.error and row.grade.score is None for row in rows)
 
