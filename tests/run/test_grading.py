@@ -103,7 +103,7 @@ def test_the_users_file_is_read_before_anything_starts(known, tmp_path):
     chosen = select_scorers(job(known, "quality=echo", f"quality.path={path}"), known, tmp_path)
     assert [(scorer.name, where) for scorer, where in chosen.scorers] == [("echo", path)]
     built_in = registry()
-    with pytest.raises(ConfigError, match="questions cannot be read from"):
+    with pytest.raises(ConfigError, match=r"nowhere\.jsonl"):
         select_scorers(job(built_in, "quality=mmlu", "quality.path=nowhere.jsonl"), built_in, tmp_path)
 
 
