@@ -99,7 +99,7 @@ def test_an_error_of_the_system_is_no_damage(study, monkeypatch):
         raise StoreError("cannot write: the disk is full")
 
     write_spool(study.run(RUNS[1]), "c2-r0-a1", 3, 1)
-    monkeypatch.setattr("servebench.run.recovery.recover_run", refuse)
+    monkeypatch.setattr("servebench.run.recovery.recover_records", refuse)
     with pytest.raises(StoreError):
         remaining_runs(study, registry(), retry_failed=True)
     assert sorted(path.name for path in study.path.iterdir() if path.is_dir()) == list(RUNS)

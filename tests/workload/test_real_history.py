@@ -13,7 +13,7 @@ from servebench.contracts.engine import Engine
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer, answer_mark
 from servebench.contracts.settings import WorkloadSettings
-from servebench.run.requests import with_holes
+from servebench.run.requests import split_at_answers
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import AgentLoopSettings, AgentLoopWorkload
 from servebench.workload.ideal_cache import ideal_columns
@@ -37,7 +37,7 @@ def agents(tokenizer: Tokenizer, count: int = 60, **keys: Any) -> list[Request]:
 def sent_body(request: Request, texts: dict[str, str]) -> dict[str, Any]:
     """The body as a server gets it: made by the dialect, cut at its holes, filled as the load fills it."""
     _, body = Engine.body(SimpleNamespace(dialect=Engine.dialect), request, "m", PLAIN)  # type: ignore[arg-type]
-    plain, holes = with_holes(orjson.dumps(body), request)
+    plain, holes = split_at_answers(orjson.dumps(body), request)
     made, before = b"", 0
     for offset, of in holes:
         made += plain[before:offset] + orjson.dumps(texts[of])[1:-1]
@@ -122,7 +122,7 @@ def test_ideal_hits_know_the_answers(pieces: Tokenizer) -> None:
 def test_a_dialect_that_changes_the_prompt(pieces: Tokenizer) -> None:
     """Then there is nowhere to put an answer: one line says what to do."""
     with pytest.raises(ConfigError, match=r"history=scripted"):
-        with_holes(b'{"prompt": "something else"}', turns(pieces, 8, turns=2, active=1)[1])
+        split_at_answers(b'{"prompt": "something else"}', turns(pieces, 8, turns=2, active=1)[1])
 
 
 @pytest.mark.parametrize(("first", "second"), [("c1-r0-0001", "c1-r0-00010")])

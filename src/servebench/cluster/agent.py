@@ -27,7 +27,7 @@ from servebench.registry.registry import Registry, registry
 from servebench.report.terminal.display import Display
 from servebench.run.preflight import check_jobs
 from servebench.run.prior import prior_progress
-from servebench.run.recovery import recover_one
+from servebench.run.recovery import recover_run
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task
 from servebench.store import (
     RunState,
@@ -142,7 +142,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
             if known.launcher(job.settings.launch.name).local:
                 _lease_port(leases, job.settings, display)
             check_jobs([job], known)
-            recover_one(folder, state, order.run)
+            recover_run(folder, state, order.run)
             facts = {"place": _place(leases.names)}
 
             def port_of(host: str) -> int:

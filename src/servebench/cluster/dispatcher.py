@@ -18,7 +18,7 @@ from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Display
 from servebench.run.names import title_of
 from servebench.run.prior import stored_points
-from servebench.run.recovery import recover_one
+from servebench.run.recovery import recover_run
 from servebench.run.task import RunTask
 from servebench.store import RunState, StudyFolder, StudyState, read_run, redact_text, write_run
 from servebench.util.errors import FailureKind, ServebenchError
@@ -168,7 +168,7 @@ def lost_outcome(folder: StudyFolder, state: StudyState, task: RunTask, error: s
     run = folder.create_run(task.name)
     run_id = f"{folder.name}/{task.name}"
     try:
-        recover_one(folder, state, task.name)
+        recover_run(folder, state, task.name)
         points = tuple(stored_points(run))
     except ServebenchError as problem:
         error, points = f"{error} ({problem})", ()

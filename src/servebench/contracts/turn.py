@@ -1,4 +1,4 @@
-"""Part of a run: which repeat is measured now."""
+"""A turn of a run: the repeat that is measured now."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Turn:
-    """A part of a run: the points of one repeat, or all of them (`repeat` None). `first` and `last` say whether the run
-    begins and ends with it."""
+    """A part of a run: the points of one repeat, or all points (`repeat` null). `first` and `last`: whether the run starts and
+    ends with it."""
 
     repeat: int | None = None
     first: bool = True

@@ -1,4 +1,4 @@
-"""What a manifest tells of a run beside its config and its machine: plain data, without I/O."""
+"""Facts of a run for its manifest, besides config and machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from servebench.util.units import NS_PER_S
 
 
 def starting_facts(state: RunState) -> dict[str, Any]:
-    """Who the run is, while it runs."""
+    """Return the facts of a run that starts now."""
     return {"run_id": state.run_id, "title": state.title, "status": "running", "started_s": state.started_s}
 
 
 def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[str, Any]:
-    """Who the run is and how it ended. Times in seconds since the epoch."""
+    """Return the facts of a run that has ended. Times are in seconds since the epoch."""
     return {
         "run_id": state.run_id,
         "title": state.title,
@@ -33,7 +33,7 @@ def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[s
 
 
 def engine_facts(lease: EngineLease) -> dict[str, Any]:
-    """The engine as it ran: version, endpoint, exact command, cold start by phase, and where in the study its log is."""
+    """Return the facts of the engine: version, endpoint, exact command, cold start by phase, path of its log in the study."""
     running = lease.running
     command = running.command
     return {
@@ -50,11 +50,10 @@ def engine_facts(lease: EngineLease) -> dict[str, Any]:
 
 
 def cold_start(lease: EngineLease) -> dict[str, Any] | None:
-    """When each phase was over, in seconds from the start of the command; None for an engine that we did not start.
+    """Return the phases of the cold start, in seconds from the start of the command; null for an engine already running.
 
-    `shared` says that an earlier run of the study started it, so that a cold start is not counted twice. `prepared` is what
-    was made before the start and is kept, like a built engine, with the seconds that it took when it was made: they are no
-    part of `seconds`.
+    `shared`: an earlier run of the study started the engine, so its cold start must not be counted twice. `prepared` lists
+    artifacts such as a built engine, with the time to build them, which is not part of `seconds`.
     """
     start = lease.first_start or lease.running
     found = _start(start.started_ns, start.phases, lease)
@@ -64,8 +63,7 @@ def cold_start(lease: EngineLease) -> dict[str, Any] | None:
 
 
 def warm_restart(lease: EngineLease) -> dict[str, Any] | None:
-    """The same of the second start that `engine.measure_restart` asks for, when files are in the page cache and what the
-    engine compiled is kept; None where it was not asked for."""
+    """Return the same for the second start with `engine.measure_restart`, when files and compiled code are cached; else null."""
     return _start(lease.running.started_ns, lease.running.phases, lease) if lease.first_start is not None else None
 
 
@@ -85,7 +83,7 @@ def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> 
 
 
 def stop_facts(stopped: StopReport) -> dict[str, Any]:
-    """How the engine stopped and what it left."""
+    """Return how the engine stopped and what it left behind."""
     return {
         "stop": {
             "forced": stopped.forced,

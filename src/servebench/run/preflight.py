@@ -18,13 +18,13 @@ from servebench.util.errors import ConfigError, PreflightError
 from servebench.util.redaction import secret_name
 
 DESCRIPTORS_SPARE = 40
-"""Of a worker, beside its streams: its spool, pipes and poller, and what Python has open."""
+"""File descriptors of a worker besides its streams: spool, pipes, poller, and those of Python."""
 
 
 def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) -> None:
-    """Ask engines, launchers and workloads what makes a job impossible. Raises PreflightError with all reasons.
+    """Check whether engines, launchers, workloads and scorers can run these jobs. Raises PreflightError with all faults.
 
-    Without `here` the runs are done on other machines: what this one lacks is no reason.
+    Without `here` the runs execute on other machines, so nothing of this machine is checked.
     """
     faults: list[str] = []
     for job in jobs:
@@ -39,16 +39,16 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
         if here:
             faults += launcher.check(engine, context, settings.launch)
             if launcher.local and not launcher.emulated:
-                faults += in_process_list(settings)
+                faults += process_list_faults(settings)
             faults += descriptor_faults(settings)
             faults += trace_errors(settings.load)
             if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
                 faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
     graded = {(job.settings.quality, job.settings.workload.name): job.settings for job in jobs} if here else {}
-    for own in graded.values():
+    for settings in graded.values():
         try:
-            select_scorers(own, registry, cache_folder())
+            select_scorers(settings, registry, cache_folder())
         except ConfigError as error:
             faults += error.faults
     if faults:
@@ -56,7 +56,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
 
 
 def descriptor_faults(settings: RunSettings) -> list[str]:
-    """A line when the streams of a level are more than the files that this machine lets a process open."""
+    """Return a fault if a level needs more file descriptors than a process may open here."""
     load = settings.load
     most = max([*(load.concurrency or ()), load.max_concurrency or 0])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -66,16 +66,16 @@ def descriptor_faults(settings: RunSettings) -> list[str]:
     if -(-most // workers) + DESCRIPTORS_SPARE <= hard:
         return []
     return [
-        f"load.concurrency={most}: each stream needs a file descriptor, and a process may have {hard} here (ulimit -Hn); "
-        "raise that limit, lower the level, or share it among more load.workers"
+        f"load.concurrency={most}: each stream needs a file descriptor, and a process may open {hard} (ulimit -Hn); "
+        "raise the limit, lower the concurrency, or raise load.workers"
     ]
 
 
-def in_process_list(settings: RunSettings) -> list[str]:
-    """A line for each flag of the engine that holds a secret: a command line is there for all on the machine to read."""
+def process_list_faults(settings: RunSettings) -> list[str]:
+    """Return a fault for each engine flag with a secret, which every user of this machine could read."""
     return [
-        f"engine.extra_args.{name}: all users of this machine would see it in the process list; "
-        "give it to the engine as a variable, with engine.env.NAME=..., or not at all: servebench talks to it on loopback"
+        f"engine.extra_args.{name}: all users of this machine could read this secret in the process list; set it as a "
+        "variable with engine.env.NAME=..., or leave it out, because servebench connects over loopback"
         for name, value in settings.engine.extra_args.items()
         if secret_name(name.strip("-")) and value not in (None, "", True, False)
     ]

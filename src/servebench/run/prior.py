@@ -1,4 +1,4 @@
-"""What earlier attempts at a run left: points that stand, attempts per level."""
+"""Progress of earlier attempts at a run: points that are kept, and the number of attempts at others."""
 
 from __future__ import annotations
 
@@ -17,52 +17,48 @@ from servebench.store import (
 )
 
 CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
-"""Doubts of a point that did not come to its end: it is measured again."""
+"""Warnings of a point that was cut off, so that it is measured again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriorProgress:
-    """What earlier attempts at a run left: the points that stand, and how often others were tried, by their first attempt."""
+    """The points of a run that are kept, and the number of attempts at each point, both by the first attempt."""
 
     points: Mapping[PointId, Point] = field(default_factory=dict)
     attempts: Mapping[PointId, int] = field(default_factory=dict)
 
     def after(self, outcome: RunOutcome) -> PriorProgress:
-        """With what a turn of the run has measured meanwhile."""
+        """Return the progress after a turn of the run with this outcome."""
         return replace(self, points={point.id.first: point for point in outcome.points})
 
 
-def unmeasured(settings: RunSettings, repeat: int | None, earlier: PriorProgress) -> bool:
-    """Whether levels of this repeat are listed that no earlier attempt measured."""
+def has_unmeasured(settings: RunSettings, repeat: int | None, earlier: PriorProgress) -> bool:
+    """Return whether the load has levels of this repeat that are not measured yet."""
     listed = plan_levels(settings.load, settings.workload.seed)
     return any(level.repeat == repeat and level.id not in earlier.points for level in listed)
 
 
 def prior_progress(folder: RunFolder) -> PriorProgress:
-    """What earlier attempts at a run left, whatever came of them. Raises StoreError."""
+    """Return the stored progress of a run, whatever its status. Raises StoreError."""
     if not folder.state.exists():
         return PriorProgress()
     status = read_run(folder).status
-    points = {point.id.first: point for point in stored_points(folder) if not _to_repeat(point, status)}
-    tried: dict[PointId, set[PointId]] = {}
+    points = {point.id.first: point for point in stored_points(folder) if not must_repeat(point, status)}
+    attempts: dict[PointId, set[PointId]] = {}
     for record in read_records(folder):
         point = PointId.parse(record.point)
-        tried.setdefault(point.first, set()).add(point)
-    return PriorProgress(points=points, attempts={level: len(names) for level, names in tried.items()})
+        attempts.setdefault(point.first, set()).add(point)
+    return PriorProgress(points=points, attempts={level: len(names) for level, names in attempts.items()})
 
 
-def _to_repeat(point: Point, status: str) -> bool:
-    """A point that was cut off (in a finished run, by the death of a worker), and one of a failed run in which nothing
-    succeeded."""
-    return _cut_off(point) or (status == "failed" and not point.row.requests_ok)
-
-
-def _cut_off(point: Point) -> bool:
-    return any(doubt.code in CUT_OFF for doubt in point.doubts)
+def must_repeat(point: Point, status: str) -> bool:
+    """Return whether a stored point is measured again: it was cut off, or it had no success and its run failed."""
+    cut_off = any(doubt.code in CUT_OFF for doubt in point.doubts)
+    return cut_off or (status == "failed" and not point.row.requests_ok)
 
 
 def stored_points(folder: RunFolder) -> list[Point]:
-    """The points of a run as they were stored; of their doubts only the codes are known. Raises StoreError."""
+    """Return the stored points of a run. Only the codes of their warnings are known. Raises StoreError."""
     return [
         Point(row=row, doubts=tuple(_doubt(code, void=row.verdict == "void") for code in row.doubts))
         for row in read_rows(folder)
@@ -70,4 +66,6 @@ def stored_points(folder: RunFolder) -> list[Point]:
 
 
 def _doubt(code: str, *, void: bool) -> Doubt:
-    return Doubt(code=code, message="told when the point was measured", remedy="see the study's first part", void=void)
+    return Doubt(
+        code=code, message="shown when the point was measured", remedy="see the output of that command", void=void
+    )

@@ -1,4 +1,4 @@
-"""Recover one run from its spool: records first, then the points that they make."""
+"""Recovery of a run from its spools: records first, then their points."""
 
 from __future__ import annotations
 
@@ -45,23 +45,27 @@ UNKNOWN_COLUMNS = (
     *("connections_failed", "receive_queue_bytes_max", "client_error_ms_ttft", "client_error_ms_itl"),
     "prefix_cache_hit_rate_ideal",
 )
-"""What only the client that was killed knew: of itself, and the prompts."""
+"""Columns that only the killed client could fill."""
 
 
-def complain(study: StudyFolder, words: str) -> None:
-    """Say what is wrong with a study, on standard error."""
-    for line in words.splitlines():
+def print_problem(study: StudyFolder, text: str) -> None:
+    """Print a problem with a study to standard error."""
+    for line in text.splitlines():
         sys.stderr.write(f"servebench: {study.name}: {line}\n")
 
 
-def recover_one(study: StudyFolder, state: StudyState, name: str) -> None:
-    """Bring what one run left into tables, and mark it. Raises StoreError."""
-    _recover_named(study, state, state.runs.index(name))
-    _mark_run(study.run(name))
+def recover_run(study: StudyFolder, state: StudyState, name: str) -> int:
+    """Recover records and points of a run that is not running any more, and mark the run as interrupted.
+
+    Returns how many records and points were recovered. Raises StoreError.
+    """
+    recovered = _recover_tables(study, state, state.runs.index(name))
+    _mark_interrupted(study.run(name))
+    return recovered
 
 
 def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
-    """The job of a run by the study's own copy of its config, else by its words. Raises ServebenchError, IndexError."""
+    """Return the job of a run from the stored plan, else from the command. Raises ServebenchError, IndexError."""
     if not study.plan.exists():
         from servebench.run.jobs import jobs_of
 
@@ -70,18 +74,18 @@ def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
     return Job(planned.overrides, settings_from_dict(planned.config, registry()), dict(planned.config))
 
 
-def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
-    """Records, then the points that they make. Returns how many things were recovered. Raises StoreError."""
+def _recover_tables(study: StudyFolder, state: StudyState, index: int) -> int:
+    """Recover records and points of a run, and return how many. Raises StoreError."""
     folder = study.run(state.runs[index])
     if not folder.spools() and not folder.parts.is_dir():
         return 0
     facts = _phase_facts(folder)
-    found = recover_run(folder)
+    found = recover_records(folder)
     points = 0
     try:
         job = _job(study, state, index)
     except (ServebenchError, IndexError) as error:
-        complain(study, f"{folder.name}: no points are made, for its config cannot be composed again: {error}")
+        print_problem(study, f"{folder.name}: its points are not recovered, because its config cannot be read: {error}")
     else:
         points = recover_points(folder, job, facts)
     if found or points:
@@ -89,11 +93,10 @@ def _recover_named(study: StudyFolder, state: StudyState, index: int) -> int:
     return found + points
 
 
-def recover_run(folder: RunFolder) -> int:
-    """Bring what the spools and the batches of a run hold into its tables. Returns how many requests that were.
+def recover_records(folder: RunFolder) -> int:
+    """Store the records in the spools and batches of a run, and return how many. A damaged spool is renamed and reported.
 
-    Raises StoreError; what could not be stored stays where it is. A spool that is none any more, for the disk spoiled it,
-    is set aside and told.
+    Raises StoreError; what could not be stored stays where it is.
     """
     before = merged_count(folder)
     stored = {(record.point, record.warmup) for record in read_records(folder)}
@@ -109,9 +112,9 @@ def recover_run(folder: RunFolder) -> int:
             continue
         phases.setdefault((facts.point, facts.warmup), []).append(spool)
     for phase, spools in phases.items():
-        # killed after it was stored and before it was removed: it would be there twice
+        # a phase may have been stored, but not yet removed, before the kill
         if phase not in stored:
-            # the spools of all workers at once: half a phase would pass for a whole one
+            # all workers at once, because half a phase would look like a whole one after another kill
             writer.append(records_of(spools, PhaseFacts.load(spools[0].with_suffix(".json"))))
         discard_spools(spools)
     writer.close()
@@ -119,12 +122,12 @@ def recover_run(folder: RunFolder) -> int:
 
 
 def _set_aside(folder: RunFolder, spool: Path, why: str) -> None:
-    """Put what cannot be read out of the way of what is measured next, and keep it. Raises StoreError."""
+    """Rename a damaged spool, so that the point can be measured again. Raises StoreError."""
     for path in (spool, spool.with_suffix(".json")):
         with writing(path), contextlib.suppress(FileNotFoundError):
             path.replace(path.with_name(f"{path.name}.damaged"))
-    words = f"{why}; its requests cannot be told, and it is kept as {spool.name}.damaged"
-    complain(StudyFolder(folder.path.parent), words)
+    text = f"{why}; its requests are lost, and the file is kept as {spool.name}.damaged"
+    print_problem(StudyFolder(folder.path.parent), text)
 
 
 def _phase_facts(folder: RunFolder) -> dict[str, PhaseFacts]:
@@ -152,7 +155,7 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
     points = []
     for level in _levels_of(job, records):
         attempts = {one for one in points_of if one.first == level.id}
-        # a row of an earlier attempt is taken out when there is a later one, for it told why it did not count
+        # only the last attempt has a row
         last = max(attempts, key=lambda one: one.attempt, default=None)
         if last is not None and last.format() not in written:
             own = [record for record in records if record.point == last.format()]
@@ -171,7 +174,7 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
 
 
 def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
-    """The levels that a run had: those of its list, or those that its search came to."""
+    """Return the levels of a run: those of its load, or those that its search reached."""
     load = job.settings.load
     if load.trace is not None:
         return [_as_replayed(level, records) for level in plan_levels(load, job.settings.workload.seed)]
@@ -182,7 +185,7 @@ def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
 
 
 def _as_replayed(level: Level, records: Sequence[Record]) -> Level:
-    """A trace's level with the mean rate of what is stored; how many more it had is not known."""
+    """Return a trace's level with the mean rate of its records; the number of its requests is not known."""
     times = [record.scheduled_ns for record in records if record.point == level.point]
     span_s = (max(times) - min(times)) / NS_PER_S if times else 0.0
     return replace(level, rate=(len(times) - 1) / span_s if span_s else None, requests=None)
@@ -244,7 +247,7 @@ def _end_warnings(level: Level, records: Sequence[Record]) -> list[Doubt]:
     last = max(records, key=lambda record: record.ended_ns)
     if last.outcome in BROKEN:
         message = (
-            f"servebench was killed, and the last request of the point ended as {last.outcome}: its engine went too"
+            f"servebench was killed, and the last request of the point ended as {last.outcome}: its engine died, too"
         )
         return [catalog.ENGINE_DIED.issue(message, remedy="measure the point again")]
     if level.requests is None or done < level.requests:
@@ -253,8 +256,8 @@ def _end_warnings(level: Level, records: Sequence[Record]) -> list[Doubt]:
     return []
 
 
-def _mark_run(folder: RunFolder) -> None:
-    """A run that says that it is running, though nobody is at work, was interrupted. Raises StoreError."""
+def _mark_interrupted(folder: RunFolder) -> None:
+    """Mark a run as interrupted whose state says that it is running. Raises StoreError."""
     if folder.state.exists():
         run = read_run(folder)
         if run.status == "running":

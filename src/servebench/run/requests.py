@@ -15,15 +15,13 @@ from servebench.util.errors import ConfigError
 from servebench.workload.build.requests import add_extras
 
 ANSWER_BYTES_BASE = 4 << 20
-
-
 ANSWER_BYTES_PER_TOKEN = 4096
-"""An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. A server without
-end must be cut off before the answers of all streams together fill the memory."""
+"""An event of one token has some 300 bytes, with log probabilities of twenty alternatives some 2,000. An endless answer
+must be cut off before the answers of all streams fill the memory."""
 
 
 def target_of(running: RunningEngine) -> Target:
-    """Where a running engine's requests go."""
+    """Return where the requests to a running engine go."""
     url = httpx.URL(running.base_url)
     tls = url.scheme == "https"
     return Target(
@@ -39,12 +37,12 @@ def target_of(running: RunningEngine) -> Target:
 def planned_requests(
     engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request]
 ) -> list[PlannedRequest]:
-    """Requests in the engine's dialect, as bytes. Raises ConfigError for a dialect that does not send a prompt as it is."""
+    """Return the requests in the engine's dialect, as bytes. Raises ConfigError if the dialect changes prompts with marks."""
     base_path = httpx.URL(running.base_url).path.rstrip("/")
     planned = []
     for request in requests:
         path, body = engine.body(add_extras(request, settings.workload), running.model, settings.workload)
-        plain, holes = with_holes(orjson.dumps(body), request)
+        plain, holes = split_at_answers(orjson.dumps(body), request)
         planned.append(
             PlannedRequest(
                 request_id=request.request_id,
@@ -60,21 +58,23 @@ def planned_requests(
 
 
 def answer_bytes_max(requests: Sequence[Request]) -> int:
-    """How many bytes the answer to any of these may have: what each token may cost, and room for what comes beside."""
+    """Return the largest size that an answer to these requests may have."""
     return ANSWER_BYTES_BASE + ANSWER_BYTES_PER_TOKEN * max((request.output_tokens for request in requests), default=0)
 
 
-def with_holes(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, str], ...]]:
-    """The body without the marks of the answers that belong into it, and where each belongs. Raises ConfigError when a mark
-    is not in it: the dialect changed the prompt."""
+def split_at_answers(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[int, str], ...]]:
+    """Return the body without the marks of earlier answers, and the offset at which each answer is inserted.
+
+    Raises ConfigError when a mark is missing because the dialect changed the prompt.
+    """
     places = []
     for answer in request.answers:
         mark = answer.mark.encode()
         at = body.find(mark)
         if at < 0:
             raise ConfigError(
-                f"request {request.request_id}: the engine's dialect does not send its prompt as it is, so no real answers "
-                "can be put into it; use workload.history=scripted"
+                f"request {request.request_id}: the engine's dialect changes the prompt, so earlier answers cannot be inserted; "
+                "set workload.history=scripted"
             )
         while at >= 0:
             places.append((at, len(mark), answer.of))

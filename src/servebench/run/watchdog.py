@@ -11,7 +11,7 @@ from servebench.report.terminal.display import Display
 
 
 class Watcher:
-    """Looks after a phase while it runs: shows progress, and stops it when the engine is gone."""
+    """Shows the progress of a phase, and stops the phase when the engine has died or sends nothing."""
 
     def __init__(
         self,
@@ -23,24 +23,24 @@ class Watcher:
         *,
         patience_s: float,
     ) -> None:
-        """`patience_s` is how long an engine that was asked may send nothing at all."""
+        """`patience_s` is how long an engine with open requests may send nothing."""
         self._display = display
         self._running = running
         self._label = label
         self._planned = planned
         self._duration_s = duration_s
-        self._began = self._last = time.monotonic()
+        self._started = self._last = time.monotonic()
         self._reads = 0
         self._rate = 0.0
         self._patience_s = patience_s
         self._seen = Counts()
-        self._heard = self._began
+        self._last_data = self._started
         self.silent_s = 0.0
 
     def __call__(self, counts: Counts) -> StopReason | None:
-        """Called about ten times a second."""
+        """Update the display, and return a reason to stop the phase. The load calls this about ten times a second."""
         now = time.monotonic()
-        spent = now - self._began
+        spent = now - self._started
         if now - self._last >= 1.0:
             self._rate = (counts.reads - self._reads) / (now - self._last)
             self._reads, self._last = counts.reads, now
@@ -64,10 +64,10 @@ class Watcher:
         return StopReason.NO_PROGRESS if self._silence(counts, now) > self._patience_s else None
 
     def _silence(self, counts: Counts, now: float) -> float:
-        """For how long nothing came though something was asked. A pause that the plan makes is none."""
+        """Return for how long the engine has sent nothing although requests were open. Pauses of the plan do not count."""
         seen, self._seen = self._seen, counts
-        asked = counts.in_flight or counts.failed > seen.failed
-        if counts.reads > seen.reads or counts.completed > seen.completed or not asked:
-            self._heard = now
-        self.silent_s = now - self._heard
+        open_requests = counts.in_flight or counts.failed > seen.failed
+        if counts.reads > seen.reads or counts.completed > seen.completed or not open_requests:
+            self._last_data = now
+        self.silent_s = now - self._last_data
         return self.silent_s

@@ -11,7 +11,7 @@ from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
-from servebench.run.prior import unmeasured
+from servebench.run.prior import has_unmeasured
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task
 from servebench.store import capture_machine
 from servebench.study.schedule import schedule
@@ -46,7 +46,7 @@ def execute_in_order(tasks: Sequence[RunTask], execute: ExecuteRun, on_end: Call
     queue = deque(schedule([one.load for one in settings], settings[0].workload.seed))
     while queue:
         index, turn = queue.popleft()
-        if not turn.last and not unmeasured(settings[index], turn.repeat, progress[index]):
+        if not turn.last and not has_unmeasured(settings[index], turn.repeat, progress[index]):
             continue
         following = settings[queue[0][0]] if queue else None
         task = replace(tasks[index], earlier=progress[index], turn=turn)

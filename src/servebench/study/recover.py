@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from servebench.cluster.heartbeat import active_process
-from servebench.run.recovery import _mark_run, _recover_named, complain
+from servebench.run.recovery import print_problem, recover_run
 from servebench.store import StudyFolder, StudyState, holding, read_study, write_study
 from servebench.util.errors import DamagedError, FailureKind, StoreError
 
@@ -24,7 +24,7 @@ def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> 
         try:
             state = read_study(study)
         except StoreError as error:
-            complain(study, str(error))
+            print_problem(study, str(error))
             code = FailureKind.STORE.exit_code
             continue
         if (busy := running_process(study, state)) is not None:
@@ -36,15 +36,15 @@ def recover_studies(studies: Sequence[StudyFolder], *, report_running: bool) -> 
                 if report_running:
                     sys.stdout.write(f"{study.name} is in use by another servebench\n")
                 continue
-            found, damaged, refused = _recover_runs(study, read_study(study))
-        total, code = total + found, FailureKind.STORE.exit_code if damaged or refused else code
+            recovered, damaged, refused = _recover_runs(study, read_study(study))
+        total, code = total + recovered, FailureKind.STORE.exit_code if damaged or refused else code
     if not total and not code:
         sys.stdout.write("nothing to recover\n")
     return code
 
 
 def running_process(study: StudyFolder, state: StudyState) -> str | None:
-    """Who is at work on a study, in words: its own process, or a job of a cluster; null when nobody is."""
+    """Return which process or cluster job works on a study, as text; null if none does."""
     if state.at_work():
         return f"process {state.pid}"
     if (owner := active_process(study.path)) is not None:
@@ -54,30 +54,29 @@ def running_process(study: StudyFolder, state: StudyState) -> str | None:
 
 
 def recover_study(study: StudyFolder) -> list[str]:
-    """Recover one study that is not at work. Returns the runs of which a file is damaged, which is told.
+    """Recover a study that is not running. Return the runs with a damaged file, which are printed.
 
-    Raises StoreError when something could not be done for another reason.
+    Raises StoreError when a run could not be recovered for another reason.
     """
     _, damaged, refused = _recover_runs(study, read_study(study))
     if refused:
         raise StoreError(
-            f"{study.name}: what was cut off cannot be recovered, so that nothing is measured on top of it"
+            f"{study.name} cannot be recovered ({', '.join(refused)}); fix the problem above before measuring more"
         )
     return damaged
 
 
 def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str], list[str]]:
-    """How many things were recovered, the runs of which a file is damaged, and those with which the system refused."""
+    """Return how many records and points were recovered, the runs with a damaged file, and those with another error."""
     total = 0
     damaged: list[str] = []
     refused: list[str] = []
-    for index, name in enumerate(state.runs):
+    for name in state.runs:
         try:
-            total += _recover_named(study, state, index)
-            _mark_run(study.run(name))
+            total += recover_run(study, state, name)
             _sweep(study.run(name).path, "**/")
         except StoreError as error:
-            complain(study, str(error))
+            print_problem(study, str(error))
             (damaged if isinstance(error, DamagedError) else refused).append(name)
     _sweep(study.path)
     if state.status == "running":
@@ -86,7 +85,7 @@ def _recover_runs(study: StudyFolder, state: StudyState) -> tuple[int, list[str]
 
 
 def _sweep(folder: Path, below: str = "") -> None:
-    """Remove the files that were being written, beside those that they were to become, when servebench was killed."""
+    """Remove temporary files that a killed servebench left."""
     for path in folder.glob(f"{below}.*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -15,7 +15,7 @@ from servebench.config import Job, settings_from_dict
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
-from servebench.run.recovery import complain
+from servebench.run.recovery import print_problem
 from servebench.store import (
     RunFolder,
     RunState,
@@ -40,7 +40,7 @@ def newest_unfinished(outputs: Path) -> StudyFolder:
         try:
             state = read_study(folder)
         except StoreError as error:
-            complain(folder, str(error))
+            print_problem(folder, str(error))
             continue
         if state.status != "finished" and running_process(folder, state) is None:
             return folder
@@ -110,7 +110,7 @@ def _read_standing(folder: StudyFolder, name: str, *, damaged: bool) -> tuple[St
         whole = all(point.id.first in progress.points for point in stored_points(run))
         return standing_of(read_run(run), whole=whole), progress
     except DamagedError as error:
-        complain(folder, str(error))
+        print_problem(folder, str(error))
         return "damaged", PriorProgress()
 
 
@@ -130,7 +130,7 @@ def _set_aside(folder: StudyFolder, name: str) -> None:
     kept = run.with_name(f"{name}.damaged-{number}")
     with writing(run):
         run.replace(kept)
-    complain(folder, f"{name} is executed again; its damaged files are kept in {kept.name}")
+    print_problem(folder, f"{name} is executed again; its damaged files are kept in {kept.name}")
 
 
 def print_remaining(folder: StudyFolder, remaining: Remaining) -> None:

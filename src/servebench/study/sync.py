@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from servebench.run.recovery import complain
+from servebench.run.recovery import print_problem
 from servebench.store import StudyFolder, StudyState, read_manifest, read_study, sync_study, tracking_uri
 from servebench.study.summary import write_summary
 from servebench.util.errors import ServebenchError, StoreError
@@ -26,7 +26,7 @@ def sync_studies(studies: Sequence[StudyFolder], *, uri: str | None = None) -> i
     for study in studies:
         error = _sync_study(study, uri, down)
         if error is not None:
-            complain(study, error)
+            print_problem(study, error)
             code = 1
     if not studies:
         sys.stdout.write("no studies to send\n")

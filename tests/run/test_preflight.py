@@ -1,0 +1,67 @@
+"""Checks before anything starts."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import replace
+
+import pytest
+
+from servebench.contracts.settings import EngineSettings
+from servebench.run.preflight import check_jobs, descriptor_faults, process_list_faults
+from servebench.util.errors import PreflightError
+from support.fake_engine import FakeEngine, FakeLauncher, FakeWorkload, fake_job, fake_registry
+
+
+def registry_of(*, local=True, emulated=False, needs_executable=True):
+    """Return a registry in which every part names itself as a fault."""
+    engine = type("E", (FakeEngine,), {"check": lambda *_: ["engine"], "unsupported_settings": lambda *_: ["settings"]})
+    flags = {"local": local, "emulated": emulated, "needs_executable": needs_executable}
+    launcher = type("L", (FakeLauncher,), {"check": lambda *_: ["launcher"], **flags})
+    workload = type("W", (FakeWorkload,), {"check": lambda _: ["workload"]})
+    return fake_registry(engine={"fake": engine}, launch={"fake": launcher}, workload={"fake": workload})
+
+
+def faults_of(job, registry, **options):
+    with pytest.raises(PreflightError) as error:
+        check_jobs([job, job], registry, **options)
+    return str(error.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("flags", "here", "faults"),
+    [
+        ({}, True, ["engine", "launcher", "workload"]),
+        ({"needs_executable": False}, True, ["settings", "launcher", "workload"]),
+        ({"needs_executable": False, "local": False}, True, ["launcher", "workload"]),
+        ({}, False, ["settings", "workload"]),
+        ({"needs_executable": False, "local": False}, False, ["workload"]),
+    ],
+)
+def test_all_faults_are_reported_once_and_only_those_of_this_machine(flags, here, faults):
+    assert faults_of(fake_job(), registry_of(**flags), here=here) == faults
+
+
+@pytest.mark.parametrize(("flags", "seen"), [({}, True), ({"emulated": True}, False), ({"local": False}, False)])
+def test_a_secret_flag_is_a_fault_where_the_engine_is_started(flags, seen):
+    job = fake_job(engine=EngineSettings(name="fake", extra_args={"--api-key": "k", "--empty-token": "", "--size": 3}))
+    faults = faults_of(job, registry_of(**flags))
+    assert any("engine.extra_args.--api-key" in fault for fault in faults) is seen
+    assert len(process_list_faults(job.settings)) == 1
+
+
+def test_streams_need_file_descriptors(monkeypatch):
+    job = fake_job()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+
+    def faults(concurrency, **changes):
+        load = replace(job.settings.load, concurrency=(1, concurrency), **changes)
+        return descriptor_faults(replace(job.settings, load=load))
+
+    assert faults(50, workers=1) == []
+    (fault,) = faults(100, workers=1)
+    assert "load.concurrency=100" in fault
+    assert faults(100, workers=2) == []
+    assert faults(100, workers="ray") == []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, resource.RLIM_INFINITY))
+    assert faults(10_000, workers=1) == []
