@@ -10,11 +10,11 @@ from typing import Any, TextIO, cast
 from servebench.util.errors import StoreError
 
 FIRST_OTHER = 3
-"""The first descriptor that is none of the standard three."""
+"""The first descriptor after the three standard ones."""
 
 
-class _Wrapped:
-    """A text stream of which only what writes is our own."""
+class _WrappedStream:
+    """A text stream with its own way to write; everything else is that of the stream it wraps."""
 
     def __init__(self, file: TextIO) -> None:
         self._file: TextIO = getattr(file, "_file", file)
@@ -36,33 +36,36 @@ class _Wrapped:
             return False
 
 
-class _BestEffort(_Wrapped):
-    """Writes for as long as that works. Nothing that cannot be told any more may end what it tells of."""
+class _BestEffortStream(_WrappedStream):
+    """Drops what cannot be written: a broken stderr must never abort a study."""
 
     def write(self, text: str) -> int:
         try:
             return self._file.write(text)
         except (OSError, ValueError):
-            _to_nowhere(self._file)
+            _redirect_to_null(self._file)
             return len(text)
 
     def flush(self) -> None:
         try:
             self._file.flush()
         except (OSError, ValueError):
-            _to_nowhere(self._file)
+            _redirect_to_null(self._file)
 
 
-class _Told(_Wrapped):
-    """Raises StoreError, one line, for what the system says against writing; a reader that has enough is BrokenPipeError."""
+class _CheckedStream(_WrappedStream):
+    """Raises StoreError when the system refuses to write, and BrokenPipeError when the reader has closed the pipe."""
 
     def write(self, text: str) -> int:
+        if text == "":
+            # click writes nothing to find out what a stream takes, and ignores the error that a full disk gives
+            return 0
         try:
             return self._file.write(text)
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._store_error(error) from error
 
     def flush(self) -> None:
         try:
@@ -70,34 +73,34 @@ class _Told(_Wrapped):
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._store_error(error) from error
 
-    def _refused(self, error: OSError) -> StoreError:
-        _to_nowhere(self._file)
+    def _store_error(self, error: OSError) -> StoreError:
+        _redirect_to_null(self._file)
         return StoreError(f"cannot write to standard output: {(error.strerror or str(error)).lower()}")
 
 
-def _to_nowhere(file: TextIO) -> None:
-    """Python tries once more when it ends, complains, and changes the exit code: from now on that succeeds."""
+def _redirect_to_null(file: TextIO) -> None:
+    """Make further writes succeed: Python flushes again when it exits, and would complain and change the exit code."""
     try:
-        own = file.fileno()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, own)
-        os.close(nowhere)
+        descriptor = file.fileno()
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
+        os.close(null)
     except (OSError, ValueError):
         return
 
 
 def best_effort(file: TextIO) -> TextIO:
-    """A stream that drops what cannot be written. Raises nothing."""
-    return cast("TextIO", _BestEffort(file))
+    """Return a stream that drops what cannot be written. Raises nothing."""
+    return cast("TextIO", _BestEffortStream(file))
 
 
 def prepare_streams() -> None:
-    """Make the standard streams such as a command can rely on.
+    """Make stdin, stdout and stderr safe to use.
 
-    Closed ones become the null device: a file or socket would take their numbers otherwise, and get what is meant for
-    them. Standard error drops what it cannot write; standard output that is full is told in one line.
+    Closed ones become the null device; otherwise the next file or socket would take their numbers and receive what is
+    meant for them. Standard error drops what it cannot write; standard output raises StoreError.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < FIRST_OTHER:
         os.set_inheritable(descriptor, True)
@@ -106,5 +109,5 @@ def prepare_streams() -> None:
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8")
-    sys.stdout = cast("TextIO", _Told(sys.stdout))
+    sys.stdout = cast("TextIO", _CheckedStream(sys.stdout))
     sys.stderr = best_effort(sys.stderr)
