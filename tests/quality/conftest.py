@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from servebench.contracts.quality import Answer
+from servebench.contracts.quality import ItemAnswer
 from servebench.contracts.results import Record
 from support.records import record as make_record
 
@@ -14,10 +14,10 @@ class Memory:
     """Keeps answers as the log on disk does: those that failed are not known to the next attempt."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Answer] = {}
+        self.known: dict[str, ItemAnswer] = {}
         self.added: list[str] = []
 
-    def add(self, key: str, answer: Answer) -> None:
+    def add(self, key: str, answer: ItemAnswer) -> None:
         self.added.append(key)
         if answer.error is None:
             self.known = {**self.known, key: answer}

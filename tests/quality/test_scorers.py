@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servebench.contracts.quality import Answer, Endpoint
+from servebench.contracts.quality import Endpoint, ItemAnswer
 from servebench.quality.ask import ask
 from servebench.quality.scorers.gsm8k import Gsm8kScorer, number_of
 from servebench.quality.scorers.mmlu import MmluScorer, letter_of
@@ -52,7 +52,7 @@ def test_gsm8k_reads_both_shapes_and_grades_by_value(tmp_path):
     scorer = Gsm8kScorer()
     items = scorer.items(_lines(tmp_path / "g.jsonl", rows), 10, 0)
     assert [item.expected for item in items] == ["18", "4"]
-    grade = lambda text, error=None: scorer.grade(items[0], Answer(item_id="i", text=text, error=error)).correct  # noqa: E731
+    grade = lambda text, error=None: scorer.grade(items[0], ItemAnswer(item_id="i", text=text, error=error)).correct  # noqa: E731
     assert (grade("#### 18.0"), grade("17"), grade("dunno"), grade("", "down")) == (True, False, False, None)
 
 

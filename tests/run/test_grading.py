@@ -11,7 +11,7 @@ import pytest
 
 from servebench.config import compose_jobs
 from servebench.contracts.engine import Dialect
-from servebench.contracts.quality import Answer, Grade, Item, Scorer
+from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.contracts.settings import QualitySettings
 from servebench.registry.registry import Registry, registry
 from servebench.run import grading
@@ -39,7 +39,7 @@ class Echo(Scorer):
         words = path.read_text().split()[:count]
         return [Item(item_id=word, prompt=word, expected=word, max_tokens=4) for word in words]
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         return Grade(correct=answer.text == item.expected, extracted=answer.text)
 
 
@@ -127,14 +127,14 @@ def test_only_successful_answers_survive_a_kill(tmp_path):
     folder = RunFolder(tmp_path)
     with AnswerLog(folder, "echo", 2) as log:
         assert log.known == {}
-        log.add("a", Answer(item_id="a", text="yes", latency_ms=3.5))
-        log.add("b", Answer(item_id="b", text="", error="timed out", outcome="timeout"))
+        log.add("a", ItemAnswer(item_id="a", text="yes", latency_ms=3.5))
+        log.add("b", ItemAnswer(item_id="b", text="", error="timed out", outcome="timeout"))
     (file,) = tmp_path.glob("raw/*")
     with file.open("ab") as cut:
         cut.write(b'{"digest":"c","answ')
     with AnswerLog(folder, "echo", 2) as log:
-        assert log.known == {"a": Answer(item_id="a", text="yes", latency_ms=3.5)}
-        log.add("d", Answer(item_id="d", text="no"))
+        assert log.known == {"a": ItemAnswer(item_id="a", text="yes", latency_ms=3.5)}
+        log.add("d", ItemAnswer(item_id="d", text="no"))
     with AnswerLog(folder, "echo", 2) as log:
         assert set(log.known) == {"a", "d"}
     discard_answers(folder, "echo", 2)
@@ -180,7 +180,7 @@ def quality_job(known, tmp_path, monkeypatch):
         monkeypatch.setattr(
             grading,
             "ask",
-            lambda items, *_, **__: [Answer(item_id=i.item_id, text=i.expected, latency_ms=1.0) for i in items],
+            lambda items, *_, **__: [ItemAnswer(item_id=i.item_id, text=i.expected, latency_ms=1.0) for i in items],
         )
         settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]", *words)
         folder = RunFolder(tmp_path / "run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Receives what is being done now (`status`) and what is worth keeping on the screen (`say`)."""
 
     def status(self, text: str) -> None:

@@ -40,7 +40,7 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ItemAnswer:
     """What the engine said to one item. `error` is one line when it said nothing; `text` is then empty.
 
     `outcome` is that of the request, in the words of requests.parquet. Stamps are CLOCK_REALTIME nanoseconds;
@@ -83,19 +83,19 @@ class Judged:
     """One item with its answer and its grade."""
 
     item: Item
-    answer: Answer
+    answer: ItemAnswer
     grade: Grade
 
 
-class Memory(Protocol):
+class AnswerStore(Protocol):
     """Answers that are on disk as they come, so that a study that was stopped does not ask for them again."""
 
     @property
-    def known(self) -> Mapping[str, Answer]:
+    def known(self) -> Mapping[str, ItemAnswer]:
         """Those of an earlier attempt, by their key; none that failed."""
         ...
 
-    def add(self, key: str, answer: Answer) -> None:
+    def add(self, key: str, answer: ItemAnswer) -> None:
         """Keep one."""
         ...
 
@@ -114,7 +114,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict)
     verify_tls: bool = True
     tokenizer: str | None = None
-    memory: Memory | None = None
+    memory: AnswerStore | None = None
     watch: Callable[[str], None] | None = None
 
 
@@ -149,7 +149,7 @@ class Scorer:
         """A sample of `count` items (all, where there are fewer). Raises ConfigError when the file cannot be used."""
         raise NotImplementedError
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """Judge one answer."""
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PriorAnswer:
     """Where a prompt has the model's real answer to an earlier request, which is not known before that has ended.
 
     `of` is that request's id, `mark` the text that stands in the prompt in the answer's place, `stand_in` what is taken
@@ -64,7 +64,7 @@ class Request:
     arrival_s: float | None = None
     think_s: float | None = None
     after: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[PriorAnswer, ...] = ()
 
     def filled(self, texts: Mapping[str, str]) -> Request:
         """The request with the answers in their places: those of `texts` (by the id of what they answer), else the

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StartPhase, StopReport
-from servebench.contracts.progress import Progress
+from servebench.contracts.progress import ProgressDisplay
 from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
 from servebench.engine.supervisor.ports import free_port
@@ -76,7 +76,7 @@ class EnginePool:
     """Start engines on demand; stop one when the next run needs another, or at the end."""
 
     def __init__(
-        self, registry: Registry, display: Progress, cache_dir: Path, port_of: Callable[[str], int] = free_port
+        self, registry: Registry, display: ProgressDisplay, cache_dir: Path, port_of: Callable[[str], int] = free_port
     ) -> None:
         """`port_of(host)` chooses the port of an engine without a configured one."""
         self._port_of = port_of

@@ -25,7 +25,7 @@ SLICES = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Events:
+class EventColumns:
     """All content events of some requests: stamps, whose they are (row number), and the tokens each brought.
 
     `tokens` is None when an answer's length is not known.
@@ -91,7 +91,7 @@ def in_window(metrics: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame
     return metrics[(metrics["sent_ns"] >= start_ns) & (metrics["sent_ns"] <= end_ns)]
 
 
-def events(requests: pd.DataFrame) -> Events:
+def events(requests: pd.DataFrame) -> EventColumns:
     """The content events of requests (those of the frame, in its order). Tokens of an event are those that the stream
     tells, else the request's output tokens in equal shares, as in `points`."""
     lists = requests["event_ns"]
@@ -101,7 +101,7 @@ def events(requests: pd.DataFrame) -> Events:
     output = requests["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
     told = requests["event_tokens"].notna().to_numpy() & (requests["event_tokens"].str.len() == counts).to_numpy()
     if np.isnan(output[~told & (counts > 0)]).any():
-        return Events(stamp_ns=stamps, owner=owner, tokens=None)
+        return EventColumns(stamp_ns=stamps, owner=owner, tokens=None)
     tokens = np.zeros(stamps.size)
     shares = ~told[owner]
     tokens[shares] = (output / np.maximum(counts, 1))[owner[shares]]
@@ -111,7 +111,7 @@ def events(requests: pd.DataFrame) -> Events:
     sums = np.bincount(owner, weights=tokens, minlength=len(requests))
     last = (np.cumsum(counts) - 1)[has]
     tokens[last] += np.maximum(output[has] - sums[has], 0.0)
-    return Events(stamp_ns=stamps, owner=owner, tokens=tokens)
+    return EventColumns(stamp_ns=stamps, owner=owner, tokens=tokens)
 
 
 def _flat(lists: Any, kind: Any) -> Any:

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
+class ToolDefinition:
     """How a tool measures."""
 
     name: str
@@ -49,10 +49,10 @@ class Dialect:
     notes: tuple[str, ...] = ()
 
 
-DIALECTS: Mapping[str, Dialect] = {
+DIALECTS: Mapping[str, ToolDefinition] = {
     one.name: one
     for one in (
-        Dialect(
+        ToolDefinition(
             name="vllm",
             title="vllm bench serve",
             starts="connect",
@@ -66,7 +66,7 @@ DIALECTS: Mapping[str, Dialect] = {
                 "'peak concurrent requests' counts per second and can be above the concurrency asked for",
             ),
         ),
-        Dialect(
+        ToolDefinition(
             name="sglang",
             title="sglang.bench_serving",
             starts="connect",
@@ -79,7 +79,7 @@ DIALECTS: Mapping[str, Dialect] = {
                 "E2E and TPOT hold the end of the stream, [DONE] included",
             ),
         ),
-        Dialect(
+        ToolDefinition(
             name="aiperf",
             title="AIPerf",
             starts="connect",
@@ -93,7 +93,7 @@ DIALECTS: Mapping[str, Dialect] = {
                 "its throughput ends with the last answer, so a slow last request lowers it",
             ),
         ),
-        Dialect(
+        ToolDefinition(
             name="guidellm",
             title="GuideLLM",
             starts="sent",
@@ -106,7 +106,7 @@ DIALECTS: Mapping[str, Dialect] = {
                 "its ITL is a mean for each request: a stall inside one cannot be seen",
             ),
         ),
-        Dialect(
+        ToolDefinition(
             name="genai-bench",
             title="genai-bench",
             starts="connect",
@@ -158,7 +158,7 @@ STATISTICS: tuple[tuple[str, Callable[[Floats], Any]], ...] = (
 )
 
 
-def retell(requests: pd.DataFrame, row: PointRow, dialect: Dialect) -> list[Retold]:
+def retell(requests: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> list[Retold]:
     """A point's numbers by a tool's definitions. `requests` are the point's stored rows, `row` its row of points.csv.
 
     Empty when no request succeeded. Numbers that a tool does not have are left out. Pure.
@@ -187,7 +187,7 @@ def retell(requests: pd.DataFrame, row: PointRow, dialect: Dialect) -> list[Reto
     return found
 
 
-_OWN = Dialect(
+_OWN = ToolDefinition(
     name="servebench",
     title="servebench",
     starts="sent",
@@ -203,7 +203,7 @@ def _numbers(frame: pd.DataFrame, column: str) -> Floats:
     return found
 
 
-def _tokens(ok: pd.DataFrame, dialect: Dialect) -> Floats:
+def _tokens(ok: pd.DataFrame, dialect: ToolDefinition) -> Floats:
     counted = _numbers(ok, "output_tokens")
     if dialect.tokens == "asked":
         asked = _numbers(ok, "asked_output_tokens")
@@ -211,7 +211,7 @@ def _tokens(ok: pd.DataFrame, dialect: Dialect) -> Floats:
     return counted
 
 
-def _latencies(ok: pd.DataFrame, dialect: Dialect) -> dict[str, Floats]:
+def _latencies(ok: pd.DataFrame, dialect: ToolDefinition) -> dict[str, Floats]:
     """TTFT, TPOT, ITL (one a request) and E2E in ms, undefined ones left out."""
     sent, first, last = (_numbers(ok, name) for name in ("sent_ns", "first_event_ns", "last_event_ns"))
     connect = _numbers(ok, "connect_started_ns")
@@ -230,7 +230,7 @@ def _latencies(ok: pd.DataFrame, dialect: Dialect) -> dict[str, Floats]:
     return {name: values[~np.isnan(values)] for name, values in found.items()}
 
 
-def _becauses(dialect: Dialect) -> dict[str, str]:
+def _becauses(dialect: ToolDefinition) -> dict[str, str]:
     """What a tool defines otherwise, by metric."""
     connect = "starts before the connection is open" if dialect.starts == "connect" else ""
     stream = "stops at the end of the stream, not at the last content" if dialect.stops == "stream" else ""
@@ -246,7 +246,7 @@ def _becauses(dialect: Dialect) -> dict[str, str]:
     }
 
 
-def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: PointRow, dialect: Dialect) -> list[Retold]:
+def _throughputs(measured: pd.DataFrame, ok: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> list[Retold]:
     """Tokens and requests a second from the first request to the last answer."""
     sent = measured["sent_ns"].dropna()
     end = float(measured["ended_ns"].max()) if dialect.name != "aiperf" else float(ok["last_event_ns"].max())

@@ -23,7 +23,7 @@ from servebench.contracts.engine import (
     StopReport,
 )
 from servebench.contracts.hooks import API_VERSION, PointFinished, RunFinished, RunStarted, hookimpl
-from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Memory, Scorer
+from servebench.contracts.quality import AnswerStore, Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Message, Request, Tokenizer, Workload
 from servebench.contracts.settings import (
     CountOrZero,
@@ -55,7 +55,7 @@ from servebench.workload.build.seeding import generator, salt
 __all__ = [
     "API_VERSION",
     "SHARED_SETTINGS",
-    "Answer",
+    "AnswerStore",
     "Command",
     "ConfigError",
     "ContainerImage",
@@ -72,6 +72,7 @@ __all__ = [
     "Grade",
     "GuardedProcess",
     "Item",
+    "ItemAnswer",
     "Judged",
     "LaunchContext",
     "LaunchSettings",
@@ -79,7 +80,6 @@ __all__ = [
     "LengthSettings",
     "Loading",
     "LogHint",
-    "Memory",
     "Message",
     "ModelSettings",
     "NotFetched",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import httpx
 
-from servebench.contracts.quality import Answer, Endpoint, Item
+from servebench.contracts.quality import Endpoint, Item, ItemAnswer
 from servebench.contracts.results import Outcome
 from servebench.protocol.errors import error_text
 from servebench.protocol.json_values import count_of, join_text
@@ -37,9 +37,9 @@ def ask(
     timeout_s: float = 120.0,
     api: Literal["chat", "completions"] = "chat",
     path: str | None = None,
-    on_answer: Callable[[Item, Answer], None] | None = None,
+    on_answer: Callable[[Item, ItemAnswer], None] | None = None,
     watch: Watch | None = None,
-) -> list[Answer]:
+) -> list[ItemAnswer]:
     """Return one answer for each item, in order, at temperature 0. A failed request is an answer with `error`.
 
     `timeout_s` limits a whole answer. `path` below the base URL defaults to that of the API. `on_answer` is called with
@@ -58,7 +58,7 @@ def ask_once(
     concurrency: int,
     timeout_s: float,
     api: Literal["chat", "completions"],
-) -> list[Answer]:
+) -> list[ItemAnswer]:
     """Return answers as `ask` does, reusing those in the endpoint's memory and storing each new one there immediately.
 
     `part` separates several rounds of one scorer. Raises what the endpoint's `watch` raises.
@@ -68,7 +68,7 @@ def ask_once(
     keys = [f"{part} {item.item_id} {item.digest}" for item in items]
     left = [item for item, key in zip(items, keys, strict=True) if key not in known]
 
-    def keep(item: Item, answer: Answer) -> None:
+    def keep(item: Item, answer: ItemAnswer) -> None:
         if memory is not None:
             memory.add(f"{part} {item.item_id} {item.digest}", answer)
 
@@ -89,7 +89,7 @@ class _AskSession:
         url: str,
         timeout_s: float,
         api: Literal["chat", "completions"],
-        on_answer: Callable[[Item, Answer], None] | None,
+        on_answer: Callable[[Item, ItemAnswer], None] | None,
     ) -> None:
         self._client = client(endpoint.headers, timeout_s=timeout_s, verify_tls=endpoint.verify_tls)
         self._url = url
@@ -97,9 +97,9 @@ class _AskSession:
         self._timeout_s = timeout_s
         self._api = api
         self._on_answer = on_answer
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, ItemAnswer] = {}
 
-    async def ask_all(self, items: Sequence[Item], concurrency: int, watch: Watch | None) -> list[Answer]:
+    async def ask_all(self, items: Sequence[Item], concurrency: int, watch: Watch | None) -> list[ItemAnswer]:
         left = iter(enumerate(items))
 
         async def stream() -> None:
@@ -124,7 +124,7 @@ class _AskSession:
                 await asyncio.gather(*pending, return_exceptions=True)
         return [self._answers[place] for place in range(len(items))]
 
-    async def _one(self, item: Item) -> Answer:
+    async def _one(self, item: Item) -> ItemAnswer:
         sent_ns, began_ns = time.time_ns(), time.monotonic_ns()
         fields: dict[str, Any]
         try:
@@ -139,7 +139,7 @@ class _AskSession:
         else:
             fields = self._read(status, data, bytes_max)
         took_ns = time.monotonic_ns() - began_ns
-        return Answer(
+        return ItemAnswer(
             item_id=item.item_id,
             sent_ns=sent_ns,
             ended_ns=sent_ns + took_ns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from servebench.contracts.quality import Answer, Item
+from servebench.contracts.quality import Item, ItemAnswer
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.util.units import NS_PER_MS
@@ -27,12 +27,12 @@ def item_of(request: Request, expected: str, task: str | None = None) -> Item:
     )
 
 
-def answer_of(record: Record) -> Answer:
+def answer_of(record: Record) -> ItemAnswer:
     """Return the record as an answer. One that is not complete has an error instead of a text."""
     fields: dict[str, Any] = {"text": record.text}
     if record.outcome != "ok":
         fields = {"text": "", "error": record.error or record.outcome.replace("_", " ")}
-    return Answer(
+    return ItemAnswer(
         item_id=record.request_id,
         outcome=record.outcome,
         http_status=record.http_status,

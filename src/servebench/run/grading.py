@@ -12,7 +12,7 @@ import orjson
 
 from servebench.analysis.quality.summary import summaries
 from servebench.contracts.engine import Engine, RunningEngine
-from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
+from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
 from servebench.contracts.settings import QualitySettings, RunSettings
@@ -154,7 +154,7 @@ def _ask_and_grade(job: QualityJob, scorer: Scorer, path: Path, concurrency: int
             on_answer=lambda item, answer: log.add(digests[item.item_id], answer),
             watch=lambda answered: watch(f"{answered}/{len(unanswered)} answers"),
         )
-        answers: Mapping[str, Answer] = {
+        answers: Mapping[str, ItemAnswer] = {
             **{item.item_id: log.known[digest] for item in items if (digest := digests[item.item_id]) in log.known},
             **{answer.item_id: answer for answer in fresh},
         }
@@ -162,7 +162,7 @@ def _ask_and_grade(job: QualityJob, scorer: Scorer, path: Path, concurrency: int
     return [_grade(scorer, item, answers[item.item_id]) for item in items]
 
 
-def _grade(scorer: Scorer, item: Item, answer: Answer) -> Judged:
+def _grade(scorer: Scorer, item: Item, answer: ItemAnswer) -> Judged:
     grade = scorer.grade(item, answer) if answer.error is None else Grade(correct=None, extracted=None)
     return Judged(item=item, answer=answer, grade=grade)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from servebench.contracts.quality import Answer
+from servebench.contracts.quality import ItemAnswer
 from servebench.contracts.results import SCHEMA_VERSION, QualityRecord
 from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder
@@ -84,20 +84,20 @@ class AnswerLog:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def _read(self) -> Iterator[tuple[str, Answer]]:
+    def _read(self) -> Iterator[tuple[str, ItemAnswer]]:
         if not self._path.exists():
             return
         for line in self._path.read_bytes().splitlines():
             try:
                 found: dict[str, Any] = orjson.loads(line)
-                answer = Answer(**found["answer"])
+                answer = ItemAnswer(**found["answer"])
             except (ValueError, TypeError, KeyError):
                 # empty, or the line that a kill cut off
                 continue
             if answer.error is None:
                 yield str(found["digest"]), answer
 
-    def add(self, digest: str, answer: Answer) -> None:
+    def add(self, digest: str, answer: ItemAnswer) -> None:
         """Append one. Raises StoreError."""
         with writing(self._path):
             self._file.write(orjson.dumps({"digest": digest, "answer": answer}) + b"\n")

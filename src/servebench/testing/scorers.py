@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
+from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import QualitySettings
@@ -185,14 +185,14 @@ class ScorerConformance:
         """By `correct`, else by the score."""
         for item in self.asked(file)[:SHOWN]:
             scorer = self.made(path=str(file))
-            good = scorer.grade(item, Answer(item_id=item.item_id, text=self.right(item)))
-            bad = scorer.grade(item, Answer(item_id=item.item_id, text=self.wrong))
+            good = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=self.right(item)))
+            bad = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=self.wrong))
             _differ(good, bad, item)
 
     def test_a_failed_request_is_neither_right_nor_wrong(self, file: Path) -> None:
         """Such an answer has no text."""
         for item in self.asked(file)[:SHOWN]:
-            failed = Answer(item_id=item.item_id, text="", error="HTTP 503", outcome="http_error")
+            failed = ItemAnswer(item_id=item.item_id, text="", error="HTTP 503", outcome="http_error")
             _neither(self.made(path=str(file)).grade(item, failed))
 
     def test_nonsense_is_judged_too(self, file: Path) -> None:
@@ -200,7 +200,7 @@ class ScorerConformance:
         scorer = self.made(path=str(file))
         item = self.asked(file)[0]
         for text in NONSENSE:
-            answer = Answer(item_id=item.item_id, text=text, finish_reason="length")
+            answer = ItemAnswer(item_id=item.item_id, text=text, finish_reason="length")
             grade = scorer.grade(item, answer)
             assert grade.correct is not None or grade.score is not None, f"{text[:20]!r} is neither right nor wrong"
             _storable(grade)

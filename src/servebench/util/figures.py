@@ -8,7 +8,7 @@ from typing import Any, Protocol
 MISSING = "-"
 
 
-class Row(Protocol):
+class ColumnValues(Protocol):
     """Columns by name."""
 
     def get(self, name: str, /) -> Any:
@@ -27,7 +27,7 @@ def number(value: float | int | None, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - magnitude)}f}"
 
 
-def with_interval(row: Row, column: str) -> str:
+def with_interval(row: ColumnValues, column: str) -> str:
     """Return a column's value with half the width of its 95% interval (the larger side) where the row has one."""
     value, low, high = row.get(column), row.get(f"{column}_low"), row.get(f"{column}_high")
     text = number(value)

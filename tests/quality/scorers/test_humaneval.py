@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from servebench.contracts.quality import Answer
+from servebench.contracts.quality import ItemAnswer
 from servebench.contracts.settings import QualitySettings
 from servebench.quality.sandbox import sandbox_errors
 from servebench.quality.scorers.humaneval import HumanEvalScorer, code_of, program_of
@@ -118,7 +118,7 @@ def test_grades_by_running_the_tests(tmp_path, text, correct, outcome):
         pytest.skip(faults[0])
     scorer = HumanEvalScorer()
     (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
-    grade = scorer.grade(item, Answer(item_id=item.item_id, text=text))
+    grade = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=text))
     assert grade.correct is correct
     assert (grade.detail or {}).get("outcome") == outcome
     assert (grade.note is None) == correct
@@ -130,14 +130,14 @@ def test_a_completion_is_the_body_of_the_function(tmp_path):
         pytest.skip(faults[0])
     scorer = HumanEvalScorer(QualitySettings(name="humaneval", api="completions"))
     (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
-    assert scorer.grade(item, Answer(item_id="", text=ROW["canonical_solution"])).correct is True
-    assert scorer.grade(item, Answer(item_id="", text="    return 0\n")).correct is False
+    assert scorer.grade(item, ItemAnswer(item_id="", text=ROW["canonical_solution"])).correct is True
+    assert scorer.grade(item, ItemAnswer(item_id="", text="    return 0\n")).correct is False
 
 
 def test_what_was_never_answered_has_no_grade(tmp_path):
     scorer = HumanEvalScorer()
     (item,) = scorer.items(_file(tmp_path / "h.jsonl.gz", [ROW]), 1, 0)
-    assert scorer.grade(item, Answer(item_id="", text="", error="down", outcome="refused")).correct is None
+    assert scorer.grade(item, ItemAnswer(item_id="", text="", error="down", outcome="refused")).correct is None
 
 
 def test_without_a_sandbox_the_scorer_says_so_beforehand(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.contracts.quality import Answer, Endpoint
+from servebench.contracts.quality import Endpoint, ItemAnswer
 from servebench.contracts.settings import QualitySettings
 from servebench.quality.ask import _logprobs
 from servebench.quality.scorers.parity import ParityScorer, parity_grade
@@ -154,7 +154,7 @@ def test_prompts_are_its_own_or_a_file(tmp_path):
 
 
 def test_equal_answers_of_other_length_share_their_beginning():
-    grade = parity_grade(Answer(item_id="a", text="one two"), Answer(item_id="a", text="one"))
+    grade = parity_grade(ItemAnswer(item_id="a", text="one two"), ItemAnswer(item_id="a", text="one"))
     assert (grade.correct, grade.note) == (False, "identical up to character 3")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from servebench.contracts.quality import Answer, Item
+from servebench.contracts.quality import Item, ItemAnswer
 from servebench.contracts.request import Request
 from servebench.contracts.settings import QualitySettings
 from servebench.quality.scorers.rouge import RougeScorer
@@ -29,14 +29,14 @@ def _item(expected):
     ],
 )
 def test_rouge_l(expected, text, f):
-    grade = RougeScorer().grade(_item(expected), Answer(item_id="i", text=text))
+    grade = RougeScorer().grade(_item(expected), ItemAnswer(item_id="i", text=text))
     assert grade.score == pytest.approx(f)
     assert grade.correct is None
     assert set(grade.detail) == {"rouge1", "rouge2", "rougeL"}
 
 
 def test_an_answer_that_never_came_has_no_score():
-    grade = RougeScorer().grade(_item("a"), Answer(item_id="i", text="", error="down", outcome="refused"))
+    grade = RougeScorer().grade(_item("a"), ItemAnswer(item_id="i", text="", error="down", outcome="refused"))
     assert (grade.correct, grade.score) == (None, None)
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from servebench.contracts.quality import Answer, Item
+from servebench.contracts.quality import Item, ItemAnswer
 from servebench.contracts.request import Message, Request
 from servebench.quality.scorers.structured import JsonScorer, document_of, field_accuracy
 from servebench.workload.structured_json import StructuredJsonSettings, StructuredJsonWorkload
@@ -127,4 +127,4 @@ def test_the_workloads_own_documents_are_right_in_every_field(record):
 
 def test_a_lone_item_is_graded_by_its_fields():
     item = Item(item_id="i", prompt="", expected=json.dumps(EXPECTED), max_tokens=9)
-    assert JsonScorer().grade(item, Answer(item_id="i", text='{"n": 1}')).score == 0.5
+    assert JsonScorer().grade(item, ItemAnswer(item_id="i", text='{"n": 1}')).score == 0.5

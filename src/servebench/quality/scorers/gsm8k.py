@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Answer, Grade, Item, Scorer
+from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.quality.data import GSM8K
 from servebench.quality.rows import examples, read_rows, sample
 from servebench.util.errors import ConfigError
@@ -47,7 +47,7 @@ class Gsm8kScorer(Scorer):
             items.append(Item(item_id=f"gsm8k-{place}", prompt=prompt, expected=expected, max_tokens=MAX_TOKENS))
         return items
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade. 18 and 18.0 are equal."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)

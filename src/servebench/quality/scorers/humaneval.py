@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from servebench.contracts.quality import Answer, Grade, Item, Scorer
+from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.quality.rows import read_rows, sample
 from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_errors
 from servebench.util.errors import ConfigError
@@ -109,7 +109,7 @@ class HumanEvalScorer(Scorer):
             )
         return items
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade. Raises PreflightError where no sandbox works."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)

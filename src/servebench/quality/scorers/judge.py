@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from servebench.contracts.quality import DIGEST_LENGTH, Answer, Endpoint, Grade, Item, Judged, Scorer
+from servebench.contracts.quality import DIGEST_LENGTH, Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.settings import STRICT, PositiveFloat, PositiveInt, QualitySettings
 from servebench.quality.ask import ask_once
 from servebench.quality.data import OPEN_PROMPTS
@@ -100,9 +100,9 @@ class JudgeSettings(QualitySettings):
     judge: JudgeEndpoint = field(default_factory=JudgeEndpoint)
 
 
-def _as_answer(item_id: str, reply: Reply) -> Answer:
+def _as_answer(item_id: str, reply: Reply) -> ItemAnswer:
     """Return a reply in the form in which the memory stores it."""
-    return Answer(
+    return ItemAnswer(
         item_id=item_id,
         text=reply.text,
         error=reply.error,
@@ -111,7 +111,7 @@ def _as_answer(item_id: str, reply: Reply) -> Answer:
     )
 
 
-def _as_reply(answer: Answer) -> Reply:
+def _as_reply(answer: ItemAnswer) -> Reply:
     return Reply(text=answer.text, input_tokens=answer.prompt_tokens, output_tokens=answer.output_tokens)
 
 
@@ -224,7 +224,7 @@ class JudgeScorer(Scorer):
         parts = (judge.base_url, judge.model, judge.max_tokens, judge.enforce_schema, prompt)
         return f"verdict {call[1]} {call[0]} {hashlib.sha256(repr(parts).encode()).hexdigest()[:DIGEST_LENGTH]}"
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade: one answer by the rubric."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
@@ -246,7 +246,7 @@ class JudgeScorer(Scorer):
             if row["benchmark"] == self.name and row["outcome"] == "ok"
         }
 
-    def _prompts(self, item: Item, answer: Answer, others: Mapping[tuple[str, str], str]) -> list[str]:
+    def _prompts(self, item: Item, answer: ItemAnswer, others: Mapping[tuple[str, str], str]) -> list[str]:
         """Return the two prompts to the judge about an answer; none if the reference has no answer to the same task."""
         judge = self._judge
         if judge.reference is None:
@@ -284,7 +284,7 @@ class JudgeScorer(Scorer):
             schema=self._verdict() if judge.enforce_schema else None,
         )
 
-    def _graded(self, answer: Answer, replies: Sequence[Reply]) -> Grade:
+    def _graded(self, answer: ItemAnswer, replies: Sequence[Reply]) -> Grade:
         judge = self._judge
         if answer.error is not None:
             return Grade(correct=None, extracted=None)

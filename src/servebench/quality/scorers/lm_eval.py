@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
+from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.util.errors import QualityError
 
 CHECK_TIMEOUT_S = 600
@@ -144,4 +144,4 @@ def _judged(sample: Mapping[str, Any]) -> Judged:
     grade = Grade(
         correct=sample["correct"], extracted=sample["extracted"], score=sample["score"], detail=sample["detail"]
     )
-    return Judged(item=item, answer=Answer(item_id=item.item_id, text=str(sample["text"])), grade=grade)
+    return Judged(item=item, answer=ItemAnswer(item_id=item.item_id, text=str(sample["text"])), grade=grade)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Answer, Grade, Item, Scorer
+from servebench.contracts.quality import Grade, Item, ItemAnswer, Scorer
 from servebench.quality.data import MMLU
 from servebench.quality.rows import examples, read_rows, sample
 from servebench.util.errors import ConfigError
@@ -55,7 +55,7 @@ class MmluScorer(Scorer):
             )
         return items
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Answer, Endpoint, Grade, Item, Judged, Scorer
+from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.quality.ask import ask_once
 from servebench.quality.data import OPEN_PROMPTS
 from servebench.quality.rows import prompt_items, read_rows
@@ -55,7 +55,7 @@ class ParityScorer(Scorer):
             for item, first, second in zip(items, alone, loaded, strict=True)
         ]
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade. A single answer cannot be compared."""
         return Grade(correct=None, extracted=answer.text or None)
 
@@ -70,12 +70,12 @@ class ParityScorer(Scorer):
         (first,) = self._ask([replace(item, max_tokens=1) for item in extended[:1]], endpoint, "a first one", 1)
         return items if first.outcome == "http_error" else extended
 
-    def _ask(self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int) -> list[Answer]:
+    def _ask(self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int) -> list[ItemAnswer]:
         settings = self.settings
         return ask_once(items, endpoint, part, concurrency=concurrency, timeout_s=settings.timeout_s, api=settings.api)
 
 
-def parity_grade(alone: Answer, loaded: Answer) -> Grade:
+def parity_grade(alone: ItemAnswer, loaded: ItemAnswer) -> Grade:
     """Grade whether both answers are identical; `correct` is None if one of them is missing."""
     if alone.error is not None:
         return Grade(correct=None, extracted=None)
@@ -87,7 +87,7 @@ def parity_grade(alone: Answer, loaded: Answer) -> Grade:
     return Grade(correct=same, extracted=loaded.text, note=note, detail=detail)
 
 
-def _tokens_of(answer: Answer) -> dict[str, Any]:
+def _tokens_of(answer: ItemAnswer) -> dict[str, Any]:
     logprobs = answer.logprobs
     return {
         "tokens": None if answer.tokens is None else list(answer.tokens),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.quality import Answer, Grade, Item, Judged, Scorer
+from servebench.contracts.quality import Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import QualitySettings
@@ -60,7 +60,7 @@ class RougeScorer(Scorer):
             items.append(Item(item_id=item_id, prompt=prompt, expected=row[target], max_tokens=MAX_TOKENS))
         return items
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade."""
         if answer.error is not None:
             return Grade(correct=None, extracted=None)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from servebench.contracts.quality import Answer, Grade, Item, Judged, Scorer
+from servebench.contracts.quality import Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.quality.load_answers import answer_of, answered_requests, item_of
@@ -95,13 +95,13 @@ class JsonScorer(Scorer):
             judged.append(Judged(item=item, answer=answer, grade=_grade(reference, answer)))
         return judged
 
-    def grade(self, item: Item, answer: Answer) -> Grade:
+    def grade(self, item: Item, answer: ItemAnswer) -> Grade:
         """See Scorer.grade. Only fields are graded: an item has no schema."""
         expected = json.loads(item.expected) if item.expected else None
         return _grade({"schema": {}, "expected": expected}, answer)
 
 
-def _grade(reference: Mapping[str, Any], answer: Answer) -> Grade:
+def _grade(reference: Mapping[str, Any], answer: ItemAnswer) -> Grade:
     detail = {"schema": reference.get("name"), "tier": reference.get("tier"), "twin_of": reference.get("twin_of")}
     if answer.error is not None:
         return Grade(correct=None, extracted=None, detail=detail)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.contracts.stored import RunData
-from servebench.measure.dialects import Dialect, retell
+from servebench.measure.dialects import ToolDefinition, retell
 from servebench.report.terminal.tables import new_table
 from servebench.util.figures import change, number
 
@@ -78,7 +78,7 @@ def write_json(points: Sequence[ToolPoint], tool: str, notes: Sequence[str]) -> 
     sys.stdout.write(json.dumps({"as": tool, "notes": list(notes), "points": plain}, indent=2) + "\n")
 
 
-def points_as_tool(runs: Sequence[RunData], dialect: Dialect) -> list[ToolPoint]:
+def points_as_tool(runs: Sequence[RunData], dialect: ToolDefinition) -> list[ToolPoint]:
     """Return the points of these runs by another tool's definitions, without those that have no requests."""
     points = []
     for run in runs:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from servebench.contracts.request import Answer, Message, Request, Tokenizer, answer_mark
+from servebench.contracts.request import Message, PriorAnswer, Request, Tokenizer, answer_mark
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import fill
@@ -188,16 +188,16 @@ def session_requests(
 
 def _answers(
     pieces: Sequence[Piece], ids: Mapping[tuple[str, int], str], texts: Mapping[Piece, str], space: str
-) -> dict[Piece, Answer]:
+) -> dict[Piece, PriorAnswer]:
     """Return the real answers in a prompt, by the pieces that are or quote one."""
     return {
-        piece: Answer(of=ids[piece.answers], mark=answer_mark(ids[piece.answers]), stand_in=space + texts[piece])
+        piece: PriorAnswer(of=ids[piece.answers], mark=answer_mark(ids[piece.answers]), stand_in=space + texts[piece])
         for piece in pieces
         if piece.answers is not None
     }
 
 
-def _content(piece: Piece, texts: Mapping[Piece, str], answers: Mapping[Piece, Answer]) -> str:
+def _content(piece: Piece, texts: Mapping[Piece, str], answers: Mapping[Piece, PriorAnswer]) -> str:
     if piece not in answers:
         return texts[piece]
     mark = answers[piece].mark
