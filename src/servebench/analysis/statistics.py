@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from servebench.analysis.rates import rate_interval
 from servebench.measure.points import PointSample
+from servebench.util.percentile import percentile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -39,20 +40,6 @@ GRID_FROM, GRID = 4096, 128
 """From how many values the tail of pooled resamples is weighed on a grid of ranks, and how fine that is."""
 _BATCH = 2_000_000
 """How many resampled values are held at once, so that memory stays bounded."""
-
-
-def percentile(values: Floats, percent: float) -> Floats:
-    """Return a percentile (linear interpolation) of the last axis. Infinite values are allowed: they are the largest."""
-    place = (values.shape[-1] - 1) * percent / 100
-    low = int(np.floor(place))
-    high = min(low + 1, values.shape[-1] - 1)
-    parted = np.partition(values, (low, high), axis=-1)
-    below, above = parted[..., low], parted[..., high]
-    share = place - low
-    if share == 0:
-        return np.asarray(below)
-    with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(below), below, below + share * (above - below))
 
 
 def headline_intervals(

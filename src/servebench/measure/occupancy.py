@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from servebench.contracts.results import Record
+from servebench.measure.in_flight import in_flight_at
 from servebench.util.units import NS_PER_S
 
 EXCESS_MIN = 1.0
@@ -31,9 +32,7 @@ def excess_and_freed(
     if not sent or not samples:
         return None, None
     times = np.array([at for at, _ in samples])
-    began = np.sort(np.array([began for began, _, _ in sent]))
-    ended = np.sort(np.array([ended for _, ended, _ in sent]))
-    in_flight = np.searchsorted(began, times, "right") - np.searchsorted(ended, times, "right")
+    in_flight = in_flight_at(times, np.array([began for began, _, _ in sent]), np.array([end for _, end, _ in sent]))
     excess = float(np.mean(np.array([value for _, value in samples]) - in_flight))
     whole_s = [(end - start) / NS_PER_S for start, end, outcome in sent if outcome == "ok"]
     left_s = [

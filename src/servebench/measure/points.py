@@ -44,6 +44,7 @@ from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
 from servebench.measure.trend import rate_trend, request_trend
 from servebench.measure.window import Window, find_window
+from servebench.util.percentile import percentile
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 Floats = NDArray[np.float64]
@@ -426,19 +427,8 @@ def _with_failed(
     for name, derived in zip(ALL_LATENCIES, (derive.ttft_ms, derive.e2e_ms), strict=True):
         values = np.concatenate([_floats([derived(r) for r in inside]), np.full(failed, np.inf)])
         for percent in (50, 99):
-            found[f"{name}_p{percent}_all"] = _upper_percentile(values, percent)
+            found[f"{name}_p{percent}_all"] = float(percentile(values, percent)) if values.size else None
     return found
-
-
-def _upper_percentile(values: Floats, percent: float) -> float | None:
-    """Type 7 among values of which some are infinite; between the last finite one and the first infinite one, infinite."""
-    if not values.size:
-        return None
-    ordered = np.sort(values)
-    place = (values.size - 1) * percent / 100
-    low = int(place)
-    below, above = float(ordered[low]), float(ordered[min(low + 1, values.size - 1)])
-    return below if place == low else below + (place - low) * (above - below) if below < np.inf else below
 
 
 def _cost(context: PointContext, rate_per_s: float | None) -> float | None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.results import Record
+from servebench.measure.in_flight import in_flight_curve
 from servebench.util.units import NS_PER_S
 
 
@@ -50,7 +51,7 @@ def find_window(
         return None
     pairs = np.array(spans, dtype=np.int64)
     sent, ended = pairs[:, 0], np.maximum(pairs[:, 0], pairs[:, 1])
-    times, level = _in_flight(sent, ended)
+    times, level = in_flight_curve(sent, ended)
     start, end, reached = int(times[0]), int(times[-1]), True
     if concurrency is None:
         end = int(sent.max())
@@ -69,16 +70,6 @@ def find_window(
     average = _average(times, level, start, end)
     share = average / concurrency if average is not None and concurrency is not None else None
     return Window(start_ns=start, end_ns=end, reached=reached, average_in_flight=average, share=share)
-
-
-def _in_flight(sent: NDArray[np.int64], ended: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Moments in order, and how many requests are in flight from each on."""
-    times = np.concatenate((sent, ended))
-    steps = np.concatenate((np.ones_like(sent), -np.ones_like(ended)))
-    moments, where = np.unique(times, return_inverse=True)
-    change = np.zeros(moments.size, dtype=np.int64)
-    np.add.at(change, where, steps)
-    return moments, np.cumsum(change)
 
 
 def _average(times: NDArray[np.int64], level: NDArray[np.int64], start_ns: int, end_ns: int) -> float | None:

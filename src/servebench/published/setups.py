@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+
 from servebench.analysis.warnings.load import REQUESTS_MIN, WINDOW_S_MIN
 from servebench.config import compose_jobs
 from servebench.contracts.emulation import EmulationSpec
@@ -25,6 +27,7 @@ from servebench.emulator.profiles import profile_for
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.published.simulate import Clients, Measured, Timed, simulate
 from servebench.registry.registry import Registry
+from servebench.util.percentile import percentile
 
 SOURCES = {
     "article 1: Qwen2.5-7B on one RTX 5090": "an article on vLLM, SGLang and TensorRT-LLM on an RTX 5090",
@@ -228,20 +231,13 @@ def value_of(cell: Cell, measured: Measured) -> float:
     if cell.metric == "errors":
         return 0.0
     # what the 4090 article calls time to first token is the time of its 50 tokens
-    values = sorted(measured.e2e_ms if cell.source.startswith("article 2") else measured.ttft_ms)
+    values = measured.e2e_ms if cell.source.startswith("article 2") else measured.ttft_ms
     if cell.statistic == "mean":
         return statistics.fmean(values)
-    return _quantile(values, QUANTILES[cell.statistic])
+    return float(percentile(np.array(values), 100 * QUANTILES[cell.statistic]))
 
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "median": 0.5, "p90": 0.9, "p95": 0.95, "max": 1.0}
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 # what servebench says of a method

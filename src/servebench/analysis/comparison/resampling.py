@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.statistics import CONFIDENCE, Z_95, Floats, percentile
+from servebench.analysis.statistics import CONFIDENCE, Z_95, Floats
+from servebench.util.percentile import percentile
 
 BLOCKS = 20
 RESAMPLES = 2000

@@ -17,6 +17,7 @@ from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import quality_agreements, quality_summaries, repeats_of, shared_limits
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, request_metrics
+from servebench.measure.in_flight import in_flight_at
 from servebench.report.html.model import Page, QualityRow, RunPage, Timeline
 from servebench.store import studies as read
 from servebench.util.errors import StoreError
@@ -265,6 +266,5 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
 def in_flight(own: pd.DataFrame, start_ns: int, end_ns: int, steps: int = 200) -> Panel:
     """Requests in flight over time."""
     at = np.linspace(start_ns, end_ns, steps)
-    sent, ended = np.sort(own["sent_ns"].to_numpy()), np.sort(own["ended_ns"].to_numpy())
-    count = np.searchsorted(sent, at, side="right") - np.searchsorted(ended, at, side="right")
+    count = in_flight_at(at, own["sent_ns"].to_numpy(), own["ended_ns"].to_numpy())
     return "requests in flight", [((t - start_ns) / NS_PER_S, float(n)) for t, n in zip(at, count, strict=True)]
