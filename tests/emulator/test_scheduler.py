@@ -9,7 +9,7 @@ import pytest
 
 from servebench.contracts.emulation import Emulation, EmulationSpec
 from servebench.emulator.cost import BatchStep, Profile, StepCost, with_profile
-from servebench.emulator.scheduler import EmulatedRequest, Scheduler
+from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest
 from servebench.emulator.text import answer_pieces
 from servebench.published.simulate import Clients, simulate
 
@@ -56,7 +56,7 @@ def test_a_long_prompt_stalls_decoding_only_where_it_is_not_cut() -> None:
 
     def gaps(own: Emulation) -> float:
         spec = with_profile(spec_with(own), costs)
-        core = Scheduler(spec, StepCost(spec, costs))
+        core = BatchScheduler(spec, StepCost(spec, costs))
         short = EmulatedRequest(key=1, prompt="a" * 64, prompt_tokens=16, pieces=answer_pieces(1, 200))
         core.submit(short, 0.0)
         now, last, worst = 0.0, 0.0, 0.0
@@ -95,7 +95,7 @@ def test_memory_that_runs_out_preempts_the_youngest_and_loses_nothing() -> None:
     """Room for some of them: with optimistic admission requests are put back, and all are answered whole."""
     own = Emulation(prefix_cache="none")
     tight = spec_with(own, max_model_len=300, gpu_memory_fraction=0.1295)
-    core = Scheduler(tight, StepCost(tight, FLAT))
+    core = BatchScheduler(tight, StepCost(tight, FLAT))
     assert core.memory.capacity < 3000
     asked = [
         EmulatedRequest(key=i, prompt=f"{i:04}" * 64, prompt_tokens=64, pieces=answer_pieces(i, 120)) for i in range(24)
@@ -118,7 +118,7 @@ def test_memory_that_runs_out_preempts_the_youngest_and_loses_nothing() -> None:
 def test_reserved_output_is_never_preempted() -> None:
     """TensorRT-LLM's policy: admit only what is sure to fit."""
     spec = spec_with(Emulation(reserve_output=True, prefix_cache="none"), max_model_len=300, gpu_memory_fraction=0.1295)
-    core = Scheduler(spec, StepCost(spec, FLAT))
+    core = BatchScheduler(spec, StepCost(spec, FLAT))
     for i in range(24):
         core.submit(EmulatedRequest(key=i, prompt=f"{i:04}" * 64, prompt_tokens=64, pieces=answer_pieces(i, 120)), 0.0)
     now, most = 0.0, 0
@@ -152,7 +152,7 @@ def test_shared_documents_are_computed_once() -> None:
 def test_an_abandoned_request_gives_its_memory_back() -> None:
     """In the queue, in prefill and in decode."""
     spec = spec_with(Emulation(token_budget=64))
-    core = Scheduler(spec, StepCost(spec, FLAT))
+    core = BatchScheduler(spec, StepCost(spec, FLAT))
     asked = [
         EmulatedRequest(key=i, prompt=f"{i:04}" * 128, prompt_tokens=128, pieces=answer_pieces(i, 50)) for i in range(3)
     ]

@@ -10,7 +10,7 @@ from servebench.published.setups import (
     POOL,
     Case,
     Cell,
-    Row,
+    PublishedRow,
     Simulator,
     case_of,
     judge,
@@ -71,7 +71,7 @@ def test_numbers_are_met_by_the_articles_method(engine: str, sweep: str, simulat
         if cell.engine == engine and cell.workload.startswith(sweep + ",") and cell.number
     ]
     rows = [
-        Row(cell=cell, ours=value_of(cell, simulator.measure(case)), said="")
+        PublishedRow(cell=cell, ours=value_of(cell, simulator.measure(case)), said="")
         for cell in cells
         if (case := case_of(cell)) is not None
     ]

@@ -12,7 +12,7 @@ import sys
 import pandas as pd
 import pytest
 
-from servebench.quality.sandbox import sandbox_faults
+from servebench.quality.sandbox import sandbox_errors
 
 QUICK = ("load.concurrency=[1]", "load.requests=2", "load.warmup_requests=0", "load.self_check=never", "tracking=none")
 SHORT = ("workload=unique", "workload.input_tokens=32", "workload.output_tokens=8")
@@ -41,7 +41,7 @@ def servebench(tmp_path, study, *words, env=None):
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_twenty_functions_of_humaneval(tmp_path):
     """A model of 135 million parameters writes hardly a right one; what counts is that real answers are code that was run."""
-    if faults := sandbox_faults():
+    if faults := sandbox_errors():
         pytest.skip(faults[0])
     rows = servebench(tmp_path, "s", *SHORT, "quality=humaneval", "quality.items=20", "quality.max_tokens=200")
     assert len(rows) == rows.item_id.nunique() == 20
@@ -132,7 +132,7 @@ def words_of(engine, request):
 @pytest.mark.parametrize("engine", ["llamacpp", "vllm"])
 def test_every_scorer_that_asks_on_one_start(tmp_path, request, engine):
     """MMLU, GSM8K, HumanEval and parity, one after another; offline."""
-    tasks = ["mmlu", "gsm8k", "parity", *([] if sandbox_faults() else ["humaneval"])]
+    tasks = ["mmlu", "gsm8k", "parity", *([] if sandbox_errors() else ["humaneval"])]
     asked = ("quality=all", f"quality.tasks=[{','.join(tasks)}]", "quality.items=16", "quality.max_tokens=96")
     rows = servebench(tmp_path, "s", *SHORT, *asked, *words_of(engine, request), env={"HF_HUB_OFFLINE": "1"})
     assert set(rows.benchmark) == set(tasks)

@@ -40,7 +40,7 @@ class _WithExamples(click.Command):
             raise
 
 
-class Command(_WithExamples):
+class CliCommand(_WithExamples):
     """A command."""
 
 
@@ -56,7 +56,7 @@ class CommandGroup(_WithExamples, click.Group):
         return super().resolve_command(ctx, args)
 
 
-class WordsCommand(Command):
+class WordsCommand(CliCommand):
     """A command whose words Hydra parses: all of them are passed on unchanged; its options are declared for help only."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -78,14 +78,16 @@ def write_examples(examples: Sequence[tuple[str, str]], formatter: click.HelpFor
             formatter.write(f"  {line}\n      {meaning}\n")
 
 
-def define(name: str, *, examples: Sequence[tuple[str, str]], free_words: bool = False) -> Callable[..., Command]:
+def define(name: str, *, examples: Sequence[tuple[str, str]], free_words: bool = False) -> Callable[..., CliCommand]:
     """Return the decorator that makes a function the command `name`; its docstring is the help text.
 
     With `free_words` its words are config overrides and Hydra options, which it gets as they are.
     """
 
-    def decorate(function: Callable[..., Any]) -> Command:
-        made: Command = click.command(name, cls=WordsCommand if free_words else Command, examples=examples)(function)
+    def decorate(function: Callable[..., Any]) -> CliCommand:
+        made: CliCommand = click.command(name, cls=WordsCommand if free_words else CliCommand, examples=examples)(
+            function
+        )
         return made
 
     return decorate

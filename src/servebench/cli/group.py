@@ -9,7 +9,7 @@ from importlib import import_module
 import click
 from click.shell_completion import CompletionItem
 
-from servebench.cli.command import HELP_WORDS, SETTINGS, Command, write_examples
+from servebench.cli.command import HELP_WORDS, SETTINGS, write_examples
 from servebench.cli.completion import complete_words
 from servebench.util.errors import ConfigError
 
@@ -177,4 +177,4 @@ cli = Commands(
     ],
 )
 
-__all__ = ["COMMANDS", "Command", "cli", "unknown_command", "with_help"]
+__all__ = ["COMMANDS", "cli", "unknown_command", "with_help"]

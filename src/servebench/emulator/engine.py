@@ -20,7 +20,7 @@ from servebench.emulator.metrics import metrics_page
 from servebench.emulator.profiles import profile_for
 from servebench.emulator.requests import ParsedRequest, RejectedInStream, RequestRejected, parse_request
 from servebench.emulator.responses import SSE_HEAD, ResponseWriter, error_body
-from servebench.emulator.scheduler import EmulatedRequest, RunningStep, Scheduler
+from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
 from servebench.protocol.framing import LAST_CHUNK, encode_chunk
 
 WAKE_EARLY_S = 0.0015
@@ -83,7 +83,7 @@ class EmulatedEngine:
     def __init__(self, spec: EmulationSpec, loop: asyncio.AbstractEventLoop) -> None:
         profile = profile_for(spec)
         self.spec = with_profile(spec, profile)
-        self.scheduler = Scheduler(self.spec, StepCost(self.spec, profile))
+        self.scheduler = BatchScheduler(self.spec, StepCost(self.spec, profile))
         self.profiled = profile is not None
         self.loop = loop
         self.lateness = Lateness()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
-from servebench.emulator.scheduler import Histogram, Scheduler
+from servebench.emulator.scheduler import BatchScheduler, Histogram
 
 GAUGES = frozenset({"requests_running", "requests_waiting", "kv_cache_usage", "hit_rate"})
 
 
-def current_values(scheduler: Scheduler) -> dict[str, float | Histogram]:
+def current_values(scheduler: BatchScheduler) -> dict[str, float | Histogram]:
     """Return the current values of the metrics in `contracts.telemetry.VOCABULARY`, and of those that only emulations name:
     `prompt_tokens_computed`, `hit_rate`, `requests` and the histograms `ttft` and `e2e`."""
     totals = scheduler.totals
@@ -35,7 +35,9 @@ def current_values(scheduler: Scheduler) -> dict[str, float | Histogram]:
     }
 
 
-def metrics_page(scheduler: Scheduler, names: Mapping[str, str], labels: str, lateness_ms: Mapping[str, float]) -> str:
+def metrics_page(
+    scheduler: BatchScheduler, names: Mapping[str, str], labels: str, lateness_ms: Mapping[str, float]
+) -> str:
     """Return the text of the metrics page. `labels` are the labels of every line, or empty."""
     values = current_values(scheduler)
     lines: list[str] = []

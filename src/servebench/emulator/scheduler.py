@@ -113,7 +113,7 @@ def kv_memory(spec: EmulationSpec, capacity: int, running_max: int) -> KvMemory:
     return BlockMemory(capacity, own.block_tokens, shared=shared)
 
 
-class Scheduler:
+class BatchScheduler:
     """The scheduler of one engine. Not thread-safe; the caller calls `begin` and `end` in turn."""
 
     def __init__(self, spec: EmulationSpec, cost: StepCost) -> None:

@@ -19,7 +19,7 @@ from servebench.published.setups import (
     THROUGHPUT_TOLERANCE,
     TTFT_TOLERANCE,
     Case,
-    Row,
+    PublishedRow,
     Simulator,
     published_cells,
     rows_of,
@@ -53,14 +53,14 @@ def _write(path: Path, mode: Literal["a", "w"], text: str = "") -> None:
         raise StoreError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 
 
-def within(rows: Sequence[Row], metric: str) -> tuple[int, int]:
+def within(rows: Sequence[PublishedRow], metric: str) -> tuple[int, int]:
     """How many of the simulated numbers of this metric are near enough, and how many there are."""
     tolerance = {"output_throughput": THROUGHPUT_TOLERANCE, "ttft": TTFT_TOLERANCE}[metric]
     errors = [row.error for row in rows if row.cell.metric == metric and row.error is not None]
     return sum(abs(error) <= tolerance for error in errors), len(errors)
 
 
-def _counts(rows: Sequence[Row], metric: str) -> str:
+def _counts(rows: Sequence[PublishedRow], metric: str) -> str:
     near, count = within(rows, metric)
     name, tolerance = {
         "output_throughput": ("output throughput", THROUGHPUT_TOLERANCE),
@@ -69,7 +69,7 @@ def _counts(rows: Sequence[Row], metric: str) -> str:
     return f"{name} within {100 * tolerance:.0f} % for {near} of {count} numbers"
 
 
-def published_page(simulator: Simulator, rows: Sequence[Row]) -> str:
+def published_page(simulator: Simulator, rows: Sequence[PublishedRow]) -> str:
     """The whole page in Markdown. Deterministic."""
     return page(
         "Published numbers, simulated",
@@ -84,7 +84,7 @@ def published_page(simulator: Simulator, rows: Sequence[Row]) -> str:
     )
 
 
-def _opening(rows: Sequence[Row]) -> str:
+def _opening(rows: Sequence[PublishedRow]) -> str:
     outside = [
         row
         for row in rows
@@ -117,7 +117,7 @@ explain throughput and waves at every level); 100 requests at 100 to 500 and 200
 the default of the HTTP library that the harness uses, whose clock runs while a request waits for one."""
 
 
-def _every_number(rows: Sequence[Row]) -> str:
+def _every_number(rows: Sequence[PublishedRow]) -> str:
     parts = []
     for source, some in groupby(rows, key=lambda row: row.cell.source):
         lines = [
@@ -138,7 +138,7 @@ def _every_number(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def _leaders(rows: Sequence[Row]) -> str:
+def _leaders(rows: Sequence[PublishedRow]) -> str:
     """Who has the highest throughput at a level, as published and here."""
     lines = []
     wanted = {"article 1": ("baseline sweep", "fine-grained sweep", "overload"), "article 5": ("512 in",)}
@@ -173,7 +173,7 @@ TIE = 0.03
 """Engines nearer than this share no order: the articles' own repeats of a set-up differ by as much."""
 
 
-def _lead(ordered: Sequence[Row], values: Sequence[float]) -> str:
+def _lead(ordered: Sequence[PublishedRow], values: Sequence[float]) -> str:
     near = [row.cell.engine for row, value in zip(ordered, values, strict=True) if value >= (1 - TIE) * values[0]]
     return near[0] if len(near) == 1 else " = ".join(sorted(near))
 
@@ -207,7 +207,7 @@ def _median(values: Sequence[float]) -> float | None:
     return ordered[len(ordered) // 2] if ordered else None
 
 
-def _conclusions(simulator: Simulator, rows: Sequence[Row]) -> str:
+def _conclusions(simulator: Simulator, rows: Sequence[PublishedRow]) -> str:
     return "\n\n".join(
         (
             _saturation(simulator),
@@ -254,7 +254,7 @@ a step more from 33 sequences on, which looks like the end of their captured gra
 (`engine.max_num_seqs`, graph sizes), not architectures."""
 
 
-def _gsm8k(rows: Sequence[Row]) -> str:
+def _gsm8k(rows: Sequence[PublishedRow]) -> str:
     shares = {row.cell.engine: round((row.cell.number or 0) * 8) for row in rows if row.cell.metric == "exact_match"}
     told = ", ".join(
         f"{engine} {right}/8 [{100 * wilson(right, 8)[0]:.0f}, {100 * wilson(right, 8)[1]:.0f}] %"

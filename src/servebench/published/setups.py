@@ -83,7 +83,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PublishedRow:
     """A published number beside ours. `ours` is None where nothing can be simulated, and `said` says why."""
 
     cell: Cell
@@ -299,7 +299,7 @@ LOADS = {("article 2", "engine_load"): "rtx4090_qwen1p5b", ("article 5", "cold_s
 WARM = "warm_start"
 
 
-def rows_of(simulator: Simulator) -> list[Row]:
+def rows_of(simulator: Simulator) -> list[PublishedRow]:
     """Every published number beside ours."""
     rows = []
     for cell in published_cells():
@@ -311,7 +311,7 @@ def rows_of(simulator: Simulator) -> list[Row]:
                 said = f"this is no TTFT: it is the time of all 50 tokens; ours to the first {_mean(measured.ttft_ms):.0f} ms"
             elif cell.source.startswith("article 5"):
                 said = "; ".join(part for part in (said, "beyond what the card can do: see below") if part)
-            rows.append(Row(cell=cell, ours=value_of(cell, measured), said=said))
+            rows.append(PublishedRow(cell=cell, ours=value_of(cell, measured), said=said))
         elif cell.metric == "throughput_over_vllm" and cell.source.startswith("article 5"):
             rows.append(_shared_prefixes(simulator, cell))
         else:
@@ -319,21 +319,21 @@ def rows_of(simulator: Simulator) -> list[Row]:
     return rows
 
 
-def _cold(simulator: Simulator, cell: Cell) -> Row:
+def _cold(simulator: Simulator, cell: Cell) -> PublishedRow:
     experiment = LOADS.get((cell.source[:9], "cold_start" if cell.metric == WARM else cell.metric))
     reason = _reason(cell)
     if cell.metric == "engine_load" and cell.engine != "sglang":
-        return Row(cell=cell, ours=None, said=NOT_SIMULATED["library"])
+        return PublishedRow(cell=cell, ours=None, said=NOT_SIMULATED["library"])
     if experiment is None or reason == NOT_SIMULATED["build"] or cell.engine == "ollama":
-        return Row(cell=cell, ours=None, said=reason)
+        return PublishedRow(cell=cell, ours=None, said=reason)
     seconds = simulator.loading_s(experiment, cell.engine)
     scale = 1000.0 if cell.unit == "ms" else 1.0
-    return Row(
+    return PublishedRow(
         cell=cell, ours=seconds * scale, said="phases of the start, weights read at 2 GB/s; one start, no repeat"
     )
 
 
-def _shared_prefixes(simulator: Simulator, cell: Cell) -> Row:
+def _shared_prefixes(simulator: Simulator, cell: Cell) -> PublishedRow:
     """Questions about shared documents: SGLang over vLLM, with vLLM's own prefix cache off and on."""
 
     def throughput(engine: str, *words: str) -> float:
@@ -354,7 +354,7 @@ def _shared_prefixes(simulator: Simulator, cell: Cell) -> Row:
         f"with vLLM's prefix cache off; with it on, its default since 0.8, {sglang / on:.2f}: the gain is that of a cache "
         "over none, not of a tree over blocks"
     )
-    return Row(cell=cell, ours=sglang / off, said=said)
+    return PublishedRow(cell=cell, ours=sglang / off, said=said)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator.cost import Profile, StepCost, with_profile
-from servebench.emulator.scheduler import EmulatedRequest, Scheduler
+from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest
 from servebench.emulator.text import CHARACTERS, answer_pieces, prompt_key
 
 
@@ -63,13 +63,13 @@ def prompt_of(index: int, tokens: int) -> str:
 def simulate(spec: EmulationSpec, clients: Clients, profile: Profile | None = None) -> Measured:
     """Drive the engine until the last answer. Deterministic."""
     spec = with_profile(spec, profile)
-    core = Scheduler(spec, StepCost(spec, profile))
+    core = BatchScheduler(spec, StepCost(spec, profile))
     loop = _Loop(core, clients)
     return _measured(loop.run(), clients)
 
 
 class _Loop:
-    def __init__(self, core: Scheduler, clients: Clients) -> None:
+    def __init__(self, core: BatchScheduler, clients: Clients) -> None:
         self._core = core
         self._clients = clients
         self._next = 0

@@ -17,7 +17,7 @@ from servebench.load.client.answer_reader import AnswerReader
 from servebench.load.client.connection import ClientConnection, WireFailure
 from servebench.load.client.job import PhaseJob
 from servebench.load.client.pool import ConnectionPool
-from servebench.load.client.progress import Progress
+from servebench.load.client.progress import WorkerProgress
 from servebench.load.client.scheduler import ANSWERED, Scheduler
 from servebench.load.client.spool_writer import SpoolWriter
 
@@ -34,7 +34,7 @@ stays short: a worker with more than 6,400 streams holds reads longer."""
 class LoadPhase:
     """What happens to the requests of a phase: they are sent, end or fail, and everything about them is spooled."""
 
-    def __init__(self, job: PhaseJob, spool: SpoolWriter, progress: Progress) -> None:
+    def __init__(self, job: PhaseJob, spool: SpoolWriter, progress: WorkerProgress) -> None:
         """Open no connection yet. Raises WireFailure for an unknown host."""
         self.job = job
         self.spool = spool

@@ -27,7 +27,7 @@ def sum_counts(counts: Iterable[Counts]) -> Counts:
     return Counts(*(sum(column) for column in zip(*(astuple(one) for one in counts), strict=True)))
 
 
-class Progress:
+class WorkerProgress:
     """The five counters in a shared page. A torn read is off by one update.
 
     A sixth counts the updates: a worker that hangs, or was stopped, makes none.
@@ -40,13 +40,13 @@ class Progress:
         self._written = 0
 
     @classmethod
-    def create(cls, path: Path) -> Progress:
+    def create(cls, path: Path) -> WorkerProgress:
         """Create the file of the page. Raises OSError."""
         path.write_bytes(bytes(mmap.PAGESIZE))
         return cls.attach(str(path))
 
     @classmethod
-    def attach(cls, path: str) -> Progress:
+    def attach(cls, path: str) -> WorkerProgress:
         """Open a page that exists. Raises OSError."""
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -67,7 +67,7 @@ class Progress:
         """Return how often the counters were published."""
         return int(self._FORMAT.unpack_from(self._page, 0)[5])
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> WorkerProgress:
         return self
 
     def __exit__(

@@ -19,7 +19,7 @@ from servebench.load.client.connection import WireFailure, raise_descriptor_limi
 from servebench.load.client.job import GO, read_job
 from servebench.load.client.loop import EventLoop
 from servebench.load.client.phase import LoadPhase
-from servebench.load.client.progress import Progress
+from servebench.load.client.progress import WorkerProgress
 from servebench.load.client.spool_writer import SpoolWriter
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.signals import leave_stopping_to_the_parent
@@ -39,7 +39,7 @@ def main() -> int:
     orders = sys.stdin.fileno()
     job = read_job(orders)
     try:
-        with open(job.spool, "ab", buffering=0) as file, Progress.attach(job.progress) as progress:  # noqa: PTH123
+        with open(job.spool, "ab", buffering=0) as file, WorkerProgress.attach(job.progress) as progress:  # noqa: PTH123
             phase = LoadPhase(job, SpoolWriter(file), progress)
             phase.prepare()
             loop = EventLoop(phase, orders)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason, Target
 from servebench.load.client.job import GO, STOP, encode_job
-from servebench.load.client.progress import Counts, Progress, sum_counts
+from servebench.load.client.progress import Counts, WorkerProgress, sum_counts
 from servebench.load.coordinator.share import merge_reports, split_plan, worker_spools
 from servebench.load.coordinator.worker_process import READY_TIMEOUT_S, STOP_TIMEOUT_S, TICK_S, WorkerProcess
 from servebench.util.errors import LoadError, StoreError
@@ -43,7 +43,7 @@ def drive(
             for number, (share, path) in enumerate(zip(plans, worker_spools(spool, len(plans)), strict=True)):
                 page = _create_progress_page(stack)
                 command = [*RAY_WORKER, nodes[number]] if nodes else LOCAL_WORKER
-                worker = WorkerProcess(share, stack.enter_context(Progress.attach(str(page))), command)
+                worker = WorkerProcess(share, stack.enter_context(WorkerProgress.attach(str(page))), command)
                 stack.callback(worker.close)
                 crew.append(worker)
                 with contextlib.suppress(OSError):
@@ -62,12 +62,12 @@ def _create_progress_page(stack: ExitStack) -> Path:
         memory = os.memfd_create("servebench-progress")
         stack.callback(os.close, memory)
         page = Path(f"/proc/{os.getpid()}/fd/{memory}")
-        Progress.create(page)
+        WorkerProgress.create(page)
         return page
     try:
         folder = tempfile.TemporaryDirectory(prefix="servebench-", ignore_cleanup_errors=True)
         page = Path(stack.enter_context(folder)) / "progress"
-        Progress.create(page)
+        WorkerProgress.create(page)
     except OSError as error:
         raise LoadError(
             f"cannot create a temporary file: {(error.strerror or str(error)).lower()}; "

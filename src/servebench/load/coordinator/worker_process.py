@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
-from servebench.load.client.progress import Progress
+from servebench.load.client.progress import WorkerProgress
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.errors import LoadError, StoreError
 from servebench.util.units import NS_PER_S
@@ -38,7 +38,7 @@ class WorkerProcess:
     `died` is the reason why it is lost, None while it is not.
     """
 
-    def __init__(self, plan: PointPlan, progress: Progress, command: Sequence[str]) -> None:
+    def __init__(self, plan: PointPlan, progress: WorkerProgress, command: Sequence[str]) -> None:
         """Start `python -m COMMAND`. Raises LoadError."""
         self.plan = plan
         self.progress = progress

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from servebench.load.client.job import pack_job
-from servebench.load.client.progress import Progress
+from servebench.load.client.progress import WorkerProgress
 
 END_TIMEOUT_S = 5.0
 
@@ -28,7 +28,7 @@ class RemoteWorker:
         self._folder = tempfile.TemporaryDirectory(prefix="servebench-")
         self._spool = Path(self._folder.name) / "spool"
         self._spool.touch()
-        self._progress = Progress.create(Path(self._folder.name) / "progress")
+        self._progress = WorkerProgress.create(Path(self._folder.name) / "progress")
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
 

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from servebench.load.client.job import GO, read_packed_job
-from servebench.load.client.progress import Progress
+from servebench.load.client.progress import WorkerProgress
 from servebench.load.client.spool_reader import take_shifted_frames
 from servebench.load.ray.actor import RemoteWorker
 from servebench.util.signals import leave_stopping_to_the_parent
@@ -81,7 +81,7 @@ def node_ids(ray: Any) -> list[str]:
 class RemoteWorkerClient:
     """One remote worker, as seen from this machine."""
 
-    def __init__(self, ray: Any, node: str, spool: Path, progress: Progress) -> None:
+    def __init__(self, ray: Any, node: str, spool: Path, progress: WorkerProgress) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray = ray
@@ -146,7 +146,7 @@ def _serve(node: str) -> int:
     leave_stopping_to_the_parent()
     orders = sys.stdin.fileno()
     head, blobs = read_packed_job(orders)
-    with Progress.attach(head["progress"]) as progress:
+    with WorkerProgress.attach(head["progress"]) as progress:
         ray = _connect()
         worker = RemoteWorkerClient(ray, node, Path(head["spool"]), progress)
         try:
