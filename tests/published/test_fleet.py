@@ -8,7 +8,7 @@ import pytest
 
 from servebench.published.fleet import Demand, Node, fleet, table
 
-PAGE = Path(__file__).parents[1] / "docs" / "fleet.md"
+PAGE = Path(__file__).parents[2] / "docs" / "fleet.md"
 
 
 def test_the_page_has_the_table_that_the_command_prints():

@@ -1,7 +1,7 @@
-"""What an engine says of itself so that it can be emulated: how it schedules, how it speaks, how it starts.
+"""How an engine is emulated: its scheduling, its API and its start.
 
-An engine (a plugin's too) names an `Emulation` as its class attribute `emulation`; every field has the default of a plain
-OpenAI-compatible server with continuous batching. The emulator makes a server process of it.
+An engine class has an `Emulation` as its attribute `emulation`; the defaults are a plain OpenAI-compatible server with
+continuous batching. The emulator runs it as a server process.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ sent before the engine has begun; or no chunk of its own and the role in every d
 BIG_GPU_GB = 70.0
 
 Overload = Literal["queue", "status", "event"]
-"""What a full queue does: nothing is ever refused; HTTP 503 (or 429); HTTP 200 with one error event."""
+"""What a full queue does: accept everything; return HTTP 503 (or 429); return HTTP 200 with one error event."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """One stretch of the cold start. `seconds` on real hardware, plus `seconds_per_gb` of weights; then `line` is logged."""
+    """One phase of the cold start. `seconds` on real hardware, plus `seconds_per_gb` of weights; then `line` is logged."""
 
     line: str
     seconds: float = 0.0
@@ -112,7 +112,7 @@ class Emulation:
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedFaults:
-    """What an emulated engine is to do wrong. Numbers of requests count from the start of the server, its probes left out.
+    """Faults of an emulated engine. Numbers of requests count from the start of the server, its probes left out.
 
     `die_in_loading` and `hang_in_loading` before it is ready; `out_of_memory_at` so many requests in the server it dies;
     every so-many-th request is silent for good after four tokens (`stall_every`), is ten times slower (`slow_every`) or
@@ -136,7 +136,7 @@ class EmulatedFaults:
 
 @dataclass(frozen=True, kw_only=True)
 class EmulationSpec:
-    """All that a server process of the emulator is told: made by the launcher, handed over as JSON.
+    """The configuration of an emulator process: made by the launcher, passed as JSON.
 
     `model` and `gpu` hold the fields of their settings (and `dtype` and `quantization` of the engine's); what is missing
     there has a stated default. `time_scale` multiplies the seconds of the cold start only. `exact_output` are the body
@@ -177,7 +177,7 @@ class EmulationSpec:
 
 
 def to_json(spec: EmulationSpec) -> str:
-    """The spec as JSON, with only what differs from the defaults: short enough for a command line."""
+    """Return the spec as JSON without defaults: short enough for a command line."""
     return json.dumps(_plain(spec))
 
 

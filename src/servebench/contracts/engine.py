@@ -1,4 +1,4 @@
-"""The contract of an engine: what it is told, what it must say, and what a launcher does with it."""
+"""The contracts of engines and launchers: what an engine plugin implements, and what a launcher returns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
 
 Say = Callable[[str], None]
-"""Tells the user what is going on, in one short line (a download, a build)."""
+"""Shows progress to the user in one short line (a download, a build)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
-    """All that composing a command may depend on. `port` is resolved (never 0); `cache_dir` is where big files are kept."""
+    """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files."""
 
     engine: EngineSettings
     model: ModelSettings
@@ -28,7 +28,7 @@ class LaunchContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """An exact command. `env` is what is added to the environment. Printing it quoted gives something to paste."""
+    """An exact command, and the variables that it adds to the environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class PhaseMarker:
 
 @dataclass(frozen=True)
 class LogHint:
-    """If `pattern` is found in the log of an engine that failed, the failure is of `kind` and `advice` is told."""
+    """If `pattern` is in the log of a failed engine, the failure has this `kind` (of FailureKind), and `advice` is shown."""
 
     pattern: str
     kind: str
@@ -54,12 +54,12 @@ class LogHint:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How an engine is spoken to. Paths are below the base URL, which ends in `/v1`.
+    """The API of an engine, as far as it differs. Paths are below the base URL, which ends in `/v1`.
 
-    `exact_output`: body fields that make the answer exactly as long as asked (empty: the engine cannot).
-    `stream_fields`: body fields sent with each streamed request, usage in the stream among them.
-    `sends_done`: whether a stream ends with `[DONE]`. `takes_seed`: whether `seed` may be sent. `json_schema`: whether
-    `response_format` of type json_schema is enforced; where it is not, none is sent.
+    `exact_output`: body fields that force the requested output length (empty: not supported). `stream_fields`: body fields
+    of each streamed request, which ask for usage in the stream. `sends_done`: whether a stream ends with `[DONE]`.
+    `takes_seed`: whether `seed` may be sent. `json_schema`: whether `response_format` of type json_schema is enforced;
+    otherwise none is sent. `model_checked`: whether the server rejects unknown model names.
     """
 
     chat_path: str = "/chat/completions"
@@ -76,8 +76,7 @@ class Dialect:
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """Something that was made before the start and is kept (a built engine): how long it took when it was made, and
-    whether it was only found again."""
+    """Something made before the start and kept, such as a built engine: how long it took, and whether it was reused."""
 
     name: str
     seconds: float
@@ -85,9 +84,9 @@ class Preparation:
 
 
 class Engine:
-    """Base of every engine. A plugin's engine is a subclass with a `name` and a `command`; the rest has defaults.
+    """Base class of engines. A subclass needs a `name` and a `command`; everything else has defaults.
 
-    An instance is cheap, holds no state and does no I/O when constructed. `check` and `prepare` run before the launch,
+    An instance is cheap, has no state and does no I/O when constructed. `check` and `prepare` run before the launch.
     `command` must be pure, so that it can be printed without starting anything.
     """
 
@@ -96,37 +95,39 @@ class Engine:
     default_port: ClassVar[int] = 8000
     dialect: ClassVar[Dialect] = Dialect()
     health_path: ClassVar[str | None] = "/health"
-    """Below the server's root; null when there is none. 200 is necessary for readiness, never sufficient."""
+    """Below the server's root; null if there is none. Status 200 is necessary for readiness, but not sufficient."""
     tokenize_path: ClassVar[str | None] = None
-    """Below the server's root: `POST {"content": text}` answers `{"tokens": [...]}`; null when there is none."""
+    """Below the server's root: `POST {"content": text}` returns `{"tokens": [...]}`; null if there is none."""
     metrics_path: ClassVar[str | None] = "/metrics"
     metrics: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Word of `contracts.telemetry.VOCABULARY` -> the names that the engine has for it in the Prometheus text behind
-    `metrics_path`; the first that is there counts. A JSON endpoint's names are paths with dots."""
+    """By name in `contracts.telemetry.VOCABULARY`: the engine's own names in the Prometheus text at `metrics_path`, of which
+    the first that exists counts. Names in a JSON endpoint are dotted paths."""
     settings_paths: ClassVar[Sequence[str]] = ()
-    """Below the server's root: each GET answers JSON that tells the settings as the engine resolved them."""
+    """Below the server's root: each GET returns JSON with the settings as the engine resolved them."""
     reset_path: ClassVar[str | None] = None
-    """Below the server's root: a POST empties the prefix cache; null when the engine cannot."""
+    """Below the server's root: a POST empties the prefix cache; null if that is not supported."""
     version_path: ClassVar[str | None] = None
-    """Below the server's root: a GET answers JSON with a key `version`; null when there is none."""
+    """Below the server's root: a GET returns JSON with a key `version`; null if there is none."""
     phases: ClassVar[Sequence[PhaseMarker]] = ()
     hints: ClassVar[Sequence[LogHint]] = ()
     needs_gpu: ClassVar[bool] = True
     container: ClassVar[ContainerImage | None] = None
-    """For `launch=docker`; null when the engine has no official image, so that the user must name one."""
+    """For `launch=docker`; null if the engine has no official image and the user must name one."""
     launchable: ClassVar[bool] = True
-    """False for an endpoint that only somebody else starts (`openai`)."""
+    """False for an endpoint that servebench cannot start (`openai`)."""
     emulation: ClassVar[Emulation] = Emulation()
-    """How `launch=emulated` plays this engine; the default is a plain server with continuous batching."""
+    """How `launch=emulated` imitates this engine; the default is a plain server with continuous batching."""
 
     def check(self, context: LaunchContext) -> list[str]:
-        """What makes this command impossible, one line each: a setting that the engine has no flag for, a missing
-        executable with the way to install it. Reads the machine, changes nothing."""
+        """Return what makes this command impossible, one line each: a setting without a flag, a missing executable with the
+        way to install it. Reads the machine, changes nothing."""
         return []
 
     def unsupported_settings(self, context: LaunchContext) -> list[str]:
-        """What `check` says of settings, and not of what this machine lacks: a line about a setting begins with its key,
-        `engine.`. This is what counts for a launcher that does not run the engine's program from this machine."""
+        """Return those lines of `check` that are about settings, which begin with `engine.`, and not about this machine.
+
+        Only these matter to a launcher that does not run the engine's program of this machine.
+        """
         return [
             line
             for line in self.check(context)
@@ -134,34 +135,34 @@ class Engine:
         ]
 
     def emulated_as(self, context: LaunchContext) -> Emulation:
-        """The emulation under these settings, where they change more than the shared keys tell (a mode of its own)."""
+        """Return the emulation under these settings, where they change more than the shared keys do."""
         return self.emulation
 
     def prepare(self, context: LaunchContext, say: Say) -> None:
-        """Bring what the command needs (a model file). May take long and say so. Raises EngineError."""
+        """Make what the command needs, such as a model file. May take long and report it with `say`. Raises EngineError."""
 
     def preparations(self, context: LaunchContext) -> Sequence[Preparation]:
-        """What the last `prepare` for this context made or found, as it is told on disk. Never raises."""
+        """Return what the last `prepare` for this context made or reused, as stored on disk. Never raises."""
         return ()
 
     def prepare_commands(self, context: LaunchContext) -> Sequence[Command]:
-        """The commands that `prepare` runs if what they make is not there yet, to be shown. Pure."""
+        """Return the commands that `prepare` runs if their result does not exist yet. Pure."""
         return ()
 
     def command(self, context: LaunchContext) -> Command:
-        """The exact command. Pure. Raises ConfigError for a setting that cannot be expressed."""
+        """Return the exact command. Pure. Raises ConfigError for a setting that it cannot express."""
         raise NotImplementedError
 
     def served_model(self, model: ModelSettings) -> str:
-        """The name by which requests ask for the model."""
+        """Return the name of the model in requests."""
         return model.name
 
     def version(self, context: LaunchContext) -> str | None:
-        """The engine's version as found on this machine, or null. Never raises."""
+        """Return the engine's version on this machine, null if unknown. Never raises."""
         return None
 
     def body(self, request: Request, model: str, workload: WorkloadSettings) -> tuple[str, dict[str, Any]]:
-        """Path below the base URL and JSON body of a streamed request, with only fields that the engine knows."""
+        """Return the path below the base URL and the JSON body of a streamed request, with only fields that the engine knows."""
         dialect = self.dialect
         body: dict[str, Any] = {"model": model}
         if request.messages is not None:
@@ -188,23 +189,23 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerImage:
-    """The engine's official image. `entrypoint`: the words of the engine's command that the image supplies itself.
+    """The engine's official image. `entrypoint`: the first words of the engine's command, which the image supplies.
 
-    `caches` maps folders below the user's home to where the image expects them (model downloads, compiled kernels):
-    they are mounted, so that a second start finds them. `arguments` are further words of `docker run`.
+    `caches` maps folders below the user's home to folders in the image (model downloads, compiled kernels). They are
+    mounted, so that a second start finds them. `arguments` are further arguments of `docker run`.
     """
 
     image: str
     entrypoint: tuple[str, ...] = ()
     executable: str | None = None
-    """What `engine.executable` is inside the image, where the engine's default is another."""
+    """`engine.executable` inside the image, where it differs from the engine's default."""
     caches: Mapping[str, str] = field(default_factory=lambda: {".cache/huggingface": "/root/.cache/huggingface"})
     arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartPhase:
-    """A phase of the cold start, by when it was over. Nanoseconds, CLOCK_REALTIME."""
+    """A phase of the cold start, and when it ended (CLOCK_REALTIME nanoseconds)."""
 
     name: str
     ended_ns: int
@@ -212,7 +213,7 @@ class StartPhase:
 
 @dataclass(frozen=True, kw_only=True)
 class StopReport:
-    """How the engine stopped, and the proof that nothing is left. `leftover` names what could not be removed."""
+    """How the engine stopped. `leftover` names what could not be removed; empty when nothing is left."""
 
     stopped: bool
     forced: bool
@@ -222,7 +223,7 @@ class StopReport:
 
 
 class RunningEngine(Protocol):
-    """An engine that answers. `base_url` ends in `/v1`; `root_url` is the server's root."""
+    """An engine that serves. `base_url` ends in `/v1`; `root_url` is the server's root."""
 
     base_url: str
     root_url: str
@@ -237,16 +238,16 @@ class RunningEngine(Protocol):
     verify_tls: bool
 
     def died(self) -> str | None:
-        """One line when the engine is gone (with its last words), null while it lives. Cheap; called often."""
+        """Return one line with the last log line if the engine has died, null while it runs. Cheap; called often."""
         ...
 
     def stop(self) -> StopReport:
-        """Stop what was started, and prove it. Safe to call twice, and from a signal handler's aftermath."""
+        """Stop what was started, and check that nothing is left. Safe to call twice, and after a signal."""
         ...
 
 
 class Launcher:
-    """A launch strategy. `attach` starts nothing; `process` starts one process group."""
+    """Base class of launch strategies. `attach` starts nothing; `process` starts one process group."""
 
     name: ClassVar[str]
     settings_type: ClassVar[type[LaunchSettings]] = LaunchSettings
@@ -259,16 +260,18 @@ class Launcher:
     local launcher checks the engine's settings only (a container, an emulation)."""
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
-        """What makes this launch impossible, one line each. Changes nothing."""
+        """Return what makes this launch impossible, one line each. Changes nothing."""
         return []
 
     def command(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> Command:
-        """What `--cfg command` prints. Pure. Raises ConfigError."""
+        """Return the command that `--cfg command` prints. Pure. Raises ConfigError."""
         return engine.command(context)
 
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
     ) -> RunningEngine:
-        """Start (or find) the engine and return once it has truly generated a token. Raises EngineError; whatever was
-        started is gone by then, also on KeyboardInterrupt."""
+        """Start (or find) the engine and return once it has generated a token.
+
+        Raises EngineError after stopping whatever was started, as on KeyboardInterrupt.
+        """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the load room hands over: each request's bytes with their stamps, unparsed."""
+"""What passes between the plan, the load client and the measurement: planned requests, raw exchanges, the phase's report."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ WireOutcome = Literal[
     "complete", "timeout", "reset", "refused", "closed", "cancelled", "too_large", "protocol", "tls", "abandoned",
     "session_ended",
 ]  # fmt: skip
-"""How the wire saw a request end. `complete`: the HTTP message ended, whatever its status. `closed`: the server closed
-before it did. `cancelled`: we stopped first. `too_large`: more bytes than any answer may have. `protocol`: not HTTP.
-`abandoned`: we closed on purpose, as a user who goes away. `session_ended`: it was never sent, for an answer that its
-prompt needs failed."""
+"""How a request ended for the load client. `complete`: the HTTP message ended, whatever its status. `closed`: the server
+closed the connection early. `cancelled`: the client stopped first. `too_large`: more bytes than an answer may have.
+`protocol`: not HTTP. `abandoned`: the client closed on purpose, as a user who leaves. `session_ended`: never sent, because
+an answer that its prompt needs failed."""
 
 ANSWER_BYTES_MAX = 64 << 20
-"""The most that one request may be answered with, where it is not known how long the answer was asked to be."""
+"""The most bytes of one answer whose requested length is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where requests go. `headers` are sent with each; values may be secret, so a Target is never logged."""
+    """Where requests are sent. `headers` are sent with each; they may be secret, so a Target is never logged."""
 
     host: str
     port: int
@@ -33,19 +33,19 @@ class Target:
     headers: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
-        """Without the headers: an API key may stand in them."""
+        """Return it without the headers, which may hold an API key."""
         return f"Target({'https' if self.tls else 'http'}://{self.host}:{self.port})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRequest:
-    """A request ready for the wire: `path` and `body` are final. `scheduled_s` is set in open loops, from the start.
+    """A request ready to send: `path` and `body` are final. `scheduled_s`, from the start, is set in open loops.
 
-    Requests of one session are sent one after another, each `think_s` after the answer before it. With `cancel_after_s`
-    the client goes away so long after sending, whatever has come by then.
+    Requests of one session are sent one after another, each `think_s` after the previous answer. With `cancel_after_s` the
+    client abandons the request that long after sending.
 
-    It waits for the requests in `after`, too. `holes` are (offset in `body`, id of a request before it): the text of that
-    one's answer goes there, escaped as inside a JSON string. It waits for those as well, and is never sent when one failed.
+    The request also waits for those in `after`. `holes` are (offset in `body`, id of an earlier request): the text of that
+    answer is inserted there, escaped as in a JSON string. It waits for these answers, and is never sent if one failed.
     """
 
     request_id: str
@@ -61,8 +61,8 @@ class PlannedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PointPlan:
-    """One phase of load: `requests` in order, at most `concurrency` in flight. With `duration_s` the requests are the
-    supply and the phase ends by time; those in flight then are let finish for at most `drain_s`."""
+    """One phase of load: `requests` in order, at most `concurrency` in flight. With `duration_s` the phase ends by time, and
+    requests in flight may finish within `drain_s`."""
 
     requests: Sequence[PlannedRequest]
     concurrency: int
@@ -71,34 +71,34 @@ class PointPlan:
     duration_s: float | None = None
     drain_s: float = 30.0
     connections: int | None = None
-    """How many are opened before the start; null: one for each request that can be in flight."""
+    """How many connections are opened before the start; null: one for each request that can be in flight."""
     stream_starts_s: tuple[float, ...] | None = None
-    """When each stream of a closed loop begins, in rising order; null: all at once."""
+    """When each stream of a closed loop starts, in rising order; null: all at once."""
     answer_bytes_max: int = ANSWER_BYTES_MAX
-    """A server that answers one request with more is cut off."""
+    """The connection is closed when an answer is longer."""
     reader: str | None = None
-    """`module:function` that gives the text for holes: called with the reads of an HTTP response (a list of bytes), and
-    with `whole=False` for one from which the client went away. Raises ValueError with the reason why there is none."""
+    """`module:function` that returns the text for holes: called with the reads of an HTTP response (a list of bytes), and
+    with `whole=False` for an abandoned one. Raises ValueError with the reason if there is no text."""
 
 
 class Reads(Sequence[tuple[int, bytes]]):
-    """What the reads of one response brought: (stamp, bytes) in order, the stamps CLOCK_REALTIME nanoseconds.
+    """The reads of one response: (stamp, bytes) in order, stamps in CLOCK_REALTIME nanoseconds.
 
-    Kept in one piece, because a read is small and there are many: `stamps`, `block` with all their bytes, and `bounds`, of
-    which read number n lies between the n-th and the one after it.
+    Stored compactly, because reads are small and many: `stamps`, all bytes in `block`, and `bounds`: read n is between the
+    n-th bound and the next.
     """
 
     __slots__ = ("block", "bounds", "stamps")
 
     def __init__(self, stamps: list[int], bounds: list[int], block: bytes) -> None:
-        """The parts as above; `bounds` has one more than `stamps`, beginning with 0."""
+        """Take the parts; `bounds` starts with 0 and has one entry more than `stamps`."""
         self.stamps = stamps
         self.bounds = bounds
         self.block = block
 
     @classmethod
     def of(cls, reads: Iterable[tuple[int, bytes]]) -> Reads:
-        """From single reads."""
+        """Return them from single reads."""
         stamps, parts = [], []
         for stamp_ns, data in reads:
             stamps.append(stamp_ns)
@@ -128,7 +128,7 @@ class Reads(Sequence[tuple[int, bytes]]):
 
 @dataclass(slots=True)
 class Exchange:
-    """One request's life on the wire. All stamps are CLOCK_REALTIME nanoseconds; None where it did not happen.
+    """One request as the client sent and received it. Stamps are CLOCK_REALTIME nanoseconds, None where it did not happen.
 
     `connected_ns` is set only when a new connection was made for this request. `reads` are (stamp, bytes) in order; the
     bytes are the HTTP response as received (after decryption). `stamp_source` is `kernel` or `user`.
@@ -159,9 +159,9 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseReport:
-    """What the client knows of itself after a phase. CPU in seconds of the worker processes, over `elapsed_s`.
+    """What the client reports of itself after a phase. `cpu_s` is that of the worker processes over `elapsed_s`.
 
-    `loop_lag_ms_p99` is how late the loop came back from its naps; `clock_step_ns` how far the wall clock was stepped.
+    `loop_lag_ms_p99` is how late the loop woke up; `clock_step_ns` is how far the wall clock was stepped.
     `stopped` is why the phase was ended early, if it was; `error` then says how a worker died.
     """
 
@@ -179,25 +179,25 @@ class PhaseReport:
     error: str | None = None
     connections_opened: int = 0
     connections_failed: int = 0
-    """Connections that were refused, or not there in time, whether a request waited for one or not."""
+    """Connections that were refused or took too long, whether or not a request waited for them."""
     receive_queue_bytes_max: int = 0
-    """The most bytes that waited in the kernel for one stream after the loop had taken what it could."""
+    """The most bytes that waited in the kernel for one stream after a read."""
     workers: int = 1
     clock_offset_ms: float | None = None
-    """How far the clock of a worker on another machine was ahead of ours; its stamps are told in our time. Of several
-    workers the farthest. Null when all ran on this machine."""
+    """How far the clock of a worker on another machine was ahead, the farthest of several; its stamps are converted to this
+    machine's time. Null if all workers ran here."""
     clock_offset_error_ms: float | None = None
-    """Half of the shortest round trip in which that was measured: stamps may be wrong by as much."""
+    """Half of the shortest round trip of that measurement: the largest error of converted stamps."""
     nap_ms: float = 0.0
-    """How long the loop sleeps between polls: two events that come within it may meet in one read."""
+    """How long the loop sleeps between polls: events that arrive within it may share a read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FloorStage:
-    """What the client measured against a server whose truth is known, at one load.
+    """The client's error at one load, measured against a server that knows the truth.
 
     `ttft_error_ms` and `itl_error_ms` are the 99th percentiles of the absolute differences from the truth;
-    `merged_share` of the events met another one in a read; `lateness_ms` is the p99 of sent minus scheduled.
+    `merged_share` of the events shared a read; `lateness_ms` is the p99 of sent minus scheduled.
     """
 
     streams: int
@@ -210,11 +210,10 @@ class FloorStage:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientFloor:
-    """How exact the client can be on this machine: the stages of a self-check, from little load to much.
+    """How exact the client is on this machine: the stages of a self-check, from low load to high.
 
     `streams` and `events_s` are the highest load at which TTFT and ITL were right within a millisecond; `limit_seen` is
-    false when the check ended before that was passed. `measured_s` is when (seconds since the epoch), `seconds` how long
-    it took.
+    false if the check ended below it. `measured_s` is when it ran (seconds since the epoch), `seconds` its duration.
     """
 
     stages: tuple[FloorStage, ...]
@@ -226,7 +225,7 @@ class ClientFloor:
     seconds: float
 
     def at(self, events_s: float | None) -> FloorStage | None:
-        """The stage that tells of this many events a second: the first with as many or more, else the last."""
+        """Return the stage for this many events a second: the first with as many or more, else the last."""
         if events_s is None:
             return self.stages[0] if self.stages else None
         return next(

@@ -1,8 +1,8 @@
 """Every hook, on one page. A plugin is a module or object with functions of these names marked `@hookimpl`, named by an
 entry point of the group `servebench`.
 
-Registration hooks return classes; each class has a `name` by which configs ask for it. Life-cycle hooks are told what
-happened, with one frozen object each. None is called between a point's first request and its last record.
+Registration hooks return classes, which configs refer to by their `name`. Life-cycle hooks receive one frozen object. None
+is called between a point's first request and its last record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted:
-    """A run is about to start its engine. `folder` is where its files will be."""
+    """A run is about to start its engine. `folder` is for its files."""
 
     run_id: str
     settings: RunSettings
@@ -77,7 +77,7 @@ def servebench_workloads() -> Sequence[type[Workload]]:
 
 @hookspec
 def servebench_telemetry() -> Sequence[type[TelemetrySource]]:
-    """Classes of what is watched beside the load; each is made anew for a run. Called once, at start. (since 0.1)"""
+    """Telemetry source classes; each run makes its own instances. Called once, at start. (since 0.1)"""
     return ()
 
 

@@ -1,4 +1,4 @@
-"""What a long operation says while it works; the terminal's display implements it."""
+"""Where a long operation reports its progress; the terminal's display implements it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class ProgressDisplay(Protocol):
-    """Receives what is being done now (`status`) and what is worth keeping on the screen (`say`)."""
+    """Shows what is being done now (`status`), and lines that stay on the screen (`say`)."""
 
     def status(self, text: str) -> None:
         """Replace the text of the live line."""

@@ -1,4 +1,4 @@
-"""What passes between a scorer and what asks the engine: questions out, answers in, grades out."""
+"""Quality: the questions that a scorer makes, the answers of the engine, and their grades."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DIGEST_LENGTH = 16
 class Item:
     """One question. `expected` is the right answer in the scorer's own form; `item_id` is the same for every engine.
 
-    `task` is the part of the benchmark that it belongs to (a subject, a task of a harness). `messages` stand in place of
-    `prompt` where a conversation is asked; `body` is added to the request (`response_format`, `stop`).
+    `task` is the part of the benchmark that it belongs to (a subject, a task of a harness). `messages` replace `prompt`
+    where the question is a conversation; `body` is added to the request (`response_format`, `stop`).
     """
 
     item_id: str
@@ -34,18 +34,18 @@ class Item:
 
     @property
     def digest(self) -> str:
-        """What tells a question from another of the same id: all that the engine is asked, and the right answer."""
+        """Identifies the question among those of the same id: a hash of all that is sent, and the right answer."""
         parts = (self.prompt, [sorted(one.items()) for one in self.messages], sorted(self.body.items()), self.expected)
         return hashlib.sha256(repr((*parts, self.max_tokens)).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemAnswer:
-    """What the engine said to one item. `error` is one line when it said nothing; `text` is then empty.
+    """The engine's answer to one item. Without an answer `error` is one line and `text` is empty.
 
-    `outcome` is that of the request, in the words of requests.parquet. Stamps are CLOCK_REALTIME nanoseconds;
-    `latency_ms` is from sent to the last byte, by a monotonic clock. Counts of tokens are the server's usage; null is not
-    told. `tokens` and their `logprobs` are there where they were asked for and told.
+    `outcome` is that of the request, as in requests.parquet. Stamps are CLOCK_REALTIME nanoseconds; `latency_ms` is from
+    sent to the last byte, by a monotonic clock. Token counts are the server's usage, null if it reports none. `tokens` and
+    `logprobs` are set where they were requested and returned.
     """
 
     item_id: str
@@ -65,10 +65,10 @@ class ItemAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Grade:
-    """`correct` is None when the item was never answered; `extracted` is what was read out of the answer, if anything.
+    """The grade of one answer. `correct` is None without an answer; `extracted` is the part of the answer that was graded.
 
-    `score`, from 0 to 1, is for measures that are more than right or wrong; `note` says in a line why it is so. `detail`
-    is what else the scorer keeps of an answer, as plain data; it is stored as JSON.
+    `score`, from 0 to 1, is for measures other than right or wrong; `note` explains the grade in one line. `detail` is
+    further plain data of the scorer, stored as JSON.
     """
 
     correct: bool | None
@@ -88,25 +88,25 @@ class Judged:
 
 
 class AnswerStore(Protocol):
-    """Answers that are on disk as they come, so that a study that was stopped does not ask for them again."""
+    """Answers that are stored as they arrive, so that a resumed study does not ask for them again."""
 
     @property
     def known(self) -> Mapping[str, ItemAnswer]:
-        """Those of an earlier attempt, by their key; none that failed."""
+        """The answers of an earlier attempt by key, without failed ones."""
         ...
 
     def add(self, key: str, answer: ItemAnswer) -> None:
-        """Keep one."""
+        """Store an answer."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where the engine under test answers. `base_url` ends in `/v1`; `headers` may hold an API key.
+    """Where the engine under test is reached. `base_url` ends in `/v1`; `headers` may hold an API key.
 
-    `tokenizer` is a folder, a file or an id of the model's tokenizer, where it is known. A scorer that asks itself keeps its
-    answers in `memory`, and calls `watch` a few times a second with what it does and how much of it is done: what that
-    raises (the engine died) ends the asking.
+    `tokenizer` is a folder, file or id of the model's tokenizer, if known. A scorer that sends its own requests stores
+    answers in `memory`, and calls `watch` a few times a second with its progress; an exception of `watch` (the engine died)
+    must end it.
     """
 
     base_url: str
@@ -119,22 +119,22 @@ class Endpoint:
 
 
 class Scorer:
-    """Makes items from a file and grades answers. Both are pure of the engine: the same file and seed give the same items.
+    """Base class of scorers: makes items from a file and grades answers. The same file and seed give the same items.
 
-    A scorer that brings a harness of its own sets `asks_itself` and implements `evaluate` instead of the two. One that
-    judges what the measured load answered, and asks nothing, sets `grades_load` and implements `grade_load`.
+    A scorer with a harness of its own sets `asks_itself` and implements `evaluate` instead of `items` and `grade`. One that
+    grades the answers of the measured load sets `grades_load` and implements `grade_load`.
     """
 
     name: ClassVar[str]
     method: ClassVar[str]
-    """How an answer is graded, in a few words, so that figures of other methods are not compared with it."""
+    """How answers are graded, in a few words; only figures of one method are compared."""
     settings_type: ClassVar[type[QualitySettings]] = QualitySettings
     source: ClassVar[PackagedFile | Path | None] = None
-    """Where the questions are when `quality.path` names none: in a wheel of the package index, or in a file beside the
-    scorer. With neither, the user must give `quality.path`."""
+    """The default questions: a file in a wheel of the package index, or a local file. Without them the user must set
+    `quality.path`."""
     asks_itself: ClassVar[bool] = False
     grades_load: bool = False
-    """May depend on the settings: set it in `__init__` then."""
+    """Set it in `__init__` if it depends on the settings."""
     load_reference: ClassVar[str] = ""
     """For `grades_load`: the key of a request's reference that it needs (`Workload.reference_keys`)."""
 
@@ -142,22 +142,22 @@ class Scorer:
         self.settings = settings if settings is not None else self.settings_type(name=self.name)
 
     def check(self) -> list[str]:
-        """What makes it impossible on this machine, one line each: a missing package, a setting. Changes nothing."""
+        """Return what prevents this scorer from running, one line each: a missing package, a setting. Changes nothing."""
         return []
 
     def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """A sample of `count` items (all, where there are fewer). Raises ConfigError when the file cannot be used."""
+        """Return a sample of `count` items, or all if there are fewer. Raises ConfigError for an unusable file."""
         raise NotImplementedError
 
     def grade(self, item: Item, answer: ItemAnswer) -> Grade:
-        """Judge one answer."""
+        """Grade one answer."""
         raise NotImplementedError
 
     def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
-        """For `asks_itself`: ask the endpoint `count` items (null: all) of each task. Raises QualityError."""
+        """For `asks_itself`: send `count` items (null: all) of each task to the endpoint. Raises QualityError."""
         raise NotImplementedError
 
     def grade_load(self, requests: Sequence[Request], records: Sequence[Record]) -> Sequence[Judged]:
-        """For `grades_load`: judge the answers of one point, warm-up left out; called after each point. Nothing comes back
-        for requests that this scorer cannot judge, and a failed request is `correct=None`."""
+        """For `grades_load`: grade the answers of one point, without the warm-up; called after each point. Leave out requests
+        that this scorer cannot grade; a failed request is `correct=None`."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What a workload yields, and what counts tokens for it."""
+"""What a workload produces: requests, and the tokenizer that it counts with."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Message:
 
 @dataclass(frozen=True)
 class PriorAnswer:
-    """Where a prompt has the model's real answer to an earlier request, which is not known before that has ended.
+    """A place in a prompt for the model's real answer to an earlier request.
 
-    `of` is that request's id, `mark` the text that stands in the prompt in the answer's place, `stand_in` what is taken
-    for it where nothing answers (a preview).
+    `of` is the id of that request, `mark` the placeholder in the prompt, `stand_in` the text to use where nothing answers
+    (a preview).
     """
 
     of: str
@@ -31,22 +31,22 @@ class PriorAnswer:
 
 
 def answer_mark(request_id: str) -> str:
-    """The mark of the answer to a request: it passes JSON unchanged."""
+    """Return the placeholder for the answer to a request. JSON encoding does not change it."""
     return f"<<answer to {request_id}>>"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One thing to ask, before any engine's dialect is applied.
+    """One request, before an engine's dialect is applied.
 
-    Exactly one of `messages` (chat) and `prompt` (completions) is set. `prompt_tokens` is what the workload believes the
-    prompt to be long (chat template left out), `output_tokens` the most the answer may be long; with `exact_output` the
-    engine is asked to give exactly that many. `schema` is a JSON Schema for the answer. `reference` is what a scorer
-    compares the answer with and is never sent. `extra` are further body fields, sent as they are. `arrival_s` is when a
-    trace has the request arrive, from its first one; `think_s` how long a user of a session (`session_id`) waits after
-    the answer before: both are for a load that keeps to them. `after` are ids of requests before it in the same sequence
-    that must have ended before this one is sent, beside the one before it of its session. `answers` are the real answers
-    that its prompt has marks for; it is sent when they are there, and never when one of them failed.
+    Exactly one of `messages` (chat) and `prompt` (completions) is set. `prompt_tokens` is the length of the prompt by the
+    workload's count, without the chat template. `output_tokens` is the longest answer; with `exact_output` the engine must
+    give exactly that many. `schema` is a JSON Schema for the answer. `reference` is what a scorer compares the answer with;
+    it is never sent. `extra` are further body fields, sent unchanged. `arrival_s` is the arrival time in a trace, from its
+    first request; `think_s` is how long a user of the session `session_id` waits after the previous answer.
+
+    The request is sent after the previous one of its session and those named in `after` have ended. `answers` are the real
+    answers that its prompt has placeholders for; if one of them fails, the request is never sent.
     """
 
     request_id: str
@@ -67,8 +67,7 @@ class Request:
     answers: tuple[PriorAnswer, ...] = ()
 
     def filled(self, texts: Mapping[str, str]) -> Request:
-        """The request with the answers in their places: those of `texts` (by the id of what they answer), else the
-        stand-ins."""
+        """Return the request with its answers filled in: those of `texts`, by request id, else the stand-ins."""
         if not self.answers:
             return self
         known = {answer.mark: texts.get(answer.of, answer.stand_in) for answer in self.answers}
@@ -91,7 +90,7 @@ class Tokenizer(Protocol):
 
     @property
     def name(self) -> str:
-        """Who counts: `engine`, a tokenizer file's path, or `approximate (4 characters a token)`."""
+        """`engine`, the path of a tokenizer file, or `approximate (4 characters a token)`."""
         ...
 
     @property
@@ -100,31 +99,31 @@ class Tokenizer(Protocol):
         ...
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, without special tokens."""
+        """Return the tokens of each text, without special tokens."""
         ...
 
     def truncate(self, text: str, tokens: int) -> str:
-        """The longest prefix of `text` that is at most `tokens` long."""
+        """Return the longest prefix of `text` with at most `tokens` tokens."""
         ...
 
 
 class Workload:
-    """Base of every workload: built with its settings, asked for requests. Same settings and seed, same bytes."""
+    """Base class of workloads, which make requests. The same settings and seed give the same bytes."""
 
     name: ClassVar[str]
     settings_type: ClassVar[type[WorkloadSettings]] = WorkloadSettings
     reference_keys: ClassVar[tuple[str, ...] | None] = None
-    """What `Request.reference` can have, for scorers that grade the load's answers; null when that is not known."""
+    """Keys that `Request.reference` can have, for scorers that grade the load's answers; null if unknown."""
 
     def __init__(self, settings: WorkloadSettings) -> None:
-        """Keep the settings; read no data yet. `check` and `requests` do."""
+        """Store the settings; `check` and `requests` read the data."""
         self.settings = settings
 
     def check(self) -> list[str]:
-        """What makes this workload impossible (a data file that is not there), one line each."""
+        """Return what makes this workload impossible, such as a missing data file, one line each."""
         return []
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """`count` requests. `stream` names an independent sequence (`warmup-4-0`, `point-4-0`): two streams share no
-        request of a workload that promises unique prompts. Raises ConfigError when the data cannot give them."""
+        """Return `count` requests. `stream` names an independent sequence: the streams of a workload of unique prompts share
+        none. Raises ConfigError if the data has too few."""
         raise NotImplementedError

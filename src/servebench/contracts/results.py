@@ -1,4 +1,4 @@
-"""What is stored: one Record a request, one row a point, and the doubts about it."""
+"""The results of a run: a record for each request, points with their warnings, judged answers, and how the run ended."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from servebench.contracts.point_row import PointRow, Verdict
 from servebench.util.errors import FailureKind
 
 SCHEMA_VERSION = 2
-"""Version of every stored file. Raised when a key or a column changes its meaning; `store.versions` reads older ones."""
+"""Version of the stored files, raised when a key or column changes its meaning; `store.versions` reads older ones."""
 
 SUMMED = ("_tokens", "_usd")
-"""A number that a scorer keeps beside each answer under such a name is told as the sum of all; of others, the mean."""
+"""Details of graded answers whose name ends so are summed over all answers; others are averaged."""
 
 Outcome = Literal[
     "ok",
@@ -31,11 +31,11 @@ Outcome = Literal[
     "abandoned",
     "session_ended",
 ]
-"""ok: answered whole. http_error: a status of 400 or more. stream_error: an error event inside HTTP 200. truncated: the
-stream ended without a finish reason, `[DONE]` or usage, or the connection closed early. empty: answered with no
-generated content. The others as on the wire (`too_large`, `tls` count as `protocol`). abandoned:
-the client went away on purpose (`load.cancel_fraction`); neither ok nor failed. session_ended: never sent, because an
-answer that belongs into its prompt failed."""
+"""`ok`: answered completely. `http_error`: a status that is not 2xx. `stream_error`: an error event inside HTTP 200.
+`truncated`: the stream ended without a finish reason, `[DONE]` or usage, or the connection closed early. `empty`: no
+generated content. `abandoned`: the client left on purpose (`load.cancel_fraction`); neither ok nor failed.
+`session_ended`: never sent, because an answer that its prompt needs failed. The others as in `WireOutcome` (`too_large` and
+`tls` count as `protocol`)."""
 
 CountedBy = Literal["usage", "token_ids", "tokenizer"]
 
@@ -88,8 +88,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """A reason why a number may not be believed. `void` doubts make the whole point void, others doubtful; a `mark`
-    stands beside the numbers and leaves the verdict alone."""
+    """A warning about a point. A `void` one makes the point void, others doubtful; a `mark` does not change the verdict."""
 
     code: str
     message: str
@@ -107,12 +106,12 @@ class Point:
 
     @property
     def id(self) -> PointId:
-        """Its level, repeat and attempt."""
+        """The level, repeat and attempt of the point."""
         return PointId.parse(self.row.point)
 
     @property
     def verdict(self) -> Verdict:
-        """`void` if any doubt is, else `doubtful` if there is any that is more than a mark, else `valid`."""
+        """`void` if any warning is, else `doubtful` if any is more than a mark, else `valid`."""
         if any(doubt.void for doubt in self.doubts):
             return "void"
         return "doubtful" if any(not doubt.mark for doubt in self.doubts) else "valid"
@@ -125,12 +124,11 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityRecord:
-    """One answer that was judged: a row of quality.parquet.
+    """One graded answer: a row of quality.parquet.
 
-    `benchmark` is the scorer's name, with a harness its task behind it. `correct` is null when no answer came, and
-    `outcome` and `error` say why. `point` is the load level whose own answer it is; null for a question that was asked
-    after the load. `detail` is JSON of the scorer's own. `item_digest` tells questions apart that have the same id in
-    other files or with other examples before them. `cache_error` says why the prefix cache could not be emptied before a
+    `benchmark` is the scorer's name, followed by the task for a harness. `correct` is null without an answer; `outcome` and
+    `error` say why. `point` is the point that the answer belongs to, null for a question asked after the load. `detail` is
+    JSON of the scorer. `item_digest` distinguishes questions of the same id from other files or with other examples. `cache_error` says why the prefix cache could not be emptied before a
     question that was asked before; null otherwise.
     """
 
@@ -170,14 +168,13 @@ class QualityRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class QualitySummary:
-    """What a benchmark said of a run at one load. Shares are between 0 and 1.
+    """The result of a benchmark at one load. Shares are between 0 and 1.
 
-    `accuracy` is right / `n`, and `n` are the questions that were answered and judged; `low` and `high` its 95 % interval
-    (Wilson). Of the others `unanswered` requests failed and `unread` answers hold nothing that could be graded: those count
-    as wrong. `score` is the mean of a graded measure, and then the interval is its own where nothing is right or wrong.
-    `right_per_s` are right answers a second over the time in which questions were in flight; it is goodput by content.
-    `details` are the numbers that the scorer kept beside each answer: their means, and the sums of tokens and costs.
-    `means` says in words what the share is a share of.
+    `accuracy` is `right` / `n`, where `n` counts the questions that were answered and graded; `low` and `high` are its 95%
+    interval (Wilson). `unanswered` requests failed; `unread` answers have nothing to grade and count as wrong. `score` is
+    the mean of a graded measure; the interval is its own where nothing is right or wrong. `right_per_s` are right answers a
+    second while questions were in flight: goodput by content. `details` are the scorer's numbers for each answer, averaged,
+    or summed for tokens and costs. `means` describes what `accuracy` is the share of.
     """
 
     benchmark: str
@@ -206,17 +203,17 @@ class QualitySummary:
 
     @property
     def measure(self) -> str:
-        """What the figure to show is, in words."""
+        """Description of the figure to show."""
         return "mean score" if self.accuracy is None else self.means
 
     @property
     def at(self) -> str:
-        """The load at which it was answered, in words."""
+        """The load of the questions as text."""
         return f"rate {self.rate:g}/s" if self.rate is not None else f"concurrency {self.concurrency}"
 
     @property
     def value(self) -> float | None:
-        """The figure to show: the share right, else the mean score."""
+        """The figure to show: the accuracy, else the mean score."""
         return self.score if self.accuracy is None else self.accuracy
 
 
@@ -225,8 +222,8 @@ RunStatus = Literal["finished", "failed", "interrupted", "running"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended. `error` is the one line that the user was told; `failure` its kind. `search` is what a search for
-    a level found, as plain data (the fields of `load.search.SearchAnswer`); None where nothing was searched."""
+    """How a run ended. `error` is the line shown to the user, `failure` its kind. `search` is the result of a search for a
+    level as plain data; None without a search."""
 
     run_id: str
     status: RunStatus

@@ -1,8 +1,8 @@
-"""The typed, frozen form of a composed config. Past the config room nobody sees a DictConfig.
+"""The typed, frozen form of a composed config. Only the config package handles Hydra's DictConfig.
 
-Field names are the public config keys (`engine.port`, `load.concurrency`). `__pydantic_config__` makes the config room
-refuse unknown keys. A plugin adds keys of its own by subclassing `EngineSettings`, `LaunchSettings`, `WorkloadSettings`
-or `QualitySettings` and naming the subclass as `settings_type` on its class.
+Field names are the public config keys (`engine.port`, `load.concurrency`). `__pydantic_config__` makes the config package
+reject unknown keys. A plugin adds its own keys by subclassing `EngineSettings`, `LaunchSettings`, `WorkloadSettings` or
+`QualitySettings` and naming the subclass as `settings_type` on its class.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ STRICT: Mapping[str, str] = {"extra": "forbid"}
 
 PositiveInt = Annotated[int, Ge(1)]
 TOKENS_MAX = 10_000_000
-"""The longest prompt or answer that can be asked for: the longest context of any model so far."""
+"""The longest prompt or answer: the longest context of any model so far."""
 REQUESTS_MAX = 10_000_000
-"""Of one point: each is ready in memory before the first is sent. Longer points take `duration_s`."""
+"""The most requests of one point: all are in memory before the first is sent. Longer points use `duration_s`."""
 TokenCount = Annotated[int, Ge(1), Le(TOKENS_MAX)]
 RequestCount = Annotated[int, Ge(1), Le(REQUESTS_MAX)]
 CountOrZero = Annotated[int, Ge(0)]
@@ -32,9 +32,9 @@ Fraction = Annotated[float, Gt(0), Le(1)]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """What every engine understands, in one vocabulary; null means the engine's own default.
+    """Settings that all engines share, in one vocabulary; null means the engine's own default.
 
-    `port` 0 asks for any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
+    `port` 0 means any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
     bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment.
     """
 
@@ -61,7 +61,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSettings:
-    """How the engine comes to life: `process`, `attach`, and others by hook."""
+    """How the engine is started or found: `process`, `attach`, and others by hook."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
@@ -69,7 +69,7 @@ class LaunchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """The model. `name` is any id; `path` a local folder or file; `gguf` where a GGUF file is to be had.
+    """The model. `name` is any id; `path` a local folder or file; `gguf` where a GGUF file can be fetched.
 
     `parameters_b` (billions, total), `active_parameters_b`, `layers`, `hidden_size`, `heads`, `kv_heads`, `head_dim`
     describe its shape for estimates.
@@ -94,7 +94,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSettings:
-    """The GPU that the config says is there. Rates are peak dense figures of the maker's data sheet."""
+    """The GPU as configured. Rates are peak dense figures from the manufacturer's data sheet."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
@@ -122,12 +122,12 @@ class LengthSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSettings:
-    """What every workload understands. Null lengths leave the choice to the data set.
+    """Settings that all workloads share. Null lengths leave the choice to the data set.
 
-    `cache`: `cold` salts or resets so that no prefix cache can help beyond what the workload itself shares, `warm` keeps
-    what the warm-up left, `as_is` does nothing. `exact_output` asks the engine, in its own way, to ignore its end token.
-    `adapters` are names of LoRA adapters that the engine serves: each request asks for one in place of the model, the
-    k-th with a weight of 1 / k^`adapter_skew`. `priorities` are drawn from, all as likely, and sent as `priority`.
+    `cache`: `cold` salts prompts or resets the cache, so that only prefixes shared within the workload hit; `warm` keeps
+    what the warm-up left; `as_is` does nothing. `exact_output` makes the engine ignore its end token.
+    `adapters` are names of LoRA adapters that the engine serves: each request names one in place of the model, the k-th
+    with a weight of 1 / k^`adapter_skew`. `priorities` are drawn uniformly and sent as `priority`.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
@@ -146,11 +146,12 @@ class WorkloadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """A search instead of a list of levels: each probe is a point, and no level outside the bounds is measured.
+    """A search for a level instead of a list of levels. Each probe is a point; no level outside the bounds is measured.
 
-    `goal` `slo`: the highest level that meets the SLO. `saturation`: where more load no longer brings more. `of` says
-    which level is searched. `confidence` is that of each decision on the SLO; `share` what counts as saturated; the
-    bracket ends `tolerance` wide. An undecided level is measured at most `probes_per_level` times.
+    `goal`: `slo` finds the highest level that meets the SLO, `saturation` the level above which throughput stops growing.
+    `of` is the kind of level. `confidence` applies to each decision on the SLO; a level is saturated from `share` of the
+    best throughput on; the final bracket is `tolerance` wide. An undecided level is measured at most `probes_per_level`
+    times.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
@@ -167,8 +168,8 @@ class SearchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RampSettings:
-    """How a point's load rises to its level over `over_s` seconds, from `start` (a share of the level); `steps` is how
-    many equal ones `shape` `steps` takes. In a closed loop streams join, in an open loop the rate rises."""
+    """How a point's load rises to its level over `over_s` seconds, from `start` (a share of the level); `steps` is the
+    number of equal steps of `shape=steps`. In a closed loop streams join; in an open loop the rate rises."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     over_s: PositiveFloat
@@ -179,9 +180,9 @@ class RampSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
-    """Arrival times to replay: those of the file `path`, or with null those that the workload gives its requests.
+    """Arrival times to replay: those of the file `path`; null means the times that the workload gives its requests.
 
-    A file is a Mooncake .jsonl, a BurstGPT or an Azure .csv, or a requests.parquet of ours, whose `point` may be named.
+    A file is a Mooncake .jsonl, a BurstGPT or Azure .csv, or a requests.parquet of servebench with its `point`.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
@@ -193,14 +194,14 @@ class ReplaySettings:
 class LoadSettings:
     """Load levels and how each is driven. Exactly one of `concurrency`, `rate`, `search` and `trace` names the levels.
 
-    `requests` a point: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point runs for that long
-    instead. `warmup_requests` are sent before each point and are not measured (`auto`: two a stream, at most 32).
-    `workers` processes hold the streams (`auto`: one for each 2,000 streams, at most a quarter of the cores;
-    `ray`: one on each node of the Ray cluster at RAY_ADDRESS).
-    `cooldown_requests` (the last sent) and `cooldown_s` are cut from its back. From `cancel_fraction` of the requests the
-    client goes away `cancel_after_s` after sending. `time_scale` stretches the times of a trace (0.5: twice as fast).
-    `self_check` measures the client's own error before the study: `auto` once a day for a machine.
-    `warmup_s` is cut from the front of the window. `timeout_s` bounds one request, `stall_timeout_s` a silent stream.
+    `requests` is the number a point sends: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point
+    runs for that long instead. `warmup_requests` are sent before each point and not measured (`auto`: two a stream, at
+    most 32). `workers` processes send the load (`auto`: one for each 2,000 streams, at most a quarter of the cores; `ray`:
+    one on each node of the Ray cluster at RAY_ADDRESS). `timeout_s` limits one request.
+
+    The window excludes the first `warmup_s`, the last `cooldown_s` and the last `cooldown_requests`. The client abandons
+    `cancel_fraction` of the requests `cancel_after_s` after sending. `time_scale` stretches the times of a trace (0.5:
+    twice as fast). `self_check` measures the client's own error before the study (`auto`: once a day on a machine).
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
@@ -232,12 +233,12 @@ class LoadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class QualitySettings:
-    """Which scorer asks the running engine after the load, and how; `none` asks nothing, `all` every scorer that can run.
+    """Which scorer tests the running engine after the load; `none` skips this, `all` uses every scorer that can run.
 
-    `tasks`: with `all` the scorers to use (empty: every one), with a harness its tasks. `items` is how many questions are
-    drawn by `seed`, or `all`. At each `concurrency` all of them are asked, so that quality is seen under load. `path` is a
-    local data file in place of the scorer's own; `shots` solved examples go before each question; `max_tokens` replaces
-    the scorer's own bound of an answer. `timeout_s` bounds one request.
+    `tasks`: with `all` the scorers to use (empty: every one), with a harness its tasks. `items` questions are drawn by
+    `seed`, or `all`. They are asked once at each `concurrency`, which shows quality under load. `path` is a local data
+    file in place of the scorer's own; `shots` solved examples precede each question; `max_tokens` replaces the scorer's
+    own limit of an answer. `timeout_s` limits one request.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
@@ -255,7 +256,7 @@ class QualitySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SloSettings:
-    """What a good request is. A null limit is not tested. `attainment` is the share of requests that must be good."""
+    """The limits that a good request meets; null limits are not tested. `attainment` is the share that must be good."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     ttft_ms: PositiveFloat | None = None
@@ -276,7 +277,7 @@ class TelemetrySettings:
 @dataclass(frozen=True, kw_only=True)
 class TrackingSettings:
     """Where parameters and metrics go: `mlflow` or `none`. A null `uri` is `MLFLOW_TRACKING_URI`, else a sqlite file
-    in the outputs folder. `timeout_s` bounds what a dead server may cost."""
+    in the outputs folder. `timeout_s` limits the wait for a dead server."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: Literal["mlflow", "none"] = "mlflow"
@@ -296,7 +297,7 @@ class StudySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """One run: everything that the config says about it."""
+    """The whole config of one run."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     engine: EngineSettings

@@ -1,4 +1,4 @@
-"""A run and a study as they lie on disk: what `read` gives to those that judge and show."""
+"""Stored runs and studies as the analysis and reports read them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOREIGN_KEY = "foreign"
-"""Manifest key of a run that another tool measured: what `import` writes."""
+"""Manifest key of an imported run, which another tool measured."""
 
 FACTS = ("engine", "engine_version", "launch", "model", "gpu", "workload")
-"""What a run is known by, in points and in filters."""
+"""What identifies a run in points and filters."""
 
 Tables = Callable[[str], "pd.DataFrame"]
-"""Reads one of the heavy tables of a run: requests, answers, telemetry, quality. Empty where there is none."""
+"""Reads a large table of a run by name (requests, answers, telemetry, quality); empty if the run has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """A run as it lies on disk. `faults` tell, one line each, what of it could not be read.
+    """A stored run. `faults` name, one line each, what could not be read.
 
-    `points` is a frame with one row a point; it is empty for a run without any. The heavy tables are read when asked.
+    `points` has one row a point and may be empty. The large tables are read on first use.
     """
 
     study_id: str
@@ -47,12 +47,12 @@ class RunData:
 
     @property
     def title(self) -> str:
-        """What the run is called."""
+        """The title of the run."""
         return str(self.state.get("title") or self.manifest.get("title") or self.name)
 
     @property
     def engine(self) -> str:
-        """What its engine was chosen as: a file of the user's own, else the engine's name; the run's where none is known."""
+        """The engine as selected: the user's own config file, else the engine's name; the run's name if unknown."""
         name = self.fact("engine")
         return self.name if name is None else chosen(_words(self.manifest.get("overrides")), "engine", name)
 
@@ -63,38 +63,38 @@ class RunData:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of the command that made it."""
+        """The arguments of the command that made it."""
         return _words(self.manifest.get("words"))
 
     @property
     def error(self) -> str | None:
-        """What the user was told when it failed."""
+        """The error message of a failed run."""
         said = self.state.get("error") or self.manifest.get("error")
         return str(said) if said else None
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The resolved config; empty when there is none."""
+        """The resolved config; empty if unknown."""
         return mapping(self.manifest.get("config"))
 
     @property
     def started_s(self) -> float | None:
-        """Seconds since the epoch."""
+        """When it started, in seconds since the epoch."""
         value = self.state.get("started_s") or self.manifest.get("started_s")
         return float(value) if isinstance(value, (int, float)) else None
 
     @property
     def foreign(self) -> str | None:
-        """The tool that measured it, when that was not servebench."""
+        """The tool that measured it; None for servebench."""
         return mapping(self.manifest.get(FOREIGN_KEY)).get("tool")
 
     @property
     def emulated(self) -> bool:
-        """Whether its engine only pretended."""
+        """Whether its engine was emulated."""
         return self.fact("launch") == "emulated"
 
     def fact(self, name: str) -> str | None:
-        """One of FACTS: from the points, else from the config."""
+        """Return one of FACTS from the points, else from the config."""
         if name in self.points and len(self.points):
             value = self.points[name].iloc[0]
             if isinstance(value, str):
@@ -113,22 +113,22 @@ class RunData:
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request, warm-up ones too; empty when there is no such table. Raises StoreError for a broken one."""
+        """One row a request, including the warm-up; empty without such a table. Raises StoreError for a damaged one."""
         return self.tables("requests")
 
     @cached_property
     def answers(self) -> pd.DataFrame:
-        """What was answered, one row a request; empty when it was not kept."""
+        """The texts of the answers, one row a request; empty if not stored."""
         return self.tables("answers")
 
     @cached_property
     def telemetry(self) -> pd.DataFrame:
-        """Samples of server, GPU and machine; empty when none were taken."""
+        """Samples of server, GPU and machine; empty without telemetry."""
         return self.tables("telemetry")
 
     @cached_property
     def quality(self) -> pd.DataFrame:
-        """One row a judged answer; empty when quality was not asked for."""
+        """One row a graded answer; empty without a quality test."""
         return self.tables("quality")
 
 
@@ -149,7 +149,7 @@ class StudyData:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of the command that made it."""
+        """The arguments of the command that made it."""
         return _words(self.state.get("words"))
 
 
@@ -158,11 +158,11 @@ def _words(value: Any) -> tuple[str, ...]:
 
 
 def chosen(overrides: Iterable[str], group: str, name: str) -> str:
-    """What was chosen in a config group: a file of the user's own (`engine=vllm_nightly`), else the `name` that it has."""
+    """Return the option that the overrides select in a config group (`engine=vllm_nightly`), else `name`."""
     options = [value for key, _, value in (word.partition("=") for word in overrides) if key.lstrip("+") == group]
     return options[-1] if options else name
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The value if it is a mapping, else an empty one."""
+    """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}

@@ -1,4 +1,4 @@
-"""What is watched while load runs: the engine's own metrics, its processes and the GPU, in one vocabulary."""
+"""Telemetry: the engine's own metrics, its processes and the GPU while load runs, in one vocabulary."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ VOCABULARY: Mapping[str, str] = {
     "spec_accepted_tokens": "drafted tokens that were accepted so far",
     "engine_cpu_s": "CPU seconds of the engine's processes so far",
     "engine_rss_bytes": "resident memory of the engine's processes",
-    "engine_processes": "how many processes the engine is",
+    "engine_processes": "number of processes of the engine",
     "gpu_power_w": "electrical power of a GPU",
     "gpu_energy_j": "energy a GPU has used so far, by its own counter",
-    "gpu_memory_used_bytes": "memory in use on a GPU, by whomever",
+    "gpu_memory_used_bytes": "memory in use on a GPU, by any process",
     "gpu_utilization": "share of time in which a GPU had work, 0 to 1",
     "gpu_sm_clock_mhz": "clock of a GPU's processors",
     "gpu_temperature_c": "temperature of a GPU",
     "cpu_energy_j": "energy the CPU packages have used so far, by RAPL",
 }
-"""The names under which readings of all engines can be compared; those that say so far are counters: take differences."""
+"""Names by which the readings of all engines can be compared. Those described as 'so far' are counters: use differences."""
 
 Combine = Literal["sum", "max"]
 COMBINE: Mapping[str, Combine] = {"kv_cache_usage": "max"}
-"""How one engine's series of one name (a rank or data-parallel replica each) become one number; `sum` unless named here."""
+"""How the series of one name (one a rank or data-parallel replica) are combined into one number; `sum` unless listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One value: a row of telemetry.parquet. `t_ns` is CLOCK_REALTIME, as all stamps of a run.
 
-    `name` is the word of VOCABULARY, null for what has none; `raw_name` and `labels` are what the source calls it.
+    `name` is a key of VOCABULARY, null for other metrics; `raw_name` and `labels` are those of the source.
     """
 
     t_ns: int
@@ -57,7 +57,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is watched."""
+    """What a telemetry source samples."""
 
     engine: Engine
     running: RunningEngine
@@ -65,29 +65,29 @@ class Subject:
 
 
 class TelemetrySource:
-    """Base of every source. `open` once, `sample` at each interval from one thread of its own, `close` once.
+    """Base class of telemetry sources. `open` is called once, `sample` at each interval in a thread, `close` once.
 
-    `sample` must be quick and keep no reference to what it gave; `readings` turns what it gave into rows after the load
-    is over, so that nothing is parsed while it runs.
+    `sample` must be quick and keep no reference to what it returned; `readings` converts samples after the load is over,
+    so that nothing is parsed while it runs.
     """
 
     name: ClassVar[str]
 
     def __init__(self, subject: Subject) -> None:
-        """Keep the subject; open nothing yet."""
+        """Store the subject; opens nothing."""
         self.subject = subject
 
     def open(self) -> str | None:
-        """Get ready. A line that says why there is nothing to read here, or null when there is. Never raises."""
+        """Open the source. Return a line that says why nothing can be read, or null if it can. Never raises."""
         return None
 
     def sample(self) -> Any:
-        """What is to be kept of now; null when nothing could be read. May raise: that sample is then missing."""
+        """Return the current values in raw form; null when they cannot be read. May raise: the sample is then missing."""
         raise NotImplementedError
 
     def readings(self, t_ns: int, sample: Any) -> Sequence[Reading]:
-        """The rows of a sample."""
+        """Return the readings in a sample."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give back what `open` took. Never raises."""
+        """Close what `open` opened. Never raises."""

@@ -1,4 +1,4 @@
-"""A turn of a run: the repeat that is measured now."""
+"""A turn of a run: the repeat that is measured next."""
 
 from __future__ import annotations
 
