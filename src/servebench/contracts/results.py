@@ -128,8 +128,8 @@ class QualityRecord:
 
     `benchmark` is the scorer's name, followed by the task for a harness. `correct` is null without an answer; `outcome` and
     `error` say why. `point` is the point that the answer belongs to, null for a question asked after the load. `detail` is
-    JSON of the scorer. `item_digest` distinguishes questions of the same id from other files or with other examples. `cache_error` says why the prefix cache could not be emptied before a
-    question that was asked before; null otherwise.
+    JSON of the scorer. `item_digest` distinguishes questions of the same id from other files or with other examples.
+    `cache_error` says why the prefix cache could not be emptied before a question that was asked before; null otherwise.
     """
 
     run_id: str
