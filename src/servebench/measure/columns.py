@@ -1,7 +1,7 @@
-"""The metrics of stored requests on whole columns: the definitions of `derive`, without a loop over events.
+"""The metrics of stored requests, computed on whole columns without a loop over events.
 
-`derive` defines each metric for one record while a run is made; here the same definitions serve those who read
-requests.parquet again. A test holds both to the same numbers.
+`derive` defines each metric for one record; this module applies the same definitions to requests.parquet. A test compares
+both.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SLICES = 60
-"""Into how many equal slices a window is cut when its throughput is looked at over time."""
+"""Number of equal slices of a window for throughput over time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventColumns:
-    """All content events of some requests: stamps, whose they are (row number), and the tokens each brought.
+    """All content events of some requests: their stamps, the row number of their request, and their tokens.
 
-    `tokens` is None when an answer's length is not known.
+    `tokens` is None if the length of an answer is unknown.
     """
 
     stamp_ns: Ints
@@ -42,12 +42,11 @@ def _span_ms(start: Any, end: Any) -> Floats:
 
 
 def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
-    """One row a measured request (warm-up left out), in the order sent: what it was, and its latencies in ms.
+    """Return one row a request in the order sent, without the warm-up, with its latencies in ms.
 
     Columns: point, request_id, ok, sent_ns, ended_ns, ttft_ms, ttft_from_schedule_ms, ttfo_ms, tpot_ms, e2e_ms,
     lateness_ms, output_tokens, prompt_tokens, planned_prompt_tokens, outcome, error. A latency is NaN where it is
-    undefined. Requests that were never sent have no place in a window and are not there, unless they failed to connect:
-    those count from the moment they were scheduled.
+    undefined. A request that was never sent counts from when it was scheduled.
     """
     import pandas as pd
 
@@ -87,13 +86,13 @@ _LATENCIES = ("ttft_ms", "ttft_from_schedule_ms", "ttfo_ms", "tpot_ms", "e2e_ms"
 
 
 def in_window(metrics: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:
-    """The requests that were sent inside the window."""
+    """Return the requests sent inside the window."""
     return metrics[(metrics["sent_ns"] >= start_ns) & (metrics["sent_ns"] <= end_ns)]
 
 
 def events(requests: pd.DataFrame) -> EventColumns:
-    """The content events of requests (those of the frame, in its order). Tokens of an event are those that the stream
-    tells, else the request's output tokens in equal shares, as in `points`."""
+    """Return the content events of the requests in the frame, in order. The tokens of an event are those in the stream, else
+    an equal share of the request's output tokens, as in `points`."""
     lists = requests["event_ns"]
     counts = lists.str.len().fillna(0).astype(np.int64).to_numpy()
     stamps = _flat(lists, np.int64)
@@ -120,7 +119,7 @@ def _flat(lists: Any, kind: Any) -> Any:
 
 
 def token_slices(requests: pd.DataFrame, start_ns: int, end_ns: int, slices: int = SLICES) -> Floats | None:
-    """Output tokens a second of ok requests in each of `slices` equal slices of the window; None when not known."""
+    """Return output tokens a second of ok requests in each of `slices` equal slices of the window; None if unknown."""
     ok = requests[(requests["outcome"] == "ok") & ~requests["warmup"].astype(bool)]
     if ok.empty or end_ns <= start_ns:
         return None
@@ -136,7 +135,7 @@ def token_slices(requests: pd.DataFrame, start_ns: int, end_ns: int, slices: int
 
 
 def gaps_ms(requests: pd.DataFrame) -> Floats:
-    """All gaps between consecutive content events of each request, pooled (ITL)."""
+    """Return all gaps between consecutive content events of each request, pooled (ITL)."""
     every = events(requests.assign(event_tokens=None, output_tokens=0))
     if every.stamp_ns.size < 2:
         return np.empty(0)

@@ -1,4 +1,4 @@
-"""Whether answers are JSON of the schema that was asked for, and what enforcing it cost."""
+"""Whether answers match their JSON schema, and what enforcing it costs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from servebench.util.json_schema import compliance
 
 
 def json_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict[str, float | None]:
-    """The columns of a point that say how well schemas were kept. None where there is nothing to say it of.
+    """Return the columns of a point about JSON schemas; empty when no request has one.
 
-    `json_compliance`: the share of ok requests with an enforced schema whose answer fits it; an answer that was cut at
-    its length does not. `json_compliance_n`: of how many. `json_compliance_unconstrained`: the same share of their twins,
-    which were only told the schema. `constraint_ttft_ms` and `constraint_tpot_ms`: the mean over pairs, both ok, of the
+    `json_compliance`: the share of ok requests with an enforced schema whose answer fits it; an answer cut at its maximum length
+    does not. `json_compliance_n`: the number of those requests. `json_compliance_unconstrained`: the same share of their twins,
+    which have the schema only in the prompt. `constraint_ttft_ms` and `constraint_tpot_ms`: the mean over pairs, both ok, of the
     constrained request's time less its twin's. Warm-up records are left out.
     """
     ok = {r.request_id: r for r in records if not r.warmup and r.outcome == "ok"}

@@ -1,14 +1,14 @@
-"""What every number means, in one place: from the bytes of an exchange to a record, and from a record to its metrics.
+"""The definition of every metric: from the bytes of an exchange to a record, and from a record to its metrics.
 
 Times are integer nanoseconds, CLOCK_REALTIME; metrics are milliseconds. A metric that is undefined for a request is
 None, never 0.
 
 | name | definition |
 |---|---|
-| content event | an SSE event with generated content: a non-empty `delta.content`, `delta.reasoning`, `delta.reasoning_content` or `text`, a tool call with a name or arguments, or non-empty `token_ids`, in any choice. Role-only and empty deltas, `content: null`, comments, usage and progress chunks are none |
+| content event | an SSE event with generated content: a non-empty `delta.content`, `delta.reasoning`, `delta.reasoning_content` or `text`, a tool call with a name or arguments, or non-empty `token_ids`, in any choice. Role-only and empty deltas, `content: null`, comments, usage and progress chunks do not count |
 | TTFT | first content event - sent |
 | TTFT from schedule | first content event - scheduled |
-| TTFO | first event with content that is not reasoning - sent; token ids alone do not tell which they are and do not count |
+| TTFO | first event with content that is not reasoning - sent; token ids alone do not show whether they are reasoning, and do not count |
 | ITL | each gap between consecutive content events of a request |
 | TPOT | (last content event - first) / (output tokens - 1); needs two tokens and two events: an answer that came in one piece shows no time between tokens |
 | E2E | last content event - sent |
@@ -42,7 +42,7 @@ _SAME: dict[WireOutcome, Outcome] = {
     "tls": "protocol",
     "protocol": "protocol",
 }
-"""What the wire's outcome means where the answer itself tells nothing better."""
+"""The outcome of a request by how its connection ended, unless the answer itself says more."""
 
 
 def record(
@@ -54,9 +54,9 @@ def record(
     planned_prompt_tokens: int | None,
     asked_output_tokens: int | None,
 ) -> Record:
-    """The record of one exchange. Pure; never raises for what a server sent: whatever it is becomes an outcome.
+    """Return the record of one exchange. Pure. Never raises for what a server sent: that becomes an outcome.
 
-    A request that failed keeps the events that it had. A status that is neither 2xx nor interim is an `http_error`.
+    A failed request keeps its events. A status that is neither 2xx nor interim is an `http_error`.
     """
     message, scan = stream.read(exchange.reads)
     outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, asked_output_tokens)
@@ -97,10 +97,9 @@ def record(
 
 
 def spoken(reads: Sequence[bytes], *, whole: bool = True) -> str:
-    """The text of the answer in the reads of an HTTP response, for the history of what is asked next; without reasoning, as
-    clients send it. With `whole=False` what had come until the client went away, which may be nothing.
+    """Return the text of the answer in the reads of an HTTP response, without reasoning, for the history of the next prompt.
 
-    Raises ValueError with the reason when a record of it would be a failed request.
+    With `whole=False` the answer was abandoned and may be empty. Raises ValueError with the reason for a failed request.
     """
     message, scan = stream.read([(0, data) for data in reads])
     if whole:
@@ -111,9 +110,9 @@ def spoken(reads: Sequence[bytes], *, whole: bool = True) -> str:
 
 
 def count_missing(records: Sequence[Record], count: Callable[[list[str]], list[int]]) -> list[Record]:
-    """The same records, those with content but without a token count counted by `count` (texts to tokens, asked once).
+    """Return the records with missing token counts filled in by `count` (texts to tokens), which is called once.
 
-    Reasoning and answer are counted apart and added. Nothing is counted where no text came.
+    Reasoning and answer are counted apart and added. Records without text stay as they are.
     """
     missing = [r for r in records if r.output_tokens is None and (r.text or r.reasoning)]
     if not missing:
@@ -127,30 +126,30 @@ def count_missing(records: Sequence[Record], count: Callable[[list[str]], list[i
 
 
 def ttft_ms(record: Record) -> float | None:
-    """Time to first token: first content event minus sent."""
+    """Return the time to first token: first content event minus sent."""
     return _between_ms(record.sent_ns, record.first_event_ns)
 
 
 def ttft_from_schedule_ms(record: Record) -> float | None:
-    """First content event minus the moment that the plan wanted the request sent: what a user waited."""
+    """Return the first content event minus the scheduled time: what a user waited."""
     return _between_ms(record.scheduled_ns, record.first_event_ns)
 
 
 def ttfo_ms(record: Record) -> float | None:
-    """Time to first output: first content that is not reasoning, minus sent."""
+    """Return the time to first output: first content that is not reasoning, minus sent."""
     return _between_ms(record.sent_ns, record.first_output_ns)
 
 
 def itl_ms(record: Record) -> list[float]:
-    """Inter-token latencies: every gap between consecutive content events; empty for fewer than two events."""
+    """Return the inter-token latencies: every gap between consecutive content events; empty for fewer than two events."""
     stamps = record.event_ns
     return [(later - earlier) / NS_PER_MS for earlier, later in pairwise(stamps)]
 
 
 def tpot_ms(record: Record) -> float | None:
-    """Time per output token after the first: (last content event - first) / (output tokens - 1).
+    """Return the time per output token after the first: (last content event - first) / (output tokens - 1).
 
-    None under two output tokens, when nobody counted them, and when all content came in one event.
+    None for fewer than two or an unknown number of output tokens, and when all content came in one event.
     """
     if record.output_tokens is None or record.output_tokens < 2 or len(record.event_ns) < 2:
         return None
@@ -158,17 +157,17 @@ def tpot_ms(record: Record) -> float | None:
 
 
 def e2e_ms(record: Record) -> float | None:
-    """Last content event minus sent."""
+    """Return the end-to-end latency: last content event minus sent."""
     return _between_ms(record.sent_ns, record.last_event_ns)
 
 
 def lateness_ms(record: Record) -> float | None:
-    """Sent minus scheduled: the client's own delay."""
+    """Return sent minus scheduled: the client's own delay."""
     return _between_ms(record.scheduled_ns, record.sent_ns)
 
 
 def connect_ms(record: Record) -> float | None:
-    """Time to connect, TLS included; None when the request used an open connection."""
+    """Return the time to connect, TLS included; None when the request used an open connection."""
     return _between_ms(record.connect_started_ns, record.connected_ns)
 
 
@@ -183,7 +182,7 @@ def _outcome(
     scan: answer.AnswerScan,
     asked_output_tokens: int | None,
 ) -> tuple[Outcome, str | None]:
-    """How the request ended; `said` is what the wire said of it. What the server said goes before how the connection ended."""
+    """Return how the request ended, and why. An error from the server takes precedence over how the connection ended."""
     if wire in ("complete", "closed", "reset"):
         if message.error is not None:
             return "protocol", message.error
@@ -200,7 +199,7 @@ def _outcome(
 
 
 def _ending(scan: answer.AnswerScan, asked_output_tokens: int | None) -> tuple[Outcome, str | None]:
-    """The outcome of a message that came whole and has no error in it."""
+    """Return the outcome of a complete message without an error."""
     events = len(scan.event_ns)
     if not (scan.done or scan.finish_reason is not None or scan.ended_by_usage):
         unknown = f" ({scan.unknown_lines} lines were no event)" if scan.unknown_lines else ""

@@ -1,4 +1,4 @@
-"""Whether answers tell the facts that were hidden in long prompts."""
+"""Whether answers contain the facts that are hidden in long prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from servebench.contracts.results import Record
 
 
 def needles_found(text: str, reference: Mapping[str, object]) -> list[bool]:
-    """For each needle of a request's reference, in order, whether its number stands in the answer as a whole."""
+    """Return for each needle of a request's reference, in order, whether its number is in the answer."""
     needles = reference.get("needles")
     assert isinstance(needles, Sequence)
     numbers = set(re.findall(r"\d+", text.replace(",", "")))
@@ -19,9 +19,9 @@ def needles_found(text: str, reference: Mapping[str, object]) -> list[bool]:
 
 
 def needle_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict[str, float | None]:
-    """`needle_recall`: the share of the needles of ok requests that their answers tell. Nothing where there is none.
+    """`needle_recall`: the share of the needles of ok requests that their answers contain. Empty without needles.
 
-    That a number is told is counted, not that it is told of the right thing. Warm-up records are left out.
+    Only the number is checked, not what the answer says about it. Warm-up records are left out.
     """
     asked = {
         request.request_id: request.reference

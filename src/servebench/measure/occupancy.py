@@ -1,4 +1,4 @@
-"""Whether the engine let go of requests whose client went away: its own count of requests against ours. Pure."""
+"""Detect whether the engine frees abandoned requests, by comparing its count of requests with the client's. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from servebench.measure.in_flight import in_flight_at
 from servebench.util.units import NS_PER_S
 
 EXCESS_MIN = 1.0
-"""Under so many requests that would be held for nothing, an engine's gauges cannot tell."""
+"""With fewer abandoned requests in the engine its gauges cannot show whether it frees them."""
 
 
 def excess_and_freed(
     records: Sequence[Record], held: Sequence[tuple[int, float]], start_ns: int | None, end_ns: int | None
 ) -> tuple[float | None, bool | None]:
-    """How many requests more the engine had than were in flight, on average over samples between two moments, and
-    whether it freed those that were abandoned.
+    """Return how many requests the engine held beyond those in flight, averaged over samples between two moments, and
+    whether it freed abandoned ones.
 
-    `held` are (CLOCK_REALTIME ns, requests running and waiting) as the engine told them. An engine that goes on with
-    abandoned requests holds, by Little's law, their rate times what was left of them: the mean time from the moment of
-    leaving to the end of a whole answer. Freed is None when that would be under EXCESS_MIN or nothing was abandoned, else
-    whether the engine held less than half of it.
+    `held` are (CLOCK_REALTIME ns, requests running and waiting) by the engine. An engine that continues abandoned requests
+    holds, by Little's law, their rate times their remaining duration: the mean time from being abandoned to the end of a
+    whole answer. Freed is None if that is under EXCESS_MIN or nothing was abandoned, else whether the engine held less than
+    half of it.
     """
     if start_ns is None or end_ns is None or end_ns <= start_ns:
         return None, None

@@ -1,30 +1,29 @@
-"""One point as one row: the columns of points.csv, each computed here and only here, on whole columns.
+"""Compute the row of a point from its records.
 
-Which requests count where:
+Which requests count for which column:
 
 - latencies (TTFT, ITL, TPOT, E2E, TTFO, connect), token means, hit rate: ok requests sent inside the window;
 - output throughput: tokens of ok requests whose event's stamp lies inside the window, over the window's length; the
-  tokens of an event are those the stream tells, else the request's output tokens in equal shares;
+  tokens of an event are those in the stream, else an equal share of the request's output tokens;
 - output throughput of the whole run: all tokens of ok requests, from the first request sent to the last one ended;
 - request throughput: ok requests that ended inside the window; goodput: ok requests sent inside it that met every SLO
-  limit that is set. A request whose TPOT is undetermined (one token, or all in one event) does not fail that limit;
-- `_p50_all` and `_p99_all`: every request sent inside the window, a failed one being infinitely slow; infinite where the
-  percentile falls on one. Those that the client itself gave up (`cancelled`, `abandoned`) are not there;
+  limit that is set. A request without a TPOT (one token, or all in one event) does not fail that limit;
+- `_p50_all` and `_p99_all`: every request sent inside the window, failed ones being infinitely slow; infinite where the
+  percentile is a failed one. Requests that the client itself ended (`cancelled`, `abandoned`) are left out;
 - cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
   `output_tok_s_per_w` is the output throughput over the power drawn, so tokens a joule;
 - lateness: every request sent inside the window, failed ones too;
 - `slo_good` of `slo_requests`: every request sent inside the window, a failed one never good; in an open loop TTFT and
-  E2E are tested from the schedule, because a user waits from then on;
-- `client_error_ms_ttft` and `client_error_ms_itl`: within what TTFT and ITL are the engine's (99 of 100 requests or gaps):
-  the error that the self-check saw at as many events a second, p99. Where the program and not the kernel stamped, the
-  loop's lag (p99) is added. To ITL is added, for the share of events that shared a read, how long the client could leave
-  them lying (nap and lag, p99): their own stamps are lost;
+  E2E are tested from the schedule, when a user starts to wait;
+- `client_error_ms_ttft` and `client_error_ms_itl`: the client's error in TTFT and ITL (p99), as measured by the self-check at as
+  many events a second. Where the client stamped instead of the kernel, the loop's lag (p99) is added. ITL adds, for the
+  share of events that shared a read and so lost their stamps, how long the client may have left them unread (nap and lag);
 - `throughput_trend` and `ttft_trend`: their change over the window, relative to the median, with the probability `_p` of
   such an order by chance (`measure.trend` names method and sources);
 - `kept_up` (open loop only): the time from the first request's schedule to the last one's, over the time from the first
   end to the last: near 1 while the engine keeps up, smaller as its queue grows.
 
-Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, type 7). What cannot be known is None.
+Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, type 7). What is unknown is None.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
 
 OURS = ("cancelled", "abandoned")
-"""Outcomes that we made and that say nothing of the engine."""
+"""Outcomes caused by the client, which do not describe the engine."""
 
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max", "n")
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 ALL_LATENCIES = ("ttft_ms", "e2e_ms")
-"""Those that are told over all requests too, a failed one counting as worse than any latency."""
+"""Latencies that also have `_all` columns, with failed requests counted as infinitely slow."""
 IDENTITY = (
     *("run_id", "engine", "engine_version", "launch", "model", "gpu", "gpu_count", "workload"),
     *("concurrency", "rate", "repeat", "point", "emulated"),
@@ -75,17 +74,17 @@ HEADLINES = (
     "tpot_ms_mean",
     "e2e_ms_mean",
 )
-"""The numbers that get an interval: `_low` and `_high`."""
+"""The columns that get an interval: `_low` and `_high`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointContext:
-    """What a point is, apart from what was measured. `gpu_count` GPUs cost `price_usd_per_hour` each.
+    """What identifies and describes a point, apart from its records. `gpu_count` GPUs cost `price_usd_per_hour` each.
 
     `concurrency` is null for a load given as a `rate`. `warmup_s` is cut from the window's front, `cooldown_s`
-    and the last `cooldown_requests` from its back. `workers` is how many
-    processes drove the load: the client's CPU share is that of one of them. `floor` is what a self-check found of the
-    client's own error; without one the columns of that error are null.
+    and the last `cooldown_requests` from its back. `workers` is the number of
+    processes that sent the load: the client's CPU share is the mean over them. `floor` is the client's error by its
+    self-check; without it those columns are null.
     """
 
     run_id: str
@@ -111,11 +110,11 @@ class PointContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointSample:
-    """What the intervals of a point's headline numbers are drawn from.
+    """The data for the intervals of a point's headline numbers.
 
-    One entry a request in `ttft_ms`, `tpot_ms` and `e2e_ms`, those without the metric left out. `itl_ms` are all gaps,
+    One entry a request in `ttft_ms`, `tpot_ms` and `e2e_ms`, requests without the metric are left out. `itl_ms` are all gaps,
     request after request, `itl_counts` how many each request has. `arrival_s` and `arrival_tokens` are the events of
-    ok requests inside the window, in seconds from its start, and the tokens each brought; None when a count is unknown.
+    ok requests inside the window, in seconds from its start, and the tokens of each; None when a count is unknown.
     """
 
     ttft_ms: Floats
@@ -133,7 +132,7 @@ def summarize(
 ) -> tuple[PointRow, PointSample]:
     """Return the row of a point without intervals (`_low` and `_high` are None), and the sample to compute them from.
 
-    `records` are all of the point's; warm-up ones are left out here. Works for no record and for no ok one.
+    `records` are all of the point; those of the warm-up are ignored. There may be none.
     """
     measured = [r for r in records if not r.warmup]
     ok = [r for r in measured if r.outcome == "ok" and r.sent_ns is not None]
@@ -190,7 +189,7 @@ def _floats(values: Sequence[float | None]) -> Floats:
 
 
 def _flatten(records: Sequence[Record]) -> tuple[Ints, Ints]:
-    """All event stamps, request after request, and how many each request has."""
+    """Return all event stamps, request after request, and the number of each request."""
     counts = np.array([len(r.event_ns) for r in records], dtype=np.int64)
     stamps = np.fromiter(chain.from_iterable(r.event_ns for r in records), dtype=np.int64, count=int(counts.sum()))
     return stamps, counts
@@ -236,7 +235,7 @@ def _arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats, Floa
 
 
 def _event_weights(record: Record) -> Floats | None:
-    """Tokens of each event of a request; they add up to its output tokens. None when unknown."""
+    """Return the tokens of each event of a request, which add up to its output tokens; None when unknown."""
     count = len(record.event_ns)
     if record.event_tokens is None:
         if record.output_tokens is None:
@@ -337,7 +336,7 @@ def _rate(amount: float | None, seconds: float) -> float | None:
 def _attained(
     measured: Sequence[Record], window: Window | None, slo: SloSettings, *, from_schedule: bool
 ) -> dict[str, Any]:
-    """How many requests were tested against the SLO and how many met it; cancelled by us is no verdict."""
+    """Return how many requests were tested against the SLO and how many met it, without those that the client ended."""
     if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
         return {}
     tested = [r for r in measured if r.outcome not in OURS and _sent_inside(r, window)]
@@ -358,7 +357,7 @@ def _kept_up(measured: Sequence[Record]) -> float | None:
 
 
 def _is_good(record: Record, slo: SloSettings, *, from_schedule: bool = False) -> bool:
-    """Whether an ok request meets every limit that is set; `from_schedule` counts its wait in the client too."""
+    """Return whether an ok request meets every limit; `from_schedule` includes its wait in the client."""
     waited = (derive.lateness_ms(record) or 0.0) if from_schedule else 0.0
     for limit, value in ((slo.ttft_ms, derive.ttft_ms(record)), (slo.e2e_ms, derive.e2e_ms(record))):
         if limit is not None and (value is None or value + waited > limit):
@@ -398,7 +397,7 @@ def _client_error(found: Mapping[str, Any], report: PhaseReport, floor: ClientFl
 
 
 def _trends(inside: Sequence[Record], sample: PointSample, context: PointContext) -> dict[str, Any]:
-    """How throughput and TTFT (from the schedule in an open loop) changed over the window."""
+    """Return the trends of throughput and TTFT (from the schedule in an open loop) over the window."""
     wait = derive.ttft_ms if context.rate is None else derive.ttft_from_schedule_ms
     waits = [(r.sent_ns, value) for r in inside if r.sent_ns is not None and (value := wait(r)) is not None]
     found: dict[str, Any] = {}
@@ -419,7 +418,7 @@ def _trends(inside: Sequence[Record], sample: PointSample, context: PointContext
 def _with_failed(
     measured: Sequence[Record], inside: Sequence[Record], window: Window | None
 ) -> dict[str, float | None]:
-    """Percentiles over all requests that were sent inside the window, a failed one being infinitely slow."""
+    """Return percentiles over all requests sent inside the window, failed ones being infinitely slow."""
     if window is None:
         return {}
     failed = sum(r.outcome not in ("ok", *OURS) and (r.sent_ns is None or _sent_inside(r, window)) for r in measured)
@@ -432,7 +431,7 @@ def _with_failed(
 
 
 def _cost(context: PointContext, rate_per_s: float | None) -> float | None:
-    """US dollars for a million of what comes at this rate."""
+    """Return the price in US dollars of a million units at this rate."""
     if context.price_usd_per_hour is None or not context.gpu_count or not rate_per_s:
         return None
     return context.price_usd_per_hour * context.gpu_count / SECONDS_PER_HOUR / rate_per_s * MILLION

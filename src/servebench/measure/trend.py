@@ -1,9 +1,9 @@
-"""Whether something drifted while it was measured.
+"""Detect a drift during the measurement.
 
 A series is cut into BLOCKS parts in order of time, each reduced to one number, because neighbours in a series are not
-independent and the test asks for independence. On these: the trend test of Mann (1945, Econometrica 13) and Kendall (1975,
-"Rank Correlation Methods"), which asks only for monotony and no distribution, and the slope of Sen (1968, J. Am. Stat.
-Assoc. 63), the median of all pairwise slopes, which one outlier does not move.
+independent, as the test requires. Then: the trend test of Mann (1945, Econometrica 13) and Kendall (1975,
+"Rank Correlation Methods"), which assumes monotony but no distribution, and the slope of Sen (1968, J. Am. Stat.
+Assoc. 63), the median of all pairwise slopes, which is robust to outliers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 BLOCKS = 20
 BLOCKS_MIN = 10
-"""Fewer ranks than that cannot be significant for anything short of a perfect order."""
+"""With fewer ranks only a perfect order can be significant."""
 
 PER_BLOCK_MIN = 3
 
@@ -33,9 +33,9 @@ class Trend:
 
 
 def mann_kendall(values: Floats) -> Trend | None:
-    """The trend of values in order of time; None for fewer than BLOCKS_MIN values or a median of 0.
+    """Return the trend of values in order of time; None for fewer than BLOCKS_MIN values or a median of 0.
 
-    S counts the pairs in rising order less those in falling order; under no trend its variance is
+    S is the number of rising pairs minus that of falling ones; without a trend its variance is
     (n(n-1)(2n+5) - sum over ties of t(t-1)(2t+5)) / 18, and (S -+ 1) over its root is standard normal.
     """
     n = values.size
@@ -53,9 +53,9 @@ def mann_kendall(values: Floats) -> Trend | None:
 
 
 def request_trend(at: NDArray[np.int64], values: Floats) -> Trend | None:
-    """The trend of one value a request, by the time of each: medians of blocks of equal count.
+    """Return the trend of one value a request over time, from medians of blocks of equal count.
 
-    None when there are fewer than PER_BLOCK_MIN requests for each of BLOCKS_MIN blocks.
+    None for fewer than PER_BLOCK_MIN requests for each of BLOCKS_MIN blocks.
     """
     blocks = min(BLOCKS, values.size // PER_BLOCK_MIN)
     if blocks < BLOCKS_MIN:
@@ -65,7 +65,7 @@ def request_trend(at: NDArray[np.int64], values: Floats) -> Trend | None:
 
 
 def rate_trend(arrival_s: Floats, amounts: Floats, window_s: float) -> Trend | None:
-    """The trend of an amount a second, from what arrived when in a window: sums of BLOCKS equal slices of time."""
+    """Return the trend of an amount a second from its arrivals in a window: sums of BLOCKS equal slices of time."""
     if arrival_s.size < BLOCKS * PER_BLOCK_MIN or window_s <= 0:
         return None
     where = np.minimum((arrival_s / window_s * BLOCKS).astype(np.int64), BLOCKS - 1)

@@ -1,4 +1,4 @@
-"""Finds the part of a point in which the asked load was really there, from the records themselves."""
+"""Find the part of a point in which its load level was reached, from the records themselves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from servebench.util.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The measurement window, CLOCK_REALTIME nanoseconds. `average_in_flight` is over the window, `share` that average
-    over the level asked. `reached` is false when the level was never there; the window is the whole run then.
+    """The measurement window, in CLOCK_REALTIME nanoseconds. `share` is `average_in_flight` over the level.
+
+    If the level was never `reached`, the window is the whole point.
     """
 
     start_ns: int
@@ -27,7 +28,7 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Length of the window in seconds."""
         return (self.end_ns - self.start_ns) / NS_PER_S
 
 
@@ -39,12 +40,11 @@ def find_window(
     cooldown_s: float = 0.0,
     cooldown_requests: int = 0,
 ) -> Window | None:
-    """The window of a point: from the moment `concurrency` requests are in flight to the moment they last are, less
-    `warmup_s` at the front, and at the back `cooldown_s` and all from the sending of the last `cooldown_requests` on.
-    A request is in flight from sent to ended; warm-up records and those never sent are not.
+    """Return the window of a point: the time from when `concurrency` requests are first in flight to when they last are.
 
-    Without a concurrency (a load given as a rate) it reaches from the first request sent to the last one sent.
-    None when nothing was sent.
+    `warmup_s` is cut from its front; `cooldown_s` and the time from the sending of the last `cooldown_requests` on from
+    its back. A request is in flight from sent to ended; warm-up records do not count. Without a concurrency (a load given
+    as a rate) the window is from the first request sent to the last one sent. None when nothing was sent.
     """
     spans = [(r.sent_ns, r.ended_ns) for r in records if not r.warmup and r.sent_ns is not None]
     if not spans:

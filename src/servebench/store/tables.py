@@ -1,8 +1,8 @@
-"""Requests and points as tables.
+"""The tables of a run: requests, answers, points and telemetry.
 
-A batch of records is a pair of files of its own until the run is over, so that a kill -9 leaves every batch readable:
-first `answers-N-X.parquet`, then `requests-N-X.parquet`, and only with the second is the batch there. The merged tables
-name the batches that are in them, so that a kill -9 while they are merged neither loses nor doubles one.
+Until the run is over each batch of records is a pair of files, so that a kill -9 leaves every batch readable: first
+`answers-N-X.parquet`, then `requests-N-X.parquet`, which completes the batch. The merged tables list the batches in them,
+so that a kill -9 during the merge neither loses nor repeats one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 20_000
-"""Rows that are turned into columns at once."""
+"""Rows that are converted to columns at once."""
 
 _VERSION = {KEY: str(SCHEMA_VERSION)}
 MERGED = b"merged_batches"
@@ -60,7 +60,7 @@ def _answers_schema() -> pa.Schema:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what is wrong with a stored table into one line. Raises DamagedError, or StoreError where the system refuses."""
+    """Turn errors of reading a table into one line: DamagedError, or StoreError when the system refuses to read."""
     import pyarrow as pa
 
     try:
@@ -86,7 +86,7 @@ def _values(records: Sequence[Record], name: str) -> list[Any]:
 
 
 def _merged(path: Path) -> set[str]:
-    """The batches that a merged table holds already."""
+    """Return the batches that a merged table contains."""
     import pyarrow.parquet as pq
 
     if not path.exists():
@@ -97,20 +97,20 @@ def _merged(path: Path) -> set[str]:
 
 
 def _batches(folder: RunFolder) -> list[str]:
-    """The batches that are whole, in the order in which they were written."""
+    """Return the complete batches in the order in which they were written."""
     return sorted(path.stem.removeprefix("requests-") for path in folder.parts.glob("requests-*.parquet"))
 
 
 class RecordWriter:
-    """Appends records of one run. Each `append` is on disk when it returns."""
+    """Appends the records of a run. Each batch is on disk when `append` returns."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Nothing is written yet."""
+        """Prepare to write to this folder; writes nothing."""
         self._folder = folder
         self._count = len(_batches(folder))
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write a batch. Raises StoreError; nothing of the batch is there then."""
+        """Write a batch, whole or not at all. Raises StoreError."""
         if not records:
             return
         import pyarrow as pa
@@ -132,7 +132,7 @@ class RecordWriter:
         self._count += 1
 
     def close(self) -> None:
-        """Merge the batches into requests.parquet and answers.parquet. Raises StoreError; the batches are kept then."""
+        """Merge the batches into requests.parquet and answers.parquet. Raises StoreError and keeps the batches."""
         folder = self._folder
         if not folder.parts.is_dir():
             return
@@ -159,7 +159,7 @@ class RecordWriter:
 
 
 def write_points(folder: RunFolder, points: Sequence[Point]) -> None:
-    """Write points.parquet and points.csv again, each whole or not at all. Raises StoreError."""
+    """Write points.parquet and points.csv, each whole or not at all. Raises StoreError."""
     _write_rows(folder, [point.judged_row for point in points])
 
 
@@ -231,7 +231,7 @@ def _stored(folder: RunFolder, kind: Literal["requests", "answers"], merged: Pat
 
 
 def merged_count(folder: RunFolder) -> int:
-    """Rows of requests.parquet, without the batches that are not merged yet. Raises StoreError."""
+    """Return the number of rows of requests.parquet, without batches that are not merged yet. Raises StoreError."""
     import pyarrow.parquet as pq
 
     if not folder.requests.exists():
@@ -241,13 +241,13 @@ def merged_count(folder: RunFolder) -> int:
 
 
 def stored_counts(folder: RunFolder) -> dict[tuple[str, bool], int]:
-    """Rows on disk by point and warm-up, merged or not. Raises StoreError."""
+    """Return the number of stored requests by point and warm-up, merged or not. Raises StoreError."""
     counts = _requests(folder).group_by(["point", "warmup"]).aggregate([([], "count_all")]).to_pylist()
     return {(row["point"], row["warmup"]): int(row["count_all"]) for row in counts}
 
 
 def read_requests(folder: RunFolder) -> pd.DataFrame:
-    """All records that are stored, of an unfinished run too. Raises StoreError."""
+    """Return all stored requests, those of an unfinished run too. Raises StoreError."""
     frame: pd.DataFrame = _requests(folder).to_pandas()
     return frame
 
@@ -287,7 +287,7 @@ def _telemetry_schema() -> pa.Schema:
 
 
 def add_telemetry(folder: RunFolder, readings: Sequence[Reading], *, run_id: str, point: str) -> None:
-    """Write a point's readings behind those that are stored already. Raises StoreError."""
+    """Append the readings of a point to those that are stored. Raises StoreError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -315,7 +315,7 @@ def read_readings(folder: RunFolder) -> dict[str, list[Reading]]:
 
 
 def read_telemetry(folder: RunFolder) -> pd.DataFrame:
-    """The readings of a run: `run_id point t_ns source name raw_name labels value`; empty when none. Raises StoreError."""
+    """Return the readings of a run as a table: `run_id point t_ns source name raw_name labels value`. Raises StoreError."""
     schema = _telemetry_schema()
     table = _table(folder.telemetry, schema) if folder.telemetry.exists() else schema.empty_table()
     frame: pd.DataFrame = table.to_pandas()
