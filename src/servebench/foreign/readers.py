@@ -1,7 +1,7 @@
-"""Result files of other load generators as rows of points: what each has, under servebench's names, and nothing made up.
+"""Reads result files of other load generators as rows of points, with only the values that each file contains.
 
-Their percentiles are over all requests that succeeded, not over a window, and their definitions differ (`report --as` tells
-how), so that every imported point carries the doubt `foreign`.
+Their percentiles are over all successful requests, not over a window, and their definitions differ (see `report --as`),
+so every imported point has the warning `foreign`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SECOND_MS = 1000.0
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignPoint:
-    """A load level of a foreign run, under the names of points.csv. What the file does not tell is not there."""
+    """A load level of a foreign run, under the names of points.csv; what the file does not contain is missing."""
 
     row: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignRun:
-    """What a result file tells."""
+    """A run from a result file."""
 
     tool: str
     engine: str | None
@@ -38,36 +38,31 @@ class ForeignRun:
 
 
 def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
-    """The run in a result file; the tool is recognised when none is named. Raises ConfigError, StoreError."""
+    """Return the run in a result file; the tool is recognized when none is named. Raises ConfigError, StoreError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise StoreError(f"{path} cannot be read: {reason}") from error
     documents = _documents(text, path)
     if tool is not None and tool not in READERS:
-        raise ConfigError(f"--tool {tool} is none of {', '.join(READERS)}")
+        raise ConfigError(f"--tool must be one of {', '.join(READERS)} (got {tool})")
     name = tool or next((name for name, (fits, _) in READERS.items() if fits(documents[0])), None)
     if name is None:
-        raise ConfigError(
-            f"{path} is no result file of {', '.join(READERS)} that is known here; name the tool with --tool"
-        )
+        raise ConfigError(f"{path} is not a known result file of {', '.join(READERS)}; name the tool with --tool")
     try:
         found = READERS[name][1](documents)
         if name == "genai-bench":
             found = _with_experiment(found, path.with_name("experiment_metadata.json"))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise StoreError(
-            f"{path} is no result file of {name} as far as it is known: {type(error).__name__} {error}"
-        ) from error
+        raise StoreError(f"{path} is not a known result file of {name}: {type(error).__name__} {error}") from error
     if not found.points:
-        raise StoreError(f"{path} holds no result of {name}")
+        raise StoreError(f"{path} contains no result of {name}")
     return found
 
 
 def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
-    """The run with what genai-bench keeps in a file of its own beside the results: the model, and the engine where the user
-    named it."""
+    """Add what genai-bench stores in a separate file next to the results: the model, and the engine if the user named it."""
     try:
         known = mapping(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -80,7 +75,7 @@ def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
 
 
 def _documents(text: str, path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file: one, or one a line."""
+    """Return the JSON objects of a file: one, or one per line."""
     try:
         whole = json.loads(text)
         found = whole if isinstance(whole, list) else [whole]
@@ -88,15 +83,15 @@ def _documents(text: str, path: Path) -> list[dict[str, Any]]:
         try:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
         except ValueError as error:
-            raise StoreError(f"{path} is no JSON: {error}") from error
+            raise StoreError(f"{path} is not valid JSON: {error}") from error
     kept = [one for one in found if isinstance(one, dict)]
     if not kept:
-        raise StoreError(f"{path} holds no JSON object")
+        raise StoreError(f"{path} contains no JSON object")
     return kept
 
 
 def _number(value: Any) -> float | None:
-    """A number, a numeric text too (`inf` is none)."""
+    """A finite number, also from text; None otherwise."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -116,7 +111,7 @@ def _row(**values: Any) -> dict[str, Any]:
 
 
 def _load(concurrency: Any, rate: Any) -> dict[str, Any]:
-    """The load level: the concurrency where there is one, else the rate."""
+    """The load level: the concurrency if there is one, otherwise the rate."""
     level = _count(concurrency)
     return {"concurrency": level} if level else _row(rate=_number(rate))
 
@@ -153,7 +148,7 @@ def _flat_point(result: Mapping[str, Any], latency: str, planned: int | None) ->
             output_tokens_total=_count(tokens_out),
         ),
     }
-    # where nothing got through they write latencies of zero, and no latency is known
+    # if no request succeeded they write latencies of zero
     for theirs, ours in (("ttft_ms",) * 2, ("tpot_ms",) * 2, ("itl_ms",) * 2, (latency, "e2e_ms")):
         row |= _flat_statistics(result, theirs, ours) if completed else {}
     return ForeignPoint(row=row)
@@ -188,13 +183,13 @@ def _sglang(documents: list[dict[str, Any]]) -> ForeignRun:
 
 
 def _named(backend: Any) -> str | None:
-    """The engine that a backend's name tells; None for the generic ones."""
+    """The engine that a backend's name implies; None for generic ones."""
     text = str(backend or "").lower()
     return next((name for name in ("sglang", "vllm", "trt", "lmdeploy", "tgi") if text.startswith(name)), None)
 
 
 def _spread(values: Mapping[str, Any], ours: str, factor: float, names: Mapping[str, str]) -> dict[str, Any]:
-    """A block of statistics under servebench's names, times `factor`."""
+    """Return a block of statistics under servebench's names, multiplied by `factor`."""
     found = {}
     for name in STATISTICS:
         value = _number(values.get(names.get(name, name)))
@@ -255,7 +250,7 @@ def _aiperf(documents: list[dict[str, Any]]) -> ForeignRun:
     models = endpoint.get("model_names") or _aiperf_models(config)
     load = mapping(config.get("loadgen"))
     phases = [mapping(one) for one in mapping(config.get("benchmark")).get("phases") or config.get("phases") or ()]
-    asked = next(
+    load_settings = next(
         (one for one in (load, *phases) if one.get("concurrency") or one.get("request_rate") or one.get("rate")), {}
     )
 
@@ -268,7 +263,7 @@ def _aiperf(documents: list[dict[str, Any]]) -> ForeignRun:
     errors = sum(_count(mapping(one).get("count")) or 0 for one in whole.get("error_summary") or ())
     ok = _count(average("request_count")) or 0
     row = {
-        **_load(asked.get("concurrency"), asked.get("request_rate") or asked.get("rate")),
+        **_load(load_settings.get("concurrency"), load_settings.get("request_rate") or load_settings.get("rate")),
         **_row(
             requests_planned=ok + errors,
             requests_ok=ok,
@@ -282,7 +277,7 @@ def _aiperf(documents: list[dict[str, Any]]) -> ForeignRun:
             output_tokens_mean=average("output_sequence_length"),
         ),
         **_spread(block("time_to_first_token"), "ttft_ms", _to_ms(block("time_to_first_token")), {"mean": "avg"}),
-        # what AIPerf calls ITL is one mean a request: TPOT here
+        # AIPerf's ITL is one mean per request: TPOT here
         **_spread(block("inter_token_latency"), "tpot_ms", _to_ms(block("inter_token_latency")), {"mean": "avg"}),
         **_spread(block("inter_chunk_latency"), "itl_ms", _to_ms(block("inter_chunk_latency")), {"mean": "avg"}),
         **_spread(block("request_latency"), "e2e_ms", _to_ms(block("request_latency")), {"mean": "avg"}),
@@ -297,7 +292,7 @@ def _aiperf(documents: list[dict[str, Any]]) -> ForeignRun:
 
 
 def _aiperf_models(config: Mapping[str, Any]) -> list[Any]:
-    """Model names of the newer config, where they stand in a list of their own."""
+    """Model names of the newer config, which has them in a separate list."""
     models = config.get("models") or mapping(config.get("benchmark")).get("models")
     if isinstance(models, Mapping):
         models = models.get("items")

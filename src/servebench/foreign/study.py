@@ -1,4 +1,4 @@
-"""Stores what other load generators measured as a study of its own, so that every reading verb can show it."""
+"""Stores the results of other load generators as a study, which every command can read."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ UNKNOWN = "unknown"
 GROUPS = ("engine", "model", "gpu", "workload")
 
 
-def store_foreign(outputs: Path, found: Sequence[tuple[Path, ForeignRun]], asked: Mapping[str, str]) -> Path:
-    """Write a study of foreign runs and return its folder. `asked` are names that the user gives (engine, model, gpu,
-    workload), which win over the files', and `name`, the study's. Raises ConfigError, StoreError.
+def store_foreign(outputs: Path, found: Sequence[tuple[Path, ForeignRun]], given: Mapping[str, str]) -> Path:
+    """Write a study of foreign runs and return its folder.
+
+    `given` are the user's names: `name` for the study, and engine, model, gpu and workload, which replace those of the files.
+    Raises ConfigError, StoreError.
     """
     groups: dict[tuple[str, str, str], list[tuple[Path, ForeignRun]]] = {}
     for path, run in found:
-        facts = _facts(run, asked)
+        facts = _facts(run, given)
         groups.setdefault((run.tool, facts["engine"], facts["model"]), []).append((path, run))
     names = [f"{i:02d}_{slug(engine)}_{slug(tool)}" for i, (tool, engine, _) in enumerate(groups)]
-    study = create_study(outputs, asked.get("name"), f"import_{found[0][1].tool}")
+    study = create_study(outputs, given.get("name"), f"import_{found[0][1].tool}")
     now = time.time()
     state = StudyState(
         study_id=study.name,
@@ -53,20 +55,20 @@ def store_foreign(outputs: Path, found: Sequence[tuple[Path, ForeignRun]], asked
     )
     write_study(study, state)
     for name, files in zip(names, groups.values(), strict=True):
-        _store_run(study.create_run(name), f"{study.name}/{name}", files, asked, now)
+        _store_run(study.create_run(name), f"{study.name}/{name}", files, given, now)
     return study.path
 
 
-def _facts(run: ForeignRun, asked: Mapping[str, str]) -> dict[str, str]:
-    told = {"engine": run.engine, "model": run.model}
-    return {group: asked.get(group) or told.get(group) or UNKNOWN for group in GROUPS}
+def _facts(run: ForeignRun, given: Mapping[str, str]) -> dict[str, str]:
+    of_file = {"engine": run.engine, "model": run.model}
+    return {group: given.get(group) or of_file.get(group) or UNKNOWN for group in GROUPS}
 
 
 def _store_run(
-    folder: Any, run_id: str, files: Sequence[tuple[Path, ForeignRun]], asked: Mapping[str, str], now: float
+    folder: Any, run_id: str, files: Sequence[tuple[Path, ForeignRun]], given: Mapping[str, str], now: float
 ) -> None:
     run = files[0][1]
-    facts = _facts(run, asked)
+    facts = _facts(run, given)
     title = f"{facts['engine']} · {facts['model']} · {facts['workload']} (by {run.tool})"
     doubt = FOREIGN.issue(f"measured by {run.tool}, with its definitions and over its whole run")
     rows = [dict(point.row) for _, one in files for point in one.points]

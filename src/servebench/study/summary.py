@@ -81,17 +81,17 @@ def figures(data: Page) -> dict[str, str]:
     views = [one.view for one in data.runs]
     drawn = {
         "output_throughput": charts.against_load(
-            views, "output_throughput_tok_s", Axis(title="output tokens a second", zero=True),
-            title="output throughput against load", unit="tok/s",
+            views, "output_throughput_tok_s", Axis(title="output tokens per second", zero=True),
+            title="output throughput by load", unit="tok/s",
         ),
         "ttft_p50": charts.against_load(
-            views, "ttft_ms_p50", Axis(title="TTFT p50, ms", log=True), title="TTFT p50 against load", unit="ms"
+            views, "ttft_ms_p50", Axis(title="TTFT p50, ms", log=True), title="TTFT p50 by load", unit="ms"
         ),
         "ttft_p99": charts.against_load(
-            views, "ttft_ms_p99", Axis(title="TTFT p99, ms", log=True), title="TTFT p99 against load", unit="ms"
+            views, "ttft_ms_p99", Axis(title="TTFT p99, ms", log=True), title="TTFT p99 by load", unit="ms"
         ),
         "tpot": charts.against_load(
-            views, "tpot_ms_mean", Axis(title="TPOT mean, ms", zero=True), title="TPOT against load", unit="ms"
+            views, "tpot_ms_mean", Axis(title="TPOT mean, ms", zero=True), title="TPOT by load", unit="ms"
         ),
         "user_speed_against_throughput": charts.pareto(views, title="speed for a user against throughput"),
         "ttft_against_throughput": charts.tradeoff(views, title="TTFT against throughput"),
@@ -139,20 +139,12 @@ def tags(runs: Sequence[RunData]) -> dict[str, str]:
     return found
 
 
-def _cell(value: Any) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", str(value)).replace("\n", " ")
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    rule = "|" + "|".join(["---", *["---:"] * (len(head) - 1)]) + "|"
-    return [f"| {' | '.join(head)} |", rule, *(f"| {' | '.join(map(_cell, row))} |" for row in body), ""]
-
-
 def note(data: Page, study: StudyData) -> str:
     """Return the study in Markdown: the best point of each run, the verdicts between runs, and the advice."""
     from servebench.report.points import best_row
     from servebench.report.terminal.advice import headline
     from servebench.util.figures import MISSING, number, with_interval
+    from servebench.util.markdown import escape, table
 
     def cells(one: Any) -> list[str]:
         best = best_row(one.rows) or PointRow()
@@ -169,13 +161,13 @@ def note(data: Page, study: StudyData) -> str:
 
     head = ("run", "engine", "best output tok/s", "at load", "TTFT p50 ms", "TPOT ms", "$/M tokens", "verdict")
     # MLflow folds a long note, so the table comes first
-    lines = _table(head, [cells(one) for one in data.runs])
+    lines = [*table(head, [cells(one) for one in data.runs]), ""]
     if any(run.emulated for run in study.runs):
         lines += ["**Emulated engines: these numbers do not describe real ones.**", ""]
     for one in data.comparisons:
-        lines.append(f"- **{_cell(one.candidate)}** against {_cell(one.baseline)}: {_cell(one.summary)}")
-    advice = [f"- {_cell(one.use_case.title)}: {_cell(headline(one))}" for one in data.answers if one.ranking]
-    lines += ["", "Which for what:", "", *advice] if advice else []
+        lines.append(f"- **{escape(one.candidate)}** vs {escape(one.baseline)}: {escape(one.summary)}")
+    advice = [f"- {escape(one.use_case.title)}: {escape(headline(one))}" for one in data.answers if one.ranking]
+    lines += ["", "Recommendations:", "", *advice] if advice else []
     if study.words:
         lines += ["", f"`servebench {shlex.join(study.words)}`".replace("``", "")]
     return "\n".join([*lines, "", f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts."])

@@ -1,7 +1,7 @@
-"""The dashboard, as Streamlit runs it: `streamlit run dashboard_app.py -- OUTPUTS`. Start it with `servebench dashboard`.
+"""The dashboard as Streamlit runs it: `streamlit run app.py -- OUTPUTS`. Start it with `servebench dashboard`.
 
-Every view reads from disk and caches what it read until the folder changes. Names from files are shown in tables, charts
-and code only, never as Markdown, which could load pictures from elsewhere.
+Every view reads from disk and caches until the folder changes. Names from files are shown only in tables, charts
+and code, never as Markdown, which could load images from elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from servebench.analysis.fairness import unequal_settings
 from servebench.report.dashboard import charts as drawn
 from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
+from servebench.report.html.timeline import timeline_of
 from servebench.store import studies as read
 
 if TYPE_CHECKING:
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
 
 VIEWS = ("Overview", "Load", "Trade-off", "Quality", "Raw table", "Compare", "Timeline", "Fairness")
 FILTERS = ("study", "engine", "model", "gpu", "workload")
-LINES_MAX = 60  # more lines tell nothing; the newest are drawn
+LINES_MAX = 60  # more lines are unreadable; the newest are drawn
 COMPARED_MAX = 8
 SERIES = "series"
-"""Whatever differs among engine, workload, model and GPU, as one name."""
+"""The column that joins whatever differs among engine, workload, model and GPU."""
 COLOURS_MAX = 8
-ALL = "all of them"
+ALL = "all"
 MONEY = ("energy_j_per_token", "output_tok_s_per_w", "cost_usd_per_mtok", "cost_usd_per_mgood")
-"""Shown where some run has them."""
+"""Shown if any run has them."""
 
 
 @st.cache_resource(show_spinner="reading the requests", max_entries=32)
 def load_run(outputs: str, key: str, changed: int) -> RunData:  # noqa: ARG001  part of the cache's key
-    """One run with everything."""
+    """Return one run."""
     return read.load_run(Path(outputs) / key)
 
 
 def headings() -> dict[str, Any]:
-    """What the columns of the overview are called, with their units, and how exact their figures are shown."""
+    """Return the titles, units and precision of the overview's columns."""
     named = {
         "run_key": "run",
         "engine_version": "version",
@@ -65,7 +66,7 @@ def headings() -> dict[str, Any]:
 
 
 def filtered(points: pd.DataFrame) -> pd.DataFrame:
-    """The points that the side bar leaves."""
+    """Return the points that pass the filters of the sidebar."""
     kept = points
     for name in FILTERS:
         if name not in points or points[name].nunique(dropna=True) == 0:
@@ -80,17 +81,17 @@ def filtered(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def newest(points: pd.DataFrame) -> pd.DataFrame:
-    """The points of the newest runs, as many as a chart can show."""
+    """Return the points of the newest runs, as many as a chart can show."""
     keys = points["run_key"].drop_duplicates()
     if len(keys) <= LINES_MAX:
         return points
-    st.caption(f"The newest {LINES_MAX} of {len(keys)} runs are drawn; filter at the left to see others.")
+    st.caption(f"Only the newest {LINES_MAX} of {len(keys)} runs are drawn; use the filters to see others.")
     found: pd.DataFrame = points[points["run_key"].isin(set(keys.tail(LINES_MAX)))]
     return found
 
 
 def colour_by(points: pd.DataFrame) -> str:
-    """What the colours tell: whatever differs."""
+    """Return the column that the user chose for the colours."""
     varying = [name for name in ("engine", "workload", "model", "gpu", "run_key") if points[name].nunique() > 1]
     options = [*([SERIES] if points[SERIES].nunique() <= COLOURS_MAX else []), *varying] or ["engine"]
     chosen = st.selectbox("colour by", options, index=0, key="colour-by")
@@ -98,7 +99,7 @@ def colour_by(points: pd.DataFrame) -> str:
 
 
 def of_one_workload(points: pd.DataFrame) -> pd.DataFrame:
-    """The points of the workload that the user picks, where colours could not tell them all apart."""
+    """Return the points of one chosen workload if there are more series than colours."""
     names = sorted(points["workload"].dropna().unique())
     if len(names) < 2 or points[SERIES].nunique() <= COLOURS_MAX:
         return points
@@ -109,7 +110,7 @@ def of_one_workload(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
-    """Key figures, then each run with its best point."""
+    """Show key figures, then each run with its best point."""
     import pandas as pd
 
     keys = set(points["run_key"])
@@ -119,7 +120,7 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     columns = st.columns(4)
     columns[0].metric("runs with points", f"{len(keys):,}")
     columns[1].metric("points", f"{len(points):,}")
-    columns[2].metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f} %" if len(points) else "-")
+    columns[2].metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f}%" if len(points) else "-")
     columns[3].metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}" if len(runs) else "-")
     if best.empty:
         st.info("No point of these runs has a throughput.")
@@ -138,15 +139,15 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     bad = runs[runs["status"] != "finished"] if len(runs) else runs
     if len(bad):
         st.text("Runs that did not finish")
-        told = bad.assign(error=bad["error"].fillna("-"), started=pd.to_datetime(bad["started_s"], unit="s"))
-        st.dataframe(told.drop(columns="started_s").rename(columns={"started": "started, UTC"}), hide_index=True)
+        shown_runs = bad.assign(error=bad["error"].fillna("-"), started=pd.to_datetime(bad["started_s"], unit="s"))
+        st.dataframe(shown_runs.drop(columns="started_s").rename(columns={"started": "started, UTC"}), hide_index=True)
 
 
 def load_view(points: pd.DataFrame) -> None:
-    """Throughput and latencies against the load."""
+    """Show throughput and latencies by load."""
     points = of_one_workload(points)
     by = colour_by(points)
-    limit = st.number_input("TTFT limit, ms (0 is none)", min_value=0.0, value=0.0, step=50.0)
+    limit = st.number_input("TTFT limit, ms (0 for none)", min_value=0.0, value=0.0, step=50.0)
     points = newest(points)
     columns = st.columns(2)
     charts: tuple[tuple[str, str, bool, float | None], ...] = (
@@ -154,12 +155,12 @@ def load_view(points: pd.DataFrame) -> None:
         ("ttft_ms_p50", "TTFT p50, ms", True, limit or None),
         ("ttft_ms_p99", "TTFT p99, ms", True, limit or None),
         ("tpot_ms_mean", "TPOT mean, ms", False, None),
-        ("goodput_req_s", "goodput, requests within the SLO a second", False, None),
-        ("cost_usd_per_mtok", "cost, $ for a million output tokens", True, None),
-        ("cost_usd_per_mgood", "cost, $ for a million good requests", True, None),
-        ("energy_j_per_token", "energy, J for an output token", True, None),
+        ("goodput_req_s", "goodput, requests within the SLO per second", False, None),
+        ("cost_usd_per_mtok", "cost, $ per million output tokens", True, None),
+        ("cost_usd_per_mgood", "cost, $ per million good requests", True, None),
+        ("energy_j_per_token", "energy, J per output token", True, None),
     )
-    # latency and throughput are always wanted; the others where they could be measured
+    # latency and throughput are always shown, the others where they were measured
     always = charts[:4]
     charts = (*always, *(one for one in charts[4:] if one[0] in points and points[one[0]].notna().any()))
     for index, (column, title, log, line) in enumerate(charts):
@@ -169,11 +170,11 @@ def load_view(points: pd.DataFrame) -> None:
         else:
             chart = drawn.against_load(rows, column, title, by=by, log=log, limit=line)
             columns[index % 2].altair_chart(chart, width="stretch")
-    st.caption("Pale points are doubtful. Rules are 95 % intervals.")
+    st.caption("Pale points are doubtful. Vertical lines are 95% intervals.")
 
 
 def tradeoff_view(points: pd.DataFrame) -> None:
-    """TTFT against throughput."""
+    """Show TTFT against throughput."""
     points = of_one_workload(points)
     by = colour_by(points)
     rows = newest(points).dropna(subset=["output_throughput_tok_s", "ttft_ms_p50"])
@@ -185,15 +186,15 @@ def tradeoff_view(points: pd.DataFrame) -> None:
 
 
 def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
-    """Quality by data set."""
+    """Show quality by data set."""
     import pandas as pd
 
     keys = [key for key in points["run_key"].drop_duplicates() if (Path(outputs) / key / "quality.parquet").is_file()]
     rows = [row for key in keys[-LINES_MAX:] for row in build.quality_rows(load_run(outputs, key, changed), key)]
     if not rows:
-        st.info("None of these runs measured quality. Ask for it with quality=.")
+        st.info("None of these runs measured quality. Set quality= to measure it.")
         return
-    # a bar each: those of one name would be stacked
+    # one bar each: bars of the same name would be stacked
     engines = dict(zip(points["run_key"], points["engine"], strict=True))
     named = [
         {
@@ -207,18 +208,18 @@ def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     frame = pd.DataFrame(named)
     st.altair_chart(drawn.quality_bars(frame), width="stretch")
     st.caption(
-        "Lines in the bars are 95 % intervals; parity: answers under load that equal those of the same engine alone."
+        "Lines in the bars are 95% intervals. Parity: answers under load that equal those of the same engine alone."
     )
     st.dataframe(frame, hide_index=True, width="stretch", column_config=quality_headings())
 
 
 def quality_headings() -> dict[str, str]:
-    """What the columns of the quality table are called, with their units."""
+    """Return the titles and units of the quality table's columns."""
     return {
         "dataset": "data set",
         "share": "share right",
-        "low": "low, 95 %",
-        "high": "high, 95 %",
+        "low": "low, 95%",
+        "high": "high, 95%",
         "count": "questions",
         "right_per_s": "right answers/s",
         "latency_ms_p50": "latency p50, ms",
@@ -226,13 +227,13 @@ def quality_headings() -> dict[str, str]:
 
 
 def raw_view(points: pd.DataFrame) -> None:
-    """Every column, and the same as CSV."""
+    """Show every column, with a download as CSV."""
     st.download_button("download as CSV", points.to_csv(index=False), "servebench_points.csv", "text/csv")
     st.dataframe(points, hide_index=True, width="stretch", height=600)
 
 
 def alike(points: pd.DataFrame, keys: list[str]) -> list[str]:
-    """The newest run, then those of the same workload and model, which it can be held against; all if there are none."""
+    """Return the newest run and those of the same workload and model; all runs if there are none."""
     first = points.drop_duplicates("run_key")
     setups = dict(zip(first["run_key"], zip(first["workload"], first["model"], strict=True), strict=True))
     same = [key for key in keys if setups[key] == setups[keys[0]]]
@@ -240,7 +241,7 @@ def alike(points: pd.DataFrame, keys: list[str]) -> list[str]:
 
 
 def pick_runs(points: pd.DataFrame, label: str, most: int, start: int) -> list[str]:
-    """Runs chosen by the user, the newest first."""
+    """Return the runs that the user chose."""
     keys = list(points["run_key"].drop_duplicates())[::-1]
     default = list(reversed(alike(points, keys)[:start]))
     chosen = st.multiselect(label, keys, default=default, max_selections=most, key=f"pick-{label}")
@@ -248,25 +249,25 @@ def pick_runs(points: pd.DataFrame, label: str, most: int, start: int) -> list[s
 
 
 def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
-    """Verdicts of `servebench compare`; the first run is the baseline."""
+    """Show the verdicts of `servebench compare`; the first run is the baseline."""
     keys = pick_runs(points, "runs; the first is the baseline", COMPARED_MAX, 2)
     if len(keys) < 2:
         st.info("Choose two runs or more.")
         return
-    with_doubtful = st.checkbox("let doubtful points compete")
+    with_doubtful = st.checkbox("include doubtful points")
     for one in compared(outputs, tuple(keys), changed, with_doubtful):
-        st.code(f"{one['candidate']} against {one['baseline']}", language=None)
+        st.code(f"{one['candidate']} vs {one['baseline']}", language=None)
         show = {"slower": st.error, "faster": st.success, "unequal_settings": st.warning}.get(one["verdict"], st.info)
         show(one["verdict"].replace("_", " "))
         st.text(one["summary"])
         st.dataframe(one["rows"], hide_index=True, width="stretch")
-        if one["told"]:
-            st.caption(one["told"])
+        if one["note"]:
+            st.caption(one["note"])
 
 
 @st.cache_data(show_spinner="comparing", max_entries=32)
 def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> list[dict[str, Any]]:
-    """The comparison of each run with the first, as plain tables."""
+    """Compare each run with the first, as plain tables."""
     from servebench.analysis.run_comparison import compare_speed
     from servebench.report import comparison as texts
 
@@ -278,7 +279,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
             "candidate": one.candidate,
             "verdict": str(one.result),
             "summary": one.summary,
-            "told": texts.paired_note(one),
+            "note": texts.paired_note(one),
             "rows": [
                 {**dict(zip(texts.HEADINGS, texts.cells_of(row), strict=True)), "why": row.why} for row in one.rows
             ],
@@ -288,7 +289,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
 
 
 def as_picture(svg: str) -> str:
-    """A chart of the report as a picture of its own, which cannot run anything, whatever is in it."""
+    """Return a chart of the report as a standalone image, which cannot run anything."""
     box = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
     size = f'width="{box[1]}" height="{box[2]}" ' if box else ""
     style = "<style>text{font:11px sans-serif;fill:#333}.grid{stroke:#e4e4e4}.window{opacity:.06}</style>"
@@ -297,7 +298,7 @@ def as_picture(svg: str) -> str:
 
 
 def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
-    """Requests of a run over time, with what was sampled meanwhile."""
+    """Show the requests of a run over time, with its telemetry."""
     from servebench.report.html.charts import requests_timeline
 
     keys = list(points["run_key"].drop_duplicates())[::-1]
@@ -305,7 +306,7 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     if key is None:
         return
     run = load_run(outputs, str(key), changed)
-    found = build.timeline_of(run, run.name)
+    found = timeline_of(run, run.name)
     if found is None:
         st.info("No requests of this run are stored.")
         return
@@ -315,25 +316,25 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
 
 
 def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
-    """What runs were not set up equally."""
-    keys = pick_runs(points, "runs; each is held against the first", COMPARED_MAX, 2)
+    """Show the settings that runs do not share."""
+    keys = pick_runs(points, "runs; each is compared with the first", COMPARED_MAX, 2)
     if len(keys) < 2:
         st.info("Choose two runs or more.")
         return
     runs = [load_run(outputs, key, changed) for key in keys]
     for run in runs[1:]:
         found = unequal_settings(runs[0], run)
-        st.code(f"{run.run_id} against {runs[0].run_id}", language=None)
+        st.code(f"{run.run_id} vs {runs[0].run_id}", language=None)
         if not found:
-            st.success("set up equally")
+            st.success("same settings")
             continue
         mattering = sum(one.matters for one in found)
-        (st.warning if mattering else st.info)(f"unequal: {len(found)}; of these matter: {mattering}")
+        (st.warning if mattering else st.info)(f"{len(found)} different settings, {mattering} of them matter")
         st.dataframe([vars(one) for one in found], hide_index=True, width="stretch")
 
 
 def main() -> None:
-    """Draw the page."""
+    """Show the page."""
     outputs = sys.argv[1] if len(sys.argv) > 1 else "outputs"
     st.set_page_config(page_title="servebench", layout="wide")
     st.title("servebench")
@@ -341,19 +342,18 @@ def main() -> None:
     changed = hash(state)
     points, runs = warm.points_of(outputs, state)
     if points.empty:
-        st.info("There are no points yet. Run a study, or give the folder: servebench dashboard --outputs DIR")
+        st.info("There are no points yet. Run a study, or choose a folder: servebench dashboard --outputs DIR")
         if len(runs):
             st.dataframe(runs, hide_index=True, width="stretch")
         return
     view = st.segmented_control("view", VIEWS, default=VIEWS[0], label_visibility="collapsed", key="view") or VIEWS[0]
     kept = filtered(points)
     if kept.empty:
-        st.info("No point is left: take a filter away.")
+        st.info("No point matches: remove a filter.")
         return
     if emulated := int(kept["emulated"].fillna(False).astype(bool).sum()) if "emulated" in kept else 0:
         st.warning(
-            f"{emulated} of these {len(kept)} points are of emulated engines: they tell of the profiles they were given, "
-            "not of the engines."
+            f"{emulated} of these {len(kept)} points are from emulated engines: they do not describe the real engines."
         )
     views = {
         "Overview": lambda: overview(kept, runs),

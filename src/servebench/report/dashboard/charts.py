@@ -41,13 +41,13 @@ def _tips(frame: pd.DataFrame, *columns: str) -> list[str]:
 def against_load(
     frame: pd.DataFrame, column: str, title: str, *, by: str, log: bool, limit: float | None = None
 ) -> alt.LayerChart:
-    """A metric against the load, a line a run, coloured by `by`; `limit` is a line across. Doubtful points are pale."""
+    """Return a metric by load, one line per run, coloured by `by`; `limit` is a horizontal line. Doubtful points are pale."""
     import altair as alt
 
     y = alt.Y(f"{column}:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=not log, nice=not log))
     x = alt.X(
         "load:Q",
-        title="load (requests in flight, or a second)",
+        title="load (requests in flight, or per second)",
         scale=alt.Scale(type="log", nice=False, padding=12),
         axis=alt.Axis(values=sorted(frame["load"].dropna().unique().tolist()), labelOverlap=True),
     )
@@ -72,7 +72,7 @@ def against_load(
 
 
 def tradeoff(frame: pd.DataFrame, *, by: str) -> alt.Chart:
-    """TTFT against throughput; the larger the bubble, the higher the load."""
+    """Return TTFT against throughput; the larger the bubble, the higher the load."""
     import altair as alt
 
     return (
@@ -98,7 +98,7 @@ def tradeoff(frame: pd.DataFrame, *, by: str) -> alt.Chart:
 
 
 def quality_bars(frame: pd.DataFrame) -> alt.FacetChart:
-    """The share right by data set and run, with its interval. Columns: run, dataset, engine, share, low, high, count."""
+    """Return the share right by data set and run. Columns: run, dataset, engine, share, low, high, count."""
     import altair as alt
 
     base = alt.Chart(frame)

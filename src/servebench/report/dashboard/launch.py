@@ -15,7 +15,7 @@ PORT = 8501
 
 
 def dashboard_command(outputs: Path, port: int) -> list[str]:
-    """The command that serves the dashboard. Raises PreflightError where Streamlit is not installed."""
+    """Return the command that serves the dashboard. Raises PreflightError where Streamlit is not installed."""
     if find_spec("streamlit") is None:
         raise PreflightError("the dashboard needs Streamlit: pip install 'servebench-suite[dashboard]'")
     options = {
@@ -34,8 +34,8 @@ def dashboard_command(outputs: Path, port: int) -> list[str]:
 
 
 def serve_dashboard(outputs: Path, port: int) -> NoReturn:
-    """Become the process that serves, so that whatever stops it stops all of it. Raises PreflightError."""
+    """Replace this process by the server, so that a signal stops all of it. Raises PreflightError."""
     command = dashboard_command(outputs, port)
-    sys.stderr.write(f"servebench: the dashboard is at http://{ADDRESS}:{port}; stop it with ctrl-c\n")
+    sys.stderr.write(f"servebench: the dashboard is at http://{ADDRESS}:{port}; press Ctrl-C to stop it\n")
     sys.stderr.flush()
     os.execv(command[0], command)  # noqa: S606  no shell is wanted

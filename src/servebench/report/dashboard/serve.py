@@ -1,4 +1,4 @@
-"""Serves the dashboard with everything warm: what is slow to import and to read is there before the first page is asked for.
+"""Serves the dashboard warm: slow imports and reads are done before the first page is requested.
 
 `python -m servebench.report.dashboard.serve OUTPUTS -- STREAMLIT_OPTIONS`; `servebench dashboard` starts it.
 """
@@ -19,7 +19,7 @@ Signature = tuple[tuple[str, int], ...]
 
 
 def signature(outputs: Path) -> Signature:
-    """What changes when a study is added or goes on: the studies and when their state was last written."""
+    """Return what changes when a study is added or continues: the studies and when their state was last written."""
     found = []
     for path in read.study_paths(outputs):
         state = path / "study.json"
@@ -29,18 +29,18 @@ def signature(outputs: Path) -> Signature:
 
 @lru_cache(maxsize=2)
 def points_of(outputs: str, _: Signature) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """All points and runs below a folder, read again when its signature changes. Shared: nobody may change them."""
+    """Return all points and runs in a folder, read again when its signature changes. Shared: do not modify them."""
     points, runs = read.all_points(Path(outputs))
     if not points.empty:
-        points = points.copy()  # in one piece: it is made of many
+        points = points.copy()  # defragment it
         points["load"] = points["rate"].fillna(points["concurrency"]) if "rate" in points else points["concurrency"]
         points["level"] = points["load"].map(lambda value: f"{value:g}")
         points["run_key"] = points["study"] + "/" + points["run"]
         differ = [name for name in ("engine", "workload", "model", "gpu") if points[name].nunique() > 1] or ["engine"]
-        told = points[differ].fillna("-").astype(str)
-        points["series"] = told[differ[0]]
+        values = points[differ].fillna("-").astype(str)
+        points["series"] = values[differ[0]]
         for name in differ[1:]:
-            points["series"] += ", " + told[name]
+            points["series"] += ", " + values[name]
     return points, runs
 
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Streamlit's pages import this module by its name: the warm copy has to be that one
+    # Streamlit's pages import this module by name: that copy must be the warm one
     from servebench.report.dashboard.serve import main as start
 
     start()

@@ -1,4 +1,4 @@
-"""Runs in forms that other programs read: CSV, JSON, and the Benchmark Report of llm-d (version 0.2)."""
+"""Exports runs as CSV, JSON, and the Benchmark Report of llm-d (version 0.2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLE = "replica"
 
 
 def to_csv(runs: Sequence[RunData]) -> str:
-    """All points of all runs, a row each; the study stands before the columns of points.csv."""
+    """Return all points of all runs as CSV; study and run come before the columns of points.csv."""
     every = [{"study": run.study_id, "run": run.name, **row.as_dict()} for run in runs for row in run.point_rows]
     names = list(dict.fromkeys(name for row in every for name in row))
     text = io.StringIO()
@@ -46,8 +46,8 @@ def _cell(value: Any) -> Any:
 
 
 def to_json(runs: Sequence[RunData]) -> str:
-    """All runs with manifest and points."""
-    told = [
+    """Return all runs with manifest and points as JSON."""
+    plain = [
         {
             "study": run.study_id,
             "run": run.name,
@@ -59,13 +59,13 @@ def to_json(runs: Sequence[RunData]) -> str:
         }
         for run in runs
     ]
-    return json.dumps(told, indent=2, default=str) + "\n"
+    return json.dumps(plain, indent=2, default=str) + "\n"
 
 
 def llm_d_reports(run: RunData) -> list[dict[str, Any]]:
-    """A Benchmark Report for each point of a run: llm-d describes one load level at a time.
+    """Return a Benchmark Report for each point of a run: llm-d describes one load level at a time.
 
-    What llm-d has no field for (verdict, doubts, intervals, goodput) stands in the load's native configuration.
+    llm-d has no fields for verdict, warnings, intervals and goodput: they are in the load's native configuration.
     """
     return [_llm_d(run, row, stage) for stage, row in enumerate(run.point_rows)]
 
@@ -87,7 +87,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _statistics(row: PointRow, name: str, units: str) -> dict[str, Any] | None:
-    """A distribution; None without a mean, which llm-d wants."""
+    """A distribution; None without a mean, which llm-d requires."""
     if row.get(f"{name}_mean") is None:
         return None
     return {"units": units, **{theirs: row.get(f"{name}_{ours}") for ours, theirs in STATISTICS}}
@@ -98,7 +98,7 @@ def _single(value: float | None, units: str) -> dict[str, Any] | None:
 
 
 def _length(value: Any, seen: float | None) -> dict[str, Any] | None:
-    """A length as llm-d tells it: what was asked for, else what was seen."""
+    """A length as llm-d describes it: as configured, otherwise as measured."""
     if isinstance(value, (int, float)):
         return {"distribution": "fixed", "value": value}
     if isinstance(value, Mapping) and value.get("mean") is not None:
@@ -169,7 +169,7 @@ def _engine(run: RunData, row: PointRow) -> dict[str, Any]:
 def _load(run: RunData, row: PointRow, stage: int, config: Mapping[str, Any]) -> dict[str, Any]:
     workload = mapping(run.config.get("workload"))
     exact = workload.get("exact_output")
-    told = {
+    servebench = {
         name: row.get(name)
         for name in (
             "verdict",
@@ -193,7 +193,7 @@ def _load(run: RunData, row: PointRow, stage: int, config: Mapping[str, Any]) ->
             "rate_qps": row.rate,
             "concurrency": row.concurrency,
         },
-        "native": {"config": {**config, "servebench": _without_none(told)}},
+        "native": {"config": {**config, "servebench": _without_none(servebench)}},
     }
 
 

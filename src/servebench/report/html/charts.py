@@ -16,12 +16,12 @@ Floats = NDArray[np.float64]
 Row = PointRow
 CURVE_POINTS = 160
 DRAWN_FROM_MS = 0.01
-"""Tokens of one event are no time apart; on a log axis such a gap would press all others into a corner."""
+"""Gaps of 0 between tokens of one event are not drawn: a log axis would have no room for the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """A run as charts show it. `latencies` maps a load level to arrays of ok requests by name (ttft_ms, itl_ms, e2e_ms)."""
+    """A run as the charts show it. `latencies` maps a load level to arrays of ok requests by name (ttft_ms, itl_ms, e2e_ms)."""
 
     name: str
     index: int
@@ -31,21 +31,21 @@ class RunView:
 
 
 def load_of(row: Row) -> float | None:
-    """The load level as a number: requests in flight or a second."""
+    """Return the load level as a number: requests in flight, or per second."""
     value = row.rate if row.rate is not None else row.concurrency
     return None if value is None else float(value)
 
 
 def load_axis(rows: Sequence[Row]) -> Axis:
-    """The axis of load levels, logarithmic, with a tick at each level."""
+    """Return the logarithmic axis of load levels, with a tick at each level."""
     rate = any(row.rate is not None for row in rows)
     levels = sorted({load for row in rows if (load := load_of(row)) is not None})
-    title = "requests a second" if rate else "concurrency (requests in flight)"
+    title = "requests per second" if rate else "concurrency (requests in flight)"
     return Axis(title=title, log=True, ticks=levels)
 
 
 def by_level(rows: Sequence[Row]) -> dict[float, list[Row]]:
-    """The rows that may be drawn, by load, ascending: several where a level was repeated."""
+    """Return the rows that are drawn by ascending load; several where a level was repeated."""
     found: dict[float, list[Row]] = {}
     for row in rows:
         load = load_of(row)
@@ -55,13 +55,13 @@ def by_level(rows: Sequence[Row]) -> dict[float, list[Row]]:
 
 
 def mean_of(rows: Sequence[Row], column: str) -> float | None:
-    """The mean over the repeats of a level; None where none has a finite number."""
+    """Return the mean over the repeats of a level; None where none has a finite number."""
     values = [float(row[column]) for row in rows if row.get(column) is not None and np.isfinite(row[column])]
     return sum(values) / len(values) if values else None
 
 
 def _dots(view: RunView, column: str, unit: str) -> list[Dot]:
-    """A dot a level. Its bar is the interval, or from the lowest repeat to the highest where there are several."""
+    """One dot per level. Its bar is the interval, or the range of the repeats where there are several."""
     found = []
     for load, rows in by_level(view.rows).items():
         own = [row for row in rows if row.get(column) is not None and np.isfinite(row[column])]
@@ -83,7 +83,7 @@ def _dots(view: RunView, column: str, unit: str) -> list[Dot]:
 def against_load(
     views: Sequence[RunView], column: str, axis: Axis, *, title: str, unit: str, marks: Sequence[Mark] = ()
 ) -> str | None:
-    """A metric against the load level, a line a run; None when no run has it."""
+    """Draw a metric by load level, one line per run; None when no run has it."""
     rows = [row for view in views for row in view.rows]
     series = [Series(name=view.name, dots=_dots(view, column, unit), index=view.index) for view in views]
     if not any(one.dots for one in series):
@@ -92,7 +92,7 @@ def against_load(
 
 
 def pareto(views: Sequence[RunView], *, title: str) -> str | None:
-    """Tokens a second of one user against tokens a second of one GPU (of the machine where there is none)."""
+    """Draw tokens per second of one user against tokens per second of one GPU (of the machine without GPUs)."""
     series = []
     for view in views:
         dots = []
@@ -106,7 +106,7 @@ def pareto(views: Sequence[RunView], *, title: str) -> str | None:
                     x=1000 / tpot,
                     y=share,
                     hollow=any(row.verdict != "valid" for row in rows),
-                    tip=f"{view.name}, {rows[0].level_label}: {number(1000 / tpot)} tok/s a user, {number(share)} tok/s a GPU",
+                    tip=f"{view.name}, {rows[0].level_label}: {number(1000 / tpot)} tok/s per user, {number(share)} per GPU",
                 )
             )
         series.append(Series(name=view.name, dots=dots, index=view.index))
@@ -115,14 +115,14 @@ def pareto(views: Sequence[RunView], *, title: str) -> str | None:
     per = "GPU" if any(view.gpu_count for view in views) else "machine"
     return chart(
         series,
-        Axis(title="tokens a second of one user (1 / TPOT)", zero=True),
-        Axis(title=f"output tokens/s a {per}", zero=True),
+        Axis(title="tokens per second of one user (1 / TPOT)", zero=True),
+        Axis(title=f"output tokens/s per {per}", zero=True),
         title=title,
     )
 
 
 def tradeoff(views: Sequence[RunView], *, title: str) -> str | None:
-    """TTFT against throughput; the larger the mark, the higher the load."""
+    """Draw TTFT against throughput; the larger the mark, the higher the load."""
     loads = [load for view in views for row in view.rows if (load := load_of(row))]
     if not loads:
         return None
@@ -148,7 +148,7 @@ def tradeoff(views: Sequence[RunView], *, title: str) -> str | None:
 
 
 def distribution(views: Sequence[RunView], at: str, name: str, words: str, *, title: str) -> str | None:
-    """The share of values that are at most so large, a curve a run; None without values."""
+    """Draw the cumulative distribution of a latency, one curve per run; None without values."""
     series = []
     for view in views:
         values = view.latencies.get(at, {}).get(name)
@@ -163,7 +163,7 @@ def distribution(views: Sequence[RunView], at: str, name: str, words: str, *, ti
     return chart(
         series,
         Axis(title=words, log=True),
-        Axis(title="share of them at most so long, %", ticks=(0, 25, 50, 75, 100), zero=True),
+        Axis(title="share of values up to this, %", ticks=(0, 25, 50, 75, 100), zero=True),
         title=title,
     )
 
@@ -175,12 +175,12 @@ PHASES = {
     "graphs_captured": "graphs",
     "first_token": "first token",
 }
-"""What the phases of all engines are drawn as, so that engines with other phases can be compared."""
-OTHER_PHASE = "serving comes up"
+"""The kind of each phase, so that engines with different phases can be compared."""
+OTHER_PHASE = "server starts"
 
 
 def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]], *, title: str) -> str | None:
-    """Seconds of each kind of phase of the cold start, a bar a run. Phases are (name, seconds from the start when over)."""
+    """Draw the seconds of each kind of phase, one bar per start. Phases are (name, seconds from the start to its end)."""
     rows = []
     for name, phases in starts:
         parts: dict[str, float] = {}
@@ -196,7 +196,7 @@ def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]], *, tit
 
 
 def quality(rows: Sequence[tuple[str, float, float, float]], *, title: str, measure: str = "right") -> str | None:
-    """Shares right with their intervals: (name, share, low, high). `measure` says what the figure is."""
+    """Draw quality scores with their intervals: (name, share, low, high). `measure` says what the share means."""
     if not rows:
         return None
     return bars(
@@ -204,16 +204,16 @@ def quality(rows: Sequence[tuple[str, float, float, float]], *, title: str, meas
             Bar(name=name, parts=[(measure, 100 * share)], low=100 * low, high=100 * high)
             for name, share, low, high in rows
         ],
-        Axis(title=f"% {measure}, with its 95 % interval", zero=True),
+        Axis(title=f"% {measure}, with its 95% interval", zero=True),
         title=title,
-        text=lambda v: f"{v:.3g} %",
+        text=lambda v: f"{v:.3g}%",
     )
 
 
 def quality_against_load(
     rows: Sequence[tuple[str, float | None, float, float, float, float | None]], name: str, measure: str = "right"
 ) -> tuple[str | None, str | None]:
-    """The share right, and right answers a second, against load: (run, load, share, low, high, right answers a second)."""
+    """Draw the share right, and right answers per second, by load: (run, load, share, low, high, right answers per second)."""
     runs = list(dict.fromkeys(run for run, *_ in rows))
     loads = sorted({load for _, load, *_ in rows if load is not None})
     shares, speeds = [], []
@@ -222,16 +222,16 @@ def quality_against_load(
         for one, load, share, low, high, speed in rows:
             if one != run or not load:
                 continue
-            tip = f"{run}: {100 * share:.1f} % {measure}"
+            tip = f"{run}: {100 * share:.1f}% {measure}"
             at.append(Dot(x=load, y=100 * share, low=100 * low, high=100 * high, tip=tip))
             if speed is not None:
                 fast.append(Dot(x=load, y=speed, tip=f"{run}: {number(speed)} right answers/s"))
         shares.append(Series(name=run, dots=at, index=index))
         speeds.append(Series(name=run, dots=fast, index=index))
-    across = Axis(title="load while the questions were answered", log=True, ticks=loads)
+    across = Axis(title="load during the questions", log=True, ticks=loads)
     drawn = (
-        (shares, f"% {measure}, with its 95 % interval", f"{name} against load"),
-        (speeds, "right answers/s", f"right answers a second on {name}"),
+        (shares, f"% {measure}, with its 95% interval", f"{name} by load"),
+        (speeds, "right answers/s", f"right answers per second on {name}"),
     )
     right, fast_right = (
         chart(series, across, Axis(title=words, zero=True), title=title) if any(one.dots for one in series) else None
@@ -247,5 +247,5 @@ def requests_timeline(
     *,
     title: str,
 ) -> str | None:
-    """Requests of a point over panels of server and machine metrics; None when nothing was sent."""
+    """Draw the requests of a point over panels of server and machine metrics; None when nothing was sent."""
     return timeline(spans, panels, window=window, title=title) if spans else None

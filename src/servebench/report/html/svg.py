@@ -1,7 +1,7 @@
 """Small charts as SVG text: axes, lines with intervals, points, bars, spans. No script, no font, no network.
 
-Series differ by colour, by marker and by dash, so that neither colour blindness nor a black-and-white printer joins two of
-them. The colours are those of Okabe and Ito (2008). All text that is handed in is escaped here.
+Series differ by colour, marker and dash, so that they stay distinct with colour blindness and in black and white.
+The colours are those of Okabe and Ito (2008). All text is escaped here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ WIDTH, HEIGHT = 420, 280
 LEFT, RIGHT, TOP, BOTTOM = 56, 20, 14, 42
 LEGEND_ROW = 16
 LETTER = 6.1
-"""The width of a letter at the size of the labels, about."""
+"""The approximate width of a letter at the size of the labels."""
 TICKS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dot:
-    """A point of a series. `low` and `high` are its interval on the y axis; `hollow` marks what is doubtful."""
+    """A point of a series. `low` and `high` are its interval on the y axis; a doubtful point is `hollow`."""
 
     x: float
     y: float
@@ -50,7 +50,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """What an axis shows, with its unit in the title."""
+    """An axis, with its unit in the title."""
 
     title: str
     log: bool = False
@@ -60,7 +60,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A line across the chart at a value of y, such as a limit."""
+    """A horizontal line across the chart, such as a limit."""
 
     y: float
     text: str
@@ -68,7 +68,7 @@ class Mark:
 
 @dataclass
 class Scale:
-    """Maps values to places."""
+    """Maps values to positions."""
 
     low: float
     high: float
@@ -78,7 +78,7 @@ class Scale:
     ticks: list[float] = field(default_factory=list)
 
     def __call__(self, value: float) -> float:
-        """The place of a value."""
+        """Return the position of a value."""
         low, high, at = (
             (math.log10(max(v, 1e-12)) for v in (self.low, self.high, value))
             if self.log
@@ -93,7 +93,7 @@ class Scale:
 
 
 def tick_text(value: float) -> str:
-    """A tick in few letters."""
+    """Return a short label for a tick."""
     if value == 0:
         return "0"
     if abs(value) >= 1e6:
@@ -104,7 +104,7 @@ def tick_text(value: float) -> str:
 
 
 def scale(values: Iterable[float], start: float, end: float, axis: Axis) -> Scale:
-    """A scale that holds all values, with round ticks."""
+    """Return a scale that contains all values, with round ticks."""
     kept = [v for v in values if math.isfinite(v) and (v > 0 or not axis.log)] or (
         [1.0, 10.0] if axis.log else [0.0, 1.0]
     )
@@ -174,7 +174,7 @@ def _style(index: int, *, hollow: bool) -> str:
 
 
 def _legend(series: Sequence[Series], width: float) -> tuple[list[str], float]:
-    """The names of the series, in as many rows as they need, and the height of it."""
+    """The legend in as many rows as it needs, and its height."""
     parts: list[str] = []
     x, y = float(LEFT), 10.0
     for one in series:
@@ -197,7 +197,7 @@ def _legend(series: Sequence[Series], width: float) -> tuple[list[str], float]:
 
 
 def shortened(text: str, length: int) -> str:
-    """The text, cut in the middle where it is longer."""
+    """Return the text, cut in the middle if it is longer."""
     if len(text) <= length:
         return text
     head = max(1, (length - 1) // 2)
@@ -214,7 +214,7 @@ def chart(
     height: int = HEIGHT,
     width: int = WIDTH,
 ) -> str:
-    """Lines or points over two axes, as an SVG element. Series without points are left out."""
+    """Draw lines or points over two axes as an SVG element. Series without points are left out."""
     series = [one for one in series if one.dots]
     named, head = _legend(series, width) if len(series) > 1 else ([], 0.0)
     top = TOP + head
@@ -234,7 +234,7 @@ def chart(
 
 
 def figure(parts: Sequence[str], title: str, width: int, height: int) -> str:
-    """An SVG element with a name for those who hear it."""
+    """Return an SVG element with a title for screen readers."""
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title, quote=True)}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
@@ -289,7 +289,7 @@ def _drawn(one: Series, across: Scale, up: Scale) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A row of a bar chart: parts after one another, each (name, length), and the interval of the whole."""
+    """A row of a bar chart: stacked parts (name, length), and the interval of their sum."""
 
     name: str
     parts: Sequence[tuple[str, float]]
@@ -298,7 +298,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], x: Axis, *, title: str, text: Callable[[float], str] = tick_text) -> str:
-    """Horizontal bars, each with its name above and its sum behind; parts are coloured by name."""
+    """Draw horizontal bars, each with its name above and its sum behind; parts are coloured by name."""
     names = list(dict.fromkeys(name for row in rows for name, _ in row.parts))
     series = [Series(name=name, dots=(), index=i, line=False, swatch=True) for i, name in enumerate(names)]
     named, head = _legend(series, WIDTH) if len(names) > 1 else ([], 0.0)
@@ -321,10 +321,10 @@ def bars(rows: Sequence[Bar], x: Axis, *, title: str, text: Callable[[float], st
         for name, length in row.parts:
             begin, end = across(at), across(at + length)
             colour = COLOURS[names.index(name) % len(COLOURS)]
-            told = escape(f"{name}: {text(length)}")
+            tip = escape(f"{name}: {text(length)}")
             parts.append(
                 f'<rect x="{begin:.1f}" y="{y + 4}" width="{max(end - begin, 0.5):.1f}" height="13" fill="{colour}" '
-                f'stroke="#fff" stroke-width=".7"><title>{told}</title></rect>'
+                f'stroke="#fff" stroke-width=".7"><title>{tip}</title></rect>'
             )
             at += length
         if row.low is not None and row.high is not None:
@@ -338,7 +338,7 @@ def bars(rows: Sequence[Bar], x: Axis, *, title: str, text: Callable[[float], st
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A request on the timeline: sent, first token, end; seconds from the start of the point."""
+    """A request on the timeline, in seconds from the start of the point."""
 
     sent_s: float
     first_s: float | None
@@ -357,7 +357,7 @@ def timeline(
     window: tuple[float, float] | None,
     title: str,
 ) -> str:
-    """Requests as bars (waiting, then generating) above panels of samples, all over the same seconds."""
+    """Draw requests as bars (waiting, then generating) above panels of samples, over the same time axis."""
     width = 860
     shown = spans if len(spans) <= SPANS_MAX else [spans[i * len(spans) // SPANS_MAX] for i in range(SPANS_MAX)]
     row = max(1.0, min(5.0, 230 / max(len(shown), 1)))
@@ -368,7 +368,7 @@ def timeline(
     across = scale([0.0, *seconds], LEFT, width - RIGHT, Axis(title="", zero=True))
     parts = []
     x = float(LEFT)
-    for name, colour in (("waits for its first token", "#E69F00"), ("generates", "#0072B2"), ("failed", "#000")):
+    for name, colour in (("waiting for the first token", "#E69F00"), ("generating", "#0072B2"), ("failed", "#000")):
         parts.append(f'<rect x="{x}" y="4" width="12" height="9" fill="{colour}"/>')
         parts.append(_text(x + 16, 12, name, anchor="start"))
         x += 30 + LETTER * len(name)
@@ -378,7 +378,7 @@ def timeline(
         parts.append(
             f'<rect class="window" x="{a:.1f}" y="{head - 4}" width="{max(b - a, 0):.1f}" height="{bottom - head + 4}"/>'
         )
-        parts.append(_text(x + 6, 12, "shaded: the window that counts", anchor="start"))
+        parts.append(_text(x + 6, 12, "shaded: the measurement window", anchor="start"))
     for tick in across.ticks:
         parts.append(f'<line class="grid" x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{head}" y2="{bottom}"/>')
         parts.append(_text(across(tick), bottom + 15, tick_text(tick)))

@@ -15,7 +15,7 @@ COLUMNS = ("name", "distribution", "version", "status", "hooks", "error")
 
 
 def show_plugins(registry: Registry, *, as_json: bool) -> None:
-    """Write the plugins, what the whole registry offers by kind, and its faults to standard output."""
+    """Print the plugins, what the registry offers by kind, and its faults."""
     offers = {kind: sorted(classes) for kind, classes in registry.kinds.items()}
     if as_json:
         facts = {
@@ -43,8 +43,8 @@ def show_plugins(registry: Registry, *, as_json: bool) -> None:
     if registry.plugins:
         console.print(table)
     else:
-        console.print("no plugins are installed; the built-ins are there")
+        console.print("no plugins are installed; the built-ins are available")
     for kind, names in offers.items():
         console.print(f"{kind}: {', '.join(names)}")
     for fault in registry.faults:
-        console.print(f"doubt: {fault}")
+        console.print(f"warning: {fault}")

@@ -1,4 +1,4 @@
-"""What `--preview` shows of a workload."""
+"""The output of `--preview`: a workload's requests, lengths and cache hit rate."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BAR_WIDTH = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """A workload's requests and what was counted of them. `ideal_hit_rate` is of a cache of whole blocks that forgets
-    nothing; lengths are in tokens, those of prompts without what a chat template adds."""
+    """A workload's requests with their token counts, prompts without the chat template. `ideal_hit_rate` is that of an unlimited
+    cache of whole blocks."""
 
     workload: str
     model: str
@@ -36,33 +36,31 @@ class Preview:
     ideal_hit_rate: float | None
     block_tokens: int
     limit_tokens: int | None = None
-    """What a prompt and its answer may be long together, as `limit_key` says; null where nothing says so."""
+    """The longest prompt with its answer, from the setting `limit_key`; None where there is no limit."""
     limit_key: str = "engine.max_model_len"
 
 
 def show_preview(preview: Preview) -> None:
-    """Write it to standard output."""
+    """Print a preview."""
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     console.print(
         f"[bold]{escape(preview.workload)}[/bold] for {escape(preview.model)}: {len(preview.requests)} requests"
     )
-    counted = (
-        "tokens of the model" if preview.exact else "not the model's tokens: a run counts with the engine's tokenizer"
-    )
-    console.print(f"counted by: {escape(preview.tokenizer)} ({counted})")
+    counted = "the model's tokenizer" if preview.exact else "not the model's tokenizer: a run uses the engine's"
+    console.print(f"counted with: {escape(preview.tokenizer)} ({counted})")
     for example in preview.requests[:EXAMPLES]:
         console.print(f"\n[bold]{escape(example.request_id)}[/bold] {escape(_facts(example))}")
         for role, text in _turns(example):
             console.print(f"  [dim]{role}:[/dim] {escape(_short(text))}")
         if example.reference is not None:
             console.print(f"  [dim]reference:[/dim] {escape(_short(json.dumps(example.reference, default=str)))}")
-    for title, lengths in (("input tokens", preview.input_tokens), ("output tokens, at most", preview.output_tokens)):
+    for title, lengths in (("input tokens", preview.input_tokens), ("maximum output tokens", preview.output_tokens)):
         console.print(_histogram(title, lengths))
     console.print(*_too_long(preview), sep="\n", end="")
     if preview.ideal_hit_rate is not None:
         console.print(
-            f"ideal prefix-cache hit rate: {100 * preview.ideal_hit_rate:.1f} % of prompt tokens "
-            f"(blocks of {preview.block_tokens}, nothing forgotten, empty at the start)"
+            f"ideal prefix-cache hit rate: {100 * preview.ideal_hit_rate:.1f}% of prompt tokens "
+            f"(unlimited cache in blocks of {preview.block_tokens} tokens, empty at the start)"
         )
     console.print(f"sessions: {_sessions(preview.requests)}")
     models = Counter(str(r.extra["model"]) for r in preview.requests if "model" in r.extra)
@@ -71,7 +69,7 @@ def show_preview(preview: Preview) -> None:
 
 
 def _too_long(preview: Preview) -> list[str]:
-    """A line, where requests are too long for the model."""
+    """A line if requests are too long for the model."""
     limit = preview.limit_tokens
     lengths = [sum(both) for both in zip(preview.input_tokens, preview.output_tokens, strict=True)]
     over = [length for length in lengths if limit is not None and length > limit]
@@ -84,7 +82,7 @@ def _too_long(preview: Preview) -> list[str]:
 
 
 def _facts(request: Request) -> str:
-    facts = [f"at most {request.output_tokens} tokens out" + (", exactly" if request.exact_output else "")]
+    facts = [f"{'exactly' if request.exact_output else 'at most'} {request.output_tokens} output tokens"]
     if request.session_id is not None:
         facts.append(f"session {request.session_id}")
     if request.schema is not None:
@@ -92,7 +90,7 @@ def _facts(request: Request) -> str:
     if request.arrival_s is not None:
         facts.append(f"arrives at {request.arrival_s:.3f} s")
     if request.think_s is not None:
-        facts.append(f"after {request.think_s:.3g} s of thought")
+        facts.append(f"after {request.think_s:.3g} s of think time")
     return ", ".join(facts)
 
 
@@ -113,12 +111,12 @@ def _short(text: str) -> str:
 def _sessions(requests: Sequence[Request]) -> str:
     turns = Counter(r.session_id for r in requests if r.session_id is not None)
     if not turns:
-        return "none, each request stands alone"
+        return "none, all requests are independent"
     return f"{len(turns)}, of {min(turns.values())} to {max(turns.values())} requests"
 
 
 def bins(lengths: Sequence[int], count: int = BINS) -> list[tuple[int, int, int]]:
-    """(from, to, how many) of equal ranges, both ends included; one range where all lengths are the same."""
+    """Return (low, high, count) of equal ranges, both ends included; one range where all lengths are equal."""
     low, high = min(lengths), max(lengths)
     width = max(1, -(-(high - low + 1) // count))
     found = Counter((length - low) // width for length in lengths)
