@@ -1,4 +1,4 @@
-"""What every scorer plugin must keep, as tests to inherit.
+"""What every scorer plugin must satisfy, as tests to inherit.
 
     class TestMine(ScorerConformance):
         scorer = MyScorer
@@ -7,7 +7,7 @@
         def right(self, item):
             return item.expected
 
-The last test runs the scorer through the command, against a server in this process.
+The last test runs the scorer with the command, on a server in this process.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ NONSENSE = (
     "#### ",
     "\u202e\U0001f600 …",
 )
-"""What models also say."""
+"""Answers that models also give."""
 
 
 class ScorerConformance:
-    """Inherit, name the scorer, and say what the suite cannot know.
+    """Inherit from this class, set `scorer`, and declare what the suite cannot know.
 
     Attributes:
         scorer: the class under test.
-        settings: quality settings that it is tested with, beside those that the suite sets.
-        questions: rows of a file of questions; four or more, so that samples differ. None for a scorer that judges the load.
-        broken: texts of question files that must be refused with a ConfigError.
-        references: for a scorer that judges the load: references of requests that it can judge.
-        wrong: an answer that gets no question right.
+        settings: quality settings for the tests, in addition to those that the suite sets.
+        questions: at least four rows of a question file, so that samples differ; none for a scorer that grades the load.
+        broken: texts of question files that must be rejected with a ConfigError.
+        references: for a scorer that grades the load: references of requests that it can grade.
+        wrong: an answer that is wrong for every question.
     """
 
     scorer: ClassVar[type[Scorer]]
@@ -71,85 +71,85 @@ class ScorerConformance:
     wrong: ClassVar[str] = "I would rather not say."
 
     def right(self, item: Item) -> str:
-        """An answer that gets a question right."""
-        raise NotImplementedError("say which answer is right: def right(self, item)")
+        """Return a right answer to a question."""
+        raise NotImplementedError("define right(self, item), which returns a right answer")
 
-    # what tests are made of
+    # helpers
 
-    def made(self, **settings: Any) -> Scorer:
-        """The scorer with its settings."""
-        told = {"name": self.scorer.name, **self.settings, **settings}
-        return self.scorer(self.scorer.settings_type(**told))
+    def make(self, **settings: Any) -> Scorer:
+        """Return the scorer with its settings."""
+        values = {"name": self.scorer.name, **self.settings, **settings}
+        return self.scorer(self.scorer.settings_type(**values))
 
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:
-        """The questions as a file."""
+        """Return a file with the questions."""
         path = tmp_path / "questions.jsonl"
         path.write_text("".join(f"{json.dumps(row)}\n" for row in self.questions), encoding="utf-8")
         return path
 
-    def asked(self, file: Path, count: int = sys.maxsize, seed: int = 0) -> list[Item]:
-        """The items of the questions; skips for a scorer that makes none."""
-        scorer = self.made(path=str(file))
+    def items(self, file: Path, count: int = sys.maxsize, seed: int = 0) -> list[Item]:
+        """Return the items of the questions; skip the test for a scorer without items."""
+        scorer = self.make(path=str(file))
         if scorer.grades_load or scorer.asks_itself or (self.references and not self.questions):
-            pytest.skip("it makes no items that servebench asks")
-        assert self.questions, "give questions, rows of a file that it takes"
+            pytest.skip("this scorer has no items")
+        assert self.questions, "set questions: rows of a question file"
         return list(scorer.items(file, count, seed))
 
-    def judged_load(self) -> Sequence[Judged]:
-        """What it says of a load whose answers are right, then wrong, then failed, and one of a warm-up."""
-        assert self.references, "give references of requests that it can judge"
+    def graded_load(self) -> Sequence[Judged]:
+        """Return the grades of a load with a right, a wrong, a failed and a warm-up answer for each reference."""
+        assert self.references, "set references: references of requests that it can grade"
         requests, records = [], []
-        for place, reference in enumerate(self.references):
+        for index, reference in enumerate(self.references):
             for kind in ("right", "wrong", "failed", "warmup"):
-                request = request_of(f"{kind}-{place}", reference)
+                request = request_of(f"{kind}-{index}", reference)
                 requests.append(request)
                 records.append(record_of(request, self.wrong, failed=kind == "failed", warmup=kind == "warmup"))
-        drafts = self.made().grade_load(requests, records)
+        drafts = self.make().grade_load(requests, records)
         right = {one.item.item_id: self.right(one.item) for one in drafts if one.item.item_id.startswith("right")}
-        told = [replace_text(one, right[one.request_id]) if one.request_id in right else one for one in records]
-        return self.made().grade_load(requests, told)
+        answered = [replace_text(one, right[one.request_id]) if one.request_id in right else one for one in records]
+        return self.make().grade_load(requests, answered)
 
-    # what it says of itself
+    # description
 
-    def test_it_is_described(self) -> None:
-        """A name for configs, settings that only add to the shared ones, and in words how it judges."""
-        assert re.fullmatch(NAME, self.scorer.name), (
-            "lower-case letters, digits, _ and -: it is an option of the config"
-        )
+    def test_description(self) -> None:
+        """A valid name, settings that extend the shared ones, and a description of its method."""
+        assert re.fullmatch(NAME, self.scorer.name), "a name has lower-case letters, digits, _ and -"
         assert issubclass(self.scorer.settings_type, QualitySettings)
         assert is_dataclass(self.scorer.settings_type)
-        scorer = self.made()
-        assert scorer.method.strip(), "method says how an answer is judged: other methods are not compared with it"
+        scorer = self.make()
+        assert scorer.method.strip(), (
+            "method describes how answers are graded; results of other methods are not comparable"
+        )
         assert "\n" not in scorer.method
         assert not (scorer.grades_load and scorer.asks_itself)
 
-    def test_its_config_composes(self) -> None:
-        """`quality=NAME` gives its own settings: its plugin is installed and its config group is found."""
+    def test_config_composes(self) -> None:
+        """`quality=NAME` selects its own settings: the plugin is installed and its config group is found."""
         from servebench.config import compose_jobs
 
-        somewhere = ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:8000/v1", "model.name=m"]
-        (job,) = compose_jobs([*somewhere, "workload=unique", f"quality={self.scorer.name}"], registry())
+        target = ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:8000/v1", "model.name=m"]
+        (job,) = compose_jobs([*target, "workload=unique", f"quality={self.scorer.name}"], registry())
         assert type(job.settings.quality) is self.scorer.settings_type
         assert registry().find("quality", self.scorer.name) is self.scorer
 
-    def test_a_check_tells_in_lines_and_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Each a line that says what to do; a file that is not there is one of them, or told by `items`."""
+    def test_check_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It returns one line per problem; a missing file is reported by `check` or by `items`."""
         monkeypatch.chdir(tmp_path)
-        faults = self.made().check()
-        assert all(fault.strip() and "\n" not in fault for fault in faults)
+        problems = self.make().check()
+        assert all(problem.strip() and "\n" not in problem for problem in problems)
         assert list(tmp_path.iterdir()) == []
-        scorer = self.made(path=str(tmp_path / "nowhere.jsonl"))
+        scorer = self.make(path=str(tmp_path / "nowhere.jsonl"))
         if not scorer.grades_load and not scorer.check():
             with pytest.raises(ConfigError):
                 scorer.items(tmp_path / "nowhere.jsonl", 1, 0)
 
     # questions
 
-    def test_items_are_whole(self, file: Path) -> None:
-        """Ids that differ, a prompt, a bound of the answer, and no secret in what is asked: the expected answer apart."""
-        items = self.asked(file)
-        assert len(items) > 3, "give four questions or more"
+    def test_items_are_complete(self, file: Path) -> None:
+        """Unique ids, a prompt, a limit of the answer, and a JSON body."""
+        items = self.items(file)
+        assert len(items) > 3, "set at least four questions"
         assert len({item.item_id for item in items}) == len(items)
         assert len({item.digest for item in items}) == len(items)
         for item in items:
@@ -157,80 +157,82 @@ class ScorerConformance:
             assert item.max_tokens > 0
             json.dumps([dict(one) for one in item.messages] + [dict(item.body)])
 
-    def test_items_follow_from_file_and_seed(self, file: Path) -> None:
-        """The same ones again, fewer when fewer are asked for, others with another seed; in another process too."""
-        every = self.asked(file)
-        assert self.asked(file) == every
-        few = self.asked(file, len(every) - 1)
+    def test_items_depend_on_file_and_seed_only(self, file: Path) -> None:
+        """They are the same in another process, fewer if fewer are requested, and others with another seed."""
+        every = self.items(file)
+        assert self.items(file) == every
+        few = self.items(file, len(every) - 1)
         assert len(few) == len(every) - 1
         assert {item.item_id for item in few} < {item.item_id for item in every}
-        drawn = {tuple(item.item_id for item in self.asked(file, 2, seed)) for seed in range(SHOWN)}
+        drawn = {tuple(item.item_id for item in self.items(file, 2, seed)) for seed in range(SHOWN)}
         assert len(drawn) > 1, "another seed draws the same questions"
-        digests = [item.digest for item in self.asked(file, 3, 1)]
+        digests = [item.digest for item in self.items(file, 3, 1)]
         assert digests == _in_another_process(self.scorer, {**self.settings, "path": str(file)}, file)
 
-    def test_a_file_that_is_none_is_refused(self, tmp_path: Path, file: Path) -> None:
-        """In a line that names it, never with another error."""
-        self.asked(file)
+    def test_broken_files_are_rejected(self, tmp_path: Path, file: Path) -> None:
+        """With a ConfigError that names the file."""
+        self.items(file)
         for text in self.broken:
             path = tmp_path / "broken.jsonl"
             path.write_text(text, encoding="utf-8")
             with pytest.raises(ConfigError) as error:
-                self.made(path=str(path)).items(path, 4, 0)
-            assert "broken.jsonl" in str(error.value), f"it does not name the file: {error.value}"
+                self.make(path=str(path)).items(path, 4, 0)
+            assert "broken.jsonl" in str(error.value), f"the error does not name the file: {error.value}"
 
     # grades
 
-    def test_right_is_right_and_wrong_is_wrong(self, file: Path) -> None:
-        """By `correct`, else by the score."""
-        for item in self.asked(file)[:SHOWN]:
-            scorer = self.made(path=str(file))
+    def test_right_and_wrong_answers(self, file: Path) -> None:
+        """They differ in `correct`, else in the score."""
+        for item in self.items(file)[:SHOWN]:
+            scorer = self.make(path=str(file))
             good = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=self.right(item)))
             bad = scorer.grade(item, ItemAnswer(item_id=item.item_id, text=self.wrong))
-            _differ(good, bad, item)
+            _assert_differ(good, bad, item)
 
-    def test_a_failed_request_is_neither_right_nor_wrong(self, file: Path) -> None:
-        """Such an answer has no text."""
-        for item in self.asked(file)[:SHOWN]:
+    def test_failed_requests_have_no_grade(self, file: Path) -> None:
+        """They are neither right nor wrong."""
+        for item in self.items(file)[:SHOWN]:
             failed = ItemAnswer(item_id=item.item_id, text="", error="HTTP 503", outcome="http_error")
-            _neither(self.made(path=str(file)).grade(item, failed))
+            _assert_no_grade(self.make(path=str(file)).grade(item, failed))
 
-    def test_nonsense_is_judged_too(self, file: Path) -> None:
-        """No answer raises; a grade is data that can be stored, and the same each time."""
-        scorer = self.made(path=str(file))
-        item = self.asked(file)[0]
+    def test_nonsense_is_graded(self, file: Path) -> None:
+        """No answer raises an error; a grade can be stored and is always the same."""
+        scorer = self.make(path=str(file))
+        item = self.items(file)[0]
         for text in NONSENSE:
             answer = ItemAnswer(item_id=item.item_id, text=text, finish_reason="length")
             grade = scorer.grade(item, answer)
             assert grade.correct is not None or grade.score is not None, f"{text[:20]!r} is neither right nor wrong"
-            _storable(grade)
+            _assert_storable(grade)
             assert scorer.grade(item, answer) == grade
 
-    # the load's own answers
+    # answers of the load
 
-    def test_the_loads_answers_are_judged(self) -> None:
-        """Right and wrong are told apart, a failed request is neither, a warm-up is none, other requests are passed over."""
-        scorer = self.made()
+    def test_load_answers_are_graded(self) -> None:
+        """Right and wrong answers differ, failed requests have no grade, warm-up and other requests are ignored."""
+        scorer = self.make()
         if not scorer.grades_load or (self.questions and not self.references):
-            pytest.skip("it does not judge the load's answers")
-        assert scorer.load_reference, "load_reference names the key of a request's reference that it needs"
-        judged = {one.item.item_id: one for one in self.judged_load()}
+            pytest.skip("this scorer does not grade the load")
+        assert scorer.load_reference, "load_reference must name the required key of a request's reference"
+        judged = {one.item.item_id: one for one in self.graded_load()}
         assert {item_id.partition("-")[0] for item_id in judged} == {"right", "wrong", "failed"}
-        for place in range(len(self.references)):
-            _differ(judged[f"right-{place}"].grade, judged[f"wrong-{place}"].grade, judged[f"right-{place}"].item)
-            _neither(judged[f"failed-{place}"].grade)
+        for index in range(len(self.references)):
+            _assert_differ(
+                judged[f"right-{index}"].grade, judged[f"wrong-{index}"].grade, judged[f"right-{index}"].item
+            )
+            _assert_no_grade(judged[f"failed-{index}"].grade)
         for one in judged.values():
-            _storable(one.grade)
+            _assert_storable(one.grade)
         other = request_of("other", None)
         assert scorer.grade_load([other], [record_of(other, "x")]) == []
 
-    # its own asking
+    # scorers that send their own requests
 
-    def test_an_endpoint_that_is_gone_is_told(self) -> None:
-        """In every row, or as a QualityError; never as another error."""
-        scorer = self.made()
+    def test_missing_endpoint_is_reported(self) -> None:
+        """In every row, or as a QualityError."""
+        scorer = self.make()
         if not scorer.asks_itself:
-            pytest.skip("it does not ask by itself")
+            pytest.skip("this scorer sends no requests of its own")
         with FakeServer() as server:
             gone = Endpoint(base_url=server.base_url, model=MODEL)
         try:
@@ -239,14 +241,14 @@ class ScorerConformance:
             return
         assert all(one.answer.error and one.grade.correct is None for one in judged)
 
-    # the whole
+    # end to end
 
-    def test_the_command_asks_and_stores(self, tmp_path: Path, file: Path) -> None:
-        """`quality=NAME` on a server that knows the first answer: a row for each question, and the first is right."""
-        items = self.asked(file)
-        faults = self.made(path=str(file)).check()
-        if faults:
-            pytest.skip(faults[0])
+    def test_run(self, tmp_path: Path, file: Path) -> None:
+        """`quality=NAME` with a server that knows the first answer: one row per question, and the first is right."""
+        items = self.items(file)
+        problems = self.make(path=str(file)).check()
+        if problems:
+            pytest.skip(problems[0])
         first = items[0]
         prompt = first.messages[-1]["content"] if first.messages else first.prompt
         answers = {prompt: self.right(first)}
@@ -278,15 +280,21 @@ class ScorerConformance:
 
 
 def request_of(request_id: str, reference: Any) -> Request:
-    """A request of a load with a reference."""
+    """Return a request of a load with a reference."""
     return Request(request_id=request_id, messages=(Message("user", "Say it."),), output_tokens=64, reference=reference)
 
 
 def record_of(request: Request, text: str, *, failed: bool = False, warmup: bool = False) -> Record:
-    """The record of a request that was answered with a text, or failed."""
-    seen: dict[str, Any] = {"outcome": "ok", "http_status": 200, "error": None, "text": text, "finish_reason": "stop"}
+    """Return the record of a request that was answered with a text, or failed."""
+    outcome: dict[str, Any] = {
+        "outcome": "ok",
+        "http_status": 200,
+        "error": None,
+        "text": text,
+        "finish_reason": "stop",
+    }
     if failed:
-        seen = {"outcome": "http_error", "http_status": 503, "error": "busy", "text": "", "finish_reason": None}
+        outcome = {"outcome": "http_error", "http_status": 503, "error": "busy", "text": "", "finish_reason": None}
     return Record(
         run_id="conformance",
         point="c1-r0",
@@ -312,30 +320,30 @@ def record_of(request: Request, text: str, *, failed: bool = False, warmup: bool
         asked_output_tokens=request.output_tokens,
         counted_by="usage",
         stamp_source="kernel",
-        **seen,
+        **outcome,
     )
 
 
 def replace_text(record: Record, text: str) -> Record:
-    """The record with another answer."""
+    """Return the record with another answer."""
     return replace(record, text=text)
 
 
-def _differ(good: Grade, bad: Grade, item: Item) -> None:
+def _assert_differ(good: Grade, bad: Grade, item: Item) -> None:
     if good.correct is None:
         assert good.score is not None, f"{item.item_id}: a right answer has neither `correct` nor a score"
         assert good.score > (bad.score or 0.0), f"{item.item_id}: the right answer scores no more than the wrong one"
         return
-    assert good.correct is True, f"{item.item_id}: the right answer is taken for wrong"
-    assert bad.correct is False, f"{item.item_id}: the wrong answer is taken for {bad.correct}"
+    assert good.correct is True, f"{item.item_id}: the right answer is graded as wrong"
+    assert bad.correct is False, f"{item.item_id}: the wrong answer is graded as {bad.correct}"
 
 
-def _neither(grade: Grade) -> None:
-    assert grade.correct is None, "a failed request is judged"
+def _assert_no_grade(grade: Grade) -> None:
+    assert grade.correct is None, "a failed request has a grade"
     assert grade.score is None, "a failed request has a score"
 
 
-def _storable(grade: Grade) -> None:
+def _assert_storable(grade: Grade) -> None:
     assert grade.extracted is None or isinstance(grade.extracted, str)
     assert grade.score is None or 0.0 <= grade.score <= 1.0
     assert grade.note is None or "\n" not in grade.note
@@ -355,12 +363,12 @@ print(json.dumps([item.digest for item in scorer.items(Path(path), 3, 1)]))
 
 
 def _in_another_process(kind: type[Scorer], settings: Mapping[str, Any], file: Path) -> list[str]:
-    """The digests of three items, where texts have other hashes."""
-    asked = json.dumps([kind.__module__, kind.__name__, dict(settings), str(file)])
+    """Return the digests of three items in a process with another hash seed."""
+    arguments = json.dumps([kind.__module__, kind.__name__, dict(settings), str(file)])
     env = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, asked], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _SCRIPT, arguments], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    found: list[str] = json.loads(done.stdout)
-    return found
+    digests: list[str] = json.loads(done.stdout)
+    return digests

@@ -1,9 +1,9 @@
-"""What every workload plugin must keep, as tests to inherit.
+"""What every workload plugin must satisfy, as tests to inherit.
 
     class TestMine(WorkloadConformance):
         workload = MyWorkload
 
-The last two tests run the workload through the command: shown without an engine, and sent to a server in this process.
+The last two tests run the workload with the command: shown without an engine, and sent to a server in this process.
 """
 
 from __future__ import annotations
@@ -34,36 +34,35 @@ STREAM, OTHER_STREAM = "point-1-0", "point-2-0"
 
 
 class WordTokenizer:
-    """Counts words and signs, each with the blank before it; it is exact, so that lengths must be too."""
+    """Count words and punctuation marks, each with the preceding space. It is exact, so lengths must be exact too."""
 
     name = "words"
     exact = True
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Words and signs of each text."""
+        """Return the number of words and punctuation marks of each text."""
         return [len(self._ends(text)) for text in texts]
 
     def truncate(self, text: str, tokens: int) -> str:
-        """The first of them."""
+        """Return the first ones."""
         ends = self._ends(text)
         return text if len(ends) <= tokens else text[: ends[tokens - 1]] if tokens else ""
 
     @staticmethod
     def _ends(text: str) -> list[int]:
-        return [found.end() for found in re.finditer(r"\s*(?:\w+|[^\w\s])", text)]
+        return [match.end() for match in re.finditer(r"\s*(?:\w+|[^\w\s])", text)]
 
 
 class WorkloadConformance:
-    """Inherit, name the workload, and say what the suite cannot know.
+    """Inherit from this class, set `workload`, and declare what the suite cannot know.
 
     Attributes:
         workload: the class under test.
-        settings: workload settings that it is tested with: small ones.
-        exact_input: whether prompts are as long as `input_tokens` asks, by an exact tokenizer.
-        fresh_streams: whether another stream (warm-up, the next point) has other prompts; one that repeats a fixed data set
-            has not.
+        settings: small workload settings for the tests.
+        exact_input: whether prompts have exactly `input_tokens` tokens with an exact tokenizer.
+        fresh_streams: whether another stream (warm-up, the next point) has other prompts; false for a fixed data set.
         seeded: whether another seed gives other requests.
-        bounds_output: whether `output_tokens` bounds every answer; one that takes lengths from its data has not.
+        bounds_output: whether `output_tokens` limits every answer; false if lengths come from the data.
     """
 
     workload: ClassVar[type[Workload]]
@@ -73,63 +72,63 @@ class WorkloadConformance:
     seeded: ClassVar[bool] = True
     bounds_output: ClassVar[bool] = True
 
-    # what tests are made of
+    # helpers
 
     def tokenizer(self) -> Tokenizer:
-        """What counts in these tests."""
+        """Return the tokenizer of these tests."""
         return WordTokenizer()
 
-    def made(self, **settings: Any) -> Workload:
-        """The workload with its settings."""
-        told = {"name": self.workload.name, **self.settings, **settings}
-        return self.workload(self.workload.settings_type(**told))
+    def make(self, **settings: Any) -> Workload:
+        """Return the workload with its settings."""
+        values = {"name": self.workload.name, **self.settings, **settings}
+        return self.workload(self.workload.settings_type(**values))
 
     def requests(self, count: int = COUNT, stream: str = STREAM, **settings: Any) -> Sequence[Request]:
-        """Requests of it."""
-        return self.made(**settings).requests(count, stream=stream, tokenizer=self.tokenizer())
+        """Return requests of the workload."""
+        return self.make(**settings).requests(count, stream=stream, tokenizer=self.tokenizer())
 
-    # what it says of itself
+    # description
 
-    def test_it_is_described(self) -> None:
-        """A name for configs, settings that only add to the shared ones."""
-        assert re.fullmatch(NAME, self.workload.name), (
-            "lower-case letters, digits, _ and -: it is an option of the config"
-        )
+    def test_description(self) -> None:
+        """A valid name, and settings that extend the shared ones."""
+        assert re.fullmatch(NAME, self.workload.name), "a name has lower-case letters, digits, _ and -"
         assert issubclass(self.workload.settings_type, WorkloadSettings)
         assert is_dataclass(self.workload.settings_type)
 
-    def test_its_config_composes(self) -> None:
-        """`workload=NAME` gives its own settings: its plugin is installed and its config group is found."""
+    def test_config_composes(self) -> None:
+        """`workload=NAME` selects its own settings: the plugin is installed and its config group is found."""
         from servebench.config import compose_jobs
 
-        somewhere = ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:8000/v1", "model.name=m"]
-        (job,) = compose_jobs([*somewhere, f"workload={self.workload.name}"], registry())
+        target = ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:8000/v1", "model.name=m"]
+        (job,) = compose_jobs([*target, f"workload={self.workload.name}"], registry())
         assert type(job.settings.workload) is self.workload.settings_type
         assert registry().find("workload", self.workload.name) is self.workload
 
-    def test_a_check_tells_in_lines_and_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With these settings there is nothing to tell."""
+    def test_check_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It reports no problem with these settings."""
         monkeypatch.chdir(tmp_path)
-        assert self.made().check() == []
+        assert self.make().check() == []
         assert list(tmp_path.iterdir()) == []
 
     # requests
 
-    def test_requests_are_whole(self) -> None:
-        """As many as asked, ids that differ, chat or completion and not both, an answer bounded, a body that is JSON."""
+    def test_requests_are_complete(self) -> None:
+        """As many as requested, with unique ids, either chat or completion, a limit of the answer, and a JSON body."""
         requests = self.requests()
         assert len(requests) == COUNT
-        assert len({one.request_id for one in requests}) == COUNT
-        for one in requests:
-            assert (one.messages is None) != (one.prompt is None), f"{one.request_id}: either messages or a prompt"
-            assert _text(one).strip()
-            assert one.output_tokens > 0
-            assert one.temperature >= 0
-            json.dumps([one.schema, dict(one.extra)])
+        assert len({request.request_id for request in requests}) == COUNT
+        for request in requests:
+            assert (request.messages is None) != (request.prompt is None), (
+                f"{request.request_id}: either messages or a prompt"
+            )
+            assert _text(request).strip()
+            assert request.output_tokens > 0
+            assert request.temperature >= 0
+            json.dumps([request.schema, dict(request.extra)])
         assert len(self.requests(1)) == 1
 
-    def test_requests_follow_from_settings_seed_and_stream(self) -> None:
-        """The same ones again, in another process too; others with another seed and in another stream."""
+    def test_requests_depend_on_settings_seed_and_stream_only(self) -> None:
+        """They are the same in another process, and different with another seed or stream."""
         digest = _digest(self.requests())
         assert _digest(self.requests()) == digest
         assert _in_another_process(self.workload, self.settings, type(self.tokenizer())) == digest
@@ -138,10 +137,10 @@ class WorkloadConformance:
         if self.fresh_streams:
             prompts = {_text(one) for one in self.requests()}
             others = {_text(one) for one in self.requests(stream=OTHER_STREAM)}
-            assert not prompts & others, "a warm-up would fill the cache with what is measured"
+            assert not prompts & others, "a warm-up would fill the cache with measured prompts"
 
-    def test_lengths_are_as_it_says(self) -> None:
-        """`prompt_tokens`, where it is told, is what the tokenizer counts; `input_tokens` is held where that is promised."""
+    def test_prompt_lengths(self) -> None:
+        """`prompt_tokens`, if set, is the tokenizer's count; with `exact_input`, prompts have `input_tokens` tokens."""
         tokenizer = self.tokenizer()
         for one in self.requests():
             if one.prompt_tokens is not None and not one.answers and len(one.messages or "x") == 1:
@@ -149,46 +148,46 @@ class WorkloadConformance:
         if self.exact_input:
             assert {one.prompt_tokens for one in self.requests(input_tokens=200)} == {200}
 
-    def test_lengths_of_answers_are_as_asked(self) -> None:
-        """`output_tokens` bounds every answer; `exact_output` is passed on, or held back where answers must end by themselves."""
+    def test_answer_lengths(self) -> None:
+        """`output_tokens` limits every answer; without `exact_output` no request has it."""
         if self.bounds_output:
             assert all(one.output_tokens <= 17 for one in self.requests(output_tokens=17))
         assert not any(one.exact_output for one in self.requests(exact_output=False))
 
-    def test_what_comes_before_is_there(self) -> None:
-        """`after` and the answers in a prompt are of requests before it, and each mark stands in the prompt."""
+    def test_dependencies_are_earlier_requests(self) -> None:
+        """`after` and the answers in a prompt refer to earlier requests, and the prompt contains each mark."""
         known: set[str] = set()
         for one in self.requests():
-            assert set(one.after) <= known, f"{one.request_id} waits for requests that are not before it"
+            assert set(one.after) <= known, f"{one.request_id} waits for requests that are not earlier"
             for answer in one.answers:
                 assert answer.of in known
                 assert answer.mark in _text(one)
             known.add(one.request_id)
 
-    def test_references_have_the_keys_that_it_names(self) -> None:
-        """Scorers that grade the load's answers find them by these."""
+    def test_references_have_their_keys(self) -> None:
+        """Scorers that grade the load's answers need `reference_keys`."""
         keys = self.workload.reference_keys
         for one in self.requests():
             if keys is not None and isinstance(one.reference, Mapping):
                 assert set(keys) & set(one.reference) or not keys
             json.dumps(one.reference)
 
-    # the whole
+    # end to end
 
-    def test_the_command_shows_it(self, tmp_path: Path) -> None:
-        """`workload=NAME --preview`: examples, without an engine."""
-        words = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", f"model.name={MODEL}")
-        done = run_servebench(tmp_path, *words, *self._words(), "--preview")
+    def test_preview(self, tmp_path: Path) -> None:
+        """`workload=NAME --preview` shows examples without an engine."""
+        target = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", f"model.name={MODEL}")
+        done = run_servebench(tmp_path, *target, *self._overrides(), "--preview")
         assert done.returncode == 0, done.stderr
         assert self.workload.name in done.stdout
 
-    def test_the_command_sends_it(self, tmp_path: Path) -> None:
-        """`workload=NAME` on a server that answers whatever is asked: every request is a row and was answered."""
+    def test_run(self, tmp_path: Path) -> None:
+        """`workload=NAME` with a server that answers every request: every request is a row."""
         with FakeServer(ServerBehavior(models=(MODEL,))) as server:
-            words = ("engine=openai", "launch=attach", f"launch.base_url={server.base_url}", f"model.name={MODEL}")
+            target = ("engine=openai", "launch=attach", f"launch.base_url={server.base_url}", f"model.name={MODEL}")
             load = ("load.concurrency=[2]", f"load.requests={COUNT}", "load.warmup_requests=2", "load.self_check=never")
-            quiet = ("tracking=none", "telemetry.enabled=false", "study.name=s")
-            done = run_servebench(tmp_path, *words, *load, *quiet, *self._words())
+            disabled = ("tracking=none", "telemetry.enabled=false", "study.name=s")
+            done = run_servebench(tmp_path, *target, *load, *disabled, *self._overrides())
         assert done.returncode == 0, done.stderr
         import pandas as pd
 
@@ -197,7 +196,7 @@ class WorkloadConformance:
         assert set(rows["outcome"]) == {"ok"}
         assert len(rows) >= COUNT
 
-    def _words(self) -> list[str]:
+    def _overrides(self) -> list[str]:
         return [f"workload={self.workload.name}", *overrides("workload", self.settings)]
 
 
@@ -221,12 +220,12 @@ print(hashlib.sha256(repr(list(requests)).encode()).hexdigest())
 
 
 def _in_another_process(kind: type[Workload], settings: Mapping[str, Any], counter: type) -> str:
-    """The digest of its requests, where texts have other hashes."""
+    """Return the digest of the requests in a process with another hash seed."""
     names = [[one.__module__, one.__name__] for one in (kind, counter)]
-    asked = json.dumps([*names, dict(settings), COUNT, STREAM])
+    arguments = json.dumps([*names, dict(settings), COUNT, STREAM])
     env = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, asked], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _SCRIPT, arguments], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
