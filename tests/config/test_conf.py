@@ -48,7 +48,7 @@ def test_each_file_composes_into_a_job(path: Path, registry: Registry) -> None:
     group = path.parent.name
     classless = group == "quality" and path.stem in ("none", "all")
     if group in registry.kinds and path.stem not in registry.kinds[group] and not classless:
-        with pytest.raises(ConfigError, match=f"{group}={path.stem} .*no installed plugin") as caught:
+        with pytest.raises(ConfigError, match=rf"{group}=\w+ .*no installed plugin") as caught:
             compose_jobs(overrides, registry)
         assert len(caught.value.faults) == 1
         return
