@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from servebench.emulator.profiles import stored_profiles
-from servebench.published.command import table, within, write_published
+from servebench.published.comparison import table, within, write_published
 from servebench.published.setups import (
     POOL,
     Case,
@@ -71,7 +71,11 @@ def test_numbers_are_met_by_the_articles_method(engine: str, sweep: str, simulat
         if cell.engine == engine and cell.workload.startswith(sweep + ",") and cell.number
     ]
     rows = [
+<<<<<<< HEAD
         PublishedRow(cell=cell, ours=value_of(cell, simulator.measure(case)), said="")
+=======
+        PublishedRow(cell=cell, ours=value_of(cell, simulator.measure(case)), comment="")
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
         for cell in cells
         if (case := case_of(cell)) is not None
     ]
@@ -124,7 +128,7 @@ def test_a_cell_that_is_no_number_has_none() -> None:
 
 
 def test_a_page_that_cannot_be_written_is_told_before_the_simulation(tmp_path, monkeypatch):
-    monkeypatch.setattr("servebench.published.command.rows_of", lambda _: pytest.fail("simulated for nothing"))
+    monkeypatch.setattr("servebench.published.comparison.rows_of", lambda _: pytest.fail("simulated for nothing"))
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"^cannot write .*file/page.md: "):
         write_published(tmp_path / "file" / "page.md", registry())

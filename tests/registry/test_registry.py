@@ -56,7 +56,7 @@ def test_a_life_cycle_hook_that_raises_is_told_and_stops_nobody(plugins, how):
     registry = plugins(first=TOLD, bad=bad, last=TOLD)
     (fault,) = registry.tell("servebench_run_started", "the event")
     assert fault.startswith("plugin ?:bad: servebench_run_started raised ")
-    assert fault.endswith("the run goes on without it")
+    assert fault.endswith("the run continues without it")
     assert "\n" not in fault
     assert [sys.modules[f"sb_test_{name}"].told for name in ("first", "last")] == [["the event"], ["the event"]]
 
@@ -71,8 +71,12 @@ def test_an_interrupt_in_a_hook_is_the_users(plugins):
     ("hook", "how", "error"),
     [
         ("servebench_workloads", "raise KeyError('boom')", "KeyError: 'boom'"),
-        ("servebench_scorers", "return [5]", "TypeError: servebench_scorers gives 5, which is no class with a name"),
-        ("servebench_launchers", "return [int]", "TypeError: servebench_launchers gives <class 'int'>"),
+        (
+            "servebench_scorers",
+            "return [5]",
+            "TypeError: servebench_scorers returned 5, which is not a class with a name",
+        ),
+        ("servebench_launchers", "return [int]", "TypeError: servebench_launchers returned <class 'int'>"),
         ("servebench_config_paths", "1 / 0", "ZeroDivisionError: division by zero"),
         ("servebench_telemetry", "raise SystemExit(3)", "SystemExit: 3"),
     ],
@@ -92,5 +96,5 @@ def test_nothing_is_taken_of_a_plugin_that_is_broken(plugins, hook, how, error):
 def test_of_two_of_one_name_the_first_is_used_and_both_are_named(plugins):
     registry = plugins(one=ENGINE.format(name="same"), two=ENGINE.format(name="same"))
     assert registry.kinds["engine"]["same"].__module__ == "sb_test_one"
-    assert registry.faults == ("engine 'same' is offered by both ?:one and ?:two; the first is used",)
+    assert registry.faults == ("engine 'same' is provided by both ?:one and ?:two; the first is used",)
     assert {status for status, _ in statuses(registry).values()} == {"loaded"}

@@ -52,7 +52,7 @@ def test_it_passes_its_own_tests(plugin):
     passed, skipped = re.search(r"(\d+) passed, (\d+) skipped", done.stdout).groups()
     assert int(passed) > 25
     assert skipped == "3", "no image, no emulation of its own, no program"
-    assert "the life was tested with a stand-in: my-engine is not installed here" in done.stdout
+    assert "ran with a stand-in" in done.stdout
 
 
 def test_a_broken_one_does_not_pass(plugin, tmp_path):
@@ -64,14 +64,14 @@ def test_a_broken_one_does_not_pass(plugin, tmp_path):
     assert bad != good
     engine.write_text(bad.replace(r'r"weights loaded"', 'r"weights are here"'))
     try:
-        done = run("pytest", "-q", "-p", "no:cacheprovider", "-k", "dropped or patterns", cwd=folder, site=site)
+        done = run("pytest", "-q", "-p", "no:cacheprovider", "-k", "ignored or patterns", cwd=folder, site=site)
     finally:
         engine.write_text(good)
     assert done.returncode == 1
     failed = set(re.findall(r"FAILED \S+::(\w+)", done.stdout))
-    assert failed == {"test_no_setting_is_dropped_in_silence", "test_its_patterns_find_their_lines"}
-    assert "engine.max_num_seqs=24 changes nothing" in done.stdout
-    assert "no line of sample_log tells of ['weights_loaded']" in done.stdout
+    assert failed == {"test_no_setting_is_ignored", "test_log_patterns"}
+    assert "engine.max_num_seqs=24" in done.stdout
+    assert "weights_loaded" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""A fleet on paper: what it takes to drive and to keep so many tokens a second, from constants that were measured.
+"""Estimate the machines needed to drive and store a number of tokens per second, from measured constants.
 
-Arithmetic only. `docs/fleet.md` has the formulas, where each constant comes from, and what none of it proves.
+`docs/fleet.md` has the formulas, the source of each constant, and the limits of the estimate.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from servebench.util.units import NS_PER_S
 
 CPU_US_PER_EVENT = 10.9
-"""A load worker's CPU time an event; the worst of docs/performance.md at loads that were held (500 streams)."""
+"""CPU time of a load worker per event: the worst of docs/performance.md at sustained loads (500 streams)."""
 PARSE_US_PER_EVENT = 6.0
-"""From bytes to records, after the clock has stopped (docs/performance.md)."""
+"""CPU time to parse an event after the measurement (docs/performance.md)."""
 SUMMARY_GB_PER_MILLION = 0.092
 """Resident memory of a point's summary: 0.92 GB for ten million events (docs/performance.md)."""
 WIRE_BYTES_PER_EVENT = 280
@@ -24,21 +24,21 @@ SPOOL_BYTES_PER_EVENT = 214
 KEPT_BYTES_PER_EVENT = 3
 """requests.parquet and answers.parquet: 2.7 and 3.0 bytes an event with 256 tokens a request."""
 EVENTS_S_PER_WORKER = 20_000
-"""One worker process was right within 0.02 ms up to 22,190 events/s (docs/performance.md)."""
+"""One worker process was exact within 0.02 ms up to 22,190 events/s (docs/performance.md)."""
 STREAMS_PER_WORKER = 2_000
-"""As load.workers=auto divides."""
+"""As load.workers=auto distributes them."""
 BUSY_MAX = 0.5
-"""Of a core or of a network: beyond it, waiting disturbs what is measured."""
+"""Highest share of a core or a network: above it, queueing disturbs the measurement."""
 PORTS_PER_ADDRESS = 28_000
-"""Connections from one address to one endpoint: Linux gives out ports 32768 to 60999."""
+"""Connections from one address to one endpoint: Linux uses ports 32768 to 60999."""
 REQUEST_BYTES = 400
 BYTES_PER_TOKEN = 4.5
-"""Of a request: its fixed part, and English text."""
+"""Size of a request: a fixed part, and English text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What is to be driven. `tokens_per_event` is above 1 where engines send several tokens at once."""
+    """The load. `tokens_per_event` is above 1 for engines that send several tokens at once."""
 
     tokens_s: float
     itl_ms: float = 30.0
@@ -49,7 +49,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A machine that drives load: cores for load workers, network in Gbit/s, addresses of its own."""
+    """A load machine: cores for load workers, network in Gbit/s, number of addresses."""
 
     cores: int = 16
     network_gbit_s: float = 10.0
@@ -58,7 +58,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """What it takes. `bound_by` is what decides the number of nodes."""
+    """The estimate. `bound_by` is the resource that determines the number of nodes."""
 
     streams: int
     events_s: float
@@ -76,7 +76,7 @@ class Fleet:
 
 
 def fleet(demand: Demand, node: Node) -> Fleet:
-    """The fleet for a demand. Streams by Little's law (1961): as many as tokens/s times the time between two of one."""
+    """Return the fleet for a demand. The number of streams is tokens/s times ITL, by Little's law (1961)."""
     events_s = demand.tokens_s / demand.tokens_per_event
     requests_s = demand.tokens_s / demand.output_tokens
     streams = math.ceil(demand.tokens_s * demand.itl_ms / 1000)
@@ -125,7 +125,7 @@ ROWS = (
 
 
 def table(rates: Sequence[float]) -> str:
-    """A Markdown table: a column for each of these tokens/s, with an ITL of 30 ms, 1,000 tokens in and 256 out."""
+    """Return a Markdown table with a column for each rate in tokens/s, for an ITL of 30 ms, 1,000 tokens in and 256 out."""
     fleets = [fleet(Demand(tokens_s=rate), Node()) for rate in rates]
     lines = [
         f"| | {' | '.join(f'{rate:,.0f} tokens/s' for rate in rates)} |",

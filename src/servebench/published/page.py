@@ -1,4 +1,4 @@
-"""docs/published.md: the page of `servebench published`, from numbers that others worked out."""
+"""Write numbers, tables and sections in Markdown, for docs/published.md."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ WIDTH = 118
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; all columns but the first two are set to the right where they hold numbers."""
+    """Return a Markdown table; columns of numbers after the second are right-aligned."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Three figures, or a dash."""
+    """Return a number with three digits, or a dash."""
     if value is None:
         return "-"
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -24,12 +24,12 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def percent(share: float | None) -> str:
-    """With its sign, or a dash."""
+    """Return a signed percentage, or a dash."""
     return "-" if share is None else f"{100 * share:+.0f} %"
 
 
 def page(title: str, parts: Mapping[str, str]) -> str:
-    """A page of sections; prose is filled to the width of a page, tables are left alone."""
+    """Return a page of sections; prose is wrapped, tables are not."""
     bodies = [f"## {name}\n\n{_filled(body)}" if name else _filled(body) for name, body in parts.items()]
     return f"# {title}\n\n" + "\n\n".join(bodies) + "\n"
 

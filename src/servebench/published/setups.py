@@ -1,8 +1,7 @@
-"""`servebench published`: the articles' numbers beside those of the emulated engines, by the articles' method and by a
-sound one, and what of their conclusions stands.
+"""Simulate the articles' set-ups and compare their published numbers with those of the emulated engines.
 
-Knows the order of the rooms: the experiment files are composed as for a run, the launcher says what would be emulated, and
-the emulator's step loop runs on a virtual clock.
+Experiment files are composed as for a run, the launcher builds the emulation, and the emulator's step loop runs on a virtual
+clock.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ SOUND_WARMUP_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One published number. `concurrency` is null where the article tells none."""
+    """One published number. `concurrency` is None if the article does not give it."""
 
     source: str
     engine: str
@@ -65,7 +64,7 @@ class Cell:
 
     @property
     def number(self) -> float | None:
-        """The value, where it is one number."""
+        """The value as a number, or None if it is a range."""
         try:
             return float(self.value)
         except ValueError:
@@ -74,7 +73,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is simulated for a cell: an experiment's run of one engine, and how the article's client drove it."""
+    """The simulation of a cell: one engine of an experiment, and how the article's client loaded it."""
 
     experiment: str
     engine: str
@@ -84,11 +83,15 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRow:
+<<<<<<< HEAD
     """A published number beside ours. `ours` is None where nothing can be simulated, and `said` says why."""
+=======
+    """A published number and the simulated one. `ours` is None if it cannot be simulated; `comment` says why."""
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
 
     cell: Cell
     ours: float | None
-    said: str
+    comment: str
 
     @property
     def error(self) -> float | None:
@@ -100,7 +103,7 @@ class PublishedRow:
 
 
 def published_cells() -> list[Cell]:
-    """All numbers of the articles, in the order of their file."""
+    """Return all numbers of the articles, in the order of their file."""
     text = files("servebench.emulator").joinpath("data", "published_results.csv").read_text(encoding="utf-8")
     return [
         Cell(
@@ -126,18 +129,18 @@ class Simulator:
     """Composes experiments and simulates cases, each once."""
 
     def __init__(self, registry: Registry, override: Callable[[EmulationSpec], Profile | None] = profile_for) -> None:
-        """`override` chooses the profile of a spec; calibration tries others."""
+        """`override` returns the profile of a spec; calibration replaces it."""
         self._registry = registry
         self._profile = override
         self._measured: dict[Case, Measured] = {}
         self._specs: dict[tuple[str, str, tuple[str, ...]], tuple[EmulationSpec, RunSettings]] = {}
 
     def spec(self, experiment: str, engine: str, words: tuple[str, ...] = ()) -> tuple[EmulationSpec, RunSettings]:
-        """What would be emulated, and the settings of the run."""
+        """Return the emulation and the settings of the run."""
         key = (experiment, engine, words)
         if key not in self._specs:
-            asked = [f"experiment={experiment}", f"engine={engine}", "launch=emulated", "hydra.sweeper.params=null"]
-            job = compose_jobs([*asked, *words], self._registry)[0]
+            overrides = [f"experiment={experiment}", f"engine={engine}", "launch=emulated", "hydra.sweeper.params=null"]
+            job = compose_jobs([*overrides, *words], self._registry)[0]
             settings = job.settings
             context = LaunchContext(
                 engine=settings.engine, model=settings.model, gpu=settings.gpu, port=1, cache_dir=Path()
@@ -147,14 +150,14 @@ class Simulator:
         return self._specs[key]
 
     def measure(self, case: Case) -> Measured:
-        """The case, simulated."""
+        """Return the result of simulating a case."""
         if case not in self._measured:
             spec, _ = self.spec(case.experiment, case.engine, case.words)
             self._measured[case] = simulate(spec, case.clients, self._profile(spec))
         return self._measured[case]
 
     def loading_s(self, experiment: str, engine: str) -> float:
-        """The emulated cold start, unscaled."""
+        """Return the seconds of the emulated cold start, unscaled."""
         spec, _ = self.spec(experiment, engine)
         gigabytes = model_shape(spec).weight_bytes / 1e9
         return sum(stage.seconds + stage.seconds_per_gb * gigabytes for stage in spec.emulation.loading)
@@ -176,7 +179,7 @@ LEVELS_5090 = {"saturation": 50, "ceiling": 100}
 
 
 def case_of(cell: Cell) -> Case | None:
-    """How a number is simulated by its article's method; None where that cannot be."""
+    """Return how to simulate a number by its article's method; None if that is not possible."""
     if cell.source.startswith("article 1") and cell.metric in ("output_throughput", "ttft", "errors"):
         return _case_5090(cell)
     if cell.source.startswith("article 2") and cell.metric == "ttft":
@@ -209,7 +212,7 @@ def _case_5090(cell: Cell) -> Case:
         if sweep == "extreme overload" and concurrency <= EXTREME_FEW:
             requests = 100
     else:
-        # the comparison of the two backends: its figures are those of the sweeps, and a ceiling of the overload
+        # the comparison of the two backends uses the figures of the sweeps, and the highest of the overload
         experiment, pool = "rtx5090_qwen7b_baseline", POOL
         requests = LEVELS_5090.get(cell.statistic, 50)
         concurrency = cell.concurrency or 100
@@ -225,12 +228,12 @@ def _case_5090(cell: Cell) -> Case:
 
 
 def value_of(cell: Cell, measured: Measured) -> float:
-    """What the article's number is of what was simulated."""
+    """Return the simulated value that corresponds to the article's number."""
     if cell.metric == "output_throughput":
         return measured.throughput_tok_s
     if cell.metric == "errors":
         return 0.0
-    # what the 4090 article calls time to first token is the time of its 50 tokens
+    # the 4090 article's "time to first token" is the time of all 50 tokens
     values = measured.e2e_ms if cell.source.startswith("article 2") else measured.ttft_ms
     if cell.statistic == "mean":
         return statistics.fmean(values)
@@ -244,27 +247,27 @@ QUANTILES = {"min": 0.0, "p50": 0.5, "median": 0.5, "p90": 0.9, "p95": 0.95, "ma
 
 
 def judge(case: Case, measured: Measured, concurrency: int | None) -> str:
-    """The doubts that a point of this method has, by the limits of `analysis.warnings`. `concurrency` is the article's."""
+    """Return the warnings of a point by this method, with the limits of `analysis.warnings`."""
     level = concurrency or case.clients.concurrency
-    said = []
+    comments = []
     requests = case.clients.requests
     if requests is not None and requests < level:
-        said.append(f"void, `level_not_reached`: {requests} requests for a level of {level}")
+        comments.append(f"void, `level_not_reached`: {requests} requests for a level of {level}")
     elif case.clients.connections is not None and case.clients.connections < level:
-        said.append(f"void, `level_not_reached`: {case.clients.connections} connections for a level of {level}")
+        comments.append(f"void, `level_not_reached`: {case.clients.connections} connections for a level of {level}")
     window_s, inside = _window(measured.requests, case.clients.concurrency)
     if case.clients.duration_s is not None:
         window_s = measured.seconds
         inside = len(measured.requests)
-    if not said and window_s < WINDOW_S_MIN:
-        said.append(f"`too_short`: at the level for {window_s:.1f} s")
-    if not said and inside < REQUESTS_MIN:
-        said.append(f"`too_few_requests`: {inside} sent at the level")
-    return "; ".join(said)
+    if not comments and window_s < WINDOW_S_MIN:
+        comments.append(f"`too_short`: at the level for {window_s:.1f} s")
+    if not comments and inside < REQUESTS_MIN:
+        comments.append(f"`too_few_requests`: {inside} sent at the level")
+    return "; ".join(comments)
 
 
 def _window(requests: Sequence[Timed], level: int) -> tuple[float, int]:
-    """How long the level was there, from its first moment to its last, and how many requests were sent meanwhile."""
+    """Return the seconds from the first to the last moment at the level, and the requests sent in between."""
     changes = sorted([(one.sent_s, 1) for one in requests] + [(one.last_s, -1) for one in requests])
     in_flight, start_s, end_s = 0, None, 0.0
     for moment_s, change in changes:
@@ -279,10 +282,10 @@ def _window(requests: Sequence[Timed], level: int) -> tuple[float, int]:
 
 
 NOT_SIMULATED = {
-    "quality": "answers of an emulated engine mean nothing",
+    "quality": "answers of an emulated engine have no quality",
     "build": "building an engine is not emulated",
-    "library": "loaded as a library in a program of the article's, not started as a server",
-    "unclear": "the article does not tell the set-up: model, GPUs, load or lengths are missing",
+    "library": "used as a library by the article's program, not started as a server",
+    "unclear": "the article does not give the set-up: model, GPUs, load or lengths are missing",
 }
 
 
@@ -295,23 +298,32 @@ def _reason(cell: Cell) -> str:
 
 
 LOADS = {("article 2", "engine_load"): "rtx4090_qwen1p5b", ("article 5", "cold_start"): "h100_llama70b_fp8"}
-"""Cold starts that are emulated by phases; a built TensorRT-LLM engine's reload is one too."""
+"""Cold starts that are emulated by phases, including the reload of a built TensorRT-LLM engine."""
 WARM = "warm_start"
 
 
 def rows_of(simulator: Simulator) -> list[PublishedRow]:
+<<<<<<< HEAD
     """Every published number beside ours."""
+=======
+    """Return every published number with the simulated one."""
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
     rows = []
     for cell in published_cells():
         case = case_of(cell)
         if case is not None:
             measured = simulator.measure(case)
-            said = judge(case, measured, cell.concurrency)
+            comment = judge(case, measured, cell.concurrency)
             if cell.source.startswith("article 2"):
-                said = f"this is no TTFT: it is the time of all 50 tokens; ours to the first {_mean(measured.ttft_ms):.0f} ms"
+                comment = f"not a TTFT but the time of all 50 tokens; simulated TTFT {_mean(measured.ttft_ms):.0f} ms"
             elif cell.source.startswith("article 5"):
+<<<<<<< HEAD
                 said = "; ".join(part for part in (said, "beyond what the card can do: see below") if part)
             rows.append(PublishedRow(cell=cell, ours=value_of(cell, measured), said=said))
+=======
+                comment = "; ".join(part for part in (comment, "faster than the card allows: see below") if part)
+            rows.append(PublishedRow(cell=cell, ours=value_of(cell, measured), comment=comment))
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
         elif cell.metric == "throughput_over_vllm" and cell.source.startswith("article 5"):
             rows.append(_shared_prefixes(simulator, cell))
         else:
@@ -323,6 +335,7 @@ def _cold(simulator: Simulator, cell: Cell) -> PublishedRow:
     experiment = LOADS.get((cell.source[:9], "cold_start" if cell.metric == WARM else cell.metric))
     reason = _reason(cell)
     if cell.metric == "engine_load" and cell.engine != "sglang":
+<<<<<<< HEAD
         return PublishedRow(cell=cell, ours=None, said=NOT_SIMULATED["library"])
     if experiment is None or reason == NOT_SIMULATED["build"] or cell.engine == "ollama":
         return PublishedRow(cell=cell, ours=None, said=reason)
@@ -330,11 +343,24 @@ def _cold(simulator: Simulator, cell: Cell) -> PublishedRow:
     scale = 1000.0 if cell.unit == "ms" else 1.0
     return PublishedRow(
         cell=cell, ours=seconds * scale, said="phases of the start, weights read at 2 GB/s; one start, no repeat"
+=======
+        return PublishedRow(cell=cell, ours=None, comment=NOT_SIMULATED["library"])
+    if experiment is None or reason == NOT_SIMULATED["build"] or cell.engine == "ollama":
+        return PublishedRow(cell=cell, ours=None, comment=reason)
+    seconds = simulator.loading_s(experiment, cell.engine)
+    scale = 1000.0 if cell.unit == "ms" else 1.0
+    return PublishedRow(
+        cell=cell, ours=seconds * scale, comment="phases of the start, weights read at 2 GB/s; one start, not repeated"
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
     )
 
 
 def _shared_prefixes(simulator: Simulator, cell: Cell) -> PublishedRow:
+<<<<<<< HEAD
     """Questions about shared documents: SGLang over vLLM, with vLLM's own prefix cache off and on."""
+=======
+    """Return the ratio of SGLang to vLLM for questions on shared documents, with vLLM's prefix cache off and on."""
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
 
     def throughput(engine: str, *words: str) -> float:
         clients = Clients(
@@ -350,11 +376,15 @@ def _shared_prefixes(simulator: Simulator, cell: Cell) -> PublishedRow:
 
     sglang = throughput("sglang")
     off, on = throughput("vllm", "engine.prefix_caching=false"), throughput("vllm")
-    said = (
+    comment = (
         f"with vLLM's prefix cache off; with it on, its default since 0.8, {sglang / on:.2f}: the gain is that of a cache "
-        "over none, not of a tree over blocks"
+        "over no cache, not of a tree over blocks"
     )
+<<<<<<< HEAD
     return PublishedRow(cell=cell, ours=sglang / off, said=said)
+=======
+    return PublishedRow(cell=cell, ours=sglang / off, comment=comment)
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -367,11 +397,11 @@ def _mean(values: Sequence[float]) -> float:
 ENGINES = ("vllm", "sglang", "trtllm")
 SOUND_LEVELS = (1, 20, 32, 50, 64, 100, 128, 256, 500, 1000)
 FITTED_UP_TO = 100
-"""No published point of the 5090 has more requests in flight: beyond, the profile is drawn on."""
+"""No published point of the 5090 has more requests in flight: above it, the profile is extrapolated."""
 
 
 def sound(simulator: Simulator, engine: str, level: int) -> Measured:
-    """The 5090's model under a level that is there all the time: a window of a minute, with a quarter of one before it."""
+    """Return the 5090's model at a level that is held all the time: 15 s warm-up, then a window of 60 s."""
     clients = Clients(
         concurrency=level,
         requests=None,
@@ -385,7 +415,7 @@ def sound(simulator: Simulator, engine: str, level: int) -> Measured:
 
 
 def same_requests(simulator: Simulator, engine: str, level: int, requests: int, pool: int | None) -> float:
-    """Mean TTFT in ms of the extreme table's method, with another number of requests or no pool."""
+    """Return the mean TTFT in ms by the extreme table's method, with another number of requests or without a pool."""
     clients = Clients(
         concurrency=min(level, requests), requests=requests, connections=pool, input_tokens=32, output_tokens=256
     )

@@ -1,4 +1,4 @@
-"""The step loop on a virtual clock, with a closed loop of clients: hundreds of points in seconds, no socket, no waiting."""
+"""Run the emulator's step loop on a virtual clock with a closed loop of clients: hundreds of points in seconds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One simulated request: sent, first token, last token; seconds."""
+    """One simulated request: the seconds at which it was sent, and of its first and last token."""
 
     sent_s: float
     first_s: float
@@ -44,7 +44,7 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a client would report. `in_flight` is the average from the first request sent to the last one ended."""
+    """What a client would report. `in_flight` is the average from the first request to the last answer."""
 
     requests: tuple[Timed, ...]
     throughput_tok_s: float
@@ -55,13 +55,13 @@ class Measured:
 
 
 def prompt_of(index: int, tokens: int) -> str:
-    """A prompt of this length that shares no token with another."""
+    """Return a prompt of this length that shares no token with another."""
     head = f"{index:>8}"
     return (head + "".join(answer_pieces(prompt_key(index, head), tokens)))[: tokens * CHARACTERS]
 
 
 def simulate(spec: EmulationSpec, clients: Clients, profile: Profile | None = None) -> Measured:
-    """Drive the engine until the last answer. Deterministic."""
+    """Simulate the load until the last answer; deterministic."""
     spec = with_profile(spec, profile)
     core = BatchScheduler(spec, StepCost(spec, profile))
     loop = _Loop(core, clients)
@@ -85,7 +85,7 @@ class _Loop:
         return now_s < (clients.duration_s or 0.0)
 
     def _start(self, now_s: float) -> None:
-        """A stream has a request to send; it may have to wait for a connection."""
+        """Send the next request of a stream, or queue it for a connection."""
         if self._more(now_s):
             heapq.heappush(self._pool, (now_s, self._next))
             self._next += 1
@@ -111,7 +111,7 @@ class _Loop:
         return prompt_of(-1 - index % clients.documents, clients.shared_tokens) + own
 
     def run(self) -> list[Timed]:
-        """All requests, in the order in which they ended."""
+        """Return all requests, in the order in which they ended."""
         now_s = 0.0
         for _ in range(self._clients.concurrency):
             self._start(now_s)
@@ -137,7 +137,7 @@ class _Loop:
 
 
 def _measured(done: Sequence[Timed], clients: Clients) -> Measured:
-    """Whole-run throughput for a count of requests; for a duration that of the window behind the warm-up."""
+    """Return the throughput of the whole run, or for a duration that of the window after the warm-up."""
     if clients.duration_s is not None:
         start_s, end_s = clients.warmup_s, clients.duration_s
         inside = [one for one in done if start_s <= one.sent_s <= end_s and one.last_s <= end_s]

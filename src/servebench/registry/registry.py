@@ -1,4 +1,4 @@
-"""Finds plugins, loads them one by one without letting a broken one kill the command, and answers by name."""
+"""Find and load plugins, each alone so that a broken one never ends the command, and look up classes by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servebench.util.errors import ConfigError
 
 DISTRIBUTION = "servebench-suite"
 DISABLE_VARIABLE = "SERVEBENCH_DISABLE_PLUGINS"
-"""Names of entry points, separated by commas, that are not loaded; `all` loads none but the built-ins."""
+"""Environment variable with the names of entry points not to load, separated by commas; `all` loads only built-ins."""
 
 _KINDS = {
     "engine": "servebench_engines",
@@ -31,7 +31,7 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PluginInfo:
-    """One plugin as `servebench plugins` lists it. `status` is `loaded`, `broken` or `disabled`."""
+    """A plugin as `servebench plugins` lists it. `status` is `loaded`, `broken` or `disabled`."""
 
     name: str
     distribution: str
@@ -43,7 +43,7 @@ class PluginInfo:
 
 @dataclass(frozen=True)
 class Registry:
-    """Everything that the loaded plugins offer: `kinds` maps a config group to its classes by name."""
+    """Everything that the loaded plugins provide: `kinds` maps a config group to its classes by name."""
 
     manager: pluggy.PluginManager
     plugins: tuple[PluginInfo, ...]
@@ -52,26 +52,26 @@ class Registry:
     faults: tuple[str, ...] = field(default_factory=tuple)
 
     def find(self, kind: str, name: str) -> type[Any]:
-        """The class of that name. Raises ConfigError with the nearest known name."""
+        """Return the class of this name. Raises ConfigError with the nearest known name."""
         known = self.kinds[kind]
         if name in known:
             return known[name]
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(known))}"
-        raise ConfigError(f"no {kind} named '{name}' is installed; {hint} ('servebench plugins' lists what is)")
+        hint = f"did you mean '{near[0]}'?" if near else f"available: {', '.join(sorted(known))}"
+        raise ConfigError(f"no {kind} named '{name}' is installed; {hint} (run 'servebench plugins' to list plugins)")
 
     def engine(self, name: str) -> Engine:
-        """An engine by name. Raises ConfigError."""
+        """Return an engine by name. Raises ConfigError."""
         found: Engine = self.find("engine", name)()
         return found
 
     def launcher(self, name: str) -> Launcher:
-        """A launch strategy by name. Raises ConfigError."""
+        """Return a launch strategy by name. Raises ConfigError."""
         found: Launcher = self.find("launch", name)()
         return found
 
     def tell(self, hook: str, event: object) -> list[str]:
-        """Call a life-cycle hook of each plugin alone. A line for each that raised: what it is told of goes on all the same."""
+        """Call a life-cycle hook of each plugin alone. Return a line for each that raised; none of them stops the run."""
         faults = []
         for name, caller in _callers(self.manager, hook):
             try:
@@ -79,18 +79,18 @@ class Registry:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
-                faults.append(f"plugin {name}: {hook} raised {_in_words(error)}; the run goes on without it")
+                faults.append(f"plugin {name}: {hook} raised {_first_line(error)}; the run continues without it")
         return faults
 
 
 def _callers(manager: pluggy.PluginManager, hook: str) -> Iterator[tuple[str, pluggy.HookCaller]]:
-    """A hook of each plugin alone, in the order in which they were loaded."""
+    """Yield a hook of each plugin alone, in the order in which they were loaded."""
     named = manager.list_name_plugin()
     for name, plugin in named:
         yield name, manager.subset_hook_caller(hook, [other for _, other in named if other is not plugin])
 
 
-def _in_words(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
@@ -106,19 +106,19 @@ def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) 
     if point.name in disabled or "all" in disabled:
         return info("disabled")
     name = f"{distribution}:{point.name}"
-    # a plugin is somebody else's code: whatever it does wrong must end as a line in the table
+    # a plugin is third-party code: any error of it becomes a line of the table
     try:
         plugin = point.load()
         wanted = getattr(plugin, "requires_api", hooks.API_VERSION)
         if wanted > hooks.API_VERSION:
-            return info("broken", error=f"it asks for plugin API {wanted}, this servebench has {hooks.API_VERSION}")
+            return info("broken", error=f"it needs plugin API {wanted}; this servebench has {hooks.API_VERSION}")
         manager.register(plugin, name)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         if manager.get_plugin(name) is not None:
             manager.unregister(name=name)
-        return info("broken", error=_in_words(error))
+        return info("broken", error=_first_line(error))
     callers = manager.get_hookcallers(manager.get_plugin(name)) or []
     unknown = [
         attribute
@@ -134,7 +134,7 @@ def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) 
 def _collect(
     manager: pluggy.PluginManager, infos: list[PluginInfo]
 ) -> tuple[dict[str, dict[str, type[Any]]], list[str], list[str]]:
-    """Ask each plugin alone, so that one that raises is named and left out, and two of one name are both named."""
+    """Call each plugin alone: one that raises is marked as broken, and two classes of one name are reported."""
     kinds: dict[str, dict[str, type[Any]]] = {kind: {} for kind in _KINDS}
     owners: dict[tuple[str, str], str] = {}
     paths: list[str] = []
@@ -145,17 +145,17 @@ def _collect(
         except (Exception, SystemExit) as error:
             if name.startswith(f"{DISTRIBUTION}:"):
                 raise
-            # none of its other hooks is called either
+            # its other hooks must not be called either
             manager.unregister(name=name)
             for index, info in enumerate(infos):
                 if name == f"{info.distribution}:{info.name}":
-                    infos[index] = replace(info, status="broken", hooks=(), error=_in_words(error))
+                    infos[index] = replace(info, status="broken", hooks=(), error=_first_line(error))
             continue
         paths.extend(some)
         for kind, found in offered:
             if (kind, found.name) in owners:
                 first = owners[kind, found.name]
-                faults.append(f"{kind} '{found.name}' is offered by both {first} and {name}; the first is used")
+                faults.append(f"{kind} '{found.name}' is provided by both {first} and {name}; the first is used")
                 continue
             owners[kind, found.name] = name
             kinds[kind][found.name] = found
@@ -163,15 +163,17 @@ def _collect(
 
 
 def _offers(manager: pluggy.PluginManager, plugin: object) -> tuple[list[tuple[str, type[Any]]], list[str]]:
-    """The classes of one plugin with their kinds, and its config folders. Raises what the plugin raises, and TypeError for
-    what is no class with a name."""
+    """Return the classes of one plugin with their kinds, and its config folders.
+
+    Raises what the plugin raises, and TypeError for something that is not a class with a name.
+    """
     others = [other for _, other in manager.list_name_plugin() if other is not plugin]
     offered: list[tuple[str, type[Any]]] = []
     for kind, hook_name in _KINDS.items():
         for classes in manager.subset_hook_caller(hook_name, others)():
             for found in classes:
                 if not isinstance(found, type) or not isinstance(getattr(found, "name", None), str):
-                    raise TypeError(f"{hook_name} gives {found!r}, which is no class with a name")
+                    raise TypeError(f"{hook_name} returned {found!r}, which is not a class with a name")
                 offered.append((kind, found))
     paths = [str(path) for some in manager.subset_hook_caller("servebench_config_paths", others)() for path in some]
     return offered, paths
@@ -206,7 +208,7 @@ def build(points: Iterable[EntryPoint], disabled: set[str]) -> Registry:
 
 @cache
 def registry() -> Registry:
-    """The registry of this process: built once, from the installed distributions."""
+    """Return the registry of this process, built once from the installed distributions."""
     disabled = {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()}
     others = (point for point in entry_points(group=hooks.GROUP) if not _is_builtin(point))
     return build(sorted(others, key=lambda point: (point.dist.name if point.dist else "", point.name)), disabled)

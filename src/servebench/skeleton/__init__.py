@@ -1,5 +1,4 @@
-"""`servebench plugins new NAME`: a working distribution of a plugin (an engine, a scorer or a workload), with tests that pass,
-to start from."""
+"""Write the skeleton of a plugin: a working distribution of an engine, a scorer or a workload, with tests that pass."""
 
 from __future__ import annotations
 
@@ -14,18 +13,18 @@ from servebench.util.errors import ConfigError
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SUFFIX = ".in"
-"""The template's files end in it, so that no tool takes them for code."""
+"""The suffix of template files, so that no tool takes them for code."""
 
 IN_PATHS = re.compile(r"(PACKAGE|MODULE|NAME)")
 IN_TEXTS = re.compile(r"@([A-Z_]+)@")
 
 KINDS = {"engine": "engine", "scorer": "quality", "workload": "workload"}
-"""What a plugin may be, with the config group that its name is an option of."""
+"""What a plugin can add, with the config group that its name becomes an option of."""
 
 DONE = {
-    "engine": "{folder}: an engine plugin that works with a stand-in for {name}-server; its README says what to change\n",
-    "scorer": "{folder}: a scorer plugin that asks eight questions; its README says what to change\n",
-    "workload": "{folder}: a workload plugin that asks about three topics; its README says what to change\n",
+    "engine": "{folder}: an engine plugin that runs with a stand-in for {name}-server; its README says what to change\n",
+    "scorer": "{folder}: a scorer plugin with eight questions; its README says what to change\n",
+    "workload": "{folder}: a workload plugin with three topics; its README says what to change\n",
 }
 TRY = {
     "engine": "engine={name} --cfg command",
@@ -34,8 +33,8 @@ TRY = {
 }
 
 
-def words_of(name: str) -> dict[str, str]:
-    """What the template's placeholders stand for."""
+def placeholders(name: str) -> dict[str, str]:
+    """Return the values of the template's placeholders."""
     module = name.replace("-", "_")
     major, minor = __version__.split(".")[:2]
     bounds = f">={major}.{minor},<{major}.{int(minor) + 1}"
@@ -50,26 +49,23 @@ def words_of(name: str) -> dict[str, str]:
 
 
 def skeleton(name: str, kind: str = "engine") -> dict[str, str]:
-    """The distribution's files: path below its folder, and text."""
-    words = words_of(name)
+    """Return the distribution's files: the text by path below its folder."""
+    values = placeholders(name)
     found = {}
-    for place, text in _template(files(__name__) / "template" / kind, ""):
-        path = _filled(place.removesuffix(SUFFIX), words, IN_PATHS)
-        found[path] = _filled(text, words, IN_TEXTS)
+    for place, text in _template_files(files(__name__) / "template" / kind, ""):
+        path = _fill(place.removesuffix(SUFFIX), values, IN_PATHS)
+        found[path] = _fill(text, values, IN_TEXTS)
     return found
 
 
-def _filled(text: str, words: Mapping[str, str], placeholder: re.Pattern[str]) -> str:
-    def word(found: re.Match[str]) -> str:
-        return words[found.group(1)]
-
-    return placeholder.sub(word, text)
+def _fill(text: str, values: Mapping[str, str], placeholder: re.Pattern[str]) -> str:
+    return placeholder.sub(lambda match: values[match.group(1)], text)
 
 
-def _template(folder: Traversable, prefix: str) -> Iterable[tuple[str, str]]:
+def _template_files(folder: Traversable, prefix: str) -> Iterable[tuple[str, str]]:
     for item in sorted(folder.iterdir(), key=lambda item: item.name):
         if item.is_dir():
-            yield from _template(item, f"{prefix}{item.name}/")
+            yield from _template_files(item, f"{prefix}{item.name}/")
         elif item.name.endswith(SUFFIX):
             yield prefix + item.name, item.read_text(encoding="utf-8")
 

@@ -19,7 +19,7 @@ from servebench.cli.command import FILE, define
 @click.argument("path", metavar="[FILE]", type=FILE, default="docs/published.md")
 def command(path: Path) -> int:
     """Write a page that compares the articles' published numbers with emulated engines."""
-    from servebench.published.command import write_published
+    from servebench.published.comparison import write_published
     from servebench.registry.registry import registry
 
     click.echo(f"{path}: {write_published(path, registry())}")

@@ -1,4 +1,4 @@
-"""The page that `servebench published` writes: every published number beside ours, and what of the conclusions stands."""
+"""Write the page of `servebench published`: each published number with the simulated one, and which conclusions hold."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ def _write(path: Path, mode: Literal["a", "w"], text: str = "") -> None:
 
 
 def within(rows: Sequence[PublishedRow], metric: str) -> tuple[int, int]:
+<<<<<<< HEAD:src/servebench/published/command.py
     """How many of the simulated numbers of this metric are near enough, and how many there are."""
+=======
+    """Return how many simulated numbers of a metric are within the tolerance, and how many there are."""
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow):src/servebench/published/comparison.py
     tolerance = {"output_throughput": THROUGHPUT_TOLERANCE, "ttft": TTFT_TOLERANCE}[metric]
     errors = [row.error for row in rows if row.cell.metric == metric and row.error is not None]
     return sum(abs(error) <= tolerance for error in errors), len(errors)
@@ -66,19 +70,23 @@ def _counts(rows: Sequence[PublishedRow], metric: str) -> str:
         "output_throughput": ("output throughput", THROUGHPUT_TOLERANCE),
         "ttft": ("TTFT", TTFT_TOLERANCE),
     }[metric]
-    return f"{name} within {100 * tolerance:.0f} % for {near} of {count} numbers"
+    return f"{name} within {100 * tolerance:.0f}% for {near} of {count} numbers"
 
 
 def published_page(simulator: Simulator, rows: Sequence[PublishedRow]) -> str:
+<<<<<<< HEAD:src/servebench/published/command.py
     """The whole page in Markdown. Deterministic."""
+=======
+    """Return the page in Markdown; deterministic."""
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow):src/servebench/published/comparison.py
     return page(
         "Published numbers, simulated",
         {
             "": _opening(rows),
             "Every number": _every_number(rows),
-            "Who leads": _leaders(rows),
-            "The 5090's sweep by a sound method": _sound(simulator),
-            "What stands and what does not": _conclusions(simulator, rows),
+            "Fastest engine by level": _leaders(rows),
+            "The 5090's sweep with sustained load": _sound(simulator),
+            "Which conclusions hold": _conclusions(simulator, rows),
             "The profiles": _profiles(),
         },
     )
@@ -94,27 +102,27 @@ def _opening(rows: Sequence[PublishedRow]) -> str:
     ]
     listed = ", ".join(
         f"{row.cell.engine} {row.cell.metric} {row.cell.statistic} on {row.cell.gpu}"
-        f"{f' at {row.cell.concurrency}' if row.cell.concurrency else ''} ({row.cell.value}, ours {number(row.ours)})"
+        f"{f' at {row.cell.concurrency}' if row.cell.concurrency else ''} ({row.cell.value}, simulated {number(row.ours)})"
         for row in outside
     )
     missing = sum(row.ours is None for row in rows)
     return f"""Made by `servebench published`; do not edit.
 
 Five articles compare vLLM, SGLang and TensorRT-LLM. Their {len(rows)} numbers are shipped with servebench
-(`servebench/emulator/data/published_results.csv`), and the emulated engines play their set-ups: the step loop of
-[emulated engines](emulated.md) with a profile of few parameters for each engine and GPU, the same at every level, driven
-as the articles say they did. **Everything here is emulated**: it shows what a schedule and a method of measuring make of
-an engine's speed, and proves nothing of an engine.
+(`servebench/emulator/data/published_results.csv`), and emulated engines run their set-ups: the step loop of
+[emulated engines](emulated.md) with a profile of few parameters for each engine and GPU, the same at every level, under the
+load that the articles describe. **Everything here is emulated**: it shows the effect of a schedule and of a measurement
+method, and proves nothing about an engine.
 
-By the articles' own methods, {_counts(rows, "output_throughput")}, {_counts(rows, "ttft")};
-{missing} numbers cannot be simulated. Farther off: {listed or "none"}.
+With the articles' own methods, {_counts(rows, "output_throughput")}, {_counts(rows, "ttft")};
+{missing} numbers cannot be simulated. Outside these limits: {listed or "none"}.
 
-SGLang's 118 ms at 5 stands between 33 ms at 1 and 52 ms at 10: noise, as its 38.6 and 480.6 ms on the 4090 are of single
+SGLang's 118 ms at 5 is between 33 ms at 1 and 52 ms at 10: noise, like its 38.6 and 480.6 ms on the 4090, which are of single
 requests.
 
-What the articles leave out was inferred from their own numbers: on the 5090, answers of 256 tokens (12,800 tokens in all
+What the articles leave out is inferred from their numbers: on the 5090, answers of 256 tokens (12,800 tokens in all
 explain throughput and waves at every level); 100 requests at 100 to 500 and 200 from 1,000; and a pool of {POOL} connections,
-the default of the HTTP library that the harness uses, whose clock runs while a request waits for one."""
+the default of the harness's HTTP library, whose clock runs while a request waits for a connection."""
 
 
 def _every_number(rows: Sequence[PublishedRow]) -> str:
@@ -129,17 +137,21 @@ def _every_number(rows: Sequence[PublishedRow]) -> str:
                 f"{row.cell.value} {'' if row.cell.unit == '1' else row.cell.unit}".strip(),
                 number(row.ours),
                 percent(row.error),
-                row.said,
+                row.comment,
             )
             for row in some
         ]
-        head = ("engine", "set-up", "concurrency", "number", "published", "ours", "error", "what servebench says")
+        head = ("engine", "set-up", "concurrency", "number", "published", "simulated", "error", "comment")
         parts.append(f"### {SOURCES[source][0].upper()}{SOURCES[source][1:]}\n\n{table(head, lines)}")
     return "\n\n".join(parts)
 
 
 def _leaders(rows: Sequence[PublishedRow]) -> str:
+<<<<<<< HEAD:src/servebench/published/command.py
     """Who has the highest throughput at a level, as published and here."""
+=======
+    """Return which engine has the highest throughput at each level, published and simulated."""
+>>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow):src/servebench/published/comparison.py
     lines = []
     wanted = {"article 1": ("baseline sweep", "fine-grained sweep", "overload"), "article 5": ("512 in",)}
     named = [
@@ -166,11 +178,11 @@ def _leaders(rows: Sequence[PublishedRow]) -> str:
                 _lead(ours, [row.ours or 0 for row in ours]),
             )
         )
-    return table(("sweep", "concurrency", "published: who leads", "ours: who leads"), lines)
+    return table(("sweep", "concurrency", "fastest, published", "fastest, simulated"), lines)
 
 
 TIE = 0.03
-"""Engines nearer than this share no order: the articles' own repeats of a set-up differ by as much."""
+"""Engines closer than this share a place: the articles' own repeats of a set-up differ by as much."""
 
 
 def _lead(ordered: Sequence[PublishedRow], values: Sequence[float]) -> str:
@@ -194,12 +206,12 @@ def _sound(simulator: Simulator) -> str:
         *(f"{engine}, tok/s" for engine in ENGINES),
         *(f"{engine}, TTFT p50 ms" for engine in ENGINES),
     )
-    return f"""The same profiles, with every level held for a window of a minute after a quarter of one to warm up.
+    return f"""The same profiles, with every level held for 60 s after 15 s of warm-up.
 
 {table(head, lines)}
 
-\\* No published point has more than {FITTED_UP_TO} requests in flight: here the profile is drawn on, and a real engine may
-bend."""
+\\* No published point has more than {FITTED_UP_TO} requests in flight: here the profile is extrapolated, and a real engine may
+differ."""
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -225,18 +237,18 @@ def _saturation(simulator: Simulator) -> str:
     for engine in ENGINES:
         at = {level: sound(simulator, engine, level).throughput_tok_s for level in (64, 128)}
         parts.append(f"{engine} {number(at[64])} to {number(at[128])} tok/s ({percent(at[128] / at[64] - 1)})")
-    return f"""**"All three saturate at 64": does not stand.** With 50 requests a point no more than 50 are ever in flight, so
-64 and 128 repeat 50. With the level held, from 64 to 128: {"; ".join(parts)}. What TensorRT-LLM shows is its batch of 64,
-a setting."""
+    return f"""**"All three saturate at 64" does not hold.** With 50 requests per point at most 50 are in flight, so 64 and 128
+repeat 50. With the level held, from 64 to 128: {"; ".join(parts)}. TensorRT-LLM's limit is its batch size of 64, a
+setting."""
 
 
 def _jump(simulator: Simulator) -> str:
     def few(requests: int, pool: int | None) -> str:
         return f"{number(same_requests(simulator, 'vllm', 1000, requests, pool))} ms"
 
-    return f"""**"TTFT jumps between 500 and 1,000": does not stand.** vLLM's mean TTFT here: {few(100, POOL)} with 100 requests
-behind {POOL} connections, {few(200, POOL)} with 200 behind {POOL}, {few(200, None)} with 200 and no pool. The concurrency asked
-for plays no part: the second hundred waits in the client for a connection of the first, while its clock runs."""
+    return f"""**"TTFT jumps between 500 and 1,000" does not hold.** vLLM's mean TTFT here: {few(100, POOL)} with 100 requests
+behind {POOL} connections, {few(200, POOL)} with 200 behind {POOL}, {few(200, None)} with 200 and no pool. The requested
+concurrency has no effect: the second hundred waits in the client for a connection of the first, while its clock runs."""
 
 
 def _trt(simulator: Simulator) -> str:
@@ -246,22 +258,22 @@ def _trt(simulator: Simulator) -> str:
     others = max(at[("vllm", 50)], at[("sglang", 50)])
     beyond = max(at[("vllm", 100)], at[("sglang", 100)])
     ahead, behind = at[("trtllm", 50)] / others - 1, at[("trtllm", 100)] / beyond - 1
-    return f"""**"TensorRT-LLM leads at 50, the others at 100": stands for these settings, and says less than it seems.** With the
+    return f"""**"TensorRT-LLM leads at 50, the others at 100" holds for these settings only.** With the
 level held it has {percent(ahead)} at 50 and {percent(behind)} at 100 against the better of the others.
-Two things make it: its batch ends at 64, so
-36 of 100 wait for a second wave (TTFT 1.3 s is that wait), and the other two take some 5 ms
-a step more from 33 sequences on, which looks like the end of their captured graphs on this card. Both are settings
+There are two reasons: its batch size is 64, so
+36 of 100 requests wait for the next batch (the TTFT of 1.3 s is that wait), and the other two need about 5 ms
+more per step from 33 sequences on, which looks like the end of their captured graphs on this card. Both are settings
 (`engine.max_num_seqs`, graph sizes), not architectures."""
 
 
 def _gsm8k(rows: Sequence[PublishedRow]) -> str:
     shares = {row.cell.engine: round((row.cell.number or 0) * 8) for row in rows if row.cell.metric == "exact_match"}
-    told = ", ".join(
-        f"{engine} {right}/8 [{100 * wilson(right, 8)[0]:.0f}, {100 * wilson(right, 8)[1]:.0f}] %"
+    intervals = ", ".join(
+        f"{engine} {right}/8 [{100 * wilson(right, 8)[0]:.0f}, {100 * wilson(right, 8)[1]:.0f}]%"
         for engine, right in shares.items()
     )
-    return f"""**The GSM8K spread: no difference is shown.** Eight questions; 95 % intervals (Wilson): {told}. All overlap;
-`sample_too_small`. The article says so itself."""
+    return f"""**The GSM8K scores show no difference.** Eight questions; 95% intervals (Wilson): {intervals}. All overlap;
+`sample_too_small`. The article says this too."""
 
 
 def _eager(simulator: Simulator) -> str:
@@ -274,9 +286,9 @@ def _eager(simulator: Simulator) -> str:
 
     eager, compiled = whole(("+engine.extra_args.enforce-eager=true",)), whole(())
     return f"""**The 4090's ranking: `unequal_settings`.** vLLM ran with `enforce_eager`, the others compiled:
-{number(eager)} ms an answer here, {number(compiled)} ms without.
-And what is called TTFT is the time of all 50 tokens: TensorRT-LLM's 223.5 to 227.7 ms
-are 50 steps of 4.5 ms, while a first token after a short prompt takes one."""
+{number(eager)} ms per answer here, {number(compiled)} ms without.
+What it calls TTFT is the time of all 50 tokens: TensorRT-LLM's 223.5 to 227.7 ms
+are 50 steps of 4.5 ms, while the first token after a short prompt takes one."""
 
 
 def _roofline(simulator: Simulator) -> str:
@@ -290,14 +302,14 @@ def _roofline(simulator: Simulator) -> str:
         for cell in published_cells()
         if cell.source.startswith("article 5") and cell.metric == "output_throughput" and cell.concurrency == 1
     )
-    return f"""**The 70B numbers on one H100: not possible as described.** A token reads {shape.weight_bytes / 1e9:.1f} GB of
-weights;
-at {shape.bandwidth / 1e9:,.0f} GB/s that takes {floor_ms:.1f} ms, so one stream cannot have more than
-{1e3 / floor_ms:.0f} tok/s, and {number(fastest)} are published: speculative decoding, several GPUs or a smaller model would
-explain it. And beside the weights even all of 80 GB has room for the keys and values of {fit[16]} requests of
+    return f"""**The 70B numbers on one H100 are not possible as described.** Each token reads {shape.weight_bytes / 1e9:.1f} GB
+of weights;
+at {shape.bandwidth / 1e9:,.0f} GB/s that takes {floor_ms:.1f} ms, so one stream cannot exceed
+{1e3 / floor_ms:.0f} tok/s, but {number(fastest)} are published: speculative decoding, several GPUs or a smaller model would
+explain it. After the weights, 80 GB have room for the keys and values of {fit[16]} requests of
 {KV_REQUEST_TOKENS} tokens in 16 bits, {fit[8]} in 8, not for
-100. The profile is fitted all the same, with memory for them; its crossings are the article's, its speed is not the card's.
-TTFTs that spread evenly from nothing to twice their median mean that all streams begin together, again and again."""
+100. The profile is fitted nevertheless, with enough memory; it reproduces the article's ranking, not the card's speed.
+TTFTs that are evenly spread from 0 to twice their median mean that all streams start together, again and again."""
 
 
 def _profiles() -> str:
@@ -311,7 +323,7 @@ def _profiles() -> str:
         for one in stored_profiles()
     ]
     return f"""A step takes `decode_ms + sequence_ms * (sequences - 1) ** exponent`, from `wide_from` sequences on
-`wide_ms + wide_sequence_ms * sequences` more, and `prompt_token_ms` for each token of a prompt; each request costs `request_ms`
-of front end one after another, and `latency_ms` besides.
+`wide_ms + wide_sequence_ms * sequences` more, and `prompt_token_ms` for each prompt token; each request takes `request_ms`
+in the front end, one after another, and `latency_ms` in addition.
 
 {table(("engine", "GPU", "model", "parameters"), lines)}"""
