@@ -71,11 +71,7 @@ def test_numbers_are_met_by_the_articles_method(engine: str, sweep: str, simulat
         if cell.engine == engine and cell.workload.startswith(sweep + ",") and cell.number
     ]
     rows = [
-<<<<<<< HEAD
-        PublishedRow(cell=cell, ours=value_of(cell, simulator.measure(case)), said="")
-=======
         PublishedRow(cell=cell, ours=value_of(cell, simulator.measure(case)), comment="")
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
         for cell in cells
         if (case := case_of(cell)) is not None
     ]

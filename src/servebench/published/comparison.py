@@ -54,11 +54,7 @@ def _write(path: Path, mode: Literal["a", "w"], text: str = "") -> None:
 
 
 def within(rows: Sequence[PublishedRow], metric: str) -> tuple[int, int]:
-<<<<<<< HEAD:src/servebench/published/command.py
-    """How many of the simulated numbers of this metric are near enough, and how many there are."""
-=======
     """Return how many simulated numbers of a metric are within the tolerance, and how many there are."""
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow):src/servebench/published/comparison.py
     tolerance = {"output_throughput": THROUGHPUT_TOLERANCE, "ttft": TTFT_TOLERANCE}[metric]
     errors = [row.error for row in rows if row.cell.metric == metric and row.error is not None]
     return sum(abs(error) <= tolerance for error in errors), len(errors)
@@ -74,11 +70,7 @@ def _counts(rows: Sequence[PublishedRow], metric: str) -> str:
 
 
 def published_page(simulator: Simulator, rows: Sequence[PublishedRow]) -> str:
-<<<<<<< HEAD:src/servebench/published/command.py
-    """The whole page in Markdown. Deterministic."""
-=======
     """Return the page in Markdown; deterministic."""
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow):src/servebench/published/comparison.py
     return page(
         "Published numbers, simulated",
         {
@@ -147,11 +139,7 @@ def _every_number(rows: Sequence[PublishedRow]) -> str:
 
 
 def _leaders(rows: Sequence[PublishedRow]) -> str:
-<<<<<<< HEAD:src/servebench/published/command.py
-    """Who has the highest throughput at a level, as published and here."""
-=======
     """Return which engine has the highest throughput at each level, published and simulated."""
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow):src/servebench/published/comparison.py
     lines = []
     wanted = {"article 1": ("baseline sweep", "fine-grained sweep", "overload"), "article 5": ("512 in",)}
     named = [

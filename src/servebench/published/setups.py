@@ -83,11 +83,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRow:
-<<<<<<< HEAD
-    """A published number beside ours. `ours` is None where nothing can be simulated, and `said` says why."""
-=======
     """A published number and the simulated one. `ours` is None if it cannot be simulated; `comment` says why."""
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
 
     cell: Cell
     ours: float | None
@@ -303,11 +299,7 @@ WARM = "warm_start"
 
 
 def rows_of(simulator: Simulator) -> list[PublishedRow]:
-<<<<<<< HEAD
-    """Every published number beside ours."""
-=======
     """Return every published number with the simulated one."""
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
     rows = []
     for cell in published_cells():
         case = case_of(cell)
@@ -317,13 +309,8 @@ def rows_of(simulator: Simulator) -> list[PublishedRow]:
             if cell.source.startswith("article 2"):
                 comment = f"not a TTFT but the time of all 50 tokens; simulated TTFT {_mean(measured.ttft_ms):.0f} ms"
             elif cell.source.startswith("article 5"):
-<<<<<<< HEAD
-                said = "; ".join(part for part in (said, "beyond what the card can do: see below") if part)
-            rows.append(PublishedRow(cell=cell, ours=value_of(cell, measured), said=said))
-=======
                 comment = "; ".join(part for part in (comment, "faster than the card allows: see below") if part)
             rows.append(PublishedRow(cell=cell, ours=value_of(cell, measured), comment=comment))
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
         elif cell.metric == "throughput_over_vllm" and cell.source.startswith("article 5"):
             rows.append(_shared_prefixes(simulator, cell))
         else:
@@ -335,15 +322,6 @@ def _cold(simulator: Simulator, cell: Cell) -> PublishedRow:
     experiment = LOADS.get((cell.source[:9], "cold_start" if cell.metric == WARM else cell.metric))
     reason = _reason(cell)
     if cell.metric == "engine_load" and cell.engine != "sglang":
-<<<<<<< HEAD
-        return PublishedRow(cell=cell, ours=None, said=NOT_SIMULATED["library"])
-    if experiment is None or reason == NOT_SIMULATED["build"] or cell.engine == "ollama":
-        return PublishedRow(cell=cell, ours=None, said=reason)
-    seconds = simulator.loading_s(experiment, cell.engine)
-    scale = 1000.0 if cell.unit == "ms" else 1.0
-    return PublishedRow(
-        cell=cell, ours=seconds * scale, said="phases of the start, weights read at 2 GB/s; one start, no repeat"
-=======
         return PublishedRow(cell=cell, ours=None, comment=NOT_SIMULATED["library"])
     if experiment is None or reason == NOT_SIMULATED["build"] or cell.engine == "ollama":
         return PublishedRow(cell=cell, ours=None, comment=reason)
@@ -351,16 +329,11 @@ def _cold(simulator: Simulator, cell: Cell) -> PublishedRow:
     scale = 1000.0 if cell.unit == "ms" else 1.0
     return PublishedRow(
         cell=cell, ours=seconds * scale, comment="phases of the start, weights read at 2 GB/s; one start, not repeated"
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
     )
 
 
 def _shared_prefixes(simulator: Simulator, cell: Cell) -> PublishedRow:
-<<<<<<< HEAD
-    """Questions about shared documents: SGLang over vLLM, with vLLM's own prefix cache off and on."""
-=======
     """Return the ratio of SGLang to vLLM for questions on shared documents, with vLLM's prefix cache off and on."""
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
 
     def throughput(engine: str, *words: str) -> float:
         clients = Clients(
@@ -380,11 +353,7 @@ def _shared_prefixes(simulator: Simulator, cell: Cell) -> PublishedRow:
         f"with vLLM's prefix cache off; with it on, its default since 0.8, {sglang / on:.2f}: the gain is that of a cache "
         "over no cache, not of a tree over blocks"
     )
-<<<<<<< HEAD
-    return PublishedRow(cell=cell, ours=sglang / off, said=said)
-=======
     return PublishedRow(cell=cell, ours=sglang / off, comment=comment)
->>>>>>> 29bc898 (docs: registry, skeleton, published page and fleet in plain English; PublishedRow)
 
 
 def _mean(values: Sequence[float]) -> float:
