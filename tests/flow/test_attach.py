@@ -107,12 +107,12 @@ MISTAKES = {
         3,
         "NOPE_KEY",
     ),
-    "no model": (["model.path=/dev/null"], 3, "is no GGUF model"),
+    "no model": (["model.path=/dev/null"], 3, "model.path=/dev/null"),
     "a file for a folder": (["study.dir=/dev/null"], 3, "study.dir"),
-    "an engine that is not here": (["engine=trtllm", "model.name=m"], 3, "trtllm is not installed here"),
+    "an engine that is not here": (["engine=trtllm", "model.name=m"], 3, "trtllm"),
     "a sweep without -m": (["load.requests=1,2"], 2, "add -m"),
     "no such manifest": (["run", "--lock", "nowhere.json"], 6, "nowhere.json"),
-    "no such study": (["sync", "nowhere"], 2, "'nowhere' is no study"),
+    "no such study": (["sync", "nowhere"], 2, "'nowhere'"),
 }
 
 
