@@ -11,7 +11,7 @@ ROUNDS ?= 20
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: run test coverage check fix audit real bench chaos fuzz docs build clean help
+.PHONY: run test coverage check fix audit real bench chaos fuzz columns docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -53,6 +53,9 @@ chaos: $(VENV)/.dev ## faults at random moments: kills, full disks, wedged engin
 fuzz: $(VENV)/.dev ## coverage-guided fuzzing of what reads servers' bytes (SECONDS=60 for each reader)
 	@$(PIP) install --no-compile atheris
 	@for target in http framing sse record answer metrics; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
+
+columns: $(VENV)/.run ## write docs/columns.md anew from the column tables
+	$(BIN)/python -m servebench.store.column_reference > docs/columns.md
 
 docs: $(VENV)/.dev ## check that every command in the docs runs
 	$(BIN)/python -m pytest tests/docs $(ARGS)
