@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from servebench.engine.supervisor.ports import free_port
-from servebench.quality.sandbox import sandbox_faults
+from servebench.quality.sandbox import sandbox_errors
 
 SMALL = ("load.concurrency=[2]", "load.requests=4", "load.warmup_requests=0", "load.self_check=never", "tracking=none")
 
@@ -108,7 +108,7 @@ def test_json_of_the_load_is_graded_at_each_level(servebench, tmp_path):
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_code_is_run(servebench, tmp_path, endpoint):
-    if faults := sandbox_faults():
+    if faults := sandbox_errors():
         pytest.skip(faults[0])
     rows = [
         {

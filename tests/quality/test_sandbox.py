@@ -148,8 +148,8 @@ def test_nothing_is_left_behind(working):
 def test_it_dies_with_the_program_that_started_it(working, tmp_path):
     """servebench killed by kill -9 must not leave generated code running."""
     code = (
-        "from servebench.quality.sandbox import Limits, run_program\n"
-        "run_program('import time; time.sleep(9999)', Limits(wall_s=9999))"
+        "from servebench.quality.sandbox import SandboxLimits, run_program\n"
+        "run_program('import time; time.sleep(9999)', SandboxLimits(wall_s=9999))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as child:
         watched = psutil.Process(child.pid)

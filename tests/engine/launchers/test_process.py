@@ -160,7 +160,7 @@ def test_log_lines_of_an_earlier_start_are_ignored(launch: Launch, log: Path, fa
     with pytest.raises(EngineError) as error:
         launch(fake("--log", "new words", "--dies-after", "0", "--exit-code", "2"))
     assert error.value.kind == "died"
-    assert "last words: new words" in str(error.value)
+    assert "last log line: new words" in str(error.value)
     running = launch(fake())
     assert "weights_loaded" not in [phase.name for phase in running.phases]
 
