@@ -91,7 +91,10 @@ def summarize_error(error: BaseException) -> str:
     text = lines[0] if lines else ""
     cause = error.__cause__
     if isinstance(cause, OmegaConfBaseException):
-        text = f"{text.rstrip('.')}: {summarize_error(cause)}" if text else summarize_error(cause)
+        reason = summarize_error(cause)
+        # OmegaConf repeats the message in the cause when a debugger or a coverage tracer is active
+        same = not text or reason.rstrip(".").lower() in text.lower()
+        text = reason if same else f"{text.rstrip('.')}: {reason}"
     text = text or type(error).__name__
     where, said, what = text.partition("': ")
     if said and where.startswith("In '"):
