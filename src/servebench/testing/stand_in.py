@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 import sys
@@ -9,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from servebench.testing import server
 from servebench.testing.server import ServerBehavior
 
 LOG_GAP = "sleep 0.06"
@@ -40,7 +40,9 @@ def write_stand_in(
     if dies_with is not None:
         lines += [f"printf '%s\\n' {shlex.quote(dies_with[0])}", f"exit {dies_with[1]}"]
     options = json.dumps({"host": host, "port": port, **asdict(behavior)})
-    lines.append(f"exec {shlex.quote(sys.executable)} -S -P {shlex.quote(server.__file__)} {shlex.quote(options)}")
+    lines.append(
+        f"exec {shlex.quote(sys.executable)} -S -P {shlex.quote(inspect.getfile(ServerBehavior))} {shlex.quote(options)}"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     path.chmod(0o755)
