@@ -251,7 +251,7 @@ OUTCOMES = {
         stream(delta(role="assistant", content="", more={"usage": usage(7, 0)})), "truncated", "after 0",
     ),
     "no generated content": (stream(ROLE, STOP, DONE), "empty", "finish reason 'stop'"),
-    "content that nobody sees": (stream(ROLE, STOP, END, DONE), "empty", "usage tells of 2 tokens"),
+    "content that nobody sees": (stream(ROLE, STOP, END, DONE), "empty", "usage counts 2 tokens"),
     "html": (whole(b"<html>\nhi\n</html>", content_type="text/html"), "truncated", "3 lines were no event"),
     "json lines as an event stream": (
         whole(b'{"choices": []}\n', content_type="text/event-stream"), "truncated", "1 lines were no event",

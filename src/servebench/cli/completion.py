@@ -1,4 +1,4 @@
-"""Shell completion: what may follow on the command line, and how a shell is told to ask for it."""
+"""Shell completion: what may follow on the command line, and how a shell asks for it."""
 
 from __future__ import annotations
 

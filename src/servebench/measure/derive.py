@@ -192,10 +192,10 @@ def _outcome(
             return "stream_error", scan.error
     if wire == "complete" and message.complete:
         return _ending(scan, asked_output_tokens)
-    told = said or wire
+    reason = said or wire
     if _SAME[wire] == "truncated":
-        told = said or f"the connection closed early, after {len(scan.event_ns)} content events"
-    return _SAME[wire], told
+        reason = said or f"the connection closed early, after {len(scan.event_ns)} content events"
+    return _SAME[wire], reason
 
 
 def _ending(scan: answer.AnswerScan, asked_output_tokens: int | None) -> tuple[Outcome, str | None]:
@@ -208,6 +208,6 @@ def _ending(scan: answer.AnswerScan, asked_output_tokens: int | None) -> tuple[O
         )
     if not events and asked_output_tokens != 0:
         reason = f", finish reason '{scan.finish_reason}'" if scan.finish_reason else ""
-        told = f", usage tells of {scan.usage_tokens} tokens" if scan.usage_tokens is not None else ""
-        return "empty", f"the answer has no generated content{reason}{told}"
+        counted = f", usage counts {scan.usage_tokens} tokens" if scan.usage_tokens is not None else ""
+        return "empty", f"the answer has no generated content{reason}{counted}"
     return "ok", None

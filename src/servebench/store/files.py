@@ -49,7 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
             beside.replace(path)
     finally:
-        # a read-only file system refuses even to remove what is not there, and its reason is told already
+        # a read-only file system even refuses to remove a missing file; the reason was reported before
         with suppress(OSError):
             beside.unlink(missing_ok=True)
 

@@ -65,7 +65,7 @@ class RunFolder:
 
     @property
     def telemetry(self) -> Path:
-        """One row a reading: what the engine and the machine told while load ran."""
+        """One row a reading: what the engine and the machine reported during load."""
         return self.path / "telemetry.parquet"
 
     @property

@@ -99,7 +99,7 @@ def _tcp_fault(host: str, port: int, timeout_s: float) -> str | None:
 
 
 def _verify() -> ssl.SSLContext | bool:
-    """As MLflow's own client is told to treat certificates."""
+    """Return how MLflow's own client treats certificates."""
     if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("1", "true"):
         return False
     bundle = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or os.environ.get("REQUESTS_CA_BUNDLE")

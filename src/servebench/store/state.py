@@ -59,7 +59,7 @@ class StudyState:
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """`run.json`. `overrides` are those of the run's job, `error` what the user was told."""
+    """`run.json`. `overrides` are those of the run's job, `error` the message that the user saw."""
 
     run_id: str
     title: str

@@ -71,7 +71,7 @@ SLOWEST_BYTES_S = 1e6
 
 
 RATE_SCALE = 100
-"""MLflow's steps are whole numbers: rates that are not are told in hundredths."""
+"""MLflow's steps are whole numbers: other rates are stored in hundredths."""
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, str]:

