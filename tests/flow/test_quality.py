@@ -110,7 +110,7 @@ def test_all_leaves_out_what_cannot_run_and_says_why(servebench, tmp_path, quest
     assert refused.returncode == 3
     (line,) = refused.stderr.splitlines()
     assert line.startswith("servebench: quality=mmlu: ")
-    assert "quality.path=" in line
+    assert "set quality.path to a file of your own" in line
 
 
 def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, endpoint):

@@ -134,8 +134,12 @@ def test_a_scorer_and_a_workload_pass_their_own_tests(other):
 
 
 BREAK = {
-    "scorer": ("if answer.error is not None:", "if False:", "test_a_failed_request_is_neither_right_nor_wrong"),
-    "workload": ("salt(settings.seed, stream, index)", "index", "test_requests_follow_from_settings_seed_and_stream"),
+    "scorer": ("if answer.error is not None:", "if False:", "test_failed_requests_have_no_grade"),
+    "workload": (
+        "salt(settings.seed, stream, index)",
+        "index",
+        "test_requests_depend_on_settings_seed_and_stream_only",
+    ),
 }
 
 

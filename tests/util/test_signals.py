@@ -10,14 +10,18 @@ import pytest
 
 LIMIT_S = 300
 
-# each waits for a line of its standard input, so that the test and not a clock decides when it goes on
+# each waits for a line of its standard input, so that the test and not a clock decides when it goes on; it looks up
+# from time to time because Python does not see a signal that comes just before a read that blocks
 WAITS = """
+import select
 import sys
 from servebench.util.signals import interrupts
 with interrupts():
     try:
         print("ready", flush=True)
         while True:
+            while not select.select([sys.stdin], [], [], 0.1)[0]:
+                pass
             print(sys.stdin.readline().strip(), flush=True)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
