@@ -38,11 +38,14 @@ print(sys.stdin.readline().strip(), flush=True)
 
 
 @contextmanager
-def started(program, **options):
-    """A process that has written "ready"; `say` gives it a line and returns the next line that it writes."""
+def started(program, *, hangup=signal.SIG_DFL):
+    """A process that has written "ready"; `say` gives it a line and returns the next line that it writes.
+
+    `hangup` is how it was started to treat SIGHUP, whatever the tests themselves were started with."""
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
-    )
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),  # noqa: PLW1509
+    )  # fmt: skip
 
     def say(line):
         process.stdin.write(f"{line}\n")
@@ -66,7 +69,7 @@ def test_a_second_signal_does_not_cut_the_cleaning_up_short(number):
 
 def test_nohup_is_honoured():
     """`nohup servebench ... &` goes on when the terminal closes, and still ends on SIGTERM."""
-    with started(WAITS, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as (process, say):
+    with started(WAITS, hangup=signal.SIG_IGN) as (process, say):
         process.send_signal(signal.SIGHUP)
         assert say("still here") == "still here"
         process.terminate()
@@ -90,6 +93,7 @@ def test_a_command_that_is_stopped_while_it_starts_says_so(tmp_path, number):
     process = subprocess.Popen(
         [sys.executable, "-m", "servebench", "run", "--lock", str(fifo)],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
     )  # fmt: skip
     # the command waits until somebody writes into its manifest
     writer = os.open(fifo, os.O_WRONLY)
