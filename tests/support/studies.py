@@ -35,6 +35,8 @@ class SimulatedEngine:
     drift_sd: float = 0.02
     run_sd: float = 0.0
     fail_share: float = 0.0
+    leave_share: float = 0.0
+    """The share of requests that the client abandons halfway, as with `load.cancel_fraction`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,10 @@ def closed_loop(
         gap = engine.tpot_ms * pace * float(rng.lognormal(0, engine.spread / 3))
         stamps = [] if failed else [int(sent + (ttft + gap * k) * MS) for k in range(engine.tokens)]
         ended = stamps[-1] + 50_000 if stamps else sent + 5 * MS
+        left = engine.leave_share > 0 and rng.random() < engine.leave_share
+        if left and stamps:
+            stamps = stamps[: len(stamps) // 2]
+            ended = stamps[-1]
         free[stream] = ended + 100_000
         fields: dict[str, Any] = {
             "run_id": run_id, "point": point, "scheduled_ns": sent, "sent_ns": sent + 20_000, "ended_ns": ended,
@@ -86,9 +92,8 @@ def closed_loop(
         if failed:
             records.append(failed_record(name, "http_error", "500 <b>overloaded</b>", http_status=500, **fields))
         else:
-            records.append(
-                record(name, event_ns=stamps, event_tokens=[1] * len(stamps), finish_reason="length", **fields)
-            )
+            fields |= {"outcome": "abandoned", "finish_reason": None} if left else {"finish_reason": "length"}
+            records.append(record(name, event_ns=stamps, event_tokens=[1] * len(stamps), **fields))
     return records
 
 

@@ -13,7 +13,7 @@ from servebench.analysis.repeats import RepeatSummary, summarize_repeats
 from servebench.analysis.slo import SloLimits
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
-from servebench.measure.columns import in_window, request_metrics, token_slices
+from servebench.measure.columns import in_window, of_engine, request_metrics, token_slices
 from servebench.util.errors import StoreError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def side_of(run: RunData) -> Side:
         if start is None or end is None or of_point.empty:
             points.append(ComparedPoint(**facts))
             continue
-        inside = in_window(of_point, int(start), int(end))
+        inside = of_engine(in_window(of_point, int(start), int(end)))
         failed = ~inside["ok"].to_numpy(dtype=bool)
         stored = run.requests[run.requests["point"] == row.point]
         sizes = inside["planned_prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.measure.points import OURS
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ _LATENCIES = ("ttft_ms", "ttft_from_schedule_ms", "ttfo_ms", "tpot_ms", "e2e_ms"
 def in_window(metrics: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:
     """Return the requests sent inside the window."""
     return metrics[(metrics["sent_ns"] >= start_ns) & (metrics["sent_ns"] <= end_ns)]
+
+
+def of_engine(metrics: pd.DataFrame) -> pd.DataFrame:
+    """Return the requests that the client itself did not end: only these succeeded or failed because of the engine."""
+    return metrics[~metrics["outcome"].isin(OURS)]
 
 
 def events(requests: pd.DataFrame) -> EventColumns:

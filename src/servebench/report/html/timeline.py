@@ -8,6 +8,7 @@ import pandas as pd
 from servebench.contracts.stored import RunData
 from servebench.measure.columns import request_metrics
 from servebench.measure.in_flight import in_flight_at
+from servebench.measure.points import OURS
 from servebench.report.html.charts import load_of
 from servebench.report.html.model import Panel, Timeline
 from servebench.report.html.svg import Span
@@ -91,8 +92,12 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     first_s = sent_s + own["ttft_ms"].to_numpy(dtype=np.float64) / 1000
     end_s = (own["ended_ns"].to_numpy(dtype=np.float64) - start) / NS_PER_S
     spans = [
-        Span(sent_s=float(sent), first_s=None if np.isnan(first) else float(first), end_s=float(end), failed=not ok)
-        for sent, first, end, ok in zip(sent_s, first_s, end_s, own["ok"], strict=True)
+        Span(
+            sent_s=float(sent), first_s=None if np.isnan(first) else float(first), end_s=float(end), failed=bool(failed)
+        )
+        for sent, first, end, failed in zip(
+            sent_s, first_s, end_s, ~own["ok"] & ~own["outcome"].isin(OURS), strict=True
+        )
     ]
     end = int(own["ended_ns"].max())
     from_ns, to_ns = row.window_ns or (start, end)
