@@ -17,124 +17,77 @@ SLUG_MAX = 60
 NAME_BYTES_MAX = 200
 
 
-@dataclass(frozen=True)
-class RunFolder:
-    """The files of a run."""
+class _Entry:
+    """A file or folder of this name inside the folder whose attribute it is."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: _Folder, owner: type) -> Path:
+        return folder.path / self._name
+
+
+@dataclass(frozen=True)
+class _Folder:
     path: Path
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """The folder's own name: the id of a study, or the name of a run."""
         return self.path.name
 
-    @property
-    def manifest(self) -> Path:
-        """What was run: config, command, versions, machine."""
-        return self.path / "manifest.json"
 
-    @property
-    def state(self) -> Path:
-        """How the run ended."""
-        return self.path / "run.json"
+class RunFolder(_Folder):
+    """The files of a run."""
 
-    @property
-    def requests(self) -> Path:
-        """One row a request."""
-        return self.path / "requests.parquet"
-
-    @property
-    def answers(self) -> Path:
-        """What was answered, one row a request."""
-        return self.path / "answers.parquet"
-
-    @property
-    def parts(self) -> Path:
-        """Batches of records, until the run is over."""
-        return self.path / "parts"
-
-    @property
-    def points(self) -> Path:
-        """One row a point."""
-        return self.path / "points.parquet"
-
-    @property
-    def points_csv(self) -> Path:
-        """The same for people and other tools."""
-        return self.path / "points.csv"
-
-    @property
-    def telemetry(self) -> Path:
-        """One row a reading: what the engine and the machine reported during load."""
-        return self.path / "telemetry.parquet"
-
-    @property
-    def quality(self) -> Path:
-        """One row a question that was put to the engine."""
-        return self.path / "quality.parquet"
-
-    @property
-    def engine_log(self) -> Path:
-        """What the engine said."""
-        return self.path / "engine.log"
-
-    @property
-    def report(self) -> Path:
-        """The page of the run."""
-        return self.path / "report.html"
-
-    @property
-    def tracking(self) -> Path:
-        """What was sent to MLflow."""
-        return self.path / "tracking.json"
-
-    @property
-    def raw(self) -> Path:
-        """Spools of phases that are not stored yet."""
-        return self.path / "raw"
+    manifest = _Entry("manifest.json")
+    """What was run: config, command, versions, machine."""
+    state = _Entry("run.json")
+    """How the run ended."""
+    requests = _Entry("requests.parquet")
+    """One row a request."""
+    answers = _Entry("answers.parquet")
+    """What was answered, one row a request."""
+    parts = _Entry("parts")
+    """Batches of records, until the run is over."""
+    points = _Entry("points.parquet")
+    """One row a point."""
+    points_csv = _Entry("points.csv")
+    """The same for people and other tools."""
+    telemetry = _Entry("telemetry.parquet")
+    """One row a reading: what the engine and the machine reported during load."""
+    quality = _Entry("quality.parquet")
+    """One row a question that was put to the engine."""
+    engine_log = _Entry("engine.log")
+    report = _Entry("report.html")
+    tracking = _Entry("tracking.json")
+    """What was sent to MLflow."""
+    raw = _Entry("raw")
+    """Spools of phases that are not stored yet."""
 
     def spool(self, phase: str) -> Path:
-        """The spool of a phase."""
+        """Return the path of a phase's spool."""
         return self.raw / f"{phase}.spool"
 
     def spools(self) -> list[Path]:
-        """The spools that are there: phases that were cut off."""
+        """Return the spools that exist: those of phases that were cut off."""
         return sorted(self.raw.glob("*.spool"))
 
 
-@dataclass(frozen=True)
-class StudyFolder:
+class StudyFolder(_Folder):
     """The files of a study."""
 
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """The study's id."""
-        return self.path.name
-
-    @property
-    def state(self) -> Path:
-        """What was planned and how far it got."""
-        return self.path / "study.json"
-
-    @property
-    def plan(self) -> Path:
-        """Its runs with their configs, as they were before the first started."""
-        return self.path / "plan.json"
-
-    @property
-    def tracking(self) -> Path:
-        """What was sent to MLflow."""
-        return self.path / "tracking.json"
-
-    @property
-    def summary(self) -> Path:
-        """What tells of it as a whole: page, comparison, charts."""
-        return self.path / "summary"
+    state = _Entry("study.json")
+    """What was planned and how far it got."""
+    plan = _Entry("plan.json")
+    """Its runs with their configs, as they were before the first started."""
+    tracking = _Entry("tracking.json")
+    """What was sent to MLflow."""
+    summary = _Entry("summary")
+    """Page, comparison and charts of the whole study."""
 
     def run(self, name: str) -> RunFolder:
-        """A run's folder, which need not be there."""
+        """Return a run's folder, which need not exist."""
         return RunFolder(self.path / name)
 
     def create_run(self, name: str) -> RunFolder:

@@ -10,12 +10,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from servebench.contracts.request import Request, Tokenizer, Workload
-from servebench.contracts.settings import LengthSettings, PositiveInt, TokenCount, WorkloadSettings
-from servebench.workload.build.fill import WordList
+from servebench.contracts.settings import LengthSettings, PositiveInt, TokenCount
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.seeding import generator, salt
-from servebench.workload.build.sessions import History, Piece, Session, SessionStep, plan_requests
+from servebench.workload.build.sessions import Piece, Session, SessionSettings, SessionStep, SessionWorkload
 
 DEFAULT_INPUT_TOKENS = 96
 DEFAULT_OUTPUT_TOKENS = 48
@@ -34,13 +32,12 @@ CALL_SCHEMA: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentLoopSettings(WorkloadSettings):
+class AgentLoopSettings(SessionSettings):
     """An agent takes `steps`, `active` agents at a time. `input_tokens` is the length of its task, `result_tokens` that of a
     tool's result after each step, `system_tokens` that of the tool description that all agents share. After its first
     step an agent starts `fan_out` sub-agents, which begin with its context and take `sub_steps` each; it continues when
     they have ended. `tool_s` is the mean of the exponential time that a tool takes. With `enforce_calls` answers must be
-    tool calls. `history` says what the agent's turns in it and the reports of sub-agents are: `real`, the model's answers,
-    or `scripted`, calls written in advance that are as long as the requested answers."""
+    tool calls. `history` applies to the reports of sub-agents too; scripted turns are calls."""
 
     steps: PositiveInt | LengthSettings = 5
     active: PositiveInt = 8
@@ -50,11 +47,9 @@ class AgentLoopSettings(WorkloadSettings):
     sub_steps: PositiveInt | LengthSettings = 2
     tool_s: Annotated[float, Ge(0)] = 0.0
     enforce_calls: bool = False
-    history: History = "real"
-    exact_output: bool = True
 
 
-class AgentLoopWorkload(Workload):
+class AgentLoopWorkload(SessionWorkload):
     """Loops of a tool call by the model and a result from the user, with the whole history in each request.
 
     Calls and results are plain messages, which every chat template accepts. Tool results are written in advance.
@@ -62,41 +57,20 @@ class AgentLoopWorkload(Workload):
     """
 
     name = "agent_loop"
+    settings: AgentLoopSettings
     settings_type = AgentLoopSettings
     reference_keys = ("schema",)
 
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        assert isinstance(settings, AgentLoopSettings)
-        self._settings = settings
-        self._words = WordList()
-
     def check(self) -> list[str]:
         """Report calls that must be JSON and yet continue after it."""
-        if self._settings.enforce_calls and self._settings.exact_output:
+        if self.settings.enforce_calls and self.settings.exact_output:
             return ["workload.enforce_calls=true: a call ends with its JSON; set workload.exact_output=false"]
         return []
 
-    def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """Return `count` requests; the last loops may be incomplete. Raises ConfigError when messages are too short."""
-        settings = self._settings
-        rng = generator(settings.seed, stream)
-        return plan_requests(
-            lambda agent: self._agent(agent, stream, rng),
-            count,
-            settings,
-            stream,
-            active=settings.active,
-            history=settings.history,
-            tokenizer=tokenizer,
-            rng=rng,
-            words=self._words.of(tokenizer),
-        )
-
-    def _agent(self, index: int, stream: str, rng: random.Random) -> list[Session]:
+    def sessions_of(self, user: int, stream: str, rng: random.Random) -> Sequence[Session]:
         """Return the sessions of an agent and its sub-agents."""
-        settings = self._settings
-        name = f"a{index}"
+        settings = self.settings
+        name = f"a{user}"
         system = (self._system(stream),)
         (steps,) = sample_lengths(settings.steps, 1, rng)
         children = [f"{name}.{child}" for child in range(settings.fan_out)]
@@ -115,8 +89,8 @@ class AgentLoopWorkload(Workload):
 
     def _results(self, sizes: Mapping[str, int], stream: str) -> tuple[Piece, ...]:
         """Return the messages that bring back the results of the sub-agents; `sizes` are their numbers of steps."""
-        rng = generator(self._settings.seed, f"{stream}/{list(sizes)}")
-        tokens = sample_lengths(self._settings.result_tokens, len(sizes), rng)
+        rng = generator(self.settings.seed, f"{stream}/{list(sizes)}")
+        tokens = sample_lengths(self.settings.result_tokens, len(sizes), rng)
         return tuple(
             Piece(
                 "user",
@@ -130,7 +104,7 @@ class AgentLoopWorkload(Workload):
     def _steps(
         self, name: str, count: int, stream: str, rng: random.Random, *, sub_results: tuple[Piece, ...] = ()
     ) -> tuple[SessionStep, ...]:
-        settings = self._settings
+        settings = self.settings
         tasks = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, 1, rng)
         results = sample_lengths(settings.result_tokens, count, rng)
         outputs = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, count, rng)
@@ -154,7 +128,7 @@ class AgentLoopWorkload(Workload):
         return tuple(steps)
 
     def _system(self, stream: str) -> Piece:
-        settings = self._settings
+        settings = self.settings
         owner = f"tools/{stream}" if settings.cache == "cold" else "tools"
         text = (
             f"[{salt(settings.seed, owner, 0)}] You work in steps. In each, call one tool by answering with JSON of this "
@@ -163,7 +137,7 @@ class AgentLoopWorkload(Workload):
         return Piece("system", text, settings.system_tokens, owner=owner)
 
     def _salt(self, stream: str, name: str, what: str) -> str:
-        return salt(self._settings.seed, f"{stream}/{name}/{what}", 0)
+        return salt(self.settings.seed, f"{stream}/{name}/{what}", 0)
 
 
 def _call(rng: random.Random, mark: str, tokens: int, step: tuple[str, int]) -> Piece:

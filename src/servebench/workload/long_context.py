@@ -9,19 +9,12 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.build.fill import WordList, fill
-from servebench.workload.build.lengths import sample_lengths
-from servebench.workload.build.requests import as_requests
-from servebench.workload.build.seeding import generator, salt
-from servebench.workload.sources.prose import Chronicler, paragraphs
-
-DEFAULT_INPUT_TOKENS = 32768
-DEFAULT_OUTPUT_TOKENS = 2048
-ROOM_TOKENS_MIN = 32
-"""The least tokens of chronicle around the needles."""
+from servebench.workload.build.chronicles import ROOM_TOKENS_MIN, ChronicleWorkload, Draft
+from servebench.workload.build.seeding import salt
+from servebench.workload.sources.prose import paragraphs
 
 _THINGS = (
     "the brass key", "the flood register", "the harbour seal", "the ferry licence", "the organ fund", "the iron chest",
@@ -39,7 +32,7 @@ class LongContextSettings(WorkloadSettings):
     exact_output: bool = True
 
 
-class LongContextWorkload(Workload):
+class LongContextWorkload(ChronicleWorkload):
     """A salt, a chronicle of exactly the requested length with needles in it, and the question at its end.
 
     A request's `reference` has `needles`: for each the `thing`, the `answer` (six digits that occur nowhere else in the
@@ -47,45 +40,21 @@ class LongContextWorkload(Workload):
     """
 
     name = "long_context"
+    settings: LongContextSettings
     settings_type = LongContextSettings
     reference_keys = ("needles",)
-
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        assert isinstance(settings, LongContextSettings)
-        self._settings = settings
-        self._words = WordList()
-        self._chronicler = Chronicler()
+    default_input_tokens = 32768
+    default_output_tokens = 2048
 
     def check(self) -> list[str]:
         """Report an empty list of depths."""
-        if self._settings.depths == ():
+        if self.settings.depths == ():
             return ["workload.depths=[] has no place for a needle; set depths from 0 to 1, null, or workload.needles=0"]
         return []
 
-    def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
-        """Return `count` requests, no two with a common beginning. Raises ConfigError when needles and question do not fit."""
-        settings = self._settings
-        rng = generator(settings.seed, stream)
-        lengths = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, count, rng)
-        outputs = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, count, rng)
-        drafts = [
-            self._draft(index, lengths[index], stream, generator(settings.seed, f"{stream}/{index}"), tokenizer)
-            for index in range(count)
-        ]
-        texts, counts = fill(
-            [draft.start for draft in drafts],
-            lengths,
-            rng,
-            tokenizer,
-            words=self._words.of(tokenizer),
-            ends=[draft.end for draft in drafts],
-        )
-        references = [_reference(text, draft) for text, draft in zip(texts, drafts, strict=True)]
-        return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs, references=references)
-
-    def _draft(self, index: int, length: int, stream: str, rng: random.Random, tokenizer: Tokenizer) -> _Draft:
-        settings = self._settings
+    def draft(self, index: int, length: int, stream: str, rng: random.Random, tokenizer: Tokenizer) -> Draft:
+        """See ChronicleWorkload.draft."""
+        settings = self.settings
         things = rng.sample(_THINGS, settings.needles)
         answers = [str(number) for number in rng.sample(range(100_000, 1_000_000), settings.needles)]
         hidden = [f"The number of {thing} is {answer}." for thing, answer in zip(things, answers, strict=True)]
@@ -101,26 +70,30 @@ class LongContextWorkload(Workload):
         def prompt(sentences: list[str]) -> str:
             return head + paragraphs(sentences) + " ".join(hidden) + end
 
-        sentences = self._chronicler.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
+        sentences = self.chronicler.sentences_that_fit(length - used, length, prompt, rng, tokenizer)
         text = paragraphs(_hide(hidden, sentences, self._depths(index)))
-        return _Draft(head + text, end, tuple(zip(things, answers, strict=True)))
+        return Draft(head + text, end, tuple(zip(things, answers, strict=True)))
+
+    def reference(self, text: str, draft: Draft) -> Mapping[str, Any]:
+        """See ChronicleWorkload.reference. Raises ConfigError if a needle is not once in the prompt: the model would be
+        blamed."""
+        body = len(text) - len(draft.end)
+        needles = []
+        for thing, answer in draft.facts:
+            if text.count(answer) != 1:
+                raise ConfigError(
+                    f"the number of {thing} is not exactly once in the prompt; choose another workload.seed"
+                )
+            needles.append({"thing": thing, "answer": answer, "depth": text.index(answer) / body})
+        return {"needles": needles}
 
     def _depths(self, index: int) -> list[float]:
         """Return the positions of a request's needles, as shares of its sentences."""
-        settings = self._settings
+        settings = self.settings
         if settings.depths is None:
             return [(place + 0.5) / settings.needles for place in range(settings.needles)]
         first = index * settings.needles
         return [settings.depths[(first + place) % len(settings.depths)] for place in range(settings.needles)]
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """A text up to where it is filled, its end, and the things with their numbers."""
-
-    start: str
-    end: str
-    needles: tuple[tuple[str, str], ...]
 
 
 def _hide(hidden: Sequence[str], sentences: Sequence[str], depths: Sequence[float]) -> list[str]:
@@ -135,14 +108,3 @@ def _question(things: Sequence[str]) -> str:
     if not things:
         return "\n\nQuestion: What does the chronicle tell? Answer at length."
     return f"\n\nQuestion: What are the numbers of these, as the chronicle tells them: {', '.join(things)}?\nAnswer:"
-
-
-def _reference(text: str, draft: _Draft) -> Mapping[str, Any]:
-    """Return what a scorer needs. Raises ConfigError if a needle is not once in the prompt: the model would be blamed."""
-    body = len(text) - len(draft.end)
-    needles = []
-    for thing, answer in draft.needles:
-        if text.count(answer) != 1:
-            raise ConfigError(f"the number of {thing} is not exactly once in the prompt; choose another workload.seed")
-        needles.append({"thing": thing, "answer": answer, "depth": text.index(answer) / body})
-    return {"needles": needles}

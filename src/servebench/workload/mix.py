@@ -33,12 +33,11 @@ class MixWorkload(Workload):
     """Draws the part of each request with a probability proportional to its weight; a part's requests keep their order."""
 
     name = "mix"
+    settings: MixSettings
     settings_type = MixSettings
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)
-        assert isinstance(settings, MixSettings)
-        self._settings = settings
         self._parts: dict[str, Workload] | None = None
 
     def check(self) -> list[str]:
@@ -51,7 +50,7 @@ class MixWorkload(Workload):
         faults = [
             f"workload.{key}: mix takes it from its parts; set it to null and use workload.parts.NAME.{key}"
             for key in ("input_tokens", "output_tokens")
-            if getattr(self._settings, key) is not None
+            if getattr(self.settings, key) is not None
         ]
         for name in weights:
             faults += [fault.replace("workload.", f"workload.parts.{name}.") for fault in parts[name].check()]
@@ -60,7 +59,7 @@ class MixWorkload(Workload):
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests. Raises ConfigError when a part does."""
         weights = self._weights()
-        rng = generator(self._settings.seed, f"{stream}/mix")
+        rng = generator(self.settings.seed, f"{stream}/mix")
         drawn = rng.choices(list(weights), list(weights.values()), k=count)
         supply = {
             name: iter(
@@ -73,7 +72,7 @@ class MixWorkload(Workload):
     def _weights(self) -> dict[str, float]:
         """Return the weights of the parts that have one, in the order of their names."""
         weights: dict[str, float] = {}
-        for name, keys in sorted(self._settings.parts.items()):
+        for name, keys in sorted(self.settings.parts.items()):
             weight = keys.get("weight", 1)
             if isinstance(weight, bool) or not isinstance(weight, int | float) or weight < 0:
                 raise ConfigError(f"workload.parts.{name}.weight={weight} must be a number, 0 or more")
@@ -88,7 +87,7 @@ class MixWorkload(Workload):
     def _workloads(self) -> dict[str, Workload]:
         """Return the workloads of the parts. Raises ConfigError for an unknown workload or key."""
         if self._parts is None:
-            self._parts = {name: self._part(name, self._settings.parts[name]) for name in self._weights()}
+            self._parts = {name: self._part(name, self.settings.parts[name]) for name in self._weights()}
         return self._parts
 
     def _part(self, name: str, keys: Mapping[str, Any]) -> Workload:
@@ -99,7 +98,7 @@ class MixWorkload(Workload):
             workload: type[Workload] = registry().find("workload", str(kind))
         except ConfigError as error:
             raise ConfigError(f"workload.parts.{name}: {error}") from error
-        plain = {key: getattr(self._settings, key) for key in INHERITED}
+        plain = {key: getattr(self.settings, key) for key in INHERITED}
         plain |= {key: value for key, value in keys.items() if key not in OWN}
         plain["name"] = kind
         try:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.build.fill import WordList, fill
+from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_requests
 from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator, salt, zipf
@@ -35,7 +35,7 @@ class RagPrefixSettings(WorkloadSettings):
     exact_output: bool = True
 
 
-class RagPrefixWorkload(Workload):
+class RagPrefixWorkload(FillingWorkload):
     """Prompts of a document with exactly `round(share * input_tokens)` tokens, followed by a unique question.
 
     Documents follow from the seed alone, so that warm-up and all points share them. With `cache` `cold` each stream has
@@ -43,20 +43,15 @@ class RagPrefixWorkload(Workload):
     """
 
     name = "rag_prefix"
+    settings: RagPrefixSettings
     settings_type = RagPrefixSettings
     reference_keys = ()
-
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        assert isinstance(settings, RagPrefixSettings)
-        self._settings = settings
-        self._words = WordList()
 
     def check(self) -> list[str]:
         """Report documents and questions that are too short to be distinct."""
         for total in sorted(set(self._totals())):
-            document = prefix_tokens(total, self._settings.share)
-            both = f"workload.share={self._settings.share:g} of workload.input_tokens={total}"
+            document = prefix_tokens(total, self.settings.share)
+            both = f"workload.share={self.settings.share:g} of workload.input_tokens={total}"
             if 0 < document < SALT_TOKENS_MAX:
                 return [
                     f"{both} makes documents of {document} tokens; distinct documents need at least {SALT_TOKENS_MAX}: "
@@ -73,7 +68,7 @@ class RagPrefixWorkload(Workload):
         """Return `count` requests, no two alike. Raises ConfigError when `check` reports something."""
         if faults := self.check():
             raise ConfigError(faults)
-        settings = self._settings
+        settings = self.settings
         chosen = self.documents_of(count, stream=stream)
         totals = self._totals()
         documents = self._document_texts(sorted(set(chosen)), totals, stream, tokenizer)
@@ -81,18 +76,18 @@ class RagPrefixWorkload(Workload):
         outputs = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, count, rng)
         starts = [documents[number] + salt(settings.seed, stream, index) for index, number in enumerate(chosen)]
         lengths = [totals[number] for number in chosen]
-        texts, counts = fill(starts, lengths, rng, tokenizer, words=self._words.of(tokenizer))
+        texts, counts = self.fill(starts, lengths, rng, tokenizer)
         return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs)
 
     def documents_of(self, count: int, *, stream: str) -> list[int]:
         """Return the number of the document (from 0, most popular first) of each of the stream's requests."""
-        settings = self._settings
+        settings = self.settings
         rng = generator(settings.seed, stream)
         return rng.choices(range(settings.documents), zipf(settings.documents, settings.skew), k=count)
 
     def _totals(self) -> list[int]:
         """Return the prompt tokens of requests about each document."""
-        settings = self._settings
+        settings = self.settings
         rng = generator(settings.seed, f"{DOCUMENTS}/lengths")
         return sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, settings.documents, rng)
 
@@ -100,7 +95,7 @@ class RagPrefixWorkload(Workload):
         self, wanted: Sequence[int], totals: Sequence[int], stream: str, tokenizer: Tokenizer
     ) -> dict[int, str]:
         """Return what stands before the question for each wanted document: its text and an empty line, or nothing."""
-        settings = self._settings
+        settings = self.settings
         owner = f"{DOCUMENTS}/{stream}" if settings.cache == "cold" else DOCUMENTS
         texts = {}
         for number in wanted:
@@ -111,7 +106,7 @@ class RagPrefixWorkload(Workload):
             # one generator each, so that a document does not depend on which others are wanted
             rng = generator(settings.seed, f"{owner}/{number}")
             start = salt(settings.seed, owner, number)
-            (text,), _ = fill([start], [length], rng, tokenizer, words=self._words.of(tokenizer))
+            (text,), _ = self.fill([start], [length], rng, tokenizer)
             texts[number] = f"{text}\n\n"
         return texts
 

@@ -42,18 +42,17 @@ class ShareGptWorkload(Workload):
     """
 
     name = "sharegpt"
+    settings: ShareGptSettings
     settings_type = ShareGptSettings
     reference_keys = ()
 
     def __init__(self, settings: WorkloadSettings) -> None:
         super().__init__(settings)
-        assert isinstance(settings, ShareGptSettings)
-        self._settings = settings
         self._cached: tuple[list[Prompt], list[int]] | None = None
 
     def check(self) -> list[str]:
         """Report a data set that cannot be read, and limits that exclude each other."""
-        settings = self._settings
+        settings = self.settings
         faults = dataset_faults(self._source(), self._key())
         low, high = settings.min_prompt_tokens, settings.max_prompt_tokens
         if low is not None and high is not None and low > high:
@@ -62,7 +61,7 @@ class ShareGptWorkload(Workload):
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests in an order of the stream's own. Raises ConfigError when no prompt fits the limits."""
-        settings = self._settings
+        settings = self.settings
         rng = generator(settings.seed, stream)
         prompts, lengths = self._prompts(tokenizer)
         if settings.input_tokens is None:
@@ -78,16 +77,16 @@ class ShareGptWorkload(Workload):
         return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs)
 
     def _source(self) -> str:
-        return self._settings.path or self._settings.dataset
+        return self.settings.path or self.settings.dataset
 
     def _key(self) -> str:
         """Return the setting that names the data set."""
-        return "workload.path" if self._settings.path else "workload.dataset"
+        return "workload.path" if self.settings.path else "workload.dataset"
 
     def _prompts(self, tokenizer: Tokenizer) -> tuple[list[Prompt], list[int]]:
         """Return the prompts within the limits, and their lengths."""
         if self._cached is None:
-            settings = self._settings
+            settings = self.settings
             everything = load_prompts(self._source(), settings.subset, settings.split, self._key())
             counts = tokenizer.count([prompt.text for prompt in everything])
             low, high = settings.min_prompt_tokens or 0, settings.max_prompt_tokens
@@ -109,8 +108,8 @@ class ShareGptWorkload(Workload):
         self, prompts: Sequence[Prompt], chosen: Sequence[int], rng: random.Random, tokenizer: Tokenizer
     ) -> list[int]:
         """Return the requested output lengths, else those of the data set's own answers, else a default."""
-        if self._settings.output_tokens is not None:
-            return sample_lengths(self._settings.output_tokens, len(chosen), rng)
+        if self.settings.output_tokens is not None:
+            return sample_lengths(self.settings.output_tokens, len(chosen), rng)
         answers = [prompts[number].answer or "" for number in chosen]
         return [count or DEFAULT_OUTPUT_TOKENS for count in tokenizer.count(answers)]
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.build.fill import WordList, fill
+from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_request
 from servebench.workload.build.seeding import generator, salt
@@ -34,7 +34,7 @@ class StructuredJsonSettings(WorkloadSettings):
     show_schema: bool = True
 
 
-class StructuredJsonWorkload(Workload):
+class StructuredJsonWorkload(FillingWorkload):
     """Facts as plain lines, drawn for each request, and the schema of the JSON to make of them.
 
     Each request's `reference` has the `schema`, the `expected` document, `name` and `tier` of the schema, whether it is
@@ -43,26 +43,21 @@ class StructuredJsonWorkload(Workload):
     """
 
     name = "structured_json"
+    settings: StructuredJsonSettings
     settings_type = StructuredJsonSettings
     reference_keys = ("schema", "expected")
-
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        assert isinstance(settings, StructuredJsonSettings)
-        self._settings = settings
-        self._words = WordList()
 
     def check(self) -> list[str]:
         """Report an empty list of tiers, a file that cannot be used, and answers that must not end with their JSON."""
         faults = []
-        if self._settings.path is not None:
+        if self.settings.path is not None:
             try:
-                own_tasks(self._settings.path)
+                own_tasks(self.settings.path)
             except ConfigError as error:
                 faults += error.faults
-        if not self._settings.tiers:
+        if not self.settings.tiers:
             faults.append(f"workload.tiers=[] leaves no schema; set it to some of {', '.join(TIERS)}")
-        if self._settings.exact_output:
+        if self.settings.exact_output:
             faults.append(
                 "workload.exact_output=true: an answer that continues after its JSON is not valid JSON; leave it false for "
                 "structured_json and limit answers with workload.output_tokens"
@@ -71,7 +66,7 @@ class StructuredJsonWorkload(Workload):
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests, twins included. Raises ConfigError when `input_tokens` is less than a prompt needs."""
-        settings = self._settings
+        settings = self.settings
         rng = generator(settings.seed, stream)
         drafts = _drafts(settings, count, stream, rng)
         starts = [_prompt(draft, settings, stream) for draft in drafts]
@@ -95,7 +90,7 @@ class StructuredJsonWorkload(Workload):
         self, starts: Sequence[str], rng: random.Random, tokenizer: Tokenizer
     ) -> tuple[Sequence[str], Sequence[int]]:
         """Return the prompts and their lengths: as they are, or with remarks up to the requested lengths."""
-        spec = self._settings.input_tokens
+        spec = self.settings.input_tokens
         if spec is None:
             return starts, tokenizer.count(starts)
         lengths = sample_lengths(spec, len(starts), rng)
@@ -106,7 +101,7 @@ class StructuredJsonWorkload(Workload):
                 f"workload.input_tokens: {len(short)} of {len(starts)} prompts need more, up to {max(needed)} "
                 "tokens; raise it, or use fewer workload.tiers or workload.show_schema=false"
             )
-        return fill(starts, lengths, rng, tokenizer, words=self._words.of(tokenizer))
+        return self.fill(starts, lengths, rng, tokenizer)
 
 
 @dataclass(frozen=True)

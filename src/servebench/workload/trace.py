@@ -9,10 +9,10 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
-from servebench.contracts.request import Request, Tokenizer, Workload
+from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.build.fill import WordList, fill
+from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.requests import as_request
 from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator, salt
 from servebench.workload.sources.trace_files import (
@@ -37,7 +37,7 @@ class TraceSettings(WorkloadSettings):
     exact_output: bool = True
 
 
-class TraceWorkload(Workload):
+class TraceWorkload(FillingWorkload):
     """The trace's requests in order; when more are needed, it is repeated with other blocks.
 
     The text of a hash block follows from seed and block alone: prompts share text exactly as far as their leading ids are
@@ -46,18 +46,13 @@ class TraceWorkload(Workload):
     """
 
     name = "trace"
+    settings: TraceSettings
     settings_type = TraceSettings
     reference_keys = ()
 
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        assert isinstance(settings, TraceSettings)
-        self._settings = settings
-        self._words = WordList()
-
     def check(self) -> list[str]:
         """Report a trace that cannot be read, lengths that have no effect, and blocks too short to be distinct."""
-        settings = self._settings
+        settings = self.settings
         faults = trace_faults(settings.path)
         faults += [
             f"workload.{key}: trace takes lengths from its file; set it to null and use workload.length_scale"
@@ -73,12 +68,12 @@ class TraceWorkload(Workload):
 
     def block_tokens(self) -> int:
         """Return the tokens of a hash block, scaled."""
-        usual = BUILTIN_BLOCK_TOKENS if self._settings.path == "builtin" else MOONCAKE_BLOCK_TOKENS
-        return max(1, round((self._settings.block_tokens or usual) * self._settings.length_scale))
+        usual = BUILTIN_BLOCK_TOKENS if self.settings.path == "builtin" else MOONCAKE_BLOCK_TOKENS
+        return max(1, round((self.settings.block_tokens or usual) * self.settings.length_scale))
 
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return the first `count` requests of the trace. Raises ConfigError when none is left."""
-        settings = self._settings
+        settings = self.settings
         owner = f"blocks/{stream}" if settings.cache == "cold" else "blocks"
         rows, period_s = self._rows()
         blocks: dict[str, str] = {}
@@ -104,7 +99,7 @@ class TraceWorkload(Workload):
 
     def _rows(self) -> tuple[list[TraceRow], float]:
         """Return the rows that are short enough, and the time they take with a mean gap after the last."""
-        settings = self._settings
+        settings = self.settings
         most = settings.max_input_tokens
         everything = trace_rows(settings.path)
         rows = [row for row in everything if most is None or self._length(row) <= most]
@@ -118,7 +113,7 @@ class TraceWorkload(Workload):
         return rows, rows[-1].arrival_s - rows[0].arrival_s + mean_gap_s
 
     def _length(self, row: TraceRow) -> int:
-        return max(1, round(row.input_tokens * self._settings.length_scale))
+        return max(1, round(row.input_tokens * self.settings.length_scale))
 
     def _text(
         self, row: TraceRow, names: Sequence[str], blocks: dict[str, str], tokenizer: Tokenizer
@@ -136,8 +131,8 @@ class TraceWorkload(Workload):
 
     def _piece(self, before: str, name: str, length: int, tokenizer: Tokenizer) -> tuple[str, int]:
         """Return `before` followed by words that belong to the name, up to a length in tokens, and the length reached."""
-        seed = self._settings.seed
+        seed = self.settings.seed
         rng = generator(seed, name)
         start = f"{before}[{salt(seed, name, 0)}]"
-        (text,), (count,) = fill([start], [length], rng, tokenizer, words=self._words.of(tokenizer))
+        (text,), (count,) = self.fill([start], [length], rng, tokenizer)
         return text, count

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from servebench.contracts.request import Request, Tokenizer, Workload
-from servebench.contracts.settings import WorkloadSettings
+from servebench.contracts.request import Request, Tokenizer
 from servebench.util.errors import ConfigError
-from servebench.workload.build.fill import WordList, fill
+from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_requests
 from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator, salt
@@ -16,7 +15,7 @@ DEFAULT_INPUT_TOKENS = 128
 DEFAULT_OUTPUT_TOKENS = 64
 
 
-class UniqueWorkload(Workload):
+class UniqueWorkload(FillingWorkload):
     """Random words after a salt. With an exact tokenizer each prompt has exactly `input_tokens`, not counting the template.
 
     Prompts shorter than their salt (8 to 12 tokens) are only a part of it, and may begin alike.
@@ -25,10 +24,6 @@ class UniqueWorkload(Workload):
     name = "unique"
     reference_keys = ()
 
-    def __init__(self, settings: WorkloadSettings) -> None:
-        super().__init__(settings)
-        self._words = WordList()
-
     def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
         """Return `count` requests, no two alike. Raises ConfigError when the prompts are too short for that."""
         settings = self.settings
@@ -36,7 +31,7 @@ class UniqueWorkload(Workload):
         lengths = sample_lengths(settings.input_tokens or DEFAULT_INPUT_TOKENS, count, rng)
         outputs = sample_lengths(settings.output_tokens or DEFAULT_OUTPUT_TOKENS, count, rng)
         salts = [salt(settings.seed, stream, index) for index in range(count)]
-        texts, counts = fill(salts, lengths, rng, tokenizer, words=self._words.of(tokenizer))
+        texts, counts = self.fill(salts, lengths, rng, tokenizer)
         if alike := count - len(set(texts)):
             raise ConfigError(
                 f"workload.input_tokens: {alike} of {count} prompts are equal to another one at only {min(lengths)} tokens; "

@@ -5,23 +5,32 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from servebench.contracts.request import Tokenizer
+from servebench.contracts.request import Tokenizer, Workload
+from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.sources.prompts import vocabulary
 
 ROUNDS_MAX = 12
 
 
-class WordList:
-    """The words to fill prompts with. Cached for one tokenizer: an engine that counts takes a call for each word."""
+class FillingWorkload(Workload):
+    """Base of the workloads that fill prompts with random words."""
 
-    def __init__(self) -> None:
-        self._cached: tuple[Tokenizer, list[str]] | None = None
+    def __init__(self, settings: WorkloadSettings) -> None:
+        super().__init__(settings)
+        self._words: tuple[Tokenizer, list[str]] | None = None
 
-    def of(self, tokenizer: Tokenizer) -> list[str]:
-        """Return `single_token_words` of the tokenizer."""
-        if self._cached is None or self._cached[0] is not tokenizer:
-            self._cached = tokenizer, single_token_words(tokenizer)
-        return self._cached[1]
+    def fill(
+        self,
+        starts: Sequence[str],
+        lengths: Sequence[int],
+        rng: random.Random,
+        tokenizer: Tokenizer,
+        ends: Sequence[str] | None = None,
+    ) -> tuple[list[str], list[int]]:
+        """Call `fill` with words cached for one tokenizer: an engine that counts takes a call for each word."""
+        if self._words is None or self._words[0] is not tokenizer:
+            self._words = tokenizer, single_token_words(tokenizer)
+        return fill(starts, lengths, rng, tokenizer, words=self._words[1], ends=ends)
 
 
 def single_token_words(tokenizer: Tokenizer) -> list[str]:

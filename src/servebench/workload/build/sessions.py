@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from servebench.contracts.request import Message, PriorAnswer, Request, Tokenizer, answer_mark
-from servebench.contracts.settings import WorkloadSettings
+from servebench.contracts.settings import PositiveInt, WorkloadSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.build.fill import fill
+from servebench.workload.build.fill import FillingWorkload
 from servebench.workload.build.seeding import SALT_TOKENS_MAX, generator
 
 Role = Literal["system", "user", "assistant"]
@@ -96,94 +96,132 @@ def interleave(sessions: Sequence[Session], active: int, rng: random.Random) -> 
     return order
 
 
-def plan_requests(
-    new_sessions: Callable[[int], Sequence[Session]],
-    count: int,
-    settings: WorkloadSettings,
-    stream: str,
-    *,
-    active: int,
-    history: History,
-    tokenizer: Tokenizer,
-    rng: random.Random,
-    words: Sequence[str],
-) -> list[Request]:
-    """Return `count` requests of as many sessions as that needs, the last ones incomplete. `new_sessions` makes those of
-    user number n. Raises ConfigError when messages are too short."""
-    sessions: list[Session] = []
-    planned = users = 0
-    while planned < count:
-        new = new_sessions(users)
-        users += 1
-        sessions += new
-        planned += sum(len(session.steps) for session in new)
-    order = interleave(sessions, active, rng)[:count]
-    return session_requests(order, settings, stream, tokenizer=tokenizer, rng=rng, words=words, history=history)
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings(WorkloadSettings):
+    """`active` sessions at a time. `history` says what the assistant's turns in it are: `real`, the model's answers, or
+    `scripted`, words written in advance that are as long as the requested answers."""
+
+    active: PositiveInt = 16
+    history: History = "real"
+    exact_output: bool = True
 
 
-def session_requests(
-    order: Sequence[tuple[Session, int]],
-    settings: WorkloadSettings,
-    stream: str,
-    *,
-    tokenizer: Tokenizer,
-    rng: random.Random,
-    words: Sequence[str],
-    history: History,
-) -> list[Request]:
-    """Return the requests of these steps. Each message has exactly the tokens of its piece; equal pieces have equal text.
+class SessionWorkload(FillingWorkload):
+    """Base of the workloads whose requests carry the history of their session."""
 
-    A chat counts each message alone, without what the template adds; a completion counts the whole transcript. With real
-    `history` a mark stands in place of each answer, with the text written in advance as its stand-in, and the prompt's
-    length is unknown. Raises ConfigError when a piece is too short for its beginning and end.
-    """
-    texts = _texts(order, settings.seed, tokenizer, rng, words)
-    ids = {(session.name, number): f"{stream}-{place:05d}" for place, (session, number) in enumerate(order)}
-    last_ids = {name: request_id for (name, _), request_id in ids.items()}
-    made: list[Request] = []
-    completions: list[str] = []
-    for place, (session, number) in enumerate(order):
-        pieces = list(session.before)
-        for step in session.steps[:number]:
-            pieces += [*step.news, step.answer]
+    settings: SessionSettings
+
+    def sessions_of(self, user: int, stream: str, rng: random.Random) -> Sequence[Session]:
+        """Return the sessions of user number `user`."""
+        raise NotImplementedError
+
+    def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
+        """Return `count` requests; the last sessions may be incomplete. Raises ConfigError when messages are too short.
+
+        Each message has exactly the tokens of its piece; equal pieces have equal text. A chat counts each message alone,
+        without what the template adds; a completion counts the whole transcript. With real `history` a mark stands in
+        place of each answer, with the text written in advance as its stand-in, and the prompt's length is unknown.
+        """
+        settings = self.settings
+        rng = generator(settings.seed, stream)
+        sessions: list[Session] = []
+        planned = users = 0
+        while planned < count:
+            new = self.sessions_of(users, stream, rng)
+            users += 1
+            sessions += new
+            planned += sum(len(session.steps) for session in new)
+        order = interleave(sessions, settings.active, rng)[:count]
+        texts = self._texts(order, rng, tokenizer)
+        ids = {(session.name, number): f"{stream}-{place:05d}" for place, (session, number) in enumerate(order)}
+        # -1 is the last step of a session
+        ids |= {(name, -1): request_id for (name, _), request_id in ids.items()}
+        made = [self._request(session, number, stream, ids, texts) for session, number in order]
+        if settings.api == "chat":
+            return made
+        counts = tokenizer.count([request.prompt or "" for request in made])
+        return [
+            request if request.answers else replace(request, prompt_tokens=count)
+            for request, count in zip(made, counts, strict=True)
+        ]
+
+    def _request(
+        self,
+        session: Session,
+        number: int,
+        stream: str,
+        ids: Mapping[tuple[str, int], str],
+        texts: Mapping[Piece, str],
+    ) -> Request:
+        settings = self.settings
         step = session.steps[number]
-        pieces += step.news
+        pieces = [
+            *session.before,
+            *(p for past in session.steps[:number] for p in (*past.news, past.answer)),
+            *step.news,
+        ]
         chat = settings.api == "chat"
         # the model's continuation of a completion begins with its own space
-        answers = _answers(pieces, ids, texts, "" if chat else " ") if history == "real" else {}
+        answers = _answers(pieces, ids, texts, "" if chat else " ") if settings.history == "real" else {}
         messages = tuple(Message(piece.role, _content(piece, texts, answers)) for piece in pieces)
-        if not chat:
-            lines = [
-                f"Assistant:{message.content}"
-                if message.role == "assistant" and piece in answers
-                else _LABELS[message.role] + message.content
-                for piece, message in zip(pieces, messages, strict=True)
-            ]
-            completions.append("\n".join([*lines, "Assistant:"]))
-        made.append(
-            Request(
-                request_id=f"{stream}-{place:05d}",
-                messages=messages if chat else None,
-                prompt=None if chat else completions[-1],
-                output_tokens=step.output_tokens,
-                exact_output=settings.exact_output,
-                temperature=settings.temperature,
-                prompt_tokens=sum(piece.tokens for piece in pieces) if chat and not answers else None,
-                session_id=f"{stream}/{session.name}",
-                schema=step.schema,
-                reference=step.reference,
-                think_s=step.think_s,
-                after=_ids_before(session, number, ids, last_ids),
-                answers=tuple(answers.values()),
-            )
+        return Request(
+            request_id=ids[session.name, number],
+            messages=messages if chat else None,
+            prompt=None if chat else _transcript(pieces, messages, answers),
+            output_tokens=step.output_tokens,
+            exact_output=settings.exact_output,
+            temperature=settings.temperature,
+            prompt_tokens=sum(piece.tokens for piece in pieces) if chat and not answers else None,
+            session_id=f"{stream}/{session.name}",
+            schema=step.schema,
+            reference=step.reference,
+            think_s=step.think_s,
+            after=_ids_before(session, number, ids),
+            answers=tuple(answers.values()),
         )
-    if not completions:
+
+    def _texts(
+        self, order: Sequence[tuple[Session, int]], rng: random.Random, tokenizer: Tokenizer
+    ) -> dict[Piece, str]:
+        """Return the text of each piece. Those without an owner are made together, so that few calls count their tokens.
+
+        Raises ConfigError when a piece is too short for its beginning and end.
+        """
+        pieces: dict[Piece, None] = {}
+        for session, number in order:
+            pieces.update(dict.fromkeys(session.before))
+            for step in session.steps[: number + 1]:
+                pieces.update(dict.fromkeys([*step.news, step.answer]))
+        needed = tokenizer.count([piece.start + piece.end for piece in pieces])
+        for piece, least in zip(pieces, needed, strict=True):
+            if piece.tokens < least:
+                raise ConfigError(
+                    f"a {piece.role} message of {piece.tokens} tokens is too short: its unique beginning takes {least} "
+                    f"tokens; set the lengths in workload to {max(least, SALT_TOKENS_MAX)} or more"
+                )
+        made: dict[Piece, str] = {}
+        for owner in dict.fromkeys(piece.owner for piece in pieces):
+            owned = [piece for piece in pieces if piece.owner == owner]
+            texts, _ = self.fill(
+                [piece.start for piece in owned],
+                [piece.tokens for piece in owned],
+                rng if owner is None else generator(self.settings.seed, f"{owner}/words"),
+                tokenizer,
+                [piece.end for piece in owned],
+            )
+            made.update(zip(owned, texts, strict=True))
         return made
-    counts = tokenizer.count(completions)
-    return [
-        request if request.answers else replace(request, prompt_tokens=count)
-        for request, count in zip(made, counts, strict=True)
+
+
+def _transcript(pieces: Sequence[Piece], messages: Sequence[Message], answers: Mapping[Piece, PriorAnswer]) -> str:
+    """Return the messages as one text that the model continues."""
+    lines = [
+        f"Assistant:{message.content}"
+        if message.role == "assistant" and piece in answers
+        else _LABELS[message.role] + message.content
+        for piece, message in zip(pieces, messages, strict=True)
     ]
+    return "\n".join([*lines, "Assistant:"])
 
 
 def _answers(
@@ -204,45 +242,10 @@ def _content(piece: Piece, texts: Mapping[Piece, str], answers: Mapping[Piece, P
     return mark if piece.role == "assistant" else f"{piece.start}\n{mark}"
 
 
-def _ids_before(
-    session: Session, number: int, ids: Mapping[tuple[str, int], str], last_ids: Mapping[str, str]
-) -> tuple[str, ...]:
+def _ids_before(session: Session, number: int, ids: Mapping[tuple[str, int], str]) -> tuple[str, ...]:
     """Return what a step waits for besides the one before it: the step that opens its session, and sessions to end."""
     before = []
     if number == 0 and session.opens_after is not None:
         name, steps = session.opens_after
         before.append(ids[name, steps - 1])
-    return (*before, *(last_ids[name] for name in session.waits_for.get(number, ())))
-
-
-def _texts(
-    order: Sequence[tuple[Session, int]], seed: int, tokenizer: Tokenizer, rng: random.Random, words: Sequence[str]
-) -> dict[Piece, str]:
-    """Return the text of each piece. Those without an owner are made together, so that few calls count their tokens."""
-    pieces: dict[Piece, None] = {}
-    for session, number in order:
-        for piece in session.before:
-            pieces[piece] = None
-        for step in session.steps[: number + 1]:
-            pieces.update(dict.fromkeys([*step.news, step.answer]))
-    listed = list(pieces)
-    needed = tokenizer.count([piece.start + piece.end for piece in listed])
-    for piece, least in zip(listed, needed, strict=True):
-        if piece.tokens < least:
-            raise ConfigError(
-                f"a {piece.role} message of {piece.tokens} tokens is too short: its unique beginning takes {least} tokens; set "
-                f"the lengths in workload to {max(least, SALT_TOKENS_MAX)} or more"
-            )
-    made: dict[Piece, str] = {}
-    for owner in dict.fromkeys(piece.owner for piece in listed):
-        owned = [piece for piece in listed if piece.owner == owner]
-        texts, _ = fill(
-            [piece.start for piece in owned],
-            [piece.tokens for piece in owned],
-            rng if owner is None else generator(seed, f"{owner}/words"),
-            tokenizer,
-            words=words,
-            ends=[piece.end for piece in owned],
-        )
-        made.update(zip(owned, texts, strict=True))
-    return made
+    return (*before, *(ids[name, -1] for name in session.waits_for.get(number, ())))

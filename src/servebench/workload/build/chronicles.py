@@ -1,0 +1,61 @@
+"""Requests with a long chronicle: what `long_context` and `summarization` share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.settings import WorkloadSettings
+from servebench.workload.build.fill import FillingWorkload
+from servebench.workload.build.lengths import sample_lengths
+from servebench.workload.build.requests import as_requests
+from servebench.workload.build.seeding import generator
+from servebench.workload.sources.prose import Chronicler
+
+ROOM_TOKENS_MIN = 32
+"""The least tokens of chronicle around the facts."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A text up to where it is filled, its end, and the facts in it."""
+
+    start: str
+    end: str
+    facts: Sequence[Any]
+
+
+class ChronicleWorkload(FillingWorkload):
+    """Base of the workloads that hide facts in a chronicle of exactly the requested length."""
+
+    default_input_tokens: ClassVar[int]
+    default_output_tokens: ClassVar[int]
+
+    def __init__(self, settings: WorkloadSettings) -> None:
+        super().__init__(settings)
+        self.chronicler = Chronicler()
+
+    def draft(self, index: int, length: int, stream: str, rng: random.Random, tokenizer: Tokenizer) -> Draft:
+        """Return a prompt of a little less than `length` tokens. Raises ConfigError when the facts do not fit."""
+        raise NotImplementedError
+
+    def reference(self, text: str, draft: Draft) -> Mapping[str, Any]:
+        """Return what a scorer needs to know of the prompt `text`."""
+        raise NotImplementedError
+
+    def requests(self, count: int, *, stream: str, tokenizer: Tokenizer) -> Sequence[Request]:
+        """Return `count` requests, no two with a common beginning. Raises ConfigError when the facts do not fit."""
+        settings = self.settings
+        rng = generator(settings.seed, stream)
+        lengths = sample_lengths(settings.input_tokens or self.default_input_tokens, count, rng)
+        outputs = sample_lengths(settings.output_tokens or self.default_output_tokens, count, rng)
+        drafts = [
+            self.draft(index, lengths[index], stream, generator(settings.seed, f"{stream}/{index}"), tokenizer)
+            for index in range(count)
+        ]
+        texts, counts = self.fill([one.start for one in drafts], lengths, rng, tokenizer, [one.end for one in drafts])
+        references = [self.reference(text, draft) for text, draft in zip(texts, drafts, strict=True)]
+        return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs, references=references)
