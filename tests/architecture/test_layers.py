@@ -1,7 +1,5 @@
 """The import contracts of pyproject.toml catch what they are for, and the package keeps its rules of layout and names."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

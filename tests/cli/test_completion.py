@@ -1,7 +1,5 @@
 """What a shell is told when it asks for completion."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Help, usage errors and routing of the command line."""
 
-from __future__ import annotations
-
 import shlex
 
 import click

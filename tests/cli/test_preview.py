@@ -1,7 +1,5 @@
 """What `--preview` shows."""
 
-from __future__ import annotations
-
 import pytest
 
 from servebench.cli.commands.preview import print_previews

@@ -1,7 +1,5 @@
 """Where speed is compared and advised on, right answers have their say."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

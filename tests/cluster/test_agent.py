@@ -1,7 +1,5 @@
 """Whether an order may be executed, and which GPUs it may use."""
 
-from __future__ import annotations
-
 import json
 import os
 

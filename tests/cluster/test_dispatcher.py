@@ -1,7 +1,5 @@
 """The dispatcher on a fake cluster: order of jobs, lost jobs, refused orders, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import signal
 

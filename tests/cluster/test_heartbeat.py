@@ -1,7 +1,5 @@
 """The heartbeat file of a folder in use."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

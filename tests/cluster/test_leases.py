@@ -1,7 +1,5 @@
 """Leases between processes of one machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

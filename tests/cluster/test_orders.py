@@ -1,7 +1,5 @@
 """What an order carries to another machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Parameters for submitit, and states from Slurm."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """A registry with the built-in names, and one small plugin engine with a config folder and a key of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

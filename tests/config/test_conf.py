@@ -1,7 +1,5 @@
 """The shipped config files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,10 +71,7 @@ FAULTS = [
     (length(kind="uniform", min=5, max=2), "workload.input_tokens.min=5 must not be above workload.input_tokens.max=2"),
     (length(kind="normal", mean=5.0), "workload.input_tokens with kind=normal needs stdev"),
     (length(kind="lognormal"), "workload.input_tokens with kind=lognormal needs mean and stdev"),
-    (
-        length(kind="normal", mean=5.0, stdev=1.0, min=9, max=3),
-        "workload.input_tokens.min=9 must not be above",
-    ),
+    (length(kind="normal", mean=5.0, stdev=1.0, min=9, max=3), "workload.input_tokens.min=9 must not be above"),
     (
         bounded(100, input_tokens=90, output_tokens=11),
         "workload.input_tokens=90 and workload.output_tokens=11 do not fit",

@@ -1,7 +1,5 @@
 """Command lines, from the words to jobs or to the faults that are told."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -57,10 +55,7 @@ FAULTS = [
         "experiment=nope: no such experiment; available: demo, h100_llama70b_fp8, h100x2_gptoss120b_sharegpt, "
         "rtx4090_qwen1p5b, rtx5090_qwen7b_baseline, rtx5090_qwen7b_extreme, rtx5090_qwen7b_fine, rtx5090_qwen7b_overload",
     ),
-    (
-        "quality=mmlu quality.items=0",
-        "quality.items must be at least 1 or 'all' (got 0)",
-    ),
+    ("quality=mmlu quality.items=0", "quality.items must be at least 1 or 'all' (got 0)"),
     (
         "load.rate=[5]",
         "load.rate and load.concurrency cannot be used together; use load=rate load.rate=[...], or set load.concurrency=null",
@@ -294,7 +289,7 @@ def test_faults_name_the_file(folder: Path, registry: Registry) -> None:
         f"load.repeats must be at least 1 (got 0, from {folder}/load/mine.yaml)"
     ]
     assert told(f"-cd {folder} load=typo", registry) == [
-        f"load.concurency: unknown key; did you mean 'load.concurrency'? (from {folder}/load/typo.yaml)",
+        f"load.concurency: unknown key; did you mean 'load.concurrency'? (from {folder}/load/typo.yaml)"
     ]
     (line,) = told("engine.env=null workload=unique workload.output_tokens.mean=0", registry)[:1]
     assert line == "engine.env must be a mapping (got null)"

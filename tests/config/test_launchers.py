@@ -1,7 +1,5 @@
 """`hydra/launcher` and its keys."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest
@@ -71,10 +69,7 @@ def test_without_a_launcher_runs_are_done_here():
             ["hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=soon"],
             "hydra.launcher.timeout_min: input should be a valid integer (got 'soon')",
         ),
-        (
-            ["hydra/launcher=ray", "hydra.launcher.runs_per_machine=0"],
-            "hydra.launcher.runs_per_machine: ",
-        ),
+        (["hydra/launcher=ray", "hydra.launcher.runs_per_machine=0"], "hydra.launcher.runs_per_machine: "),
     ],
 )
 def test_a_mistake_is_one_line(words, told):

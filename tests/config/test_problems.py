@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from servebench.config.problems import Problem, format_value, nearest_name, suggest, summarize_error, without_duplicates

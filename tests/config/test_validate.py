@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -49,12 +47,7 @@ VALUES = [
     ("load", "timeout_s", 0, "load.timeout_s must be greater than 0 (got 0)"),
     ("load", "timeout_s", float("inf"), "load.timeout_s must be a finite number (got Infinity)"),
     ("load", "requests", 0, "load.requests must be at least 1 or 'auto' (got 0)"),
-    (
-        "load",
-        "requests",
-        10**20,
-        "load.requests must be at most 10,000,000 or 'auto' (got 100000000000000000000)",
-    ),
+    ("load", "requests", 10**20, "load.requests must be at most 10,000,000 or 'auto' (got 100000000000000000000)"),
     ("load", "requests", "all", "load.requests must be an integer or 'auto' (got 'all')"),
     ("load", "order", "x", "load.order must be 'ascending', 'shuffled' or 'interleaved' (got 'x')"),
     ("engine", "gpu_memory_fraction", 90, "engine.gpu_memory_fraction must be at most 1 (got 90)"),
@@ -70,12 +63,7 @@ VALUES = [
         "engine.extra_args._target_: unknown key; a config cannot construct objects",
     ),
     ("engine", "extra_args", {1: 2}, "engine.extra_args.1: a key must be text; quote it (got 1)"),
-    (
-        "engine",
-        "extra_args",
-        {"a": b"x"},
-        "engine.extra_args.a must be text, a number, true, false or null (got b'x')",
-    ),
+    ("engine", "extra_args", {"a": b"x"}, "engine.extra_args.a must be text, a number, true, false or null (got b'x')"),
     ("engine", "dtype", "???", "engine.dtype is required; set engine.dtype=VALUE"),
     ("workload", "input_tokens", "x", "workload.input_tokens must be an integer or a mapping (got 'x')"),
     (

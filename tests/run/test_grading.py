@@ -1,7 +1,5 @@
 """Which scorers a run uses, which questions are asked after a restart, and scorers of plugins."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The life of a run on a fake engine under a fake load."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """How a run ends, decided from errors, points and the ledger."""
 
-from __future__ import annotations
-
 import pytest
 
 from servebench.contracts.exchange import StopReason

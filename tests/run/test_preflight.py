@@ -1,7 +1,5 @@
 """Checks before anything starts."""
 
-from __future__ import annotations
-
 import resource
 from dataclasses import replace
 

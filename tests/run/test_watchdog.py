@@ -1,7 +1,5 @@
 """The watchdog of a phase: silence of an engine that was asked ends it, a pause of the plan does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from servebench.load.client.progress import Counts

@@ -1,7 +1,5 @@
 """Order of the runs of a study, with runs that only return an outcome."""
 
-from __future__ import annotations
-
 import pytest
 
 from servebench.config import Job

@@ -1,7 +1,5 @@
 """Runs of a study that take turns, so that what drifts falls on all of them alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """How a study ends: its exit code, its stored status, and what goes to the tracking server."""
 
-from __future__ import annotations
-
 import pytest
 
 from servebench.contracts.results import RunOutcome

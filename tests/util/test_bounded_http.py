@@ -1,7 +1,5 @@
 """The client off the hot path against servers that mean harm: in time, in bounded memory, and a reason of one line."""
 
-from __future__ import annotations
-
 import resource
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Whether a text is JSON that fits a schema."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -77,8 +77,7 @@ def test_planted_secrets_are_gone(place):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [f"Incorrect key provided: {SECRET}.", f"connect to http://h/{SECRET}/x failed", f"x{SECRET}y"],
+    "text", [f"Incorrect key provided: {SECRET}.", f"connect to http://h/{SECRET}/x failed", f"x{SECRET}y"]
 )
 def test_values_of_secret_variables_are_gone(text, monkeypatch):
     """What the environment calls secret is found in any text, whatever is around it."""

@@ -1,7 +1,5 @@
 """What pip says when it brings nothing; that a wheel is fetched is tested with the embedded engine's plugin."""
 
-from __future__ import annotations
-
 import pytest
 
 from servebench.util.wheel_file import pip_reason

@@ -1,7 +1,5 @@
 """The parts that all commands are made of: the command class, shared options, value types and usage errors."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Shell completion: what may follow on the command line, and how a shell asks for it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

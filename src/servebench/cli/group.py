@@ -1,7 +1,5 @@
 """The group of all commands: finds and imports a command when it is used, and leaves other words to `run`."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from importlib import import_module
@@ -29,10 +27,7 @@ EXAMPLES = (
         "servebench engine=openai launch=attach launch.base_url=http://host:8000/v1 \\\n      model.name=my-model load=baseline",
         "an endpoint that is already running",
     ),
-    (
-        "servebench load.concurrency=[1,4,16] load.requests=100",
-        "your own levels and number of requests per point",
-    ),
+    ("servebench load.concurrency=[1,4,16] load.requests=100", "your own levels and number of requests per point"),
 )
 
 

@@ -3,8 +3,6 @@
 Everything heavy is imported by the command that needs it, so that `--help` and mistakes answer at once.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

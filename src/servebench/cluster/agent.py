@@ -1,7 +1,5 @@
 """Execution of an order on the machine that the cluster chose: leases, the run, and the reply."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """A run's folder as a tar archive, for machines that do not share the study's disk."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dispatch of a study's runs to a cluster: submit, watch, collect, and submit again what was lost with its machine."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Sequence

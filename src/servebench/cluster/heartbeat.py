@@ -3,8 +3,6 @@
 Other hosts cannot check a process by its id, but they can read a file on a shared disk.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ The kernel releases a lock when its process ends for any reason, so no lease out
 machine's own disk: in SERVEBENCH_LEASES, else in a folder of the user in the temporary folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

@@ -1,7 +1,5 @@
 """The order for a run: what its machine must know, provide and receive."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Execution of orders as tasks on the nodes of a Ray cluster."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

@@ -1,7 +1,5 @@
 """Execution of orders as submitit jobs: on Slurm, or as local processes."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,19 +1,12 @@
 """Sort command-line arguments into overrides, options, and options that make Hydra print information."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from servebench.config.problems import Problem, nearest_name
 
 _SWITCHES = {"-m": "multirun", "--multirun": "multirun"}
-_WITH_VALUE = {
-    "-cd": "config_dir",
-    "--config-dir": "config_dir",
-    "-cn": "config_name",
-    "--config-name": "config_name",
-}
+_WITH_VALUE = {"-cd": "config_dir", "--config-dir": "config_dir", "-cn": "config_name", "--config-name": "config_name"}
 _INFO_SWITCHES = ("--hydra-help", "--resolve", "--shell-completion", "-sc")
 _INFO_WITH_VALUE = ("--cfg", "-c", "--package", "-p")
 _INFO_WITH_CHOICE = ("--info", "-i")

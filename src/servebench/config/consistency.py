@@ -1,7 +1,5 @@
 """Check settings against each other, and derive settings from others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -24,12 +22,7 @@ from servebench.contracts.settings import (
 )
 
 _URL_EXAMPLE = "launch.base_url=http://HOST:PORT/v1"
-_NEEDED = {
-    "fixed": ("mean",),
-    "uniform": ("min", "max"),
-    "normal": ("mean", "stdev"),
-    "lognormal": ("mean", "stdev"),
-}
+_NEEDED = {"fixed": ("mean",), "uniform": ("min", "max"), "normal": ("mean", "stdev"), "lognormal": ("mean", "stdev")}
 
 
 def with_derived_values(settings: RunSettings) -> RunSettings:

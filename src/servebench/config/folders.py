@@ -1,7 +1,5 @@
 """Set up Hydra on the config folders; the only module that changes Hydra's global state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Let Hydra print its own information: `--cfg`, `--info`, `--hydra-help`, `--shell-completion`."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

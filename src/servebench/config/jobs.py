@@ -1,7 +1,5 @@
 """Compose and check all jobs of a command line before anything starts; report all problems together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """List the keys that a config may have, from the settings' dataclasses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache

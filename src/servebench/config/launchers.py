@@ -1,7 +1,5 @@
 """Check `hydra/launcher`, which decides where the runs of a study are done, and its keys."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Explain why an engine, launch strategy, workload or scorer is not available, and what to do."""
 
-from __future__ import annotations
-
 from servebench.config.problems import suggest
 from servebench.registry.registry import DISABLE_VARIABLE, Registry
 

@@ -4,8 +4,6 @@ Hydra stops at the first error. Here each override is checked alone and wrong on
 continues and all problems are reported together.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Sequence

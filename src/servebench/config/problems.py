@@ -1,7 +1,5 @@
 """Problems of a config, one line each, and how values, names and errors are written in them."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -1,7 +1,5 @@
 """Check the plain dict of a composed config and make frozen settings of it; every problem is one line."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -102,10 +100,7 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
     Raises ConfigError with every problem: unknown keys, invalid values, interpolations, a missing engine.
     """
     problems = [
-        Problem(
-            f"{show_path(path)} must not be an interpolation (got {format_value(value)})",
-            "value",
-        )
+        Problem(f"{show_path(path)} must not be an interpolation (got {format_value(value)})", "value")
         for path, value in _leaves(resolved, "")
         if isinstance(value, str) and "${" in value
     ]

@@ -1,7 +1,5 @@
 """Types for runs on other machines: cluster settings, the order for one run, and its reply."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol

@@ -4,8 +4,6 @@ A dataclass whose fields are columns is the one definition of a table: `columns_
 schema, the CSV header and the column reference in the docs are made from.
 """
 
-from __future__ import annotations
-
 import types
 from dataclasses import dataclass, field, fields
 from functools import cache

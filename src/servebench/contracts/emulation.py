@@ -4,8 +4,6 @@ An engine class has an `Emulation` as its attribute `emulation`; the defaults ar
 continuous batching. The emulator runs it as a server process.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass

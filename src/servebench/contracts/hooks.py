@@ -5,8 +5,6 @@ Registration hooks return classes, which configs refer to by their `name`. Life-
 is called between a point's first request and its last record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The identity of a point: which load level, which repeat of it, which attempt at that."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from typing import Self

@@ -1,7 +1,5 @@
 """Where a long operation reports its progress; the terminal's display implements it."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

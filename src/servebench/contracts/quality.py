@@ -1,7 +1,5 @@
 """Quality: the questions that a scorer makes, the answers of the engine, and their grades."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The results of a run: a record for each request, points with their warnings, judged answers, and how the run ended."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

@@ -5,8 +5,6 @@ reject unknown keys. A plugin adds its own keys by subclassing `EngineSettings`,
 `QualitySettings` and naming the subclass as `settings_type` on its class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Telemetry: the engine's own metrics, its processes and the GPU while load runs, in one vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """A turn of a run: the repeat that is measured next."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Find and load plugins, each alone so that a broken one never ends the command, and look up classes by name."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Non-latency metrics of a point: ideal cache hits, answers that match their JSON schema, facts found."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

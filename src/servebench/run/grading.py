@@ -1,7 +1,5 @@
 """Quality of a run: ask the engine the scorers' questions, grade the answers, and store a row for each."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

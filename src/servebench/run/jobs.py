@@ -1,19 +1,13 @@
 """Compose the jobs of a command, or read the job of a stored manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.registry.registry import Registry
-from servebench.store import (
-    read_manifest,
-)
-from servebench.util.errors import (
-    ConfigError,
-)
+from servebench.store import read_manifest
+from servebench.util.errors import ConfigError
 
 LOCK_WORD = "--lock"
 

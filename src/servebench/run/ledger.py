@@ -3,8 +3,6 @@
 Pure functions that compare the load's own counts with the records made and the rows stored.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The life of one run: start or reuse an engine, measure its points, grade its answers, report how it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

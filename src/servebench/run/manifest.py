@@ -1,7 +1,5 @@
 """Facts of a run for its manifest, besides config and machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -74,12 +72,7 @@ def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> 
         {"name": phase.name, "ended_ns": phase.ended_ns, "seconds": (phase.ended_ns - started_ns) / NS_PER_S}
         for phase in ended
     ]
-    return {
-        "started_ns": started_ns,
-        "seconds": phases[-1]["seconds"],
-        "phases": phases,
-        "shared": lease.uses > 0,
-    }
+    return {"started_ns": started_ns, "seconds": phases[-1]["seconds"], "phases": phases, "shared": lease.uses > 0}
 
 
 def stop_facts(stopped: StopReport) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Measurement of one point: warm-up, cache, load, records."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Names of a run: its title, and the names of its engine and workload."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from servebench.config import Job

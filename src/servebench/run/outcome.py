@@ -1,7 +1,5 @@
 """How a run ends: pure decisions from errors, points and the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The one builder of points, for a point that was just measured and for one that is recovered from its files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of jobs before anything starts."""
 
-from __future__ import annotations
-
 import importlib.util
 import resource
 from collections.abc import Sequence

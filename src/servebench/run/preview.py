@@ -1,7 +1,5 @@
 """Make a preview of a workload: what it would send, without an engine."""
 
-from __future__ import annotations
-
 from servebench.contracts.request import Request, Workload
 from servebench.contracts.settings import RunSettings
 from servebench.engine.tokenize import offline_tokenizer

@@ -9,12 +9,7 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import plan_levels
-from servebench.store import (
-    RunFolder,
-    read_records,
-    read_rows,
-    read_run,
-)
+from servebench.store import RunFolder, read_records, read_rows, read_run
 
 CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
 """Warnings of a point that was cut off, so that it is measured again."""

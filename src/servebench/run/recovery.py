@@ -1,7 +1,5 @@
 """Recovery of a run from its spools: records first, then their points."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Requests of a phase, as the bytes that the load sends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import httpx

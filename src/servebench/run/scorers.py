@@ -1,7 +1,5 @@
 """The scorers of a run: which are configured, which can run, and where their questions are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A running engine and everything that the points of one run share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A run of a study in this process: prepare its folder, execute it, write its manifest and state."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Progress of a phase while it runs, and the reasons to stop it early."""
 
-from __future__ import annotations
-
 import time
 
 from servebench.contracts.engine import RunningEngine

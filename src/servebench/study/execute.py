@@ -1,7 +1,5 @@
 """Execution of a study's runs: one after another in this process, or as jobs of a cluster."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The plan of a study: its runs, their folders, and what is stored before the first run starts."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Recover studies that were killed: turn what they left into tables, from disk alone."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Sequence

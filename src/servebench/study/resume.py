@@ -1,7 +1,5 @@
 """What is left of a stored study, and the command that continues it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

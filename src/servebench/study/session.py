@@ -1,7 +1,5 @@
 """A study while its runs are executed: outcomes so far, the study's stored state, and how it ends."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Print the engine commands of a study without starting anything (`--cfg command`)."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import replace

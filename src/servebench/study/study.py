@@ -1,7 +1,5 @@
 """Run a study, or continue a stored one. Everything is checked before anything starts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Send stored studies to MLflow."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tracking of a study while it runs: results go to MLflow after each run, and a summary at the end."""
 
-from __future__ import annotations
-
 from servebench.contracts.settings import TrackingSettings
 from servebench.report.terminal.display import Display
 from servebench.store import StudyFolder, StudyState, sync_study, tracking_uri

@@ -4,8 +4,6 @@ The timeouts of a library are those of one read: a server that sends a byte now 
 or a body without end keeps it busy for ever. Here the bytes are counted and the clock is read where they arrive.
 """
 
-from __future__ import annotations
-
 import ssl
 import threading
 import time

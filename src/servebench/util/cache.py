@@ -1,7 +1,5 @@
 """Where models and other big files are kept."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

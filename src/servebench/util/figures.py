@@ -1,7 +1,5 @@
 """Figures as text for people: rounded, with their interval, a hyphen where a value is missing."""
 
-from __future__ import annotations
-
 from math import inf, isfinite
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Whether a text is JSON that fits a schema."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

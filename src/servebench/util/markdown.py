@@ -1,7 +1,5 @@
 """Markdown text that shows untrusted text as it is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Percentiles by linear interpolation between order statistics (Hyndman and Fan 1996, type 7)."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

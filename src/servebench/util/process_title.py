@@ -1,7 +1,5 @@
 """What others on this machine see of our own command line (`ps`, `/proc/PID/cmdline`): no secrets."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os

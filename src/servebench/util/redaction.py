@@ -1,7 +1,5 @@
 """Secrets are taken out of everything that is written or sent: better a harmless word too many than a key."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

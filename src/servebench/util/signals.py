@@ -1,7 +1,5 @@
 """Ctrl-C, a closed terminal and SIGTERM all end a study the same way: once, in order, and only once."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator, Sequence

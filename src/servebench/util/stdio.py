@@ -1,7 +1,5 @@
 """Standard input, output and error that may be closed, full or gone with their terminal."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """Compare texts."""
 
-from __future__ import annotations
-
 
 def common_prefix_length(one: str, other: str) -> int:
     """Return how many leading characters two texts share."""

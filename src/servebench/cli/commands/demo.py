@@ -1,7 +1,5 @@
 """`servebench demo`."""
 
-from __future__ import annotations
-
 import time
 
 from servebench.cli.command import define, words_argument

@@ -1,7 +1,5 @@
 """`servebench fleet`."""
 
-from __future__ import annotations
-
 import click
 
 from servebench.cli.command import RATE, define

@@ -1,7 +1,5 @@
 """`servebench help`."""
 
-from __future__ import annotations
-
 import click
 
 from servebench.cli.command import define

@@ -1,7 +1,5 @@
 """`servebench recover`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from servebench.cli.command import define, outputs_option, studies_argument

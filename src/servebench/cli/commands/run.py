@@ -1,7 +1,5 @@
 """`servebench run`, the default command."""
 
-from __future__ import annotations
-
 import click
 
 from servebench.cli.command import FILE, define, words_argument

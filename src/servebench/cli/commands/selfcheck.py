@@ -1,7 +1,5 @@
 """`servebench selfcheck`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

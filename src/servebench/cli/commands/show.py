@@ -1,7 +1,5 @@
 """`servebench show`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from servebench.cli.command import define, json_option, outputs_option, stored_argument
