@@ -23,20 +23,15 @@ def compliance(text: str, schema: Mapping[str, Any]) -> Compliance:
     The schema is read as draft 2020-12; `format` is an annotation there and not tested. Raises
     `jsonschema.SchemaError` for a schema that is none.
     """
-    validator = _validator(schema)
+    Draft202012Validator.check_schema(schema)
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         return Compliance(parsed=False, valid=False, reason=f"no JSON: {error}")
-    worst = next(iter(validator.iter_errors(value)), None)
+    worst = next(Draft202012Validator(schema).iter_errors(value), None)
     if worst is None:
         return Compliance(parsed=True, valid=True)
     return Compliance(parsed=True, valid=False, reason=f"{worst.json_path}: {worst.message}")
-
-
-def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:
-    Draft202012Validator.check_schema(dict(schema))
-    return Draft202012Validator(dict(schema))
 
 
 def _no_constant(word: str) -> float:

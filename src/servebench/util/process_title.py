@@ -1,12 +1,12 @@
 """What others on this machine see of our own command line (`ps`, `/proc/PID/cmdline`): no secrets."""
 
 import ctypes
-import itertools
 import os
 import sys
 from pathlib import Path
 
 from servebench.util.redaction import redact, remember
+from servebench.util.text import common_prefix_length
 
 ARGUMENTS_START = 48 - 3
 """`arg_start` is field 48 of /proc/PID/stat (proc(5)); what follows the command's name begins with field 3."""
@@ -18,31 +18,21 @@ def hide_secrets() -> None:
     The words that Python gave us are not touched; their secrets are taken for secrets from now on.
     """
     words = sys.argv[1:]
-    clean = redact(words)
-    if clean == words:
+    secrets = [
+        (word, common_prefix_length(word, safe))
+        for word, safe in zip(words, redact(words), strict=True)
+        if word != safe
+    ]
+    if not secrets:
         return
-    for word, safe in zip(words, clean, strict=True):
-        if word != safe:
-            remember(_secret_part(word, safe))
+    remember(*(word[start:] for word, start in secrets))
     try:
         seen = Path("/proc/self/cmdline").read_bytes()
         start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[ARGUMENTS_START])
     except (OSError, ValueError, IndexError):
         return
-    for word, safe in zip(words, clean, strict=True):
-        if word == safe:
-            continue
-        raw, kept = os.fsencode(word), os.fsencode(_shared_start(word, safe))
+    for word, shared in secrets:
+        raw, kept = os.fsencode(word), os.fsencode(word[:shared])
         place = seen.find(b"\0" + raw + b"\0")
         if start and place >= 0:
-            hidden = len(raw) - len(kept)
-            ctypes.memset(start + place + 1 + len(kept), ord("*"), hidden)
-
-
-def _shared_start(word: str, safe: str) -> str:
-    same = (a == b for a, b in zip(word, safe, strict=False))
-    return word[: sum(itertools.takewhile(bool, same))]
-
-
-def _secret_part(word: str, safe: str) -> str:
-    return word[len(_shared_start(word, safe)) :]
+            ctypes.memset(start + place + 1 + len(kept), ord("*"), len(raw) - len(kept))

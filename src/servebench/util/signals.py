@@ -9,48 +9,37 @@ from types import FrameType
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupts:
-    """Turns the first signal into a KeyboardInterrupt and swallows the rest, so that cleaning up is not cut short.
-
-    Cleaning up is bounded by the deadlines of the rooms that do it.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler."""
-        del number, frame
-        if not self.asked:
-            self.asked = True
-            raise KeyboardInterrupt
-
-
-def _let_be(number: signal.Signals) -> bool:
-    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
-
-
 def leave_stopping_to_the_parent() -> None:
-    """For a process that ends when its parent does or says so: a terminal, or whoever ends a whole group, sends these
-    signals to both, and the parent decides what they mean."""
+    """Ignore the stopping signals in a process that ends when its parent does or says so.
+
+    A terminal, or whoever ends a whole group, sends these signals to both, and the parent decides what they mean.
+    """
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
-def interrupts(*, also: Sequence[signal.Signals] = ()) -> Iterator[Interrupts]:
-    """While open, the stopping signals are handled, and these too. Outside the main thread nothing changes.
+def interrupts(*, also: Sequence[signal.Signals] = ()) -> Iterator[None]:
+    """Turn the first stopping signal, or one of `also`, into a KeyboardInterrupt, and ignore all further ones.
 
-    A closed terminal is none of our business where somebody said so (nohup).
+    Ignoring them keeps the clean-up from being cut short; it is bounded by deadlines of its own. Outside the main thread
+    nothing changes, and a closed terminal is ignored under nohup.
     """
-    state = Interrupts()
     if threading.current_thread() is not threading.main_thread():
-        yield state
+        yield
         return
-    asked = [number for number in (*STOPPING, *also) if not _let_be(number)]
-    before = {number: signal.signal(number, state.handle) for number in asked}
+    interrupted = False
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            raise KeyboardInterrupt
+
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    before = {number: signal.signal(number, interrupt) for number in {*STOPPING, *also} - ignored}
     try:
-        yield state
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,6 +3,8 @@
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO, cast
 
 from servebench.util.errors import StoreError
@@ -25,7 +27,15 @@ class _WrappedStream:
             self.write(line)
 
     def write(self, text: str) -> int:
-        raise NotImplementedError
+        # click writes an empty text to find out what a stream takes, and ignores the error that a full disk gives
+        if text != "":
+            with self._handle_errors():
+                self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._handle_errors():
+            self._file.flush()
 
     def isatty(self) -> bool:
         try:
@@ -33,20 +43,17 @@ class _WrappedStream:
         except ValueError:
             return False
 
+    def _handle_errors(self) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
 
 class _BestEffortStream(_WrappedStream):
     """Drops what cannot be written: a broken stderr must never abort a study."""
 
-    def write(self, text: str) -> int:
+    @contextmanager
+    def _handle_errors(self) -> Iterator[None]:
         try:
-            return self._file.write(text)
-        except (OSError, ValueError):
-            _redirect_to_null(self._file)
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            self._file.flush()
+            yield
         except (OSError, ValueError):
             _redirect_to_null(self._file)
 
@@ -54,28 +61,15 @@ class _BestEffortStream(_WrappedStream):
 class _CheckedStream(_WrappedStream):
     """Raises StoreError when the system refuses to write, and BrokenPipeError when the reader has closed the pipe."""
 
-    def write(self, text: str) -> int:
-        if text == "":
-            # click writes nothing to find out what a stream takes, and ignores the error that a full disk gives
-            return 0
+    @contextmanager
+    def _handle_errors(self) -> Iterator[None]:
         try:
-            return self._file.write(text)
+            yield
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise self._store_error(error) from error
-
-    def flush(self) -> None:
-        try:
-            self._file.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise self._store_error(error) from error
-
-    def _store_error(self, error: OSError) -> StoreError:
-        _redirect_to_null(self._file)
-        return StoreError(f"cannot write to standard output: {(error.strerror or str(error)).lower()}")
+            _redirect_to_null(self._file)
+            raise StoreError(f"cannot write to standard output: {(error.strerror or str(error)).lower()}") from error
 
 
 def _redirect_to_null(file: TextIO) -> None:

