@@ -6,12 +6,11 @@ import pytest
 
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.point_id import PointId
-from servebench.contracts.turn import Turn
 from servebench.engine.pool import EnginePool
 from servebench.run import measure, session
 from servebench.run.lifecycle import execute_run
 from servebench.run.prior import prior_progress
-from servebench.run.session import RunRequest
+from servebench.run.session import RunRequest, Turn
 from servebench.store import RunFolder, RunState, read_points, read_requests, write_run
 from servebench.util.errors import FailureKind, LoadError
 from support.fake_engine import FakeLoad, FakeTokenizer, fake_job, fake_registry

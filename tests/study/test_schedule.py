@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from servebench.contracts.settings import LoadSettings, SearchSettings
-from servebench.contracts.turn import Turn
+from servebench.run.session import Turn
 from servebench.study.schedule import schedule
 
 IN_TURNS = LoadSettings(name="l", concurrency=(1,), repeats=2, order="interleaved")

@@ -17,8 +17,8 @@ SETTINGS = {"help_option_names": [*HELP_WORDS], "max_content_width": 100}
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class _WithExamples(click.Command):
-    """What all commands have in common: examples at the end of their help, and usage errors that name the command."""
+class CliCommand(click.Command):
+    """A command with examples at the end of its help, whose usage errors name it."""
 
     def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **options: Any) -> None:
         """Take what click takes, and examples: pairs of a command line and what it does."""
@@ -38,11 +38,7 @@ class _WithExamples(click.Command):
             raise
 
 
-class CliCommand(_WithExamples):
-    """A command."""
-
-
-class CommandGroup(_WithExamples, click.Group):
+class CommandGroup(CliCommand, click.Group):
     """A command with commands of its own."""
 
     def resolve_command(
@@ -81,14 +77,7 @@ def define(name: str, *, examples: Sequence[tuple[str, str]], free_words: bool =
 
     With `free_words` its words are config overrides and Hydra options, which it gets as they are.
     """
-
-    def decorate(function: Callable[..., Any]) -> CliCommand:
-        made: CliCommand = click.command(name, cls=WordsCommand if free_words else CliCommand, examples=examples)(
-            function
-        )
-        return made
-
-    return decorate
+    return click.command(name, cls=WordsCommand if free_words else CliCommand, examples=examples)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -154,54 +143,30 @@ OUTPUTS = Parsed("outputs", _parse_outputs, "a folder")
 FILE = click.Path(path_type=Path)
 
 
-def outputs_option() -> Decorator:
-    """Declare `--outputs DIR`."""
-    return click.option(
-        "--outputs", metavar="DIR", type=OUTPUTS, default="outputs", help="Folder of stored studies (default: outputs)."
-    )
-
-
-def json_option() -> Decorator:
-    """Declare `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-
-
-def doubtful_option() -> Decorator:
-    """Declare `--with-doubtful`."""
-    return click.option("--with-doubtful", is_flag=True, help="Use doubtful points too, not only valid ones.")
-
-
-def varying_option() -> Decorator:
-    """Declare `--varying KEY,...`."""
-    return click.option(
-        "--varying", metavar="KEY,...", help="Config keys that differ on purpose: not unequal settings."
-    )
-
-
-def rules_option() -> Decorator:
-    """Declare `--rules FILE`."""
-    return click.option("--rules", "rules_path", metavar="FILE", type=FILE, help="Use cases and weights of your own.")
+outputs_option = click.option(
+    "--outputs", metavar="DIR", type=OUTPUTS, default="outputs", help="Folder of stored studies (default: outputs)."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+doubtful_option = click.option("--with-doubtful", is_flag=True, help="Use doubtful points too, not only valid ones.")
+varying_option = click.option(
+    "--varying", metavar="KEY,...", help="Config keys that differ on purpose: not unequal settings."
+)
+rules_option = click.option(
+    "--rules", "rules_path", metavar="FILE", type=FILE, help="Use cases and weights of your own."
+)
+studies_argument = click.argument("names", metavar="[STUDY]...", nargs=-1, shell_complete=complete_studies)
+conditions_argument = click.argument(
+    "conditions", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_conditions
+)
+words_argument = click.argument(
+    "words", metavar="[GROUP=OPTION | KEY=VALUE]...", nargs=-1, shell_complete=complete_words
+)
 
 
 def stored_argument(*, several: bool = False, required: bool = True) -> Decorator:
     """Declare the argument that names one stored run or study, or `several`."""
     name, metavar, count = ("names", f"{STORED}...", -1) if several else ("name", STORED, 1)
     return click.argument(name, metavar=metavar, nargs=count, required=required, shell_complete=complete_stored)
-
-
-def studies_argument() -> Decorator:
-    """Declare the argument that names stored studies."""
-    return click.argument("names", metavar="[STUDY]...", nargs=-1, shell_complete=complete_studies)
-
-
-def conditions_argument() -> Decorator:
-    """Declare the argument of `key=value` conditions."""
-    return click.argument("conditions", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_conditions)
-
-
-def words_argument() -> Decorator:
-    """Declare the argument of config overrides."""
-    return click.argument("words", metavar="[GROUP=OPTION | KEY=VALUE]...", nargs=-1, shell_complete=complete_words)
 
 
 def usage_message(error: click.ClickException) -> str:

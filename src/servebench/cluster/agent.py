@@ -15,7 +15,7 @@ from servebench.cluster.archive import pack_run
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
 from servebench.cluster.orders import GPUS_VARIABLE
-from servebench.config import Job, settings_from_dict
+from servebench.config import Job
 from servebench.contracts.cluster import RunOrder, RunReply
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -23,11 +23,13 @@ from servebench.engine.pool import EnginePool
 from servebench.engine.supervisor.ports import free_port, port_problem
 from servebench.registry.registry import Registry, registry
 from servebench.report.terminal.display import Display
+from servebench.run.jobs import planned_job
 from servebench.run.preflight import check_jobs
 from servebench.run.prior import prior_progress
 from servebench.run.recovery import recover_run
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task
 from servebench.store import (
+    RunFolder,
     RunState,
     StudyFolder,
     StudyState,
@@ -36,7 +38,6 @@ from servebench.store import (
     read_run,
     read_study,
     redact_text,
-    with_secrets,
     write_run,
 )
 from servebench.util.cache import cache_folder
@@ -170,8 +171,7 @@ def _planned_job(folder: StudyFolder, name: str, known: Registry) -> Job:
     run = next((run for run in read_plan(folder) if run.name == name), None)
     if run is None:
         raise StoreError(f"{folder.plan} has no run {name}")
-    config = with_secrets(run.config, os.environ)
-    return Job(run.overrides, settings_from_dict(config, known), config)
+    return planned_job(run, known)
 
 
 def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any], display: Display) -> None:
@@ -222,18 +222,23 @@ def _early_end(
         status="interrupted" if interrupted else "failed",
         error="interrupted before it started" if interrupted else redact_text(str(problem)),
         failure=FailureKind.INTERRUPTED if isinstance(problem, KeyboardInterrupt) else problem.kind,
-        points=(),
-        search=None,
     )
+    store_end(folder.run(order.run), outcome, title=order.title, started_s=started_s)
+    return outcome
+
+
+def store_end(
+    run: RunFolder, outcome: RunOutcome, *, title: str, overrides: tuple[str, ...] = (), started_s: float
+) -> None:
+    """Store how a run ended that could not do so itself. `started_s` is in seconds since the epoch. Raises StoreError."""
     state = RunState(
         run_id=outcome.run_id,
-        title=order.title,
-        overrides=(),
+        title=title,
+        overrides=overrides,
         status=outcome.status,
         error=outcome.error,
         failure=outcome.failure,
         started_s=started_s,
         ended_s=time.time(),
     )
-    write_run(folder.run(order.run), state)
-    return outcome
+    write_run(run, state)

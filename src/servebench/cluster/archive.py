@@ -12,9 +12,7 @@ def pack_run(run: Path) -> bytes:
     """Return a run's folder as a compressed archive."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz", compresslevel=1) as archive:
-        for path in sorted(run.rglob("*")):
-            if path.is_file() and path.name != FILE:
-                archive.add(path, arcname=str(path.relative_to(run)), recursive=False)
+        archive.add(run, arcname="", filter=lambda member: None if Path(member.name).name == FILE else member)
     return data.getvalue()
 
 

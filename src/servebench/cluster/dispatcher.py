@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servebench.cluster.agent import execute_order
+from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.archive import unpack_run
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.orders import order_for
@@ -14,11 +14,10 @@ from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySe
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Display
-from servebench.run.names import title_of
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
 from servebench.run.task import RunTask
-from servebench.store import RunState, StudyFolder, StudyState, read_run, redact_text, write_run
+from servebench.store import StudyFolder, StudyState, read_run, redact_text
 from servebench.util.errors import FailureKind, ServebenchError
 
 POLL_S = 0.5
@@ -145,7 +144,7 @@ class Dispatcher:
         self._report_end(task, lost_outcome(self.folder, self.state, task, error), error)
 
     def _report_end(self, task: RunTask, outcome: RunOutcome, error: str | None) -> None:
-        self.display.finish(outcome, title_of(task.job))
+        self.display.finish(outcome, task.job.title)
         if error is not None:
             self.display.problem(f"{task.name}: {error}")
         self.on_end(task.name, outcome)
@@ -164,26 +163,14 @@ class Dispatcher:
 def lost_outcome(folder: StudyFolder, state: StudyState, task: RunTask, error: str) -> RunOutcome:
     """Recover a run whose job is gone: its spools become records, its state becomes `interrupted`."""
     run = folder.create_run(task.name)
-    run_id = f"{folder.name}/{task.name}"
     try:
         recover_run(folder, state, task.name)
         points = tuple(stored_points(run))
     except ServebenchError as problem:
         error, points = f"{error} ({problem})", ()
-    before = read_run(run) if run.state.exists() else None
-    write_run(
-        run,
-        RunState(
-            run_id=run_id,
-            title=title_of(task.job),
-            overrides=task.job.overrides,
-            status="interrupted",
-            error=error,
-            failure=FailureKind.LOST,
-            started_s=before.started_s if before is not None else time.time(),
-            ended_s=time.time(),
-        ),
+    outcome = RunOutcome(
+        run_id=f"{folder.name}/{task.name}", status="interrupted", error=error, failure=FailureKind.LOST, points=points
     )
-    return RunOutcome(
-        run_id=run_id, status="interrupted", error=error, failure=FailureKind.LOST, points=points, search=None
-    )
+    started_s = read_run(run).started_s if run.state.exists() else time.time()
+    store_end(run, outcome, title=task.job.title, overrides=task.job.overrides, started_s=started_s)
+    return outcome

@@ -8,7 +8,6 @@ from servebench.contracts.cluster import ClusterSettings, RaySettings, RunOrder
 from servebench.contracts.engine import Launcher
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
-from servebench.run.names import title_of
 from servebench.run.task import RunTask
 from servebench.store import StudyFolder, StudyState
 from servebench.util.redaction import redact
@@ -25,7 +24,7 @@ def order_for(
     return RunOrder(
         study=str(folder.path),
         run=task.name,
-        title=title_of(job),
+        title=job.title,
         ticket=state.ticket,
         gpus=gpus_needed(job.settings, registry.launcher(job.settings.launch.name)),
         runs_per_machine=settings.runs_per_machine,

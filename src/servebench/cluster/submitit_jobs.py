@@ -16,20 +16,10 @@ from servebench.contracts.cluster import JobEnd, OrderRunner, RunOrder, Submitit
 from servebench.util.errors import PreflightError
 
 NEEDED = "hydra/launcher={name} needs submitit: pip install 'servebench-suite[slurm]'"
-ALIVE = frozenset(
-    {
-        "PENDING",
-        "RUNNING",
-        "SUSPENDED",
-        "COMPLETING",
-        "CONFIGURING",
-        "RESIZING",
-        "REQUEUED",
-        "REQUEUE_HOLD",
-        "STAGE_OUT",
-    }
-    | {"SIGNALING", "STOPPED", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
-)
+ALIVE = (
+    "PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "REQUEUED", "REQUEUE_HOLD", "STAGE_OUT",
+    "SIGNALING", "STOPPED", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
+)  # fmt: skip
 """Job states of squeue in which a job may still end by itself."""
 SQUEUE_INTERVAL_S = 3.0
 SETTLE_S = 15.0
@@ -197,17 +187,18 @@ def parameters(settings: SubmititSettings) -> dict[str, Any]:
         "tasks_per_node": 1,
         "timeout_min": settings.timeout_min,
     }
-    for name in ("cpus_per_task", "gpus_per_node", "mem_gb"):
-        if (value := getattr(settings, name)) is not None:
-            shared[name] = value
+    shared |= _chosen(settings, "cpus_per_task", "gpus_per_node", "mem_gb")
     if settings.name == "submitit_local":
         return shared
     slurm: dict[str, Any] = {"array_parallelism": settings.array_parallelism, "stderr_to_stdout": True}
-    for name in ("partition", "qos", "account", "constraint", "exclude", "gres", "comment"):
-        if (value := getattr(settings, name)) is not None:
-            slurm[name] = value
+    slurm |= _chosen(settings, "partition", "qos", "account", "constraint", "exclude", "gres", "comment")
     if settings.additional_parameters:
         slurm["additional_parameters"] = dict(settings.additional_parameters)
     if settings.setup:
         slurm["setup"] = list(settings.setup)
     return shared | {f"slurm_{name}": value for name, value in slurm.items()}
+
+
+def _chosen(settings: SubmititSettings, *names: str) -> dict[str, Any]:
+    """Return those of the settings that are not null."""
+    return {name: value for name in names if (value := getattr(settings, name)) is not None}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
@@ -20,6 +20,7 @@ from servebench.config.problems import Problem, summarize_error, without_duplica
 from servebench.config.validate import Checked, check, to_plain
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.stored import chosen as chosen_option
 from servebench.registry.conf import ABSTRACT, EXPERIMENT
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
@@ -36,6 +37,17 @@ class Job:
     resolved: dict[str, Any]
     launcher: ClusterSettings | None = None
     """Where the runs of the study are done; None: on this machine, one after another."""
+
+    @property
+    def title(self) -> str:
+        """The title of the run: engine, launch if it is not `process`, model and workload."""
+        launch = self.settings.launch.name
+        shown = "" if launch == "process" else f" ({launch})"
+        return f"{self.chosen('engine')}{shown} · {self.settings.model.name} · {self.chosen('workload')}"
+
+    def chosen(self, group: Literal["engine", "workload"]) -> str:
+        """Return the option chosen in a config group: two config files may be for the same engine or workload."""
+        return chosen_option(self.overrides, group, getattr(self.settings, group).name)
 
 
 @dataclass

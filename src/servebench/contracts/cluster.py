@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from annotated_types import Ge
 
 from servebench.contracts.results import RunOutcome
-from servebench.contracts.settings import STRICT, CountOrZero, PositiveInt
+from servebench.contracts.settings import CountOrZero, PositiveInt, StrictSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterSettings:
+class ClusterSettings(StrictSettings):
     """Settings that all clusters share. A machine executes at most `runs_per_machine` runs at once (null: the cluster
     decides); a run whose machine is lost is submitted again up to `retries` times."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
     runs_per_machine: PositiveInt | None = 1
     retries: CountOrZero = 1
@@ -48,28 +47,25 @@ class SubmititSettings(ClusterSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayInit:
+class RayInit(StrictSettings):
     """Address of the Ray cluster; `auto` uses RAY_ADDRESS, else the cluster on this machine."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     address: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayRemote:
+class RayRemote(StrictSettings):
     """Ray resources that one run needs."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     num_cpus: Annotated[float, Ge(0)] = 1.0
     num_gpus: Annotated[float, Ge(0)] | None = None
     resources: Mapping[str, Annotated[float, Ge(0)]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayWords:
+class RayWords(StrictSettings):
     """Those keys of Hydra's Ray launcher that apply to a run."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     init: RayInit = RayInit()
     remote: RayRemote = RayRemote()
 

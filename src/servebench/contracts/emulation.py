@@ -4,14 +4,13 @@ An engine class has an `Emulation` as its attribute `emulation`; the defaults ar
 continuous batching. The emulator runs it as a server process.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
-from servebench.contracts.settings import STRICT
+from servebench.contracts.settings import StrictSettings
 
 PrefixCache = Literal["none", "blocks", "radix", "slots"]
 """`blocks`: whole blocks of the prompt, found by a chain of hashes; `radix`: a tree of token strings; `slots`: what each
@@ -109,7 +108,7 @@ class Emulation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmulatedFaults:
+class EmulatedFaults(StrictSettings):
     """Faults of an emulated engine. Numbers of requests count from the start of the server, its probes left out.
 
     `die_in_loading` and `hang_in_loading` before it is ready; `out_of_memory_at` so many requests in the server it dies;
@@ -119,7 +118,6 @@ class EmulatedFaults:
     session of its own.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     die_in_loading: bool = False
     hang_in_loading: bool = False
     out_of_memory_at: Annotated[int, Ge(1)] | None = None
@@ -176,18 +174,6 @@ class EmulationSpec:
 
 def to_json(spec: EmulationSpec) -> str:
     """Return the spec as JSON without defaults: short enough for a command line."""
-    return json.dumps(_plain(spec))
+    from pydantic import TypeAdapter  # slow to import, and the emulator's server does not need it
 
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {one.name: _plain(held) for one in fields(value) if (held := getattr(value, one.name)) != _default(one)}
-    if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
-
-
-def _default(one: Any) -> Any:
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return one.default
+    return TypeAdapter(EmulationSpec).dump_json(spec, exclude_defaults=True).decode()

@@ -15,6 +15,16 @@ Say = Callable[[str], None]
 """Shows progress to the user in one short line (a download, a build)."""
 
 
+class ProgressDisplay(Protocol):
+    """Shows what is being done now (`status`), and lines that stay on the screen (`say`)."""
+
+    def status(self, text: str) -> None:
+        """Replace the text of the live line."""
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
     """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files."""

@@ -1,8 +1,8 @@
 """The typed, frozen form of a composed config. Only the config package handles Hydra's DictConfig.
 
-Field names are the public config keys (`engine.port`, `load.concurrency`). `__pydantic_config__` makes the config package
-reject unknown keys. A plugin adds its own keys by subclassing `EngineSettings`, `LaunchSettings`, `WorkloadSettings` or
-`QualitySettings` and naming the subclass as `settings_type` on its class.
+Field names are the public config keys (`engine.port`, `load.concurrency`). A plugin adds its own keys by subclassing
+`EngineSettings`, `LaunchSettings`, `WorkloadSettings` or `QualitySettings` and naming the subclass as `settings_type` on its
+class.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,12 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from servebench.util.wheel_file import PackagedFile
 
-STRICT: Mapping[str, str] = {"extra": "forbid"}
+
+class StrictSettings:
+    """Base class of the parts of a config, whose unknown keys are an error."""
+
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
 
 PositiveInt = Annotated[int, Ge(1)]
 TOKENS_MAX = 10_000_000
@@ -29,14 +34,13 @@ Fraction = Annotated[float, Gt(0), Le(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineSettings:
+class EngineSettings(StrictSettings):
     """Settings that all engines share, in one vocabulary; null means the engine's own default.
 
     `port` 0 means any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
     bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
     host: str = "127.0.0.1"
     port: Port = 0
@@ -58,22 +62,20 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchSettings:
+class LaunchSettings(StrictSettings):
     """How the engine is started or found: `process`, `attach`, and others by hook."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class ModelSettings(StrictSettings):
     """The model. `name` is any id; `path` a local folder or file; `gguf` where a GGUF file can be fetched.
 
     `parameters_b` (billions, total), `active_parameters_b`, `layers`, `hidden_size`, `heads`, `kv_heads`, `head_dim`
     describe its shape for estimates.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
     path: str | None = None
     revision: str | None = None
@@ -91,10 +93,9 @@ class ModelSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuSettings:
+class GpuSettings(StrictSettings):
     """The GPU as configured. Rates are peak dense figures from the manufacturer's data sheet."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
     count: CountOrZero = 0
     memory_gb: PositiveFloat | None = None
@@ -106,11 +107,10 @@ class GpuSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthSettings:
+class LengthSettings(StrictSettings):
     """A distribution of token counts. `fixed` uses `mean`; `uniform` uses `min` and `max`; `normal` and `lognormal` use
     `mean` and `stdev` (of the count itself) and are clipped to `min` and `max`."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     kind: Literal["fixed", "uniform", "normal", "lognormal"] = "fixed"
     mean: Annotated[float, Gt(0), Le(TOKENS_MAX)] | None = None
     stdev: Annotated[float, Ge(0), Le(TOKENS_MAX)] | None = None
@@ -119,7 +119,7 @@ class LengthSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkloadSettings:
+class WorkloadSettings(StrictSettings):
     """Settings that all workloads share. Null lengths leave the choice to the data set.
 
     `cache`: `cold` salts prompts or resets the cache, so that only prefixes shared within the workload hit; `warm` keeps
@@ -128,7 +128,6 @@ class WorkloadSettings:
     with a weight of 1 / k^`adapter_skew`. `priorities` are drawn uniformly and sent as `priority`.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
     seed: int = 0
     api: Literal["chat", "completions"] = "chat"
@@ -143,7 +142,7 @@ class WorkloadSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchSettings:
+class SearchSettings(StrictSettings):
     """A search for a level instead of a list of levels. Each probe is a point; no level outside the bounds is measured.
 
     `goal`: `slo` finds the highest level that meets the SLO, `saturation` the level above which throughput stops growing.
@@ -152,7 +151,6 @@ class SearchSettings:
     times.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     goal: Literal["slo", "saturation"]
     of: Literal["concurrency", "rate"] = "concurrency"
     lower: PositiveFloat = 1.0
@@ -165,11 +163,10 @@ class SearchSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RampSettings:
+class RampSettings(StrictSettings):
     """How a point's load rises to its level over `over_s` seconds, from `start` (a share of the level); `steps` is the
     number of equal steps of `shape=steps`. In a closed loop streams join; in an open loop the rate rises."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     over_s: PositiveFloat
     shape: Literal["linear", "steps", "exponential"] = "linear"
     start: Annotated[float, Ge(0), Lt(1)] = 0.1
@@ -177,19 +174,18 @@ class RampSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplaySettings:
+class ReplaySettings(StrictSettings):
     """Arrival times to replay: those of the file `path`; null means the times that the workload gives its requests.
 
     A file is a Mooncake .jsonl, a BurstGPT or Azure .csv, or a requests.parquet of servebench with its `point`.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     path: str | None = None
     point: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadSettings:
+class LoadSettings(StrictSettings):
     """Load levels and how each is driven. Exactly one of `concurrency`, `rate`, `search` and `trace` names the levels.
 
     `requests` is the number a point sends: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point
@@ -202,7 +198,6 @@ class LoadSettings:
     twice as fast). `self_check` measures the client's own error before the study (`auto`: once a day on a machine).
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
     concurrency: tuple[PositiveInt, ...] | None = None
     rate: tuple[PositiveFloat, ...] | None = None
@@ -230,7 +225,7 @@ class LoadSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualitySettings:
+class QualitySettings(StrictSettings):
     """Which scorer tests the running engine after the load; `none` skips this, `all` uses every scorer that can run.
 
     `tasks`: with `all` the scorers to use (empty: every one), with a harness its tasks. `items` questions are drawn by
@@ -239,7 +234,6 @@ class QualitySettings:
     own limit of an answer. `timeout_s` limits one request.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: str
     tasks: tuple[str, ...] = ()
     items: PositiveInt | Literal["all"] = 400
@@ -253,10 +247,9 @@ class QualitySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SloSettings:
+class SloSettings(StrictSettings):
     """The limits that a good request meets; null limits are not tested. `attainment` is the share that must be good."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     ttft_ms: PositiveFloat | None = None
     tpot_ms: PositiveFloat | None = None
     e2e_ms: PositiveFloat | None = None
@@ -264,20 +257,18 @@ class SloSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TelemetrySettings:
+class TelemetrySettings(StrictSettings):
     """Sampling of the engine's processes and metrics while load runs; `interval_s` between samples."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     enabled: bool = True
     interval_s: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrackingSettings:
+class TrackingSettings(StrictSettings):
     """Where parameters and metrics go: `mlflow` or `none`. A null `uri` is `MLFLOW_TRACKING_URI`, else a sqlite file
     in the outputs folder. `timeout_s` limits the wait for a dead server."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     name: Literal["mlflow", "none"] = "mlflow"
     uri: str | None = None
     experiment: str = "servebench"
@@ -285,19 +276,17 @@ class TrackingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings:
+class StudySettings(StrictSettings):
     """The study: `dir` is the outputs folder, `name` the study's folder in it (null: made from time and content)."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     dir: str = "outputs"
     name: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(StrictSettings):
     """The whole config of one run."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     engine: EngineSettings
     launch: LaunchSettings
     model: ModelSettings

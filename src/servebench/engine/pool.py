@@ -8,8 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, StartPhase, StopReport
-from servebench.contracts.progress import ProgressDisplay
+from servebench.contracts.engine import (
+    Engine,
+    LaunchContext,
+    Launcher,
+    ProgressDisplay,
+    RunningEngine,
+    StartPhase,
+    StopReport,
+)
 from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
 from servebench.engine.supervisor.ports import free_port

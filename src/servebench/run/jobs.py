@@ -1,12 +1,13 @@
-"""Compose the jobs of a command, or read the job of a stored manifest."""
+"""Compose the jobs of a command, or read the job of a stored manifest or plan."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.registry.registry import Registry
-from servebench.store import read_manifest
+from servebench.store import PlannedRun, read_manifest, with_secrets
 from servebench.util.errors import ConfigError
 
 LOCK_WORD = "--lock"
@@ -25,10 +26,11 @@ def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
     settings = settings_from_dict(manifest["config"], registry)
     # the stored name is that of the study that is repeated
     settings = replace(settings, study=replace(settings.study, name=None))
-    return [
-        Job(
-            tuple(manifest.get("overrides", ())),
-            settings,
-            {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}},
-        )
-    ]
+    config = {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}}
+    return [Job(tuple(manifest.get("overrides", ())), settings, config)]
+
+
+def planned_job(plan: PlannedRun, registry: Registry) -> Job:
+    """Return the job of a run of a stored plan, with secrets from the environment. Raises ConfigError."""
+    config = with_secrets(plan.config, os.environ)
+    return Job(plan.overrides, settings_from_dict(config, registry), config)

@@ -5,7 +5,7 @@ Pure functions that compare the load's own counts with the records made and the 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from servebench.contracts.exchange import PhaseReport
@@ -29,16 +29,9 @@ class Entry:
 
     def as_dict(self, stored: int) -> dict[str, Any]:
         """Return the entry for the manifest; `stored` is the number of rows on disk."""
-        return {
-            "point": self.point,
-            "warmup": self.warmup,
-            "planned": self.planned,
-            "sent": self.sent,
-            "not_sent": self.planned - self.sent,
-            "ok": self.ok,
-            "failed": dict(self.failed),
-            "stored": stored,
-        }
+        counts = asdict(self)
+        del counts["recorded"]
+        return {**counts, "not_sent": self.planned - self.sent, "stored": stored}
 
 
 def entry(point: str, report: PhaseReport, records: Sequence[Record], *, warmup: bool) -> Entry:

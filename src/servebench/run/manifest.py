@@ -19,11 +19,9 @@ def starting_facts(state: RunState) -> dict[str, Any]:
 def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[str, Any]:
     """Return the facts of a run that has ended. Times are in seconds since the epoch."""
     return {
-        "run_id": state.run_id,
-        "title": state.title,
+        **starting_facts(state),
         "status": outcome.status,
         "error": outcome.error,
-        "started_s": state.started_s,
         "ended_s": ended_s,
         **({"search": outcome.search} if outcome.search is not None else {}),
         **({"quality": [asdict(one) for one in outcome.quality]} if outcome.quality else {}),
@@ -77,11 +75,6 @@ def _start(started_ns: int, ended: Sequence[StartPhase], lease: EngineLease) -> 
 
 def stop_facts(stopped: StopReport) -> dict[str, Any]:
     """Return how the engine stopped and what it left behind."""
-    return {
-        "stop": {
-            "forced": stopped.forced,
-            "seconds": stopped.seconds,
-            "killed_pids": list(stopped.killed_pids),
-            "leftover": list(stopped.leftover),
-        }
-    }
+    facts = asdict(stopped)
+    del facts["stopped"]
+    return {"stop": facts}

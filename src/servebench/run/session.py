@@ -11,7 +11,6 @@ from servebench.contracts.request import Tokenizer, Workload
 from servebench.contracts.results import Point
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Subject
-from servebench.contracts.turn import Turn
 from servebench.engine.pool import EngineLease, EnginePool
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.ray.nodes import ray_nodes
@@ -22,6 +21,16 @@ from servebench.run.requests import target_of
 from servebench.run.scorers import SelectedScorers
 from servebench.store import RecordWriter, RunFolder
 from servebench.telemetry import Telemetry
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A part of a run: the points of one repeat, or all points (`repeat` null). `first` and `last`: whether the run starts and
+    ends with it."""
+
+    repeat: int | None = None
+    first: bool = True
+    last: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

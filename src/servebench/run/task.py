@@ -12,17 +12,15 @@ from servebench.config import Job
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
-from servebench.contracts.turn import Turn
 from servebench.engine.pool import EnginePool
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Display
 from servebench.run.lifecycle import execute_run
 from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
-from servebench.run.names import title_of
 from servebench.run.prior import PriorProgress
 from servebench.run.scorers import select_scorers
-from servebench.run.session import RunRequest
+from servebench.run.session import RunRequest, Turn
 from servebench.store import (
     RunFolder,
     RunState,
@@ -84,7 +82,7 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
     """
     job, display = task.job, context.display
     remember_config(job.resolved)
-    title = title_of(job)
+    title = job.title
     folder = context.folder.create_run(task.name)
     state = RunState(run_id=f"{context.folder.name}/{task.name}", title=title, overrides=job.overrides)
     write_run(folder, state)

@@ -1,6 +1,5 @@
 """What is left of a stored study, and the command that continues it."""
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -9,9 +8,10 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from servebench.config import Job, settings_from_dict
+from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
+from servebench.run.jobs import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
 from servebench.store import (
@@ -22,7 +22,6 @@ from servebench.store import (
     read_plan,
     read_run,
     read_study,
-    with_secrets,
 )
 from servebench.store.files import writing
 from servebench.study.recover import recover_study, running_process
@@ -86,8 +85,7 @@ def remaining_runs(folder: StudyFolder, known: Registry, *, retry_failed: bool) 
     damaged = recover_study(folder)
     runs = []
     for plan in planned:
-        config = with_secrets(plan.config, os.environ)
-        job = Job(plan.overrides, settings_from_dict(config, known), config)
+        job = planned_job(plan, known)
         standing, progress = _read_standing(folder, plan.name, damaged=plan.name in damaged)
         if standing == "damaged" and retry_failed:
             _set_aside(folder, plan.name)

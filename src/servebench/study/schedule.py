@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 from servebench.contracts.settings import LoadSettings
-from servebench.contracts.turn import Turn
+from servebench.run.session import Turn
 
 IN_TURNS = ("interleaved", "shuffled")
 

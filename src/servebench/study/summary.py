@@ -21,20 +21,10 @@ if TYPE_CHECKING:
 
 FOLDER = "summary"
 METRICS = (
-    "output_throughput_tok_s",
-    "goodput_req_s",
-    "ttft_ms_p50",
-    "ttft_ms_p99",
-    "itl_ms_mean",
-    "tpot_ms_mean",
-    "e2e_ms_p50",
-    "requests_failed",
-    "json_compliance",
-    "prefix_cache_hit_rate",
-    "energy_j_per_token",
-    "cost_usd_per_mtok",
-    "cost_usd_per_mgood",
-)
+    "output_throughput_tok_s", "goodput_req_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_mean", "tpot_ms_mean",
+    "e2e_ms_p50", "requests_failed", "json_compliance", "prefix_cache_hit_rate", "energy_j_per_token",
+    "cost_usd_per_mtok", "cost_usd_per_mgood",
+)  # fmt: skip
 """Metrics of each engine over the load in MLflow's parent run."""
 FACTS = ("engine", "model", "gpu", "workload", "launch")
 SVG_STYLE = (

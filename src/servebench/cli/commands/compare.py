@@ -38,12 +38,12 @@ EXIT_NOT_JUDGED = 7
 @click.option("--baseline", metavar="RUN", shell_complete=complete_stored, help="Compare with this run or study.")
 @click.option("--max-regression", metavar="5%", type=SHARE, help="Fail if a competing metric is worse by more.")
 @click.option("--margin", metavar="5%", type=SHARE, help="Differences below this share do not matter.")
-@varying_option()
-@doubtful_option()
+@varying_option
+@doubtful_option
 @click.option("--junit", metavar="FILE", type=FILE, help="Write the result of the gate as JUnit XML.")
 @click.option("--markdown", metavar="FILE", type=FILE, help="Write the comparison as Markdown.")
-@json_option()
-@outputs_option()
+@json_option
+@outputs_option
 def command(
     *,
     names: tuple[str, ...],

@@ -15,7 +15,7 @@ from servebench.cli.command import PORT, define, outputs_option
     ],
 )
 @click.option("--port", metavar="N", type=PORT, default=8501, help="Port to listen on (default: 8501).")
-@outputs_option()
+@outputs_option
 def command(port: int, outputs: Path) -> int:
     """Serve pages over all runs for a browser on this machine, until interrupted."""
     from servebench.report.dashboard.launch import serve_dashboard

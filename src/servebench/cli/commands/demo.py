@@ -14,7 +14,7 @@ from servebench.cli.commands.run import run_words
         ("servebench demo study.name=first study.dir=/tmp/outputs", "with overrides, as of a run"),
     ],
 )
-@words_argument()
+@words_argument
 def command(words: tuple[str, ...]) -> int:
     """Run three emulated engines on three workloads, without a GPU, in three minutes; then recommend and report."""
     from servebench.cli.main import dispatch

@@ -26,7 +26,7 @@ FORMATS = ("csv", "json", "llm-d")
 @stored_argument(several=True)
 @click.option("--format", "form", type=OneOf(FORMATS), required=True, help="Format of the export.")
 @click.option("--out", metavar="PATH", type=FILE, help="File or folder to write (default: standard output).")
-@outputs_option()
+@outputs_option
 def command(names: tuple[str, ...], form: str, out: Path | None, outputs: Path) -> int:
     """Export runs for other programs."""
     from servebench.report.export.export import llm_d_reports, to_csv, to_json

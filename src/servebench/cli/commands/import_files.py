@@ -21,7 +21,7 @@ from servebench.cli.command import FILE, define, outputs_option
 @click.option("--gpu", metavar="NAME", help="GPU that it ran on.")
 @click.option("--workload", metavar="NAME", help="Workload that was sent.")
 @click.option("--name", metavar="NAME", help="Name of the new study.")
-@outputs_option()
+@outputs_option
 def command(files: tuple[Path, ...], tool: str | None, outputs: Path, **names: str | None) -> int:
     """Import result files of vllm bench, sglang, guidellm, aiperf and genai-bench as runs of a new study.
 

@@ -15,9 +15,9 @@ from servebench.cli.command import conditions_argument, define, json_option, out
         ("servebench ls 'model=*llama*' engine.dtype=float16 --json", "by pattern and config key, as JSON"),
     ],
 )
-@conditions_argument()
-@json_option()
-@outputs_option()
+@conditions_argument
+@json_option
+@outputs_option
 def command(conditions: tuple[str, ...], as_json: bool, outputs: Path) -> int:
     """List stored runs, all or those that meet the conditions."""
     from servebench.report.terminal.listing import list_runs

@@ -19,7 +19,7 @@ KINDS = ("engine", "scorer", "workload")
         ("servebench plugins new my-engine", "write the skeleton of an engine plugin"),
     ],
 )
-@json_option()
+@json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int:
     """List the installed plugins, what each adds, and what is wrong with a broken one; 'plugins new' writes a new one."""

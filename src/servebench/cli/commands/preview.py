@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         ("servebench preview -m workload=unique,multi_turn model=qwen2.5-7b-instruct", "two workloads"),
     ],
 )
-@words_argument()
+@words_argument
 def command(words: tuple[str, ...]) -> int:
     """Show the requests of a workload, their lengths and the ideal cache hits, without an engine."""
     from servebench.registry.registry import registry

@@ -24,12 +24,12 @@ from servebench.cli.command import (
     ],
 )
 @stored_argument(several=True, required=False)
-@rules_option()
+@rules_option
 @click.option("--show-rules", is_flag=True, help="Print the built-in rules.")
-@varying_option()
-@doubtful_option()
-@json_option()
-@outputs_option()
+@varying_option
+@doubtful_option
+@json_option
+@outputs_option
 def command(
     *,
     names: tuple[str, ...],

@@ -12,8 +12,8 @@ from servebench.cli.command import define, outputs_option, studies_argument
         ("servebench recover my_study --outputs /data/outputs", "recover one study"),
     ],
 )
-@studies_argument()
-@outputs_option()
+@studies_argument
+@outputs_option
 def command(names: tuple[str, ...], outputs: Path) -> int:
     """Turn what a killed study left on disk into its tables."""
     from servebench.store.studies import named_studies

@@ -30,11 +30,11 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
 @stored_argument()
 @click.option("--out", metavar="FILE", type=FILE, help="File to write (default: report.html in the run or study).")
 @click.option("--as", "tool", type=OneOf(TOOLS), help="Print the numbers by this tool's definitions; write no page.")
-@json_option()
-@rules_option()
-@varying_option()
-@doubtful_option()
-@outputs_option()
+@json_option
+@rules_option
+@varying_option
+@doubtful_option
+@outputs_option
 def command(
     *,
     name: str,

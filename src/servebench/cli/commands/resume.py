@@ -18,7 +18,7 @@ from servebench.cli.completion import complete_studies
 @click.argument("study", metavar="[STUDY]", required=False, shell_complete=complete_studies)
 @click.option("--failed", is_flag=True, help="Run failed and damaged runs again, too.")
 @click.option("--here", is_flag=True, help="Do a cluster's runs on this machine.")
-@outputs_option()
+@outputs_option
 def command(study: str | None, failed: bool, here: bool, outputs: Path) -> int:
     """Continue a study that was interrupted: the one named, or the newest unfinished one.
 

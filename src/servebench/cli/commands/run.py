@@ -16,7 +16,7 @@ from servebench.cli.commands.preview import print_previews
         ("servebench run --lock outputs/STUDY/RUN/manifest.json", "repeat a stored run"),
     ],
 )
-@words_argument()
+@words_argument
 @click.option("-m", "--multirun", is_flag=True, help="Run a study: commas between values make several runs.")
 @click.option("--lock", metavar="FILE", type=FILE, help="Repeat the stored run of this manifest.json.")
 @click.option(

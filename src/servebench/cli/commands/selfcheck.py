@@ -15,7 +15,7 @@ from servebench.cli.command import define, json_option
         ("servebench selfcheck --json", "the same for a program"),
     ],
 )
-@json_option()
+@json_option
 def command(as_json: bool) -> int:
     """Measure how exact the load client is on this machine, in three seconds."""
     from servebench.load.selfcheck.floor import format_floor, measure_floor

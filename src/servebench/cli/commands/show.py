@@ -13,8 +13,8 @@ from servebench.cli.command import define, json_option, outputs_option, stored_a
     ],
 )
 @stored_argument()
-@json_option()
-@outputs_option()
+@json_option
+@outputs_option
 def command(name: str, as_json: bool, outputs: Path) -> int:
     """Show the set-up and the results of a stored run or study."""
     from servebench.analysis.stored_runs import repeats_of

@@ -14,9 +14,9 @@ from servebench.cli.command import define, outputs_option, studies_argument
         ("servebench sync my_study --uri http://mlflow:5000", "send one study, to this server"),
     ],
 )
-@studies_argument()
+@studies_argument
 @click.option("--uri", metavar="URI", help="MLflow tracking server (default: the one that the study was run with).")
-@outputs_option()
+@outputs_option
 def command(names: tuple[str, ...], uri: str | None, outputs: Path) -> int:
     """Send studies to MLflow that it has not received, for example because the server was down."""
     from servebench.store.studies import named_studies

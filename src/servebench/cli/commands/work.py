@@ -17,7 +17,7 @@ from servebench.cli.completion import complete_runs_of_study, complete_studies
 )
 @click.argument("study", metavar="STUDY", shell_complete=complete_studies)
 @click.argument("run", metavar="RUN", shell_complete=complete_runs_of_study)
-@outputs_option()
+@outputs_option
 def command(study: str, run: str, outputs: Path) -> int:
     """Do one run of a stored plan on this machine: the command for a job of your own scheduler."""
     from servebench.cluster.agent import execute_order

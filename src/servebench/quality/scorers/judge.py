@@ -9,12 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from annotated_types import Ge
 
 from servebench.contracts.quality import DIGEST_LENGTH, Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
-from servebench.contracts.settings import STRICT, PositiveFloat, PositiveInt, QualitySettings
+from servebench.contracts.settings import PositiveFloat, PositiveInt, QualitySettings, StrictSettings
 from servebench.quality.ask import ask_once
 from servebench.quality.data import OPEN_PROMPTS
 from servebench.quality.rows import prompt_items, read_answers, read_rows
@@ -68,7 +68,7 @@ neither is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeEndpoint:
+class JudgeEndpoint(StrictSettings):
     """The judge. `base_url` ends in `/v1`; `api_key_env` is the variable with its key. With `reference`, the folder of a run
     that was judged on the same prompts, answers are compared with that run's; else each gets a score from 1 to `scale`.
 
@@ -76,7 +76,6 @@ class JudgeEndpoint:
     `give_up_after` failures in a row the judge is not called again.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = STRICT
     base_url: str | None = None
     model: str | None = None
     api_key_env: str | None = None
