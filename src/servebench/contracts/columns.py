@@ -42,12 +42,12 @@ def columns_of(table: type) -> tuple[Column, ...]:
     found = []
     for one in fields(table):
         if "description" in one.metadata:
-            kind, nullable = _kind(hints[one.name])
+            kind, nullable = kind_of(hints[one.name])
             found.append(Column(name=one.name, kind=kind, nullable=nullable, **one.metadata))
     return tuple(found)
 
 
-def _kind(hint: Any) -> tuple[Kind, bool]:
+def kind_of(hint: Any) -> tuple[Kind, bool]:
     """Return the kind of a column with this type annotation, and whether it may be null."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     known = [one for one in options if one is not type(None)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import orjson
 
+from servebench.contracts.columns import kind_of
 from servebench.contracts.quality import ItemAnswer
 from servebench.contracts.results import SCHEMA_VERSION, QualityRecord
 from servebench.store.files import replacing, writing
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-_TYPES = {"str": "string", "Outcome": "string", "int": "int64", "float": "float64", "bool": "bool_"}
+_TYPES = {"str": "string", "int": "int64", "float": "float64", "bool": "bool_"}
 
 
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    # the annotations are text, for they are not evaluated
-    kinds = {one.name: _TYPES[str(one.type).removesuffix(" | None")] for one in fields(QualityRecord)}
+    kinds = {name: kind_of(hint)[0] for name, hint in get_type_hints(QualityRecord).items()}
     return pa.schema(
-        [(name, getattr(pa, kind)()) for name, kind in kinds.items()], {"schema_version": str(SCHEMA_VERSION)}
+        [(name, getattr(pa, _TYPES[kind])()) for name, kind in kinds.items()], {"schema_version": str(SCHEMA_VERSION)}
     )
 
 
