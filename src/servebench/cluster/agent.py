@@ -151,7 +151,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
 
             keeper = EnginePool(known, display, cache_folder(), port_of)
             context = RunContext(
-                folder, state.words, display, keeper, known, machine, measured_floor([job], display), facts
+                folder, state.words, display, keeper, known, machine, measured_floor([job], known, display), facts
             )
             task = RunTask(order.run, job, prior_progress(folder.run(order.run)))
             try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 
 from servebench.contracts.settings import StrictSettings
 
@@ -128,6 +128,34 @@ class EmulatedFaults(StrictSettings):
     ignore_sigterm: bool = False
     usage_factor: Annotated[float, Gt(0)] = 1.0
     leave_child: bool = False
+
+
+EMULATING = ("emulated", "simulated")
+"""The launchers whose engine is imitated, as stored files name them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variation:
+    """How a simulated engine differs from one that is always equally fast. All shares are of the duration of a step.
+
+    `slowdown` multiplies every duration: 1.05 is an engine that is 5% slower. `start_sd`: standard deviation of the speed
+    between starts, drawn once a start. `wander_sd`: standard deviation of a speed that wanders within a start, with a
+    correlation that falls to 1/e in `wander_s` seconds (an Ornstein-Uhlenbeck process). `drift`: share by which the engine
+    slows down each minute. `step_noise`: standard deviation of independent steps. Factors are log-normal.
+
+    `failure_rate` of the requests are answered with HTTP 503, in bursts of `failure_burst` in a row. `client_lateness_ms`:
+    mean of the exponential delay with which the client sends.
+    """
+
+    slowdown: Annotated[float, Gt(0)] = 1.0
+    start_sd: Annotated[float, Ge(0)] = 0.01
+    wander_sd: Annotated[float, Ge(0)] = 0.02
+    wander_s: Annotated[float, Gt(0)] = 5.0
+    drift: float = 0.0
+    step_noise: Annotated[float, Ge(0)] = 0.03
+    failure_rate: Annotated[float, Ge(0), Lt(1)] = 0.0
+    failure_burst: Annotated[int, Ge(1)] = 1
+    client_lateness_ms: Annotated[float, Ge(0)] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -265,6 +265,8 @@ class Launcher:
     """Whether servebench starts and stops the server. False for a server that is already running (`attach`)."""
     emulated: ClassVar[bool] = False
     """Whether the server only imitates the engine, so that its numbers do not describe the real one."""
+    simulated: ClassVar[bool] = False
+    """Whether there is no server at all: engine and client are computed on a virtual clock. Then also `emulated`."""
     needs_executable: ClassVar[bool] = True
     """Whether the engine's own program on this machine is run, so that all of its `check` and `prepare` apply. Otherwise a
     local launcher checks the engine's settings only (a container, an emulation)."""

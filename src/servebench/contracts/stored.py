@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from servebench.contracts.emulation import EMULATING
 from servebench.contracts.point_row import PointRow
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class RunData:
     @property
     def emulated(self) -> bool:
         """Whether its engine was emulated."""
-        return self.fact("launch") == "emulated"
+        return self.fact("launch") in EMULATING
 
     def fact(self, name: str) -> str | None:
         """Return one of FACTS from the points, else from the config."""

@@ -186,8 +186,8 @@ class StepCost:
             return 0.0
         return self.profile.latency_ms * MS * rng.lognormvariate(0.0, self.profile.latency_sigma)
 
-    def seconds(self, step: BatchStep) -> float:
-        """Return the duration of a step."""
+    def seconds(self, step: BatchStep, now_s: float = 0.0) -> float:
+        """Return the duration of a step that begins at `now_s`, which only an engine that is not always equally fast uses."""
         base = self._roofline(step) if self.profile is None else _fitted(self.profile, step)
         if self._speculative > 1:
             # the passes of a draft model, and the verification of all its tokens at once

@@ -24,6 +24,9 @@ from servebench.emulator.memory.slots import SlotMemory
 PREFIX_ORDER_MAX = 128
 """A longer queue is served first come, first served, as in SGLang: looking up each request would cost too much."""
 
+MEMORY_MARGIN = 64
+"""Tokens of memory for each request that steps taken at once leave free: more than a block of any engine."""
+
 DRAFTED = 4
 """Tokens that a draft model proposes per step."""
 
@@ -223,7 +226,45 @@ class BatchScheduler:
             eager=bool(own.batch_sizes) and len(decoding) > own.batch_sizes[-1],
         )
         self.totals.steps += 1
-        return RunningStep(ends_s=now_s + self.cost.seconds(step), decoding=decoding, prompts=prompts)
+        return RunningStep(ends_s=now_s + self.cost.seconds(step, now_s), decoding=decoding, prompts=prompts)
+
+    def decode_ahead(self, now_s: float, before_s: float) -> list[float]:
+        """Run the steps that begin from `now_s` on and before `before_s` as long as they do nothing but decode the same
+        requests, and no answer ends with them; return when each ended.
+
+        The same steps as `begin` and `end` one by one would run, without their cost for each request. Empty where the next
+        step needs them: prompts, speculation, a memory that may become full.
+        """
+        sequences = len(self.decoding)
+        if not sequences or self.waiting or self.prefilling or self._speculative > 1.0:
+            return []
+        most = min(request.answer_tokens - request.generated for request in self.decoding) - 1
+        room = self.memory.capacity - self.memory.used() - sum(self._owed(request) for request in self.decoding)
+        most = min(most, room // sequences - MEMORY_MARGIN)
+        if most <= 0:
+            return []
+        if self.arriving:
+            before_s = min(before_s, self.arriving[0].ready_s)
+        own = self.own
+        padded, structured = self._padded(sequences), sum(request.structured for request in self.decoding)
+        eager = bool(own.batch_sizes) and sequences > own.batch_sizes[-1]
+        context = sum(request.prompt_tokens + request.generated for request in self.decoding)
+        ends: list[float] = []
+        while len(ends) < most and now_s < before_s:
+            step = BatchStep(decoding=padded, context=context, structured=structured, eager=eager)
+            now_s += self.cost.seconds(step, now_s)
+            context += sequences
+            ends.append(now_s)
+        for request in self.decoding:
+            request.generated += len(ends)
+        self.totals.steps += len(ends)
+        self.totals.generation_tokens += sequences * len(ends)
+        return ends
+
+    def _owed(self, request: EmulatedRequest) -> int:
+        """Return the tokens of a request that it has generated and still has no memory for, at most."""
+        held = request.holding.tokens if request.holding is not None else 0
+        return max(0, request.generated + 1 - held)
 
     def _padded(self, sequences: int) -> int:
         sizes = self.own.batch_sizes

@@ -21,10 +21,11 @@ def servebench_engines() -> Sequence[type[Engine]]:
 
 @hookimpl
 def servebench_launchers() -> Sequence[type[Launcher]]:
-    """Return the built-in launchers: a process, a container, a running endpoint, or an emulated engine."""
+    """Return the built-in launchers: a process, a container, a running endpoint, an emulated or a simulated engine."""
     from servebench.engine.launchers.attach import AttachLauncher
     from servebench.engine.launchers.docker import DockerLauncher
     from servebench.engine.launchers.emulated import EmulatedLauncher
     from servebench.engine.launchers.process import ProcessLauncher
+    from servebench.engine.launchers.simulated import SimulatedLauncher
 
-    return (ProcessLauncher, DockerLauncher, AttachLauncher, EmulatedLauncher)
+    return (ProcessLauncher, DockerLauncher, AttachLauncher, EmulatedLauncher, SimulatedLauncher)

@@ -136,7 +136,7 @@ class EnginePool:
             context=context,
             uses=0,
             owner_log=log_path,
-            resolved=resolved_settings(engine, running),
+            resolved=None if launcher.simulated else resolved_settings(engine, running),
             first_start=first,
         )
 

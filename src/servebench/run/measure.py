@@ -22,6 +22,7 @@ from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, record
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
+from servebench.run.simulated import drive_simulated, reset_virtual_cache
 from servebench.run.watchdog import Watcher
 from servebench.store import add_telemetry
 from servebench.util.errors import ConfigError, ServebenchError
@@ -177,7 +178,8 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
     if session.engine.reset_path is None:
         return "salted", []
     session.display.status(f"emptying the prefix cache of {session.engine.name}")
-    reason = reset_cache(session.engine, session.running)
+    simulated = session.launcher.simulated
+    reason = reset_virtual_cache(session.running) if simulated else reset_cache(session.engine, session.running)
     if reason is None:
         return "reset", []
     message = f"{session.engine.name} did not empty its prefix cache ({reason}); only the salt keeps prompts out of it"
@@ -238,7 +240,10 @@ def _run_phase(
     nodes, workers = _load_generators(session, level, planned, plan.concurrency, warmup=warmup)
     spools = worker_spools(spool, workers)
     try:
-        report, records = drive_phase(session.target, plan, facts, spool, watch, workers=workers, nodes=nodes)
+        if session.launcher.simulated:
+            report, records = drive_simulated(session.running, plan, facts, watch)
+        else:
+            report, records = drive_phase(session.target, plan, facts, spool, watch, workers=workers, nodes=nodes)
     except (KeyboardInterrupt, ServebenchError):
         session.writer.append(records_of(spools, facts))
         discard_spools(spools)

@@ -10,7 +10,7 @@ from servebench.engine.pool import launch_context
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
-from servebench.run.scorers import select_scorers
+from servebench.run.scorers import NONE, select_scorers
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, PreflightError
 from servebench.util.redaction import secret_name
@@ -34,6 +34,8 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += engine.check(context)
         elif launcher.local:
             faults += engine.unsupported_settings(context)
+        if launcher.simulated:
+            faults += simulation_faults(settings, registry)
         if here:
             faults += launcher.check(engine, context, settings.launch)
             if launcher.local and not launcher.emulated:
@@ -51,6 +53,20 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def simulation_faults(settings: RunSettings, registry: Registry) -> list[str]:
+    """Return a fault for each setting that needs a server, which a simulated run does not have."""
+    faults = []
+    scorer = registry.kinds["quality"].get(settings.quality.name)
+    if settings.quality.name != NONE and (scorer is None or not scorer.grades_load):
+        faults.append(
+            f"quality={settings.quality.name}: launch=simulated has no server that could be asked; "
+            "use launch=emulated, or quality=none"
+        )
+    if settings.load.workers == "ray":
+        faults.append("load.workers=ray: launch=simulated has no load workers; leave it out")
+    return faults
 
 
 def descriptor_faults(settings: RunSettings) -> list[str]:

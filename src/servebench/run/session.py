@@ -83,8 +83,10 @@ class RunSession:
 
 
 def open_telemetry(request: RunRequest, lease: EngineLease) -> Telemetry:
-    """Open the telemetry sources that work for this engine."""
+    """Open the telemetry sources that work for this engine. A simulated engine has none."""
     settings = request.job.settings
+    if lease.launcher.simulated:
+        return Telemetry(settings.telemetry)
     subject = Subject(engine=lease.engine, running=lease.running, gpu=settings.gpu)
     return Telemetry.open(request.registry.kinds["telemetry"].values(), subject, settings.telemetry)
 

@@ -62,9 +62,13 @@ class RunContext:
     facts: dict[str, Any]
 
 
-def measured_floor(jobs: Sequence[Job], display: Display) -> ClientFloor | None:
-    """Return the precision of the client on this machine, measured now unless known; null if the jobs do not want it."""
-    modes = {job.settings.load.self_check for job in jobs}
+def measured_floor(jobs: Sequence[Job], registry: Registry, display: Display) -> ClientFloor | None:
+    """Return the precision of the client on this machine, measured now unless known; null if the jobs do not want it.
+
+    A simulated run has no client whose precision matters.
+    """
+    simulated = {job.settings.launch.name: registry.launcher(job.settings.launch.name).simulated for job in jobs}
+    modes = {job.settings.load.self_check for job in jobs if not simulated[job.settings.launch.name]}
     mode: Literal["auto", "always", "never"] = next((m for m in ("always", "auto") if m in modes), "never")
     if mode != "never":
         display.status("self-check of the client")

@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from servebench.contracts.emulation import EMULATING
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
@@ -191,7 +192,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
         "servebench.doubts": ";".join(doubts),
         "servebench.version": str(manifest.get("servebench_version", "")),
         "servebench.engine_version": str(manifest.get("engine_version") or ""),
-        "servebench.emulated": str(config.get("launch", {}).get("name") == "emulated").lower(),
+        "servebench.emulated": str(config.get("launch", {}).get("name") in EMULATING).lower(),
         "servebench.error": redact_text(state.error or ""),
         "servebench.step": _step_words(rows),
         **({"servebench.search": manifest["search"]["outcome"]} if manifest.get("search") else {}),

@@ -25,7 +25,7 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
     display = session.display
     pool = EnginePool(registry, display, cache_folder())
     try:
-        floor = measured_floor([task.job for task in tasks], display)
+        floor = measured_floor([task.job for task in tasks], registry, display)
         context = RunContext(session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {})
         return execute_in_order(
             tasks, lambda task, following, label: run_task(context, task, following, label), session.add_outcome

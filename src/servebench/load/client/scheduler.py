@@ -115,6 +115,17 @@ class Scheduler:
             due.append(self.departures[0][0])
         return min(due) if due else None
 
+    def next_limit(self, now: float) -> float | None:
+        """Return the next time after `now` at which a request times out, or sending or draining ends; None if there is none.
+
+        For a caller that does not poll: `next_due` has everything else that the clock decides.
+        """
+        while self._timeouts and self.in_flight.get(self._timeouts[0][2]) != self._timeouts[0][1]:
+            self._timeouts.popleft()
+        limits = [self._timeouts[0][0]] if self._timeouts else []
+        limits += [end for end in (self._end_sending, self._end_draining) if end is not None and end > now]
+        return min(limits, default=None)
+
     def timed_out(self, now: float) -> Iterator[int]:
         """Yield the requests in flight whose timeout is over, each once."""
         while self._timeouts and self._timeouts[0][0] <= now:

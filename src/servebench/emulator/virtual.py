@@ -1,0 +1,176 @@
+"""An emulated engine on a virtual clock, for simulations: no server, no waiting, and deviations that are planted.
+
+The scheduler is that of the emulated server. Time is an argument in seconds, and whoever drives the engine says up to which
+moment it may run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import dataclass, field
+
+from servebench.contracts.emulation import EmulationSpec, Variation
+from servebench.emulator.cost import BatchStep, Profile, StepCost, with_profile
+from servebench.emulator.profiles import profile_for
+from servebench.emulator.requests import ParsedRequest, RequestRejected, parse_request
+from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
+
+SECONDS_PER_MINUTE = 60.0
+
+
+class VaryingCost(StepCost):
+    """The durations of an engine whose speed differs from start to start and from moment to moment."""
+
+    def __init__(self, spec: EmulationSpec, profile: Profile | None, variation: Variation, key: str) -> None:
+        """`key` seeds everything that is random: another start has another key."""
+        super().__init__(spec, profile)
+        self._variation = variation
+        self._rng = random.Random(f"{key}/speed")
+        self._start = variation.slowdown * math.exp(variation.start_sd * self._rng.gauss(0.0, 1.0))
+        self._wander = self._rng.gauss(0.0, 1.0)
+        self._at_s = 0.0
+
+    @property
+    def request_s(self) -> float:
+        """The front-end time of each request, which differs between starts like all durations."""
+        return super().request_s * self._start
+
+    def seconds(self, step: BatchStep, now_s: float = 0.0) -> float:
+        """Return the duration of a step that begins at `now_s`. The times of successive calls must not fall."""
+        own, gauss = self._variation, self._rng.gauss
+        exponent = 0.0
+        if own.wander_sd:
+            kept = math.exp((self._at_s - now_s) / own.wander_s)
+            self._wander = kept * self._wander + math.sqrt(max(0.0, 1.0 - kept * kept)) * gauss(0.0, 1.0)
+            self._at_s = now_s
+            exponent += own.wander_sd * self._wander
+        if own.step_noise:
+            exponent += own.step_noise * gauss(0.0, 1.0)
+        if own.drift:
+            exponent += own.drift * now_s / SECONDS_PER_MINUTE
+        return super().seconds(step, now_s) * self._start * math.exp(exponent)
+
+
+@dataclass(slots=True, eq=False)
+class VirtualAnswer:
+    """A request in the virtual engine, and when its tokens came, in seconds."""
+
+    index: int
+    parsed: ParsedRequest
+    request: EmulatedRequest
+    event_s: list[float] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tokens of the answer have come."""
+        return self.request.generated >= self.request.answer_tokens
+
+
+class VirtualEngine:
+    """An engine from one start on, at second 0."""
+
+    def __init__(self, spec: EmulationSpec, variation: Variation, key: str) -> None:
+        """`key` names the start: the same key gives the same speed, noise and failures."""
+        profile = profile_for(spec)
+        self.spec = with_profile(spec, profile)
+        self.scheduler = BatchScheduler(self.spec, VaryingCost(self.spec, profile, variation, key))
+        self.now_s = 0.0
+        """When the last step ended."""
+        self._variation = variation
+        self._rng = random.Random(f"{key}/failures")
+        self._failing = 0
+        self._step: RunningStep | None = None
+        self._answers: dict[int, VirtualAnswer] = {}
+
+    @property
+    def front_end_s(self) -> float:
+        """The time that the front end needs for a request, also to reject it."""
+        return self.scheduler.cost.request_s
+
+    def submit(self, index: int, path: str, body: bytes, now_s: float) -> VirtualAnswer:
+        """Take a request; `index` identifies it. Raises RequestRejected."""
+        self._fail_in_bursts()
+        parsed = parse_request(self.spec, path, json.loads(body))
+        if self.spec.emulation.overload != "queue" and self.scheduler.full():
+            self.scheduler.totals.rejected += 1
+            raise RequestRejected(self.spec.emulation.overload_status, "The request queue is full.")
+        request = EmulatedRequest(
+            key=index,
+            prompt=parsed.prompt,
+            prompt_tokens=parsed.prompt_tokens,
+            pieces=parsed.pieces,
+            structured=parsed.structured,
+        )
+        answer = VirtualAnswer(index, parsed, request)
+        request.owner = answer
+        self.scheduler.submit(request, now_s)
+        self._answers[id(request)] = answer
+        return answer
+
+    def _fail_in_bursts(self) -> None:
+        """Reject the request if it falls into a burst of failures. Raises RequestRejected.
+
+        A burst begins with the probability q for which bursts of B requests fail a share r of all: with (1 - q) / q good
+        requests between two bursts on average, B / (B + (1 - q) / q) = r.
+        """
+        own = self._variation
+        if not own.failure_rate:
+            return
+        if not self._failing:
+            good = own.failure_burst * (1.0 - own.failure_rate) / own.failure_rate
+            self._failing = own.failure_burst if self._rng.random() < 1.0 / (1.0 + good) else 0
+        if self._failing:
+            self._failing -= 1
+            raise RequestRejected(503, "The engine failed, as planned.")
+
+    def abort(self, answer: VirtualAnswer, now_s: float) -> None:
+        """Remove a request whose client went away at `now_s`; what it would have got later is forgotten."""
+        self._answers.pop(id(answer.request), None)
+        self.scheduler.abort(answer.request)
+        while answer.event_s and answer.event_s[-1] > now_s:
+            answer.event_s.pop()
+
+    def reset_cache(self) -> bool:
+        """Empty the prefix cache; return false while requests run."""
+        return self.scheduler.reset_cache()
+
+    def run_until(self, limit_s: float) -> tuple[float, list[VirtualAnswer]]:
+        """Run until an answer is complete, but not beyond `limit_s`; return that moment and the complete answers.
+
+        `math.inf` as a limit runs until an answer is complete or nothing is left to do; the moment is then infinite.
+        """
+        while True:
+            if self._step is None:
+                ready_s = self.scheduler.next_ready_s()
+                begin_s = limit_s if ready_s is None else max(self.now_s, ready_s)
+                if begin_s >= limit_s:
+                    return limit_s, []
+                ends = self.scheduler.decode_ahead(begin_s, limit_s)
+                if ends:
+                    for request in self.scheduler.decoding:
+                        self._answers[id(request)].event_s += ends
+                    self.now_s = ends[-1]
+                    continue
+                self._step = self.scheduler.begin(begin_s)
+                if self._step is None:
+                    return limit_s, []
+            if self._step.ends_s > limit_s:
+                return limit_s, []
+            if complete := self._end_step(self._step):
+                return self.now_s, complete
+
+    def _end_step(self, step: RunningStep) -> list[VirtualAnswer]:
+        self.now_s, self._step = step.ends_s, None
+        complete = []
+        for request, tokens in self.scheduler.end(step, step.ends_s):
+            answer = self._answers.get(id(request))
+            if answer is None:
+                continue
+            if tokens:
+                answer.event_s.append(step.ends_s)
+            if answer.complete:
+                del self._answers[id(request)]
+                complete.append(answer)
+        return complete

@@ -1,0 +1,156 @@
+"""The launcher `simulated`: no server at all. The load client and the emulated engine are computed on a virtual clock.
+
+The launcher only describes the engine and names its start; `run.simulated` computes what a client would have measured.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Gt, Lt
+
+from servebench.contracts.emulation import EmulationSpec, Variation
+from servebench.contracts.engine import (
+    Command,
+    Engine,
+    LaunchContext,
+    Launcher,
+    RunningEngine,
+    Say,
+    StartPhase,
+    StopReport,
+)
+from servebench.contracts.request import Tokenizer
+from servebench.contracts.settings import LaunchSettings
+from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
+from servebench.engine.tokenize import EmulatedTokenizer
+from servebench.util.errors import EngineError
+from servebench.util.units import NS_PER_S
+
+ADDRESS = "http://simulated.invalid"
+START_LINE = "servebench: simulated start "
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedSettings(LaunchSettings):
+    """`seed` fixes everything that is random; the other keys are those of `Variation`."""
+
+    seed: int = 0
+    slowdown: Annotated[float, Gt(0)] = 1.0
+    start_sd: Annotated[float, Ge(0)] = 0.01
+    wander_sd: Annotated[float, Ge(0)] = 0.02
+    wander_s: Annotated[float, Gt(0)] = 5.0
+    drift: float = 0.0
+    step_noise: Annotated[float, Ge(0)] = 0.03
+    failure_rate: Annotated[float, Ge(0), Lt(1)] = 0.0
+    failure_burst: Annotated[int, Ge(1)] = 1
+    client_lateness_ms: Annotated[float, Ge(0)] = 0.0
+
+    def variation(self) -> Variation:
+        """Return the planted deviations."""
+        return Variation(**{one.name: getattr(self, one.name) for one in fields(Variation)})
+
+
+@dataclass(kw_only=True)
+class SimulatedEngine:
+    """A RunningEngine without a server: what is simulated, the deviations, and the key that seeds this start.
+
+    `started_ns` is second 0 of its clock; it is ready after `ready_s` seconds. `machine` is the virtual engine, made and kept
+    here by whoever drives it; `ended_ns` is how far its clock has come.
+    """
+
+    spec: EmulationSpec
+    variation: Variation
+    key: str
+    model: str
+    started_ns: int
+    ready_s: float
+    log_path: Path | None
+    phases: tuple[StartPhase, ...]
+    machine: object | None = None
+    ended_ns: int = 0
+    base_url: str = f"{ADDRESS}/v1"
+    root_url: str = ADDRESS
+    pid: int | None = None
+    command: Command | None = None
+    version: str | None = "simulated"
+    headers: tuple[tuple[str, str], ...] = ()
+    verify_tls: bool = True
+    tokenizer: Tokenizer | None = None
+
+    def died(self) -> str | None:
+        """Return None: a simulated engine does not die."""
+        return None
+
+    def stop(self) -> StopReport:
+        """Forget the virtual engine. The next start begins after the virtual time that this one has used."""
+        SimulatedLauncher.clock_ns = max(SimulatedLauncher.clock_ns, self.ended_ns)
+        self.machine = None
+        return StopReport(stopped=True, forced=False, seconds=0.0)
+
+
+class SimulatedLauncher(Launcher):
+    """Compute any engine, a plugin's included, hundreds of times faster than real time."""
+
+    name = "simulated"
+    settings_type = SimulatedSettings
+    emulated = True
+    simulated = True
+    needs_executable = False
+    clock_ns: ClassVar[int] = 0
+    """How far the virtual time of earlier starts in this process has come: starts never overlap."""
+
+    def launch(
+        self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
+    ) -> RunningEngine:
+        """Describe the engine and count this start in the log. Raises EngineError if the log cannot be written."""
+        assert isinstance(settings, SimulatedSettings)
+        say(f"simulated {engine.name}: computed on a virtual clock; these numbers do not describe the real engine")
+        spec = spec_of(engine, context, EmulatedSettings(name=self.name, seed=settings.seed))
+        started_ns = max(time.time_ns(), self.clock_ns)
+        lines, phases, ready_s = _cold_start(engine, spec, started_ns)
+        number = _log_start(log_path, lines)
+        return SimulatedEngine(
+            spec=spec,
+            variation=settings.variation(),
+            key=f"{settings.seed}/{log_path.parent.name}/{number}",
+            model=engine.served_model(context.model),
+            started_ns=started_ns,
+            ready_s=ready_s,
+            log_path=log_path,
+            phases=phases,
+            tokenizer=EmulatedTokenizer(),
+        )
+
+
+def _cold_start(
+    engine: Engine, spec: EmulationSpec, started_ns: int
+) -> tuple[list[str], tuple[StartPhase, ...], float]:
+    """Return the lines of the engine's log, the phases that they end by the markers of its class, and the seconds in all."""
+    gigabytes = float(str(spec.model.get("parameters_b") or 0.0)) * 2.0
+    lines, phases, seconds = [], [], 0.0
+    for stage in spec.emulation.loading:
+        seconds += stage.seconds + stage.seconds_per_gb * gigabytes
+        line = stage.line.replace("{gb}", f"{gigabytes:.1f}")
+        lines.append(line)
+        ended_ns = started_ns + round(seconds * NS_PER_S)
+        names = [marker.phase for marker in engine.phases if re.search(marker.pattern, line)]
+        phases += [StartPhase(name=name, ended_ns=ended_ns) for name in names]
+    ready = StartPhase(name="first_token", ended_ns=started_ns + round(seconds * NS_PER_S))
+    return lines, (*phases, ready), seconds
+
+
+def _log_start(log_path: Path, lines: list[str]) -> int:
+    """Append a start to the log and return its number: 1 for the first one of the run. Raises EngineError."""
+    try:
+        before = log_path.read_text(encoding="utf-8") if log_path.exists() else ""
+        number = before.count(START_LINE) + 1
+        with log_path.open("a", encoding="utf-8") as log:
+            log.write("\n".join([f"{START_LINE}{number}", *lines, ""]))
+    except OSError as error:
+        raise EngineError(f"{log_path} cannot be written: {(error.strerror or str(error)).lower()}") from error
+    return number

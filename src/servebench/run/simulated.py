@@ -1,0 +1,340 @@
+"""One phase of load on a simulated engine: the client's scheduler and the engine's scheduler on one virtual clock.
+
+The client follows the same plan by the same rules as the load worker (`load.client.scheduler`), and the engine is that of the
+emulator. Only what lies between them is left out: sockets, bytes, and the wait for real time. Stamps are exact.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from servebench.contracts.emulation import EmulationSpec
+from servebench.contracts.engine import RunningEngine
+from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason, Target, WireOutcome
+from servebench.contracts.results import Record
+from servebench.emulator.requests import RequestRejected
+from servebench.emulator.virtual import VirtualAnswer, VirtualEngine
+from servebench.engine.launchers.simulated import SimulatedEngine
+from servebench.load.client.job import PhaseJob, WireRequest
+from servebench.load.client.progress import Counts
+from servebench.load.client.scheduler import ANSWERED, Scheduler
+from servebench.run.phase import PhaseFacts
+from servebench.util.percentile import percentile
+from servebench.util.units import NS_PER_MS, NS_PER_S
+
+PAUSE_S = 1.0
+"""Virtual seconds between two phases, in which a real client prepares the next."""
+
+WATCH_EVERY_S = 0.2
+BODY = b"\r\n\r\n"
+
+Watch = Callable[[Counts], StopReason | None]
+Ending = Literal["complete", "timeout", "cancelled", "abandoned", "session_ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a request ended, and when. A rejected one has a complete response, with the status of the rejection."""
+
+    outcome: Ending
+    at_s: float
+    message: str = ""
+    rejection: RequestRejected | None = None
+
+
+def virtual_engine(running: RunningEngine) -> VirtualEngine:
+    """Return the virtual engine of a simulated start; the first call makes it."""
+    assert isinstance(running, SimulatedEngine)
+    if not isinstance(running.machine, VirtualEngine):
+        running.machine = VirtualEngine(running.spec, running.variation, running.key)
+        running.machine.now_s = running.ready_s
+    return running.machine
+
+
+def reset_virtual_cache(running: RunningEngine) -> str | None:
+    """Empty the prefix cache of a simulated engine. Return None on success, else the reason."""
+    return None if virtual_engine(running).reset_cache() else "requests are still running"
+
+
+def drive_simulated(
+    running: RunningEngine, plan: PointPlan, facts: PhaseFacts, watch: Watch
+) -> tuple[PhaseReport, list[Record]]:
+    """Simulate a phase and return the report of the client and the records, in the order in which the requests ended.
+
+    `watch` is called several times a second of real time, as by the load client.
+    """
+    assert isinstance(running, SimulatedEngine)
+    engine = virtual_engine(running)
+    client = _Client(running, engine, plan, facts)
+    try:
+        client.run(watch)
+    except KeyboardInterrupt:
+        client.stop(StopReason.INTERRUPT)
+    running.ended_ns = client.ns(client.now_s)
+    return client.report(), client.records
+
+
+def _job(plan: PointPlan) -> PhaseJob:
+    """Return the worker's job. Requests are bodies without HTTP headers."""
+    index = {request.request_id: number for number, request in enumerate(plan.requests)}
+    return PhaseJob(
+        target=Target(host="simulated", port=80),
+        spool="",
+        progress="",
+        concurrency=plan.concurrency,
+        timeout_s=plan.timeout_s,
+        connect_timeout_s=plan.connect_timeout_s,
+        duration_s=plan.duration_s,
+        drain_s=plan.drain_s,
+        stream_starts_s=plan.stream_starts_s,
+        requests=[
+            WireRequest(
+                request_id=request.request_id,
+                session_id=request.session_id,
+                scheduled_s=request.scheduled_s,
+                think_s=request.think_s,
+                cancel_after_s=request.cancel_after_s,
+                after=[index[of] for of in request.after],
+                holes=[(offset, index[of]) for offset, of in request.holes],
+                body_at=0,
+                data=request.body,
+            )
+            for request in plan.requests
+        ],
+    )
+
+
+class _Client:
+    """The client of one phase: sends what its scheduler releases, and notes what comes of it."""
+
+    def __init__(self, running: SimulatedEngine, engine: VirtualEngine, plan: PointPlan, facts: PhaseFacts) -> None:
+        self.now_s = self._start_s = engine.now_s + PAUSE_S
+        self.records: list[Record] = []
+        self._epoch_ns = running.started_ns
+        self._engine = engine
+        self._plan = plan
+        self._facts = facts
+        self._spec = running.spec
+        self._scheduler = Scheduler(_job(plan))
+        self._answers: dict[int, VirtualAnswer] = {}
+        self._sent_ns: dict[int, tuple[int, int]] = {}
+        """Of the requests in flight: when they were scheduled and sent."""
+        self._rejected: list[tuple[float, int, RequestRejected]] = []
+        """A heap of (when the rejection arrives, index, rejection)."""
+        self._lateness_s = running.variation.client_lateness_ms / 1e3
+        self._rng = random.Random(f"{running.key}/{facts.point}/{facts.warmup}/client")
+        self._send_at: dict[int, float] = {}
+        self._lags_ms: list[float] = []
+        self._events = 0
+        self._watched = time.monotonic()
+
+    def ns(self, time_s: float) -> int:
+        """Return a time of the virtual clock as a stamp."""
+        return self._epoch_ns + round(time_s * NS_PER_S)
+
+    def run(self, watch: Watch) -> None:
+        """Simulate to the end of the phase."""
+        scheduler = self._scheduler
+        scheduler.start(self.now_s, self.ns(self.now_s))
+        while True:
+            now = self.now_s
+            self._end_rejected(now)
+            self._leave(now)
+            scheduler.release_due(now)
+            self._note_unsendable()
+            self._send(now)
+            if (ending := scheduler.ending(now)) is not None:
+                self._end_all(*ending)
+                return
+            self.now_s, complete = self._engine.run_until(self._next_s(now))
+            for answer in complete:
+                self._end(answer.index, _End("complete", self.now_s))
+            if math.isinf(self.now_s):
+                raise RuntimeError("the simulated client waits for nothing")
+            if time.monotonic() > self._watched + WATCH_EVERY_S:
+                self._watched = time.monotonic()
+                if (reason := watch(self._counts())) is not None:
+                    scheduler.stop(reason)
+
+    def stop(self, reason: StopReason) -> None:
+        """End the phase now."""
+        self._scheduler.stop(reason)
+        ending = self._scheduler.ending(self.now_s)
+        assert ending is not None
+        self._end_all(*ending)
+
+    def report(self) -> PhaseReport:
+        """Return the client's report of itself. It costs no CPU time, and its loop is late only as planned."""
+        scheduler = self._scheduler
+        return PhaseReport(
+            started_ns=self.ns(self._start_s),
+            ended_ns=self.ns(self.now_s),
+            planned=len(self._plan.requests),
+            sent=scheduler.sent,
+            elapsed_s=self.now_s - self._start_s,
+            cpu_s=0.0,
+            loop_lag_ms_p99=float(percentile(np.asarray(self._lags_ms), 99)) if self._lags_ms else None,
+            loop_lag_ms_max=max(self._lags_ms, default=None),
+            clock_step_ns=0,
+            stamp_source="kernel",
+            stopped=scheduler.stopped,
+        )
+
+    def _counts(self) -> Counts:
+        scheduler = self._scheduler
+        return Counts(scheduler.sent, scheduler.completed, scheduler.failed, len(scheduler.in_flight), self._events)
+
+    def _next_s(self, now: float) -> float:
+        """Return the next moment at which the client has something to do without an answer."""
+        moments = [self._scheduler.next_due(now), self._scheduler.next_limit(now)]
+        if self._rejected:
+            moments.append(self._rejected[0][0])
+        moments += list(self._send_at.values())
+        return max(now, min((moment for moment in moments if moment is not None), default=math.inf))
+
+    # sending
+
+    def _send(self, now: float) -> None:
+        ready = self._scheduler.ready
+        for index in list(ready):
+            if self._lateness_s:
+                at_s = self._send_at.setdefault(index, now + self._rng.expovariate(1.0 / self._lateness_s))
+                if at_s > now:
+                    continue
+                del self._send_at[index]
+            ready.remove(index)
+            self._submit(index, now)
+
+    def _submit(self, index: int, now: float) -> None:
+        scheduler = self._scheduler
+        scheduled_ns = scheduler.scheduled_ns(index)
+        sent_ns = max(scheduled_ns, self.ns(now))
+        self._sent_ns[index] = scheduled_ns, sent_ns
+        self._lags_ms.append((sent_ns - scheduled_ns) / NS_PER_MS)
+        scheduler.begin(index, now)
+        body = scheduler.data(index)
+        if scheduler.requests[index].holes:
+            # what the load client sends begins with its last header
+            body = body.partition(BODY)[2]
+        try:
+            self._answers[index] = self._engine.submit(index, self._plan.requests[index].path, body, now)
+        except RequestRejected as rejected:
+            heappush(self._rejected, (now + self._engine.front_end_s, index, rejected))
+
+    # ends
+
+    def _end_rejected(self, now: float) -> None:
+        while self._rejected and self._rejected[0][0] <= now:
+            _, index, error = heappop(self._rejected)
+            self._end(index, _End("complete", now, rejection=error))
+
+    def _leave(self, now: float) -> None:
+        for index in self._scheduler.departed(now):
+            after_s = self._scheduler.requests[index].cancel_after_s
+            self._abort(index, "abandoned", f"the client went away {after_s:g} s after sending, as planned")
+        for index in self._scheduler.timed_out(now):
+            self._abort(index, "timeout", f"no complete answer within {self._plan.timeout_s:g} s")
+
+    def _end_all(self, outcome: WireOutcome, message: str) -> None:
+        for index in list(self._scheduler.in_flight):
+            self._abort(index, "timeout" if outcome == "timeout" else "cancelled", message)
+        self._note_unsendable()
+
+    def _abort(self, index: int, outcome: Ending, message: str) -> None:
+        answer = self._answers.get(index)
+        if answer is not None:
+            self._engine.abort(answer, self.now_s)
+        self._rejected = [one for one in self._rejected if one[1] != index]
+        self._end(index, _End(outcome, self.now_s, message))
+
+    def _end(self, index: int, end: _End) -> None:
+        """Note the record of a request, and tell the scheduler, as the load client does."""
+        record = self._record(index, end, self._answers.pop(index, None))
+        self.records.append(record)
+        self._events += len(record.event_ns)
+        scheduler, now_ns = self._scheduler, self.ns(end.at_s)
+        reading = end.outcome in ANSWERED and scheduler.needs_answer(index)
+        scheduler.end(index, end.outcome, end.message, now=end.at_s, now_ns=now_ns, reading=reading)
+        if reading:
+            text = orjson.dumps(record.text)[1:-1] if end.rejection is None else None
+            scheduler.answer_read(index, text, f"http_error: {record.error}", now_ns)
+
+    def _note_unsendable(self) -> None:
+        now_ns = self.ns(self.now_s)
+        for index, reason in self._scheduler.unsendable:
+            self._sent_ns[index] = now_ns, 0
+            self.records.append(self._record(index, _End("session_ended", self.now_s, reason), None))
+        self._scheduler.unsendable.clear()
+
+    def _record(self, index: int, end: _End, answer: VirtualAnswer | None) -> Record:
+        request, facts = self._scheduler.requests[index], self._facts
+        prompt_tokens, output_tokens, _ = facts.planned.get(request.request_id, (None, None, False))
+        scheduled_ns, sent_ns = self._sent_ns.pop(index)
+        event_ns = [self.ns(time_s) for time_s in answer.event_s] if answer is not None else []
+        whole = answer if answer is not None and end.outcome == "complete" else None
+        return Record(
+            run_id=facts.run_id,
+            point=facts.point,
+            request_id=request.request_id,
+            session_id=request.session_id,
+            warmup=facts.warmup,
+            scheduled_ns=scheduled_ns,
+            connect_started_ns=None,
+            connected_ns=None,
+            sent_ns=sent_ns or None,
+            first_event_ns=event_ns[0] if event_ns else None,
+            first_output_ns=event_ns[0] if event_ns else None,
+            last_event_ns=event_ns[-1] if event_ns else None,
+            ended_ns=self.ns(end.at_s),
+            event_ns=event_ns,
+            event_tokens=None,
+            reads_merged=0,
+            planned_prompt_tokens=prompt_tokens,
+            asked_output_tokens=output_tokens,
+            reasoning_tokens=None,
+            stamp_source="kernel",
+            text="".join(answer.request.pieces[: answer.request.generated]) if answer is not None else "",
+            **_outcome(end, streamed=bool(event_ns)),
+            **_usage(self._spec, whole),
+        )
+
+
+def _outcome(end: _End, *, streamed: bool) -> dict[str, Any]:
+    """Return the columns that say how a request ended."""
+    rejection = end.rejection
+    if rejection is not None:
+        error = f"HTTP {rejection.status}: {rejection.message}"
+        return {"outcome": "http_error", "http_status": rejection.status, "error": error}
+    whole = end.outcome == "complete"
+    return {
+        "outcome": "ok" if whole else end.outcome,
+        "http_status": 200 if streamed else None,
+        "error": None if whole else end.message,
+    }
+
+
+def _usage(spec: EmulationSpec, whole: VirtualAnswer | None) -> dict[str, Any]:
+    """Return the columns that a complete answer reports about itself, as far as the engine does; null without one."""
+    columns = ("finish_reason", "prompt_tokens", "cached_tokens", "output_tokens", "counted_by")
+    if whole is None:
+        return dict.fromkeys(columns)
+    finish = "stop" if whole.parsed.ends_itself else "length"
+    where = spec.emulation.usage if whole.parsed.chat else spec.emulation.completion_usage
+    if where == "never" or (where == "asked" and not whole.parsed.usage):
+        return {**dict.fromkeys(columns), "finish_reason": finish}
+    return {
+        "finish_reason": finish,
+        "prompt_tokens": whole.request.prompt_tokens,
+        "cached_tokens": whole.request.cached if spec.emulation.cached_tokens else None,
+        "output_tokens": whole.request.answer_tokens,
+        "counted_by": "usage",
+    }

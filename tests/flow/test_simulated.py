@@ -1,0 +1,48 @@
+"""Studies on a virtual clock through the public command."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+SMALL = ("launch=simulated", "load.concurrency=[1,4]", "load.requests=20", "tracking=none", "workload=unique")
+SHORT = ("workload.output_tokens=16", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
+
+
+def points(tmp_path, study):
+    frames = [pd.read_parquet(path) for path in sorted((tmp_path / "outputs" / study).glob("*/points.parquet"))]
+    stamps = [name for name in frames[0] if name.endswith("_ns")]
+    return [frame.drop(columns=["run_id", *stamps]) for frame in frames]
+
+
+def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
+    """Marked, reproducible to the digit, and other runs of the study are other starts."""
+    for study in ("a", "b"):
+        done = run_main("-m", "engine=vllm", "launch.slowdown=1,1.05", *SMALL, *SHORT, f"study.name={study}")
+        assert done.returncode == 0, done.stderr
+    first, again = points(tmp_path, "a"), points(tmp_path, "b")
+    for one, two in zip(first, again, strict=True):
+        pd.testing.assert_frame_equal(one, two, rtol=1e-9)
+    fast, slow = first
+    assert set(fast["launch"]) == {"simulated"}
+    assert all(fast["emulated"])
+    assert "emulated" in fast["doubts"].iloc[0]
+    assert list(fast["requests_ok"]) == [20, 20]
+    assert list(fast["ttft_ms_p50"]) != list(slow["ttft_ms_p50"])
+    (folder, _) = sorted((tmp_path / "outputs" / "a").glob("*/"))[:2]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["engine_version"] == "simulated"
+    assert manifest["cold_start"]["phases"][-1]["name"] == "first_token"
+    assert "simulated start 1" in (folder / "engine.log").read_text()
+    runs = [f"a/{path.parent.name}" for path in sorted((tmp_path / "outputs" / "a").glob("*/run.json"))]
+    compared = run_main("compare", *runs)
+    assert compared.returncode == 0, compared.stderr
+    assert run_main("recommend", "a").returncode == 0
+
+
+def test_no_questions_without_a_server(run_main):
+    """Quality needs answers of an engine."""
+    done = run_main("engine=vllm", *SMALL, "quality=gsm8k")
+    assert done.returncode == 3
+    assert "launch=simulated has no server" in done.stderr
