@@ -68,10 +68,7 @@ def test_each_gpu_tells_in_our_units(monkeypatch):
     }
     assert {row.labels for row in one.readings(5, [values, values])} == {'gpu="amd0"', 'gpu="amd1"'}
     one.close()
-    told = [
-        *one.readings(0, [{"gpu_energy_j": 10.0}]),
-        *one.readings(2_000_000_000, [{"gpu_energy_j": 30.0}]),
-    ]
+    told = [*one.readings(0, [{"gpu_energy_j": 10.0}]), *one.readings(2_000_000_000, [{"gpu_energy_j": 30.0}])]
     found = telemetry_columns(told, 500_000_000, 1_500_000_000)
     assert (found["energy_j"], found["energy_source"]) == (pytest.approx(10.0), "amdsmi_counter")
     both = source()

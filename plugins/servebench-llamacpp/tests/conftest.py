@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from servebench.plugin import (
-    GpuSettings,
-    LaunchContext,
-    ModelSettings,
-    PackagedFile,
-    RunningEngine,
-    free_port,
-)
+from servebench.plugin import GpuSettings, LaunchContext, ModelSettings, PackagedFile, RunningEngine, free_port
 from servebench.testing import launch_process
 from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
 

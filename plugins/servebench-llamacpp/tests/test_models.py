@@ -52,14 +52,7 @@ def test_where_a_model_is(named: Named, tmp_path: Path) -> None:
     assert model_file(ModelSettings(name="m"), tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"not a model", "b'not '"),
-        (b"", "GGUF"),
-        (None, "does not exist"),
-    ],
-)
+@pytest.mark.parametrize(("data", "words"), [(b"not a model", "b'not '"), (b"", "GGUF"), (None, "does not exist")])
 def test_a_file_that_is_not_a_model(tmp_path: Path, data: bytes | None, words: str) -> None:
     """The message has its path; also for a folder."""
     path = tmp_path / "m.gguf"

@@ -74,10 +74,7 @@ class TestConformance(EngineConformance):
         "model", "messages", "prompt", "max_tokens", "temperature", "stream", "stream_options", "seed",
         "generation_config",
     )  # fmt: skip
-    sample_log = (
-        "Loading weights: 100%|##########| 272/272 [00:00<00:00]",
-        "INFO:     Application startup complete.",
-    )
+    sample_log = ("Loading weights: 100%|##########| 272/272 [00:00<00:00]", "INFO:     Application startup complete.")
     failures = {
         "out_of_memory": "torch.OutOfMemoryError: CUDA out of memory.",
         "model_missing": "OSError: none is not a local folder and is not a valid model identifier listed on the hub",

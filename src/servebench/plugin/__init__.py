@@ -42,6 +42,7 @@ from servebench.contracts.settings import (
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
 from servebench.engine.adapters.flags import SHARED_SETTINGS, FlagTable, extra_arguments, is_python, missing_executable
+from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.quality.rows import read_rows, sample
@@ -54,6 +55,7 @@ from servebench.workload.build.seeding import generator, salt
 
 __all__ = [
     "API_VERSION",
+    "MODEL_NOT_FOUND",
     "SHARED_SETTINGS",
     "AnswerStore",
     "Command",
@@ -115,6 +117,7 @@ __all__ = [
     "generator",
     "hookimpl",
     "is_python",
+    "log_hints",
     "missing_executable",
     "read_rows",
     "salt",

@@ -26,11 +26,7 @@ DONE = {
     "scorer": "{folder}: a scorer plugin with eight questions; its README says what to change\n",
     "workload": "{folder}: a workload plugin with three topics; its README says what to change\n",
 }
-TRY = {
-    "engine": "engine={name} --cfg command",
-    "scorer": "quality={name}",
-    "workload": "workload={name} --preview",
-}
+TRY = {"engine": "engine={name} --cfg command", "scorer": "quality={name}", "workload": "workload={name} --preview"}
 
 
 def placeholders(name: str) -> dict[str, str]:

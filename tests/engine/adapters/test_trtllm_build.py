@@ -262,11 +262,7 @@ def test_two_processes_build_once(bench):
     ("more", "words", "kind"),
     [
         ("echo 'CUDA out of memory'; exit 1", "lower engine.gpu_memory_fraction", "out_of_memory"),
-        (
-            "echo 'Segmentation fault'; exit 139",
-            "exit code 139; last log line: Segmentation fault",
-            "other",
-        ),
+        ("echo 'Segmentation fault'; exit 139", "exit code 139; last log line: Segmentation fault", "other"),
         ("kill -9 $$", "killed by SIGKILL", "other"),
         ("exit 0", "engine.builder", "other"),
     ],
@@ -325,10 +321,7 @@ def test_a_killed_build_is_cleaned_up_and_repeated(bench):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (
-            {"convert_script": None},
-            "engine.convert_script=",
-        ),
+        ({"convert_script": None}, "engine.convert_script="),
         ({"convert_script": "/no/c.py"}, "engine.convert_script=/no/c.py"),
         ({"builder": "no-such-build"}, "'no-such-build' (engine.builder)"),
     ],

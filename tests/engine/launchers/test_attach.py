@@ -28,11 +28,7 @@ def settings(base_url: str | None, key: str | None = None) -> AttachSettings:
 def attach(context_of: ContextOf) -> Attach:
     def start(base_url: str, key: str | None = None, *, engine: Engine | None = None) -> RunningEngine:
         return AttachLauncher().launch(
-            engine or OpenAiEngine(),
-            context_of(),
-            settings(base_url, key),
-            log_path=Path("unused"),
-            say=said.append,
+            engine or OpenAiEngine(), context_of(), settings(base_url, key), log_path=Path("unused"), say=said.append
         )
 
     said: list[str] = []

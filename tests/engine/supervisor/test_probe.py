@@ -34,16 +34,10 @@ def test_content_is_found_however_the_stream_is_written(lines: list[str], size: 
 @pytest.mark.parametrize(
     ("body", "pattern"),
     [
-        (
-            "<html>\n<h1>Log in</h1></html>",
-            r": <html> <h1>Log in</h1></html>$",
-        ),
+        ("<html>\n<h1>Log in</h1></html>", r": <html> <h1>Log in</h1></html>$"),
         ('data: {"id": 1}\n\ndata: [DONE]\n\n', r': \{"id": 1\}$'),
         ("", r"empty$"),
-        (
-            'data: {"object": "error", "message": "too long"}\n\n',
-            "^http://h/v1/chat/completions .*: too long$",
-        ),
+        ('data: {"object": "error", "message": "too long"}\n\n', "^http://h/v1/chat/completions .*: too long$"),
     ],
 )
 def test_an_answer_without_content_is_quoted(body: str, pattern: str) -> None:

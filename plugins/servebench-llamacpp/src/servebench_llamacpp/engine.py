@@ -19,17 +19,18 @@ from servebench.plugin import (
     ConfigError,
     ContainerImage,
     Dialect,
+    Emulation,
     Engine,
     EngineError,
     EngineSettings,
     LaunchContext,
+    Loading,
     LogHint,
     ModelSettings,
     PhaseMarker,
     Say,
     extra_arguments,
 )
-from servebench_llamacpp.emulation import LLAMACPP
 from servebench_llamacpp.models import fetch, gguf_problem, model_file
 from servebench_llamacpp.parameters import field_problem, plain_fields
 
@@ -69,6 +70,32 @@ METRICS = {
 """`tools/server/server-context.cpp` of llama.cpp, with `--metrics`. It reports no KV-cache usage and no queue time."""
 
 
+LLAMACPP = Emulation(
+    max_num_seqs=4,
+    token_budget=2048,
+    prefix_cache="slots",
+    step_overhead_ms=0.3,
+    memory_efficiency=0.7,
+    first_chunk="role_null",
+    finish_alone=True,
+    completion_usage="finish",
+    structured_ms=0.3,
+    loading_status=503,
+    loading=(
+        Loading(line="srv    load_model: loading model '(emulated).gguf'", seconds=0.2),
+        Loading(line="slot   initializing, n_slots = 4 (emulated)", seconds_per_gb=0.5),
+        Loading(line="main: model loaded", seconds=0.3),
+        Loading(line="main: server is listening on the address asked for"),
+    ),
+    out_of_memory_line="ggml_backend_cuda_buffer_type_alloc_buffer: out of memory (emulated)",
+    metrics={
+        "llamacpp:prompt_tokens_total": "prompt_tokens_computed",
+        "llamacpp:prompt_tokens_cached_total": "prefix_cache_hits_tokens",
+    },
+)
+"""Four slots, each with its own conversation; further requests wait. Prompts and decoding share a step."""
+
+
 class LlamaCppEngine(Engine):
     """llama.cpp's HTTP server."""
 
@@ -78,10 +105,7 @@ class LlamaCppEngine(Engine):
     needs_gpu = False
     tokenize_path = "/tokenize"
     container = ContainerImage(
-        image="ghcr.io/ggml-org/llama.cpp:server",
-        entrypoint=("llama-server",),
-        executable="llama-server",
-        caches={},
+        image="ghcr.io/ggml-org/llama.cpp:server", entrypoint=("llama-server",), executable="llama-server", caches={}
     )
     metrics = METRICS
     settings_paths = ("/props",)
@@ -103,11 +127,7 @@ class LlamaCppEngine(Engine):
             "out_of_memory",
             "out of memory: lower engine.max_model_len or engine.max_num_seqs, or use a smaller model",
         ),
-        LogHint(
-            r"unknown model architecture",
-            "model_missing",
-            "this llama.cpp is too old for the model; update it",
-        ),
+        LogHint(r"unknown model architecture", "model_missing", "this llama.cpp is too old for the model; update it"),
         LogHint(
             r"failed to load model|error loading model|cannot load the model|invalid magic|failed to open",
             "model_missing",

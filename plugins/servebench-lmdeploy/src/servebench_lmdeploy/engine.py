@@ -7,26 +7,25 @@ composed here are checked with the argument parser of that release. Never starte
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from servebench.plugin import (
+    MODEL_NOT_FOUND,
     Command,
     ContainerImage,
     Dialect,
+    Emulation,
     Engine,
     EngineSettings,
     FlagTable,
     LaunchContext,
-    LogHint,
-    ModelSettings,
+    Loading,
     PhaseMarker,
-    extra_arguments,
     is_python,
+    log_hints,
     missing_executable,
 )
-from servebench_lmdeploy.emulation import LMDEPLOY
 
 VERSION_TIMEOUT_S = 60.0
 """Its command imports torch before it prints anything."""
@@ -68,6 +67,30 @@ class LmdeploySettings(EngineSettings):
     backend: Literal["turbomind", "pytorch"] = "turbomind"
 
 
+LMDEPLOY = Emulation(
+    max_num_seqs=128,
+    max_num_seqs_big=1024,
+    token_budget=8192,
+    prefix_cache="blocks",
+    prefix_cache_default=False,
+    block_tokens=64,
+    memory_fraction=0.8,
+    step_overhead_ms=0.5,
+    sequence_overhead_ms=0.005,
+    first_chunk="role_every",
+    error_shape="flat",
+    loading=(
+        Loading(line="INFO Building Model.", seconds=3.0),
+        Loading(line="INFO Building GraphRunner and warmup ops, please waiting.", seconds_per_gb=0.5),
+        Loading(line="INFO Building CacheEngine (emulated)", seconds=1.0),
+        Loading(line="INFO Engine warmup completed in some seconds", seconds=5.0),
+        Loading(line="HINT:    Please open the address asked for in a browser", seconds=0.5),
+    ),
+    out_of_memory_line="torch.OutOfMemoryError: CUDA out of memory (emulated)",
+)
+"""Prefix caching is off by default; every delta of a chat has the role."""
+
+
 class LmdeployEngine(Engine):
     """LMDeploy's OpenAI-compatible server."""
 
@@ -76,7 +99,7 @@ class LmdeployEngine(Engine):
     default_port = 23333
     container = ContainerImage(image="openmmlab/lmdeploy:latest", arguments=("--ipc", "host"))
     dialect = Dialect(exact_output={"ignore_eos": True})
-    metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
+    metrics = METRICS
     emulation = LMDEPLOY
     phases = (
         PhaseMarker("weights_loading", r"Building Model\."),
@@ -85,30 +108,14 @@ class LmdeployEngine(Engine):
         PhaseMarker("engine_ready", r"Engine warmup completed in"),
         PhaseMarker("serving", r"HINT:\s+Please open"),
     )
-    hints = (
-        LogHint(
-            r"CUDA out of memory|out of memory|No enough gpu memory|cudaErrorMemoryAllocation",
-            "out_of_memory",
-            "out of GPU memory: lower engine.gpu_memory_fraction (a share of the memory left after the weights) or "
-            "engine.max_model_len, or free the GPU",
-        ),
-        LogHint(
-            r"is not a local folder and is not a valid model identifier|Repository Not Found|RepositoryNotFoundError",
-            "model_missing",
-            "model not found: check model.name, or set model.path=",
-        ),
-        LogHint(
-            r"unrecognized arguments|invalid choice",
-            "unknown_flag",
-            "unknown flag: check engine.extra_args against this version",
-        ),
-        LogHint(
-            r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver|"
-            r"libcudart\.so|libcuda\.so",
-            "wrong_cuda",
-            "this build of lmdeploy does not support the GPU or its driver",
-        ),
-        LogHint(r"[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"),
+    hints = log_hints(
+        out_of_memory=r"CUDA out of memory|out of memory|No enough gpu memory|cudaErrorMemoryAllocation",
+        memory_advice="lower engine.gpu_memory_fraction (a share of the memory left after the weights) or "
+        "engine.max_model_len, or free the GPU",
+        model_missing=MODEL_NOT_FOUND + "|RepositoryNotFoundError",
+        wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver|"
+        r"libcudart\.so|libcuda\.so",
+        build="this build of lmdeploy",
     )
 
     def check(self, context: LaunchContext) -> list[str]:
@@ -137,14 +144,7 @@ class LmdeployEngine(Engine):
             arguments += ["--log-level", "INFO"]
         if context.model.revision is not None:
             arguments += ["--revision", context.model.revision]
-        return Command(
-            argv=(*start, *arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
-            env=dict(settings.env),
-        )
-
-    def served_model(self, model: ModelSettings) -> str:
-        """Return the name passed with `--model-name`."""
-        return model.name
+        return FLAGS.command(settings, *start, *arguments)
 
     def version(self, context: LaunchContext) -> str | None:
         """Return the output of `lmdeploy --version`."""

@@ -6,28 +6,28 @@ it needs a GPU, and comes as an image or a source build.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from servebench.plugin import (
+    MODEL_NOT_FOUND,
     Command,
     ContainerImage,
     Dialect,
+    Emulation,
     Engine,
     EngineSettings,
     FlagTable,
     LaunchContext,
-    LogHint,
+    Loading,
     ModelSettings,
     PhaseMarker,
     PositiveInt,
     Request,
     WorkloadSettings,
-    extra_arguments,
+    log_hints,
     missing_executable,
 )
-from servebench_tgi.emulation import TGI
 
 LAUNCHER = "text-generation-launcher"
 NO_ADAPTER = "tgi"
@@ -65,6 +65,31 @@ class TgiSettings(EngineSettings):
     max_concurrent_requests: PositiveInt | None = None
 
 
+TGI = Emulation(
+    max_num_seqs=128,
+    token_budget=4096,
+    mixed_steps=False,
+    memory_fraction=0.95,
+    queue_limit=0,
+    overload="event",
+    overload_status=429,
+    first_chunk="role_every",
+    completion_usage="finish",
+    cached_tokens=False,
+    loading_status=503,
+    loading=(
+        Loading(line="Starting check and download process for the model (emulated)", seconds=1.0),
+        Loading(line="Successfully downloaded weights for the model", seconds=1.0),
+        Loading(line="Shard ready in some seconds rank=0", seconds=5.0, seconds_per_gb=0.5),
+        Loading(line="Warming up model", seconds=1.0),
+        Loading(line="Setting max batch total tokens to (emulated)", seconds=5.0),
+        Loading(line="Connected", seconds=0.5),
+    ),
+    out_of_memory_line="torch.OutOfMemoryError: CUDA out of memory (emulated)",
+)
+"""128 requests in total; more are rejected with 429, in a stream as an event inside HTTP 200."""
+
+
 class TgiEngine(Engine):
     """Text Generation Inference.
 
@@ -83,8 +108,8 @@ class TgiEngine(Engine):
         caches={".cache/huggingface/hub": "/data"},
     )
     version_path = "/info"
-    metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
-    settings_paths: ClassVar[Sequence[str]] = ("/info",)
+    metrics = METRICS
+    settings_paths = ("/info",)
     emulation = TGI
     phases = (
         PhaseMarker("downloading", r"Starting check and download process"),
@@ -94,32 +119,15 @@ class TgiEngine(Engine):
         PhaseMarker("engine_ready", r"Setting max batch total tokens to"),
         PhaseMarker("serving", r"\bConnected\b"),
     )
-    hints = (
-        LogHint(
-            r"CUDA out of memory|out of memory|Not enough memory to handle",
-            "out_of_memory",
-            "out of GPU memory: lower engine.max_model_len, engine.gpu_memory_fraction or "
-            "engine.extra_args.max-batch-prefill-tokens, free the GPU, or use more GPUs",
-        ),
-        LogHint(
-            r"RepositoryNotFoundError|Repository Not Found|is not a local folder and is not a valid model identifier|"
-            r"No local weights found",
-            "model_missing",
-            "model not found: check model.name, or set model.path=",
-        ),
-        LogHint(
-            r"unexpected argument '|invalid value '",
-            "unknown_flag",
-            "unknown flag: check engine.extra_args against this version",
-        ),
-        LogHint(
-            r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver",
-            "wrong_cuda",
-            "this build of TGI does not support the GPU or its driver",
-        ),
-        LogHint(
-            r"[Aa]ddress already in use|AddrInUse", "port_in_use", "the port is in use; choose another engine.port"
-        ),
+    hints = log_hints(
+        out_of_memory=r"CUDA out of memory|out of memory|Not enough memory to handle",
+        memory_advice="lower engine.max_model_len, engine.gpu_memory_fraction or "
+        "engine.extra_args.max-batch-prefill-tokens, free the GPU, or use more GPUs",
+        model_missing=MODEL_NOT_FOUND + "|RepositoryNotFoundError|No local weights found",
+        unknown_flag=r"unexpected argument '|invalid value '",
+        wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver",
+        build="this build of TGI",
+        port_in_use=r"[Aa]ddress already in use|AddrInUse",
     )
 
     def check(self, context: LaunchContext) -> list[str]:
@@ -145,10 +153,8 @@ class TgiEngine(Engine):
             arguments += ["--revision", context.model.revision]
         if settings.max_concurrent_requests is not None:
             arguments += ["--max-concurrent-requests", str(settings.max_concurrent_requests)]
-        env = dict(settings.env)
-        if settings.prefix_caching is not None:
-            env = {"PREFIX_CACHING": "true" if settings.prefix_caching else "false", **env}
-        return Command(argv=(*arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)), env=env)
+        env = {} if settings.prefix_caching is None else {"PREFIX_CACHING": str(settings.prefix_caching).lower()}
+        return FLAGS.command(settings, *arguments, env=env)
 
     def served_model(self, model: ModelSettings) -> str:
         """Return `tgi` for every model."""

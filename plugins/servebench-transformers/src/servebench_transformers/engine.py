@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servebench.plugin import (
@@ -16,13 +16,12 @@ from servebench.plugin import (
     EngineSettings,
     FlagTable,
     LaunchContext,
+    Loading,
     LogHint,
     ModelSettings,
     PhaseMarker,
-    extra_arguments,
     missing_executable,
 )
-from servebench_transformers.emulation import BATCHED, NAIVE
 
 FLAGS = FlagTable(
     flags={"dtype": "--dtype", "quantization": "--quantization", "seed": "--default-seed"},
@@ -51,6 +50,30 @@ class TransformersSettings(EngineSettings):
     device: str | None = None
 
 
+BATCHED = Emulation(
+    max_num_seqs=1024,
+    token_budget=2048,
+    block_tokens=256,
+    step_overhead_ms=6.0,
+    sequence_overhead_ms=0.05,
+    first_chunk="role_early",
+    finish_alone=True,
+    usage="finish",
+    completion_usage="finish",
+    cached_tokens=False,
+    error_shape="detail",
+    strict_fields=422,
+    loading=(
+        Loading(line="Loading the model (emulated)", seconds=3.0),
+        Loading(line="Model loaded", seconds_per_gb=0.5),
+        Loading(line="INFO:     Application startup complete.", seconds=1.0),
+    ),
+    out_of_memory_line="torch.OutOfMemoryError: CUDA out of memory (emulated)",
+)
+NAIVE = replace(BATCHED, max_num_seqs=1, prefix_cache="none", token_budget=1_000_000, step_overhead_ms=15.0)
+"""Without continuous batching: one request at a time, each kernel launched from Python."""
+
+
 class TransformersEngine(Engine):
     """Hugging Face's OpenAI-compatible server."""
 
@@ -63,10 +86,7 @@ class TransformersEngine(Engine):
         exact_output={"generation_config": EXACT_OUTPUT}, sends_done=False, json_schema=False, model_checked=False
     )
     emulation = BATCHED
-    phases = (
-        PhaseMarker("loading", r"Loading "),
-        PhaseMarker("serving", r"Application startup complete"),
-    )
+    phases = (PhaseMarker("loading", r"Loading "), PhaseMarker("serving", r"Application startup complete"))
     hints = (
         LogHint(r"is not a local folder and is not a valid model identifier|Repository Not Found", "model_missing",
                 "model not found: check model.name, or set model.path="),
@@ -96,9 +116,7 @@ class TransformersEngine(Engine):
             arguments += ["--device", settings.device]
         if settings.continuous_batching:
             arguments.append("--continuous-batching")
-        return Command(
-            argv=(*arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)), env=dict(settings.env)
-        )
+        return FLAGS.command(settings, *arguments)
 
     def version(self, context: LaunchContext) -> str | None:
         """Return the version installed for the interpreter next to the program; the server itself reports none."""

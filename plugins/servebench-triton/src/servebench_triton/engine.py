@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from servebench.plugin import (
+    MODEL_NOT_FOUND,
     SHARED_SETTINGS,
     Command,
     ContainerImage,
     Dialect,
+    Emulation,
     Engine,
     EngineSettings,
     LaunchContext,
+    Loading,
     LogHint,
     ModelSettings,
     PhaseMarker,
     extra_arguments,
+    log_hints,
     missing_executable,
 )
-from servebench_triton.emulation import TRITON
 
 VLLM_NAMES = {
     "tensor_parallel_size": "tensor_parallel_size",
@@ -96,6 +98,36 @@ def vllm_arguments(settings: EngineSettings, model: ModelSettings) -> dict[str, 
     return arguments
 
 
+TRITON = Emulation(
+    max_num_seqs=256,
+    max_num_seqs_big=1024,
+    token_budget=2048,
+    token_budget_big=8192,
+    overload="queue",
+    request_overhead_ms=3.0,
+    first_chunk="role_early",
+    cached_tokens=False,
+    error_shape="detail",
+    strict_fields=422,
+    loading=(
+        Loading(
+            line="INFO [default_loader.py] Loading weights took some seconds (emulated)",
+            seconds=8.0,
+            seconds_per_gb=0.5,
+        ),
+        Loading(line="INFO [gpu_model_runner.py] Graph capturing finished in some seconds", seconds=15.0),
+        Loading(
+            line="INFO [core.py] init engine (profile, create kv cache, warmup model) took some seconds", seconds=1.0
+        ),
+        Loading(line="| (emulated) | 1       | READY  |"),
+        Loading(line="Found model: name='(emulated)', backend='vllm'"),
+        Loading(line="INFO:     Application startup complete.", seconds=1.0),
+    ),
+    metrics={"nv_inference_request_success": "requests"},
+)
+"""vLLM's scheduler behind a frontend that sends its first event before generation begins; its cost is a guess."""
+
+
 class TritonEngine(Engine):
     """Triton Inference Server behind its OpenAI-compatible frontend, which adds some latency."""
 
@@ -110,7 +142,7 @@ class TritonEngine(Engine):
         image="nvcr.io/nvidia/tritonserver:26.07-vllm-python-py3",
         arguments=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
     )
-    metrics: ClassVar[Mapping[str, Sequence[str]]] = METRICS
+    metrics = METRICS
     phases = (
         PhaseMarker("weights_loaded", r"Loading weights took"),
         PhaseMarker("graphs_captured", r"Graph capturing finished in"),
@@ -120,34 +152,17 @@ class TritonEngine(Engine):
         PhaseMarker("serving", r"Application startup complete"),
     )
     hints = (
-        LogHint(
-            r"CUDA out of memory|No available memory for the cache blocks|out of memory|"
+        *log_hints(
+            out_of_memory=r"CUDA out of memory|No available memory for the cache blocks|out of memory|"
             r"larger than the available KV cache memory",
-            "out_of_memory",
-            "out of GPU memory: lower engine.gpu_memory_fraction or engine.max_model_len, or free the GPU",
+            memory_advice="lower engine.gpu_memory_fraction or engine.max_model_len, or free the GPU",
+            model_missing=MODEL_NOT_FOUND + r"|failed to open text file for read .*config\.pbtxt",
+            model_advice="model not found: check model.name or engine.model_repository, or set model.path=",
+            unknown_flag=r"unrecognized arguments|invalid choice|unexpected keyword argument",
+            wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver",
+            build="this image",
         ),
-        LogHint(
-            r"is not a local folder and is not a valid model identifier|Repository Not Found|"
-            r"failed to open text file for read .*config\.pbtxt",
-            "model_missing",
-            "model not found: check model.name or engine.model_repository, or set model.path=",
-        ),
-        LogHint(
-            r"unrecognized arguments|invalid choice|unexpected keyword argument",
-            "unknown_flag",
-            "unknown flag: check engine.extra_args against this version",
-        ),
-        LogHint(
-            r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver",
-            "wrong_cuda",
-            "this image does not support the GPU or its driver",
-        ),
-        LogHint(
-            r"ModuleNotFoundError: .*tritonserver",
-            "other",
-            "run in the image nvcr.io/nvidia/tritonserver",
-        ),
-        LogHint(r"[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"),
+        LogHint(r"ModuleNotFoundError: .*tritonserver", "other", "run in the image nvcr.io/nvidia/tritonserver"),
     )
 
     def check(self, context: LaunchContext) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from servebench.contracts.engine import Command
 from servebench.contracts.settings import EngineSettings
 
 SHARED_SETTINGS = (
@@ -48,6 +49,13 @@ class FlagTable:
             elif name in self.flags:
                 arguments += [self.flags[name], str(value)]
         return arguments
+
+    def command(self, settings: EngineSettings, *arguments: str, env: Mapping[str, str] | None = None) -> Command:
+        """Return the command of these arguments, the shared settings and `extra_args`. `engine.env` overrides `env`."""
+        return Command(
+            argv=(*arguments, *self.arguments(settings), *extra_arguments(settings.extra_args)),
+            env={**(env or {}), **settings.env},
+        )
 
     def unsupported(self, settings: EngineSettings) -> list[str]:
         """Return one line for each shared setting that is set but has no flag. A tensor_parallel_size of 1 needs none."""

@@ -5,9 +5,10 @@ Checked against the flags and responses of 0.5.23 and run, patched, on the CPU.
 
 from __future__ import annotations
 
-from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, PhaseMarker
 from servebench.engine.adapters.emulations import SGLANG
-from servebench.engine.adapters.flags import FlagTable, extra_arguments, is_python, missing_executable
+from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
+from servebench.engine.adapters.hints import log_hints
 
 FLAGS = FlagTable(
     flags={
@@ -61,29 +62,7 @@ class SglangEngine(Engine):
         PhaseMarker("engine_ready", r"max_total_num_tokens="),
         PhaseMarker("serving", r"The server is fired up and ready to roll"),
     )
-    hints = (
-        LogHint(
-            r"CUDA out of memory|Not enough memory|out of memory",
-            "out_of_memory",
-            "out of GPU memory: lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more GPUs",
-        ),
-        LogHint(
-            r"is not a local folder and is not a valid model identifier|Repository Not Found",
-            "model_missing",
-            "model not found: check model.name, or set model.path=",
-        ),
-        LogHint(
-            r"unrecognized arguments|invalid choice",
-            "unknown_flag",
-            "unknown flag: check engine.extra_args against this version",
-        ),
-        LogHint(
-            r"CUDA driver version is insufficient|no kernel image is available",
-            "wrong_cuda",
-            "this build of sglang does not support the GPU or its driver",
-        ),
-        LogHint(r"[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"),
-    )
+    hints = log_hints(out_of_memory=r"CUDA out of memory|Not enough memory|out of memory", build="this build of sglang")
 
     def check(self, context: LaunchContext) -> list[str]:
         """Report settings without a flag, and a missing executable."""
@@ -96,18 +75,11 @@ class SglangEngine(Engine):
         settings = context.engine
         executable = settings.executable or "sglang"
         start = [executable, "-m", "sglang.launch_server"] if is_python(executable) else [executable, "serve"]
-        arguments = [
-            "--model-path",
-            context.model.path or context.model.name,
-            "--served-model-name",
-            context.model.name,
-        ]
+        model = context.model
+        arguments = ["--model-path", model.path or model.name, "--served-model-name", model.name]
         arguments += ["--host", settings.host, "--port", str(context.port), "--enable-metrics", "--enable-cache-report"]
         # the sampling defaults of the model's own file would differ from those of other engines
         arguments += ["--sampling-defaults", "openai"]
         if context.model.revision is not None:
             arguments += ["--revision", context.model.revision]
-        return Command(
-            argv=(*start, *arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
-            env=dict(settings.env),
-        )
+        return FLAGS.command(settings, *start, *arguments)

@@ -27,6 +27,7 @@ from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.adapters import trtllm_build
 from servebench.engine.adapters.emulations import TRTLLM
 from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
+from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.trtllm_plan import BuildPlan, TrtllmSettings, build_plan, in_folder
 
 FLAGS = FlagTable(
@@ -96,29 +97,15 @@ class TrtllmEngine(Engine):
         PhaseMarker("serving", r"Application startup complete"),
     )
     hints = (
-        LogHint(
-            r"out of memory|OutOfMemory",
-            "out_of_memory",
-            "out of GPU memory: lower engine.gpu_memory_fraction (a share of the memory left after the weights), "
+        *log_hints(
+            out_of_memory=r"out of memory|OutOfMemory",
+            memory_advice="lower engine.gpu_memory_fraction (a share of the memory left after the weights), "
             "engine.max_num_seqs or engine.max_model_len",
-        ),
-        LogHint(
-            r"is not a local folder and is not a valid model identifier|Repository Not Found",
-            "model_missing",
-            "model not found: check model.name, or set model.path=",
-        ),
-        LogHint(
-            r"No such option|no such option",
-            "unknown_flag",
-            "unknown flag: check engine.extra_args against this version",
-        ),
-        LogHint(
-            r"CUDA driver version is insufficient|no kernel image is available|Unsupported .*sm",
-            "wrong_cuda",
-            "this build of TensorRT-LLM does not support the GPU or its driver",
+            unknown_flag=r"[Nn]o such option",
+            wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Unsupported .*sm",
+            build="this build of TensorRT-LLM",
         ),
         LogHint(r"libmpi|MPI_Init", "other", "TensorRT-LLM needs OpenMPI: apt-get install libopenmpi-dev"),
-        LogHint(r"[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"),
     )
 
     def check(self, context: LaunchContext) -> list[str]:

@@ -7,9 +7,9 @@ on the CPU build 0.32.
 from __future__ import annotations
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
-from servebench.contracts.settings import ModelSettings
 from servebench.engine.adapters.emulations import VLLM
-from servebench.engine.adapters.flags import FlagTable, extra_arguments, is_python, missing_executable
+from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
+from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 
 FLAGS = FlagTable(
     flags={
@@ -72,33 +72,18 @@ class VllmEngine(Engine):
         PhaseMarker("engine_ready", r"init engine \(profile, create kv cache, warmup model\) took"),
     )
     hints = (
-        LogHint(
-            r"CUDA out of memory|No available memory for the cache blocks|less than desired GPU memory utilization|"
-            r"larger than the available KV cache memory|Not enough memory",
-            "out_of_memory",
-            "out of GPU memory: lower engine.gpu_memory_fraction or engine.max_model_len, free the GPU, or use more GPUs",
-        ),
-        LogHint(
-            r"is not a local folder and is not a valid model identifier|Repository Not Found|Invalid repository ID",
-            "model_missing",
-            "model not found: check model.name, or set model.path=",
+        *log_hints(
+            out_of_memory=r"CUDA out of memory|No available memory for the cache blocks|"
+            r"less than desired GPU memory utilization|larger than the available KV cache memory|Not enough memory",
+            model_missing=MODEL_NOT_FOUND + "|Invalid repository ID",
+            wrong_cuda=r"CUDA driver version is insufficient|no kernel image is available|Failed to infer device type",
+            build="this build of vllm",
         ),
         LogHint(
             r"does not appear to have a file named config\.json|No such file or directory: .*config\.json",
             "model_missing",
             "model.path must be a Hugging Face model folder",
         ),
-        LogHint(
-            r"unrecognized arguments|invalid choice",
-            "unknown_flag",
-            "unknown flag: check engine.extra_args against this version",
-        ),
-        LogHint(
-            r"CUDA driver version is insufficient|no kernel image is available|Failed to infer device type",
-            "wrong_cuda",
-            "this build of vllm does not support the GPU or its driver",
-        ),
-        LogHint(r"[Aa]ddress already in use", "port_in_use", "the port is in use; choose another engine.port"),
     )
 
     def check(self, context: LaunchContext) -> list[str]:
@@ -120,11 +105,4 @@ class VllmEngine(Engine):
         arguments += ["--generation-config", "vllm", "--enable-prompt-tokens-details"]
         # the development endpoints show the resolved settings and empty the cache: only for this machine
         dev_mode = {DEV_MODE: "1"} if settings.host in LOOPBACK else {}
-        return Command(
-            argv=(*start, *arguments, *FLAGS.arguments(settings), *extra_arguments(settings.extra_args)),
-            env={**dev_mode, **settings.env},
-        )
-
-    def served_model(self, model: ModelSettings) -> str:
-        """Return the name passed with `--served-model-name`."""
-        return model.name
+        return FLAGS.command(settings, *start, *arguments, env=dev_mode)

@@ -11,10 +11,7 @@ import pytest
 
 from servebench.engine.adapters.flags import SHARED_SETTINGS
 from servebench.engine.launchers.docker_command import EVERYWHERE, DockerSettings, container_command
-from servebench.testing.engine.suite import (
-    SAMPLES,
-    EngineSuite,
-)
+from servebench.testing.engine.suite import SAMPLES, EngineSuite
 from servebench.util.errors import ConfigError
 
 

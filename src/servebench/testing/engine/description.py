@@ -11,10 +11,7 @@ import pytest
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.settings import EngineSettings
 from servebench.registry.registry import registry
-from servebench.testing.engine.suite import (
-    KINDS,
-    EngineSuite,
-)
+from servebench.testing.engine.suite import KINDS, EngineSuite
 
 
 class DescriptionTests(EngineSuite):

@@ -11,14 +11,7 @@ import pytest
 from servebench.contracts.request import Request
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.supervisor.probe import generate_token
-from servebench.testing.engine.suite import (
-    CHAT,
-    SCHEMA,
-    TEXT,
-    WORKLOAD,
-    EngineSuite,
-    ignore,
-)
+from servebench.testing.engine.suite import CHAT, SCHEMA, TEXT, WORKLOAD, EngineSuite, ignore
 from servebench.testing.server import FakeServer
 from servebench.util.bounded_http import client
 

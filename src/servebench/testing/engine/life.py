@@ -20,14 +20,7 @@ from servebench.contracts.exchange import StopReason
 from servebench.engine.supervisor.ports import accepts_connections
 from servebench.engine.supervisor.probe import generate_token
 from servebench.load.client.progress import Counts
-from servebench.testing.engine.suite import (
-    BUSY,
-    CHAT,
-    HOST,
-    SCHEMA,
-    EngineSuite,
-    Life,
-)
+from servebench.testing.engine.suite import BUSY, CHAT, HOST, SCHEMA, EngineSuite, Life
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 
