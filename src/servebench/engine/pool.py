@@ -63,13 +63,8 @@ def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[st
 
 def same_engine(one: RunSettings, other: RunSettings) -> bool:
     """Return whether two runs can share one start: reuse is allowed, and everything that shapes the engine is equal."""
-    return (
-        one.engine.reuse
-        and one.engine == other.engine
-        and one.launch == other.launch
-        and one.model == other.model
-        and one.gpu == other.gpu
-    )
+    parts = ("engine", "launch", "model", "gpu")
+    return one.engine.reuse and all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
 def redact_log(path: Path) -> None:

@@ -148,20 +148,6 @@ def tokenizer_file(model: ModelSettings) -> Path | None:
     return None
 
 
-def _file_tokenizer(model: ModelSettings) -> FileTokenizer | None:
-    path = tokenizer_file(model)
-    if path is None:
-        return None
-    try:
-        return FileTokenizer(path)
-    except ImportError as error:
-        if model.tokenizer is None:
-            return None
-        raise EngineError(
-            f"model.tokenizer={model.tokenizer}: to read it, pip install 'servebench-suite[tokenizers]'"
-        ) from error
-
-
 def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSettings) -> Tokenizer:
     """Return the most exact tokenizer available: the engine's endpoint, the model's file, or an approximation.
 
@@ -189,4 +175,12 @@ def offline_tokenizer(model: ModelSettings) -> Tokenizer:
 
     Raises EngineError if `model.tokenizer` cannot be used.
     """
-    return _file_tokenizer(model) or ApproximateTokenizer()
+    path = tokenizer_file(model)
+    try:
+        return FileTokenizer(path) if path is not None else ApproximateTokenizer()
+    except ImportError as error:
+        if model.tokenizer is None:
+            return ApproximateTokenizer()
+        raise EngineError(
+            f"model.tokenizer={model.tokenizer}: to read it, pip install 'servebench-suite[tokenizers]'"
+        ) from error

@@ -30,7 +30,7 @@ SETTINGS = LaunchSettings(name="process")
 
 def family(running: RunningEngine) -> list[int]:
     assert isinstance(running, LaunchedEngine)
-    guard = running.started.guarded.process.pid
+    guard = running.guarded.process.pid
     return [guard, *(child.pid for child in psutil.Process(guard).children(recursive=True))]
 
 
@@ -334,7 +334,7 @@ def test_an_engine_does_not_outlive_its_guard(launch: Launch, tmp_path: Path, fa
     running = launch(fake("--child", "--pids", str(tmp_path / "child")))
     assert isinstance(running, LaunchedEngine)
     assert running.pid is not None
-    running.started.guarded.process.kill()
+    running.guarded.process.kill()
     wait_ended(running.pid)
     assert "-9" in (wait_until(running.died) or "")
     wait_ended(child_pid(tmp_path / "child"))

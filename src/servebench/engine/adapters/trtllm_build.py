@@ -22,8 +22,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,8 @@ def too_new(versions: Mapping[str, str]) -> str | None:
 def gpus() -> list[str]:
     """Return name and compute capability of each GPU; empty if the driver does not report them."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=QUERY_TIMEOUT_S,
-            check=False,
-        )
+        query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+        done = subprocess.run(query, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
@@ -125,18 +120,13 @@ def prepare(plan: BuildPlan, hints: Sequence[LogHint], say: Say) -> None:
         say(f"reusing the engine built at {built['built_at']} (the build took {built['seconds']:.1f} s)")
 
 
-@contextmanager
-def _locked(plan: BuildPlan, say: Say) -> Iterator[None]:
-    lock = FileLock(plan.home / "lock", timeout=0)
+def _locked(plan: BuildPlan, say: Say) -> AbstractContextManager[Any]:
+    lock = FileLock(plan.home / "lock")
     try:
-        lock.acquire()
+        return lock.acquire(timeout=0)
     except Timeout:
         say("waiting for another process that builds this engine")
-        lock.acquire(timeout=plan.timeout_s)
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire(timeout=plan.timeout_s)
 
 
 def last_preparation(plan: BuildPlan) -> tuple[Preparation, ...]:

@@ -37,18 +37,14 @@ ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the user's choi
 
 
 @dataclass(kw_only=True)
-class LaunchedEngine:
+class LaunchedEngine(StartedEngine):
     """A RunningEngine that servebench started."""
 
-    started: StartedEngine
-    base_url: str
-    root_url: str
-    model: str
     pid: int | None
     command: Command | None
     log_path: Path | None
-    version: str | None
     started_ns: int
+    version: str | None = None
     phases: tuple[StartPhase, ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
     verify_tls: bool = True
@@ -63,7 +59,7 @@ class LaunchedEngine:
 
     def died(self) -> str | None:
         """Return one line if the engine is gone, None while it is alive. Costs one system call."""
-        return self.started.death_message() if self.started.guarded.has_ended() else None
+        return self.death_message() if self.guarded.has_ended() else None
 
     def stop(self) -> StopReport:
         """Stop the engine and check that no process, port or GPU memory is left.
@@ -76,7 +72,7 @@ class LaunchedEngine:
         return self.report
 
     def _stop(self) -> StopReport:
-        guarded = self.started.guarded
+        guarded = self.guarded
         began_s = time.monotonic()
         ended_before = guarded.has_ended()
         guarded.stop()
@@ -91,9 +87,9 @@ class LaunchedEngine:
     def _leftover(self) -> tuple[str, ...]:
         if self.remote:
             return ()
-        left = [f"process {pid}" for pid in self.started.guarded.left]
+        left = [f"process {pid}" for pid in self.guarded.left]
         deadline_s = time.monotonic() + PORT_TIMEOUT_S
-        while (problem := port_problem(self.started.host, self.started.port)) is not None:
+        while (problem := port_problem(self.host, self.port)) is not None:
             if time.monotonic() > deadline_s:
                 left.append(str(problem).partition(";")[0])
                 break
@@ -117,27 +113,23 @@ def start(
     root_url = f"http://[{host}]:{context.port}" if ":" in host else f"http://{host}:{context.port}"
     gpu_bytes_before = used_bytes()
     started_ns = time.time_ns()
-    started = StartedEngine(
+    log_start = log_size(log_path)
+    finish = container.finish if container else ()
+    guarded = GuardedProcess(command, log_path, context.engine.stop_timeout_s, finish)
+    return LaunchedEngine(
         engine=engine,
-        log_start=log_size(log_path),
-        guarded=GuardedProcess(command, log_path, context.engine.stop_timeout_s, container.finish if container else ()),
+        guarded=guarded,
         host=host,
         port=context.port,
         root_url=root_url,
         base_url=f"{root_url}/v1",
         model=engine.served_model(context.model),
-        log_path=log_path,
+        log=log_path,
+        log_start=log_start,
         port_is_ours=container is not None,
-    )
-    return LaunchedEngine(
-        started=started,
-        base_url=started.base_url,
-        root_url=started.root_url,
-        model=started.model,
-        pid=started.guarded.pid,
+        pid=guarded.pid,
         command=command,
         log_path=log_path,
-        version=None,
         started_ns=started_ns,
         gpu_bytes_before=gpu_bytes_before,
     )
@@ -158,9 +150,9 @@ def start_and_wait(
         # a Ctrl-C between the start and the assignment would leave an engine that nothing can stop
         with defer_stop_signals():
             running = start_engine()
-        running.phases = ReadinessWatcher(running.started, context.engine.ready_timeout_s, say).wait()
+        running.phases = ReadinessWatcher(running, context.engine.ready_timeout_s, say).wait()
         with client(()) as http:
-            running.version = version_of(http, running.root_url, running.started.engine)
+            running.version = version_of(http, running.root_url, running.engine)
         when_ready(running)
     except BaseException:
         if running is not None:

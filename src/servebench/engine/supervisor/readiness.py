@@ -48,10 +48,9 @@ class Readiness:
 
     def __init__(self, *, has_health: bool, deadline_s: float) -> None:
         """`deadline_s` is on the clock of the `now_s` of the other methods."""
-        steps: tuple[Step, ...] = (
-            ("listening", "healthy", "first_token") if has_health else ("listening", "first_token")
+        self._steps: list[Step] = (
+            ["listening", "healthy", "first_token"] if has_health else ["listening", "first_token"]
         )
-        self._steps = list(steps)
         self._deadline_s = deadline_s
         self._refusing_since_s: float | None = None
         self.problem = "its port accepts no connections"
@@ -87,9 +86,9 @@ class Readiness:
         return Verdict.TIMED_OUT if now_s > self._deadline_s else Verdict.STARTING
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class StartedEngine:
-    """An engine that was started, and its addresses. Its own output begins at byte `log_start` of the log."""
+    """An engine that was started, and its addresses. Its own output begins at byte `log_start` of `log`."""
 
     engine: Engine
     guarded: GuardedProcess
@@ -98,31 +97,26 @@ class StartedEngine:
     root_url: str
     base_url: str
     model: str
-    log_path: Path
+    log: Path
     log_start: int
     port_is_ours: bool = False
     """Whether the launcher reserved the port for the engine (a container's), so that its owner needs no check."""
 
-    def log_tail(self) -> tuple[str, ...]:
-        """Return the last log lines of this start."""
-        return last_lines(self.log_path, since=self.log_start)
-
     def death_message(self) -> str:
         """Return one line: the exit code, advice if the log allows any, and the last log line."""
-        hint = find_hint(self.log_path, self.engine.hints, since=self.log_start)
+        hint = find_hint(self.log, self.engine.hints, since=self.log_start)
         parts = [f"{self.engine.name} died: {self.guarded.exit_description()}"]
         return self._with_log(parts if hint is None else [*parts, hint.advice])
 
     def timeout_message(self, timeout_s: float, problem: str) -> str:
         """Return one line: what the engine did not do in time, and the last log line."""
-        return self._with_log(
-            [f"{self.engine.name} was not ready within {timeout_s:g} s (engine.ready_timeout_s): {problem}"]
-        )
+        late = f"{self.engine.name} was not ready within {timeout_s:g} s (engine.ready_timeout_s)"
+        return self._with_log([f"{late}: {problem}"])
 
     def _with_log(self, parts: list[str]) -> str:
-        last = self.log_tail()
+        last = last_lines(self.log, 1, since=self.log_start)
         quote = [f"last log line: {last[-1][:QUOTE_CHARACTERS]}"] if last else []
-        return "; ".join([*parts, *quote, f"log: {self.log_path}"])
+        return "; ".join([*parts, *quote, f"log: {self.log}"])
 
 
 class ReadinessWatcher:
@@ -134,7 +128,7 @@ class ReadinessWatcher:
         self._deadline_s = time.monotonic() + timeout_s
         self._readiness = Readiness(has_health=started.engine.health_path is not None, deadline_s=self._deadline_s)
         self._say = say
-        self._log = PhaseReader(started.log_path, started.engine.phases, since=started.log_start)
+        self._log = PhaseReader(started.log, started.engine.phases, since=started.log_start)
         self._phases = [StartPhase(name="spawned", ended_ns=time.time_ns())]
         self._refusal_kind = FailureKind.NOT_READY
 
@@ -183,13 +177,13 @@ class ReadinessWatcher:
         started, problem = self._started, self._readiness.problem
         verdict = self._readiness.verdict(time.monotonic(), alive=not started.guarded.has_ended())
         if verdict is Verdict.DIED:
-            hint = find_hint(started.log_path, started.engine.hints, since=started.log_start)
+            hint = find_hint(started.log, started.engine.hints, since=started.log_start)
             raise EngineError(started.death_message(), kind=hint.kind if hint else FailureKind.DIED)
         if verdict is Verdict.TIMED_OUT:
             raise EngineError(started.timeout_message(self._timeout_s, problem), kind=FailureKind.NOT_READY)
         if verdict is Verdict.REFUSING:
             raise EngineError(
-                f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log_path}",
+                f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log}",
                 kind=self._refusal_kind,
             )
 
