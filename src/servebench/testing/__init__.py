@@ -6,20 +6,12 @@ Needs pytest, which servebench itself does not: install `servebench-suite[testin
 import pytest
 
 # pytest rewrites assertions, so that they explain themselves, only in test files
-for _suite in (
-    "engine.suite",
-    "engine.description",
-    "engine.command",
-    "engine.dialect",
-    "engine.life",
-    "scorers",
-    "workloads",
-):
+for _suite in ("command", "engine.suite", "engine.adapter", "engine.life", "scorers", "workloads"):
     pytest.register_assert_rewrite(f"servebench.testing.{_suite}")
 
 from servebench.engine.tokenize import engine_tokenizer  # noqa: E402
 from servebench.registry.registry import registry  # noqa: E402
-from servebench.testing.conformance import EngineConformance  # noqa: E402
+from servebench.testing.engine import EngineConformance  # noqa: E402
 from servebench.testing.engine.suite import CHAT, SCHEMA, TEXT, WORKLOAD, launch_process  # noqa: E402
 from servebench.testing.scorers import ScorerConformance  # noqa: E402
 from servebench.testing.server import FakeServer, ServerBehavior  # noqa: E402

@@ -1,14 +1,19 @@
-"""Run the `servebench` command, with settings as overrides."""
+"""Run the `servebench` command with settings as overrides, and check that a plugin is installed."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from servebench.contracts.quality import Scorer
+from servebench.contracts.request import Workload
+from servebench.registry.registry import registry
 
 COMMAND_TIMEOUT_S = 200.0
 
@@ -26,6 +31,30 @@ def run_servebench(
         check=False,
         env={**os.environ, **(env or {})},
     )
+
+
+def run_in_another_process(script: str, *arguments: Any) -> str:
+    """Return what a Python script prints in a process with another hash seed; `sys.argv[1]` has the arguments as JSON."""
+    env = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
+    command = [sys.executable, "-c", script, json.dumps(arguments)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def attach_overrides(base_url: str = "http://127.0.0.1:8000/v1", model: str = "model") -> list[str]:
+    """Return the overrides that select a running server."""
+    return ["engine=openai", "launch=attach", f"launch.base_url={base_url}", f"model.name={model}"]
+
+
+def assert_is_installed(group: str, plugin: type[Scorer | Workload], *more: str) -> None:
+    """Assert that `GROUP=NAME` selects the plugin's own settings: it is installed and its config group is found."""
+    from servebench.config import compose_jobs
+
+    assert re.fullmatch(r"[a-z0-9_-]+", plugin.name), "a name has lower-case letters, digits, _ and -"
+    (job,) = compose_jobs([*attach_overrides(), *more, f"{group}={plugin.name}"], registry())
+    assert type(getattr(job.settings, group)) is plugin.settings_type
+    assert registry().find(group, plugin.name) is plugin
 
 
 def overrides(group: str, settings: Mapping[str, Any]) -> list[str]:

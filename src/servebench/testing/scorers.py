@@ -13,9 +13,6 @@ The last test runs the scorer with the command, on a server in this process.
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
@@ -28,25 +25,21 @@ from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judg
 from servebench.contracts.request import Message, Request
 from servebench.contracts.results import Record
 from servebench.contracts.settings import QualitySettings
-from servebench.registry.registry import registry
-from servebench.testing.command import overrides, run_servebench
+from servebench.testing.command import (
+    assert_is_installed,
+    attach_overrides,
+    overrides,
+    run_in_another_process,
+    run_servebench,
+)
 from servebench.testing.server import FakeServer, ServerBehavior
 from servebench.util.errors import ConfigError, QualityError
 
-NAME = r"[a-z0-9_-]+"
 MODEL = "model"
 SHOWN = 12
 NONSENSE = (
-    "",
-    " \n\t ",
-    "\x00",
-    "?" * 100_000,
-    "9" * 5_000,
-    "{" * 5_000,
-    '{"score": NaN}',
-    "```",
-    "#### ",
-    "\u202e\U0001f600 …",
+    *("", " \n\t ", "\x00", "?" * 100_000, "9" * 5_000, "{" * 5_000),
+    *('{"score": NaN}', "```", "#### ", "\u202e\U0001f600 …"),
 )
 """Answers that models also give."""
 
@@ -107,14 +100,13 @@ class ScorerConformance:
                 records.append(record_of(request, self.wrong, failed=kind == "failed", warmup=kind == "warmup"))
         drafts = self.make().grade_load(requests, records)
         right = {one.item.item_id: self.right(one.item) for one in drafts if one.item.item_id.startswith("right")}
-        answered = [replace_text(one, right[one.request_id]) if one.request_id in right else one for one in records]
+        answered = [replace(one, text=right.get(one.request_id, one.text)) for one in records]
         return self.make().grade_load(requests, answered)
 
     # description
 
     def test_description(self) -> None:
-        """A valid name, settings that extend the shared ones, and a description of its method."""
-        assert re.fullmatch(NAME, self.scorer.name), "a name has lower-case letters, digits, _ and -"
+        """Settings that extend the shared ones, and a description of its method."""
         assert issubclass(self.scorer.settings_type, QualitySettings)
         assert is_dataclass(self.scorer.settings_type)
         scorer = self.make()
@@ -126,12 +118,7 @@ class ScorerConformance:
 
     def test_config_composes(self) -> None:
         """`quality=NAME` selects its own settings: the plugin is installed and its config group is found."""
-        from servebench.config import compose_jobs
-
-        target = ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:8000/v1", "model.name=m"]
-        (job,) = compose_jobs([*target, "workload=unique", f"quality={self.scorer.name}"], registry())
-        assert type(job.settings.quality) is self.scorer.settings_type
-        assert registry().find("quality", self.scorer.name) is self.scorer
+        assert_is_installed("quality", self.scorer, "workload=unique")
 
     def test_check_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It returns one line per problem; a missing file is reported by `check` or by `items`."""
@@ -167,7 +154,9 @@ class ScorerConformance:
         drawn = {tuple(item.item_id for item in self.items(file, 2, seed)) for seed in range(SHOWN)}
         assert len(drawn) > 1, "another seed draws the same questions"
         digests = [item.digest for item in self.items(file, 3, 1)]
-        assert digests == _in_another_process(self.scorer, {**self.settings, "path": str(file)}, file)
+        settings = {**self.settings, "path": str(file)}
+        others = run_in_another_process(_SCRIPT, self.scorer.__module__, self.scorer.__name__, settings, str(file))
+        assert digests == json.loads(others)
 
     def test_broken_files_are_rejected(self, tmp_path: Path, file: Path) -> None:
         """With a ConfigError that names the file."""
@@ -217,9 +206,8 @@ class ScorerConformance:
         judged = {one.item.item_id: one for one in self.graded_load()}
         assert {item_id.partition("-")[0] for item_id in judged} == {"right", "wrong", "failed"}
         for index in range(len(self.references)):
-            _assert_differ(
-                judged[f"right-{index}"].grade, judged[f"wrong-{index}"].grade, judged[f"right-{index}"].item
-            )
+            right, wrong = judged[f"right-{index}"], judged[f"wrong-{index}"]
+            _assert_differ(right.grade, wrong.grade, right.item)
             _assert_no_grade(judged[f"failed-{index}"].grade)
         for one in judged.values():
             _assert_storable(one.grade)
@@ -250,16 +238,11 @@ class ScorerConformance:
         if problems:
             pytest.skip(problems[0])
         first = items[0]
-        prompt = first.messages[-1]["content"] if first.messages else first.prompt
-        answers = {prompt: self.right(first)}
-        answers |= {
-            one.messages[-1]["content"] if one.messages else one.prompt: self.wrong
-            for one in items[1:]
-            if one.prompt != first.prompt
-        }
+        answers = {item.messages[-1]["content"] if item.messages else item.prompt: self.wrong for item in items}
+        answers[first.messages[-1]["content"] if first.messages else first.prompt] = self.right(first)
         with FakeServer(ServerBehavior(models=(MODEL,), answers=answers)) as server:
             words = [
-                *("engine=openai", "launch=attach", f"launch.base_url={server.base_url}", f"model.name={MODEL}"),
+                *attach_overrides(server.base_url, MODEL),
                 *("workload=unique", "load.concurrency=[1]", "load.requests=1", "load.warmup_requests=0"),
                 *("load.self_check=never", "tracking=none", "telemetry.enabled=false", "study.name=s"),
                 *(f"quality={self.scorer.name}", f"quality.path={file}", "quality.concurrency=[2]"),
@@ -286,15 +269,9 @@ def request_of(request_id: str, reference: Any) -> Request:
 
 def record_of(request: Request, text: str, *, failed: bool = False, warmup: bool = False) -> Record:
     """Return the record of a request that was answered with a text, or failed."""
-    outcome: dict[str, Any] = {
-        "outcome": "ok",
-        "http_status": 200,
-        "error": None,
-        "text": text,
-        "finish_reason": "stop",
-    }
+    outcome: dict[str, Any] = {"outcome": "ok", "http_status": 200, "error": None, "finish_reason": "stop"}
     if failed:
-        outcome = {"outcome": "http_error", "http_status": 503, "error": "busy", "text": "", "finish_reason": None}
+        outcome = {"outcome": "http_error", "http_status": 503, "error": "busy", "finish_reason": None}
     return Record(
         run_id="conformance",
         point="c1-r0",
@@ -320,13 +297,9 @@ def record_of(request: Request, text: str, *, failed: bool = False, warmup: bool
         asked_output_tokens=request.output_tokens,
         counted_by="usage",
         stamp_source="kernel",
+        text="" if failed else text,
         **outcome,
     )
-
-
-def replace_text(record: Record, text: str) -> Record:
-    """Return the record with another answer."""
-    return replace(record, text=text)
 
 
 def _assert_differ(good: Grade, bad: Grade, item: Item) -> None:
@@ -360,15 +333,3 @@ kind = getattr(importlib.import_module(module), name)
 scorer = kind(kind.settings_type(name=kind.name, **settings))
 print(json.dumps([item.digest for item in scorer.items(Path(path), 3, 1)]))
 """
-
-
-def _in_another_process(kind: type[Scorer], settings: Mapping[str, Any], file: Path) -> list[str]:
-    """Return the digests of three items in a process with another hash seed."""
-    arguments = json.dumps([kind.__module__, kind.__name__, dict(settings), str(file)])
-    env = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, arguments], env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    digests: list[str] = json.loads(done.stdout)
-    return digests

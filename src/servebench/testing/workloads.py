@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -23,11 +20,15 @@ import pytest
 
 from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.contracts.settings import WorkloadSettings
-from servebench.registry.registry import registry
-from servebench.testing.command import overrides, run_servebench
+from servebench.testing.command import (
+    assert_is_installed,
+    attach_overrides,
+    overrides,
+    run_in_another_process,
+    run_servebench,
+)
 from servebench.testing.server import FakeServer, ServerBehavior
 
-NAME = r"[a-z0-9_-]+"
 MODEL = "model"
 COUNT = 8
 STREAM, OTHER_STREAM = "point-1-0", "point-2-0"
@@ -90,19 +91,13 @@ class WorkloadConformance:
     # description
 
     def test_description(self) -> None:
-        """A valid name, and settings that extend the shared ones."""
-        assert re.fullmatch(NAME, self.workload.name), "a name has lower-case letters, digits, _ and -"
+        """Settings that extend the shared ones."""
         assert issubclass(self.workload.settings_type, WorkloadSettings)
         assert is_dataclass(self.workload.settings_type)
 
     def test_config_composes(self) -> None:
         """`workload=NAME` selects its own settings: the plugin is installed and its config group is found."""
-        from servebench.config import compose_jobs
-
-        target = ["engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:8000/v1", "model.name=m"]
-        (job,) = compose_jobs([*target, f"workload={self.workload.name}"], registry())
-        assert type(job.settings.workload) is self.workload.settings_type
-        assert registry().find("workload", self.workload.name) is self.workload
+        assert_is_installed("workload", self.workload)
 
     def test_check_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It reports no problem with these settings."""
@@ -131,7 +126,8 @@ class WorkloadConformance:
         """They are the same in another process, and different with another seed or stream."""
         digest = _digest(self.requests())
         assert _digest(self.requests()) == digest
-        assert _in_another_process(self.workload, self.settings, type(self.tokenizer())) == digest
+        names = [(kind.__module__, kind.__name__) for kind in (self.workload, type(self.tokenizer()))]
+        assert run_in_another_process(_SCRIPT, *names, dict(self.settings), COUNT, STREAM) == digest
         if self.seeded:
             assert _digest(self.requests(seed=4711)) != digest, "another seed gives the same requests"
         if self.fresh_streams:
@@ -176,15 +172,14 @@ class WorkloadConformance:
 
     def test_preview(self, tmp_path: Path) -> None:
         """`workload=NAME --preview` shows examples without an engine."""
-        target = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1", f"model.name={MODEL}")
-        done = run_servebench(tmp_path, *target, *self._overrides(), "--preview")
+        done = run_servebench(tmp_path, *attach_overrides(), *self._overrides(), "--preview")
         assert done.returncode == 0, done.stderr
         assert self.workload.name in done.stdout
 
     def test_run(self, tmp_path: Path) -> None:
         """`workload=NAME` with a server that answers every request: every request is a row."""
         with FakeServer(ServerBehavior(models=(MODEL,))) as server:
-            target = ("engine=openai", "launch=attach", f"launch.base_url={server.base_url}", f"model.name={MODEL}")
+            target = attach_overrides(server.base_url, MODEL)
             load = ("load.concurrency=[2]", f"load.requests={COUNT}", "load.warmup_requests=2", "load.self_check=never")
             disabled = ("tracking=none", "telemetry.enabled=false", "study.name=s")
             done = run_servebench(tmp_path, *target, *load, *disabled, *self._overrides())
@@ -217,15 +212,3 @@ made = kind(kind.settings_type(name=kind.name, **settings))
 requests = made.requests(count, stream=stream, tokenizer=tokenizer)
 print(hashlib.sha256(repr(list(requests)).encode()).hexdigest())
 """
-
-
-def _in_another_process(kind: type[Workload], settings: Mapping[str, Any], counter: type) -> str:
-    """Return the digest of the requests in a process with another hash seed."""
-    names = [[one.__module__, one.__name__] for one in (kind, counter)]
-    arguments = json.dumps([*names, dict(settings), COUNT, STREAM])
-    env = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, arguments], env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()

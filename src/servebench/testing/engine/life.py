@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from servebench.contracts.engine import LaunchContext, RunningEngine
+from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import StopReason
 from servebench.engine.supervisor.ports import accepts_connections
 from servebench.engine.supervisor.probe import generate_token
 from servebench.load.client.progress import Counts
-from servebench.testing.engine.suite import BUSY, CHAT, HOST, SCHEMA, EngineSuite, Life
+from servebench.testing.engine.suite import BUSY, CHAT, HOST, SCHEMA, EngineSuite, Launch, Life, LifeOf
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 
@@ -37,9 +37,7 @@ class LifeTests(EngineSuite):
             how = "ran with a stand-in" if self.program else "did not run"
             pytest.skip(f"the life-cycle tests {how}: {reason}")
 
-    def test_start_generate_stop(
-        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine], tmp_path: Path
-    ) -> None:
+    def test_start_generate_stop(self, life_of: LifeOf, launch: Launch, tmp_path: Path) -> None:
         """It starts in its phases, generates in its dialect, counts tokens, and leaves nothing behind when stopped."""
         life = life_of()
         running = launch(life.context)
@@ -77,9 +75,7 @@ class LifeTests(EngineSuite):
         assert process is None or not process.is_running()
         assert not accepts_connections(HOST, life.context.port)
 
-    def test_overload(
-        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine], tmp_path: Path
-    ) -> None:
+    def test_overload(self, life_of: LifeOf, launch: Launch, tmp_path: Path) -> None:
         """Each of many concurrent requests is served or rejected; nothing hangs, and the server answers afterwards."""
         life = life_of(max_running=2, gap_s=0.1)
         running = launch(life.context)
@@ -100,9 +96,7 @@ class LifeTests(EngineSuite):
             generate_token(http, running.base_url, self.engine(), running.model, 30.0)
         self.check_stop(running, life)
 
-    def test_death_during_load(
-        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine], tmp_path: Path
-    ) -> None:
+    def test_death_during_load(self, life_of: LifeOf, launch: Launch, tmp_path: Path) -> None:
         """A kill -9 while it answers is noticed, reported in one line, and leaves nothing behind."""
         life = life_of(gap_s=0.4)
         running = launch(life.context)
@@ -129,9 +123,7 @@ class LifeTests(EngineSuite):
         assert "\n" not in message
         self.check_stop(running, life)
 
-    def test_death_during_start(
-        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine]
-    ) -> None:
+    def test_death_during_start(self, life_of: LifeOf, launch: Launch) -> None:
         """A kill -9 during the start ends the wait."""
         life = life_of()
         done = threading.Event()
@@ -140,13 +132,11 @@ class LifeTests(EngineSuite):
             while not done.is_set():
                 # a command may replace itself with another program, so the engine is found by its parent
                 for child in psutil.Process().children():
-                    try:
+                    with contextlib.suppress(psutil.Error):
                         if any(word.endswith("guard.py") for word in child.cmdline()):
                             for engine in child.children():
                                 engine.kill()
                                 return
-                    except psutil.Error:
-                        continue
                 time.sleep(0.002)
 
         killer = threading.Thread(target=kill, daemon=True)
@@ -159,9 +149,7 @@ class LifeTests(EngineSuite):
             killer.join()
         assert not accepts_connections(HOST, life.context.port)
 
-    def test_failures_are_explained(
-        self, life_of: Callable[..., Life], launch: Callable[[LaunchContext], RunningEngine]
-    ) -> None:
+    def test_failures_are_explained(self, life_of: LifeOf, launch: Launch) -> None:
         """A start that fails with a known log line is reported with its kind and advice."""
         if not self.failures:
             pytest.skip("the suite declares no failures")

@@ -76,6 +76,10 @@ class Life:
     real: bool
 
 
+LifeOf = Callable[..., Life]
+Launch = Callable[[LaunchContext], RunningEngine]
+
+
 class EngineSuite:
     """The attributes, hooks and fixtures of an engine's conformance tests.
 
@@ -127,14 +131,18 @@ class EngineSuite:
         self, cache_dir: Path, *, port: int = 8123, model: ModelSettings | None = None, **settings: Any
     ) -> LaunchContext:
         """Return a launch context of this engine."""
-        engine_settings = self.engine.settings_type(name=self.engine.name, **settings)
         return LaunchContext(
-            engine=engine_settings,
+            engine=self.engine.settings_type(name=self.engine.name, **settings),
             model=model or self.model,
             gpu=GpuSettings(name="none"),
             port=port,
             cache_dir=cache_dir,
         )
+
+    def skip_unless_launchable(self) -> None:
+        """Skip the test if servebench cannot start the engine."""
+        if not self.engine.launchable:
+            pytest.skip(f"{self.engine.name} cannot be started by servebench")
 
     def composed(self, context: LaunchContext) -> tuple[tuple[str, ...], Mapping[str, str]]:
         """Return the command's arguments and variables."""
@@ -162,7 +170,7 @@ class EngineSuite:
         return problems[0] if problems else None
 
     @pytest.fixture
-    def life_of(self, tmp_path: Path) -> Callable[..., Life]:
+    def life_of(self, tmp_path: Path) -> LifeOf:
         """Return a function that makes the program to test: the engine's own if it is installed, else the stand-in with the
         given behavior."""
 
@@ -192,7 +200,7 @@ class EngineSuite:
         return make
 
     @pytest.fixture
-    def launch(self, tmp_path: Path) -> Iterator[Callable[[LaunchContext], RunningEngine]]:
+    def launch(self, tmp_path: Path) -> Iterator[Launch]:
         """Return a function that launches with `launch=process`; engines still running after the test are stopped."""
         started: list[RunningEngine] = []
 
@@ -216,13 +224,8 @@ class EngineSuite:
         planned = []
         for request in requests:
             path, body = self.engine().body(request, running.model, WORKLOAD)
-            planned.append(
-                PlannedRequest(
-                    request_id=request.request_id,
-                    path=httpx.URL(running.base_url).path.rstrip("/") + path,
-                    body=json.dumps(body).encode(),
-                )
-            )
+            path = httpx.URL(running.base_url).path.rstrip("/") + path
+            planned.append(PlannedRequest(request_id=request.request_id, path=path, body=json.dumps(body).encode()))
         plan = PointPlan(requests=planned, concurrency=len(planned), timeout_s=120.0, connect_timeout_s=10.0)
         spool = folder / f"{time.monotonic_ns()}.spool"
         report = drive(target_of(running), plan, spool=spool, watch=watch)
