@@ -8,15 +8,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import os
 import resource
 import sys
+from typing import Any
 
+from servebench.contracts.emulation import EmulatedFaults, Emulation, EmulationSpec, Loading
 from servebench.emulator.server import serve
-from servebench.emulator.spec import from_json
 
 YOUNG_OBJECTS = 50_000
 """Objects between two garbage collections: requests create few cycles, and a collection makes tokens late."""
+
+
+def from_json(text: str) -> EmulationSpec:
+    """Return the specification in a JSON text of `contracts.emulation.to_json`. Raises ValueError, TypeError."""
+    document: dict[str, Any] = json.loads(text)
+    emulation = dict(document.pop("emulation", {}))
+    if "loading" in emulation:
+        emulation["loading"] = tuple(Loading(**stage) for stage in emulation["loading"])
+    if "batch_sizes" in emulation:
+        emulation["batch_sizes"] = tuple(emulation["batch_sizes"])
+    document["settings_paths"] = tuple(document.get("settings_paths", ()))
+    faults = EmulatedFaults(**document.pop("faults", {}))
+    return EmulationSpec(**document, emulation=Emulation(**emulation), faults=faults)
 
 
 def main() -> int:

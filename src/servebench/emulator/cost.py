@@ -36,17 +36,10 @@ EAGER_MS_PER_LAYER = 0.22
 """Cost per step of launching each kernel of a layer from Python: the 4090 article's eager vLLM takes 10.6 ms per token, its
 compiled engines 4.4, with 28 layers."""
 
-DEFAULT_PARAMETERS_B = 7.0
-DEFAULT_LAYERS = 32
-DEFAULT_HIDDEN = 4096
-DEFAULT_HEADS = 32
-DEFAULT_KV_HEADS = 8
-DEFAULT_HEAD_DIM = 128
+DEFAULT_MODEL = {"parameters_b": 7.0, "layers": 32, "hidden_size": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128}
 """The assumed shape of a model that the config does not describe."""
 
-CPU_BANDWIDTH_GB_S = 40.0
-CPU_TFLOPS = 1.0
-CPU_MEMORY_GB = 16.0
+DEFAULT_GPU = {"bandwidth_gb_s": 40.0, "bf16_tflops": 1.0, "memory_gb": 16.0}
 """Without a described GPU: the order of magnitude of a desktop's CPU and memory."""
 
 FP8_NAMES = ("fp8", "fp4", "mxfp4", "int8", "w8a8", "awq", "gptq", "q4", "q8", "gguf")
@@ -114,9 +107,8 @@ class Profile:
     kv_tokens: int | None = None
 
 
-def _number(source: Mapping[str, Any], key: str, default: float) -> float:
-    value = source.get(key)
-    return float(value) if value is not None else default
+def _with_defaults(described: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {**defaults, **{key: value for key, value in described.items() if value is not None}}
 
 
 def weight_bytes_per_parameter(name: str, quantization: str | None, dtype: str | None) -> float:
@@ -132,36 +124,24 @@ def weight_bytes_per_parameter(name: str, quantization: str | None, dtype: str |
 
 def model_shape(spec: EmulationSpec) -> ModelShape:
     """Return model and machine of a specification, with the defaults above for missing values."""
-    model, gpu = spec.model, spec.gpu
-    parameters = _number(model, "parameters_b", DEFAULT_PARAMETERS_B) * GIGA
-    size = weight_bytes_per_parameter(
-        str(model.get("name") or ""), _text(model.get("quantization")), _text(model.get("dtype"))
-    )
-    layers = int(_number(model, "layers", DEFAULT_LAYERS))
-    heads = int(_number(model, "heads", DEFAULT_HEADS))
-    head_dim = int(_number(model, "head_dim", DEFAULT_HEAD_DIM))
-    kv_heads = int(_number(model, "kv_heads", DEFAULT_KV_HEADS))
+    model, gpu = _with_defaults(spec.model, DEFAULT_MODEL), _with_defaults(spec.gpu, DEFAULT_GPU)
+    size = weight_bytes_per_parameter(model.get("name") or "", model.get("quantization"), model.get("dtype"))
     gpus = max(1, spec.tensor_parallel)
-    fast = size <= 1.0 and gpu.get("fp8_tflops")
-    tflops = _number(gpu, "fp8_tflops" if fast else "bf16_tflops", CPU_TFLOPS)
+    fast = size <= 1.0 and spec.gpu.get("fp8_tflops")
     return ModelShape(
-        parameters=parameters,
-        active=_number(model, "active_parameters_b", parameters / GIGA) * GIGA,
-        weight_bytes=parameters * size,
-        layers=layers,
-        hidden=int(_number(model, "hidden_size", DEFAULT_HIDDEN)),
-        heads=heads,
-        head_dim=head_dim,
-        kv_token_bytes=2 * layers * kv_heads * head_dim * 2.0,
-        bandwidth=gpus * _number(gpu, "bandwidth_gb_s", CPU_BANDWIDTH_GB_S) * GIGA,
-        rate=gpus * tflops * TERA,
-        memory_bytes=gpus * _number(gpu, "memory_gb", CPU_MEMORY_GB) * GIGA,
+        parameters=model["parameters_b"] * GIGA,
+        active=model.get("active_parameters_b", model["parameters_b"]) * GIGA,
+        weight_bytes=model["parameters_b"] * GIGA * size,
+        layers=model["layers"],
+        hidden=model["hidden_size"],
+        heads=model["heads"],
+        head_dim=model["head_dim"],
+        kv_token_bytes=2 * model["layers"] * model["kv_heads"] * model["head_dim"] * 2.0,
+        bandwidth=gpus * gpu["bandwidth_gb_s"] * GIGA,
+        rate=gpus * gpu["fp8_tflops" if fast else "bf16_tflops"] * TERA,
+        memory_bytes=gpus * gpu["memory_gb"] * GIGA,
         gpus=gpus,
     )
-
-
-def _text(value: object) -> str | None:
-    return str(value) if value is not None else None
 
 
 class StepCost:
@@ -241,8 +221,7 @@ def kv_capacity(spec: EmulationSpec, shape: ModelShape) -> int:
         return spec.kv_tokens
     fraction = spec.gpu_memory_fraction or spec.emulation.memory_fraction
     free = shape.memory_bytes * fraction - shape.weight_bytes
-    least = spec.max_model_len or 4096
-    return max(least, int(free / shape.kv_token_bytes))
+    return max(spec.max_model_len or 4096, int(free / shape.kv_token_bytes))
 
 
 def with_profile(spec: EmulationSpec, profile: Profile | None) -> EmulationSpec:

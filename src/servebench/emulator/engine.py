@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator.cost import StepCost, with_profile
-from servebench.emulator.lateness import Lateness
-from servebench.emulator.log import log
 from servebench.emulator.metrics import metrics_page
 from servebench.emulator.profiles import profile_for
 from servebench.emulator.requests import ParsedRequest, RejectedInStream, RequestRejected, parse_request
@@ -30,8 +31,40 @@ CATCH_UP_S = 0.05
 FAULT_AFTER_TOKENS = 4
 """Tokens after which a stream stalls or is reset by a fault."""
 SLOW_FACTOR = 10
+LATENESS_STEPS = 20_000
+"""Lateness is reported of so many last steps."""
 PROBE_TOKENS = 24
 """Requests with at most this many tokens in total are treated as a launcher's probes, and faults never hit them."""
+
+
+def log(line: str) -> None:
+    """Write one line of the engine's log."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+class Lateness:
+    """How late the tokens of the last steps were written, in seconds."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=LATENESS_STEPS)
+        self.steps = 0
+
+    def add(self, seconds: float) -> None:
+        """Add the lateness of one step."""
+        self._recent.append(max(0.0, seconds))
+        self.steps += 1
+
+    def summary_ms(self) -> dict[str, float]:
+        """Return p50, p99 and max of the last steps; empty before the first one."""
+        if not self._recent:
+            return {}
+        ordered = sorted(self._recent)
+        return {
+            "p50": ordered[len(ordered) // 2] * 1e3,
+            "p99": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] * 1e3,
+            "max": ordered[-1] * 1e3,
+        }
 
 
 class AnswerConnection(Protocol):
@@ -58,19 +91,17 @@ class AnswerConnection(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """An answer that is being sent to a client. `number` counts the requests that faults may hit; null for a probe."""
 
-    def __init__(
-        self, connection: AnswerConnection, parsed: ParsedRequest, writer: ResponseWriter, number: int | None
-    ) -> None:
-        self.connection = connection
-        self.parsed = parsed
-        self.writer = writer
-        self.number = number
-        self.opened = False
-        self.sent = 0
-        self.dead = False
+    connection: AnswerConnection
+    parsed: ParsedRequest
+    writer: ResponseWriter
+    number: int | None
+    opened: bool = False
+    sent: int = 0
+    dead: bool = False
 
 
 class EmulatedEngine:
@@ -128,7 +159,7 @@ class EmulatedEngine:
         )
         connection.start_request(request)
         if parsed.stream and self.spec.emulation.first_chunk == "role_early":
-            self._open(stream)
+            connection.write(self._opening(stream))
         self.scheduler.submit(request, time.monotonic())
         self._wake()
 
@@ -171,10 +202,7 @@ class EmulatedEngine:
         ready_s = self.scheduler.next_ready_s()
         if ready_s is None:
             return
-        begin_s = (
-            max(self._next_step_s, ready_s, now_s - CATCH_UP_S) if self._next_step_s > now_s - CATCH_UP_S else now_s
-        )
-        begin_s = max(begin_s, ready_s)
+        begin_s = max(ready_s, self._next_step_s if self._next_step_s > now_s - CATCH_UP_S else now_s)
         if begin_s > now_s + WAKE_EARLY_S:
             self._timer = self.loop.call_at(begin_s - WAKE_EARLY_S, self._begin_step, begin_s)
         else:
@@ -205,10 +233,10 @@ class EmulatedEngine:
 
     # answers
 
-    def _open(self, stream: Stream) -> None:
+    def _opening(self, stream: Stream) -> bytes:
         stream.opened = True
         opening = stream.writer.opening()
-        stream.connection.write(SSE_HEAD + (encode_chunk(opening) if opening else b""))
+        return SSE_HEAD + (encode_chunk(opening) if opening else b"")
 
     def _is_hit(self, stream: Stream, every: int | None) -> bool:
         return every is not None and stream.number is not None and stream.number % every == 0
@@ -235,17 +263,17 @@ class EmulatedEngine:
                 self._finish(request)
             return
         if self._is_hit(stream, faults.slow_every):
-            self._send_slowly(stream, request, reported)
+            assert request.first_s is not None
+            delay_s = (time.monotonic() - request.first_s) * (SLOW_FACTOR - 1)
+            self.loop.call_later(delay_s, self._send, stream, request, request.generated, reported)
             return
         self._send(stream, request, request.generated, reported)
 
     def _send(self, stream: Stream, request: EmulatedRequest, upto: int, reported: int) -> None:
         """Send the tokens from the last sent one on as one event, and the closing events after the last token."""
-        parts = []
-        if not stream.opened:
-            stream.opened = True
-            opening = stream.writer.opening()
-            parts.append(SSE_HEAD + (encode_chunk(opening) if opening else b""))
+        if stream.dead:
+            return
+        parts = [] if stream.opened else [self._opening(stream)]
         done = upto >= request.answer_tokens
         content = "".join(request.pieces[stream.sent : upto])
         stream.sent = upto
@@ -257,18 +285,6 @@ class EmulatedEngine:
         stream.connection.write(b"".join(parts))
         if done:
             self._finish(request)
-
-    def _send_slowly(self, stream: Stream, request: EmulatedRequest, reported: int) -> None:
-        """Send the tokens to this client ten times later than the engine generates them."""
-        assert request.first_s is not None
-        delay_s = (time.monotonic() - request.first_s) * (SLOW_FACTOR - 1)
-        upto = request.generated
-
-        def later() -> None:
-            if not stream.dead:
-                self._send(stream, request, upto, reported)
-
-        self.loop.call_later(delay_s, later)
 
     def _finish(self, request: EmulatedRequest) -> None:
         stream = request.owner

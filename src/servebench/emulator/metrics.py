@@ -63,9 +63,6 @@ def _histogram(name: str, value: Histogram, labels: str) -> list[str]:
     bounds = [*(f"{bound:g}" for bound in value.bounds), "+Inf"]
     lines = [f"# TYPE {name} histogram"]
     for bound, count in zip(bounds, counts, strict=True):
-        lines.append(f"{name}_bucket{_braces(labels, _le(bound))} {count}")
+        le = f'le="{bound}"'
+        lines.append(f"{name}_bucket{_braces(labels, le)} {count}")
     return [*lines, f"{name}_sum{_braces(labels)} {value.total:.6f}", f"{name}_count{_braces(labels)} {counts[-1]}"]
-
-
-def _le(bound: str) -> str:
-    return f'le="{bound}"'

@@ -10,15 +10,12 @@ from typing import Any
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator.cost import Profile
 
-DATA = "profiles.json"
-
 
 @cache
 def stored_profiles() -> list[dict[str, Any]]:
     """Return all stored profiles."""
-    stored: list[dict[str, Any]] = json.loads(
-        files("servebench.emulator").joinpath("data", DATA).read_text(encoding="utf-8")
-    )
+    path = files("servebench.emulator") / "data" / "profiles.json"
+    stored: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return stored
 
 

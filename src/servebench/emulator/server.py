@@ -13,8 +13,7 @@ from servebench import __version__
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator.connection import ServerConnection
 from servebench.emulator.cost import model_shape
-from servebench.emulator.engine import EmulatedEngine
-from servebench.emulator.log import log
+from servebench.emulator.engine import EmulatedEngine, log
 
 
 def _leave_child() -> None:

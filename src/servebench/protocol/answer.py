@@ -28,8 +28,18 @@ TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
 def read(response: http.HttpResponse) -> AnswerScan:
     """Return what is in a response of status 2xx; nothing for any other. Pure; never raises for what a server sent."""
     scan = AnswerScan()
-    if response.status is not None and 200 <= response.status < 300:
-        _read_response(response, scan)
+    if response.status is None or not 200 <= response.status < 300:
+        return scan
+    if _is_streamed(response):
+        ContentEvents(scan).add_all(sse.parse(response.body))
+        return scan
+    body = b"".join(data for _, data in response.body)
+    chunk = load_object(body)
+    if chunk is not None:
+        scan.add_chunk(chunk, response.body[-1][0], 0)
+        scan.done = True
+    elif response.complete:
+        scan.fail(f"the answer is not a JSON object: {shorten(decode_text(body))}")
     return scan
 
 
@@ -228,19 +238,6 @@ def _growth(counts: list[int | None]) -> list[int] | None:
 def _detail(usage: dict[str, Any], group: str, name: str) -> int | None:
     details = usage.get(group)
     return count_of(details.get(name)) if isinstance(details, dict) else None
-
-
-def _read_response(response: http.HttpResponse, scan: AnswerScan) -> None:
-    if _is_streamed(response):
-        ContentEvents(scan).add_all(sse.parse(response.body))
-        return
-    body = b"".join(data for _, data in response.body)
-    chunk = load_object(body)
-    if chunk is not None:
-        scan.add_chunk(chunk, response.body[-1][0], 0)
-        scan.done = True
-    elif response.complete:
-        scan.fail(f"the answer is not a JSON object: {shorten(decode_text(body))}")
 
 
 def _is_streamed(response: http.HttpResponse) -> bool:

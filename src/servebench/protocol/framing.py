@@ -24,24 +24,30 @@ _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
-class _SizeLines(dict[int, bytes]):
-    """The size line that a read of this many bytes begins with when it is exactly one chunk, as most servers write it."""
-
-    def __missing__(self, size: int) -> bytes:
-        line = NO_LINE
-        for digits in range(1, 9):
-            length = size - digits - 4
-            if length > 0 and len(written := b"%x" % length) == digits:
-                line = written + b"\r\n"
-                break
-        self[size] = line
-        return line
-
-
-NO_LINE = b"\n"
+NO_CHUNK = b"\n"
 """For sizes that no chunk has together with its framing: no chunk begins like this."""
 
-SIZE_LINES = _SizeLines()
+
+class ChunkStarts(dict[int, bytes]):
+    """How a read of this many bytes begins when it is exactly one chunk, as most servers write it: the size line, `before`."""
+
+    def __init__(self, before: bytes = b"", digits: str = "x") -> None:
+        """`before` is the same in every chunk; `digits` is `x` or `X`, as the chunk size is written."""
+        super().__init__()
+        self._before, self._digits = before, digits
+
+    def __missing__(self, size: int) -> bytes:
+        start = NO_CHUNK
+        for digits in range(1, 9):
+            length = size - digits - 4
+            if length > 0 and len(line := format(length, self._digits)) == digits:
+                start = line.encode() + b"\r\n" + self._before
+                break
+        self[size] = start
+        return start
+
+
+SIZE_LINES = ChunkStarts()
 
 
 class FramingError(Exception):

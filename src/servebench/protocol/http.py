@@ -46,7 +46,9 @@ def decode(reads: Sequence[tuple[int, bytes]]) -> HttpResponse:
         return HttpResponse(status=None, error=error)
     error = error or _unsupported_coding(head)
     body: list[Piece] = []
-    for stamp, data in _body_reads(start, reads):
+    for number, (stamp, whole) in enumerate(reads[start.read :]):
+        # the head may end within the first read
+        data = whole if number else whole[start.offset :]
         if framing.complete or error is not None:
             break
         parts: list[bytes] = []
@@ -83,11 +85,3 @@ def _unsupported_coding(head: ResponseHead) -> str | None:
     if transfer not in ("chunked", "identity") and head.status not in (204, 304):
         return f"the response has the transfer-encoding {transfer!r}; only 'chunked' is supported"
     return None
-
-
-def _body_reads(start: ResponseStart, reads: Sequence[tuple[int, bytes]]) -> list[Piece]:
-    """Return the reads behind the head, the rest of the read in which it ended included."""
-    stamp, data = reads[start.read]
-    rest = [(stamp, data[start.offset :])] if start.offset < len(data) else []
-    rest.extend(reads[start.read + 1 :])
-    return rest

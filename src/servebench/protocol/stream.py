@@ -16,7 +16,7 @@ import orjson
 
 from servebench.contracts.exchange import Reads
 from servebench.protocol import answer, http, sse
-from servebench.protocol.framing import FramingError, ResponseHead
+from servebench.protocol.framing import ChunkStarts, FramingError, ResponseHead
 
 PROBE = "text?"
 LEARN_MAX = 8
@@ -24,9 +24,6 @@ LEARN_MAX = 8
 
 RUN = 256
 """How many reads are compared at once."""
-
-NO_HEAD = b"\n"
-"""For sizes that no chunk has together with its framing: no chunk begins like this."""
 
 
 def read(reads: Sequence[tuple[int, bytes]]) -> tuple[http.HttpResponse, answer.AnswerScan]:
@@ -112,24 +109,6 @@ def _follow(start: http.ResponseStart, reads: Reads, scan: answer.AnswerScan) ->
     return framing.complete and error is None, error
 
 
-class _Heads(dict[int, bytes]):
-    """How a read of this many bytes begins when it is one chunk of a shape: the size line, then what stands before the text."""
-
-    def __init__(self, before: bytes, digits: str) -> None:
-        super().__init__()
-        self._before, self._digits = before, digits
-
-    def __missing__(self, size: int) -> bytes:
-        head = NO_HEAD
-        for digits in range(1, 9):
-            length = size - digits - 4
-            if length > 0 and len(line := format(length, self._digits)) == digits:
-                head = line.encode() + b"\r\n" + self._before
-                break
-        self[size] = head
-        return head
-
-
 class EventShape:
     """What the reads of one stream have before and after their text."""
 
@@ -140,7 +119,7 @@ class EventShape:
         texts are appended to `parts`."""
         self._after = after
         self._cut = -len(after)
-        self._heads = _Heads(before, digits)
+        self._heads = ChunkStarts(before, digits)
         self.parts = parts
 
     def fits(self, data: bytes) -> bool:

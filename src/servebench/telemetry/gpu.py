@@ -20,8 +20,6 @@ class DriverSource(TelemetrySource):
     Importing it needs neither a GPU nor the library.
     """
 
-    reply_errors: ClassVar[tuple[type[Exception], ...]] = ()
-    """What reading a malformed reply raises, in addition to the library's own errors."""
     label: ClassVar[str] = ""
     """The prefix of the index in a reading's label."""
 
@@ -29,6 +27,8 @@ class DriverSource(TelemetrySource):
         """Keep the subject; `open` loads the library."""
         super().__init__(subject)
         self.library: Any = None
+        self.errors: tuple[type[Exception], ...] = ()
+        """What a query raises: the library's own errors, and those of a malformed reply."""
         self.handles: list[Any] = []
 
     def open(self) -> str | None:
@@ -41,15 +41,11 @@ class DriverSource(TelemetrySource):
 
     @abstractmethod
     def find_gpus(self) -> str | None:
-        """Set `library` and `handles`; return why there are none, in one line."""
+        """Set `library`, `errors` and `handles`; return why there are none, in one line."""
 
     @abstractmethod
     def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
         """Return the query of one GPU for each common name."""
-
-    @abstractmethod
-    def error_type(self) -> type[Exception]:
-        """Return what the library raises."""
 
     @abstractmethod
     def shut_down(self) -> None:
@@ -62,7 +58,7 @@ class DriverSource(TelemetrySource):
     def _read(self, handle: Any) -> Mapping[str, float]:
         values: dict[str, float] = {}
         for name, read in self.queries(handle).items():
-            with contextlib.suppress(self.error_type(), *self.reply_errors):
+            with contextlib.suppress(*self.errors):
                 values[name] = float(read())
         return values
 
@@ -77,7 +73,7 @@ class DriverSource(TelemetrySource):
     def close(self) -> None:
         """Shut the library down if it was loaded."""
         if self.library is not None:
-            with contextlib.suppress(self.error_type()):
+            with contextlib.suppress(*self.errors):
                 self.shut_down()
 
 
@@ -98,7 +94,7 @@ class GpuSource(DriverSource):
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             return f"no NVIDIA driver here ({error})"
-        self.library = pynvml
+        self.library, self.errors = pynvml, (pynvml.NVMLError,)
         self.handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         return None if self.handles else "the NVIDIA driver lists no GPU"
 
@@ -113,11 +109,6 @@ class GpuSource(DriverSource):
             "gpu_sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         }
-
-    def error_type(self) -> type[Exception]:
-        """Return NVML's error."""
-        error: type[Exception] = self.library.NVMLError
-        return error
 
     def shut_down(self) -> None:
         """Shut NVML down; it counts its users."""

@@ -20,7 +20,6 @@ class AmdGpuSource(DriverSource):
 
     name = "amd_gpu"
     label = "amd"
-    reply_errors = (KeyError, TypeError, ValueError)
 
     def find_gpus(self) -> str | None:
         """Use AMD SMI."""
@@ -35,7 +34,7 @@ class AmdGpuSource(DriverSource):
             self.handles = list(amdsmi.amdsmi_get_processor_handles())
         except amdsmi.AmdSmiException as error:
             return f"no AMD driver here ({error})"
-        self.library = amdsmi
+        self.library, self.errors = amdsmi, (amdsmi.AmdSmiException, KeyError, TypeError, ValueError)
         return None if self.handles else "the AMD driver lists no GPU"
 
     def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
@@ -51,11 +50,6 @@ class AmdGpuSource(DriverSource):
                 handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
             ),
         }
-
-    def error_type(self) -> type[Exception]:
-        """Return AMD SMI's error."""
-        error: type[Exception] = self.library.AmdSmiException
-        return error
 
     def shut_down(self) -> None:
         """Shut AMD SMI down."""

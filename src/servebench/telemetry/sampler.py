@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -27,7 +28,7 @@ class Sampler:
         self._samples: list[tuple[TelemetrySource, int, Any]] = []
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self.failures: dict[str, int] = {}
+        self.failures: Counter[str] = Counter()
 
     def __enter__(self) -> Sampler:
         if self._sources:
@@ -63,7 +64,7 @@ class Sampler:
             except Exception:  # noqa: BLE001 - a source may be a plugin's, and load must go on
                 sample = None
             if sample is None:
-                self.failures[source.name] = self.failures.get(source.name, 0) + 1
+                self.failures[source.name] += 1
             else:
                 self._samples.append((source, t_ns, sample))
 
@@ -74,5 +75,5 @@ class Sampler:
             try:
                 readings += source.readings(t_ns, sample)
             except Exception:  # noqa: BLE001 - as above
-                self.failures[source.name] = self.failures.get(source.name, 0) + 1
+                self.failures[source.name] += 1
         return readings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ class Telemetry:
     settings: TelemetrySettings
     sources: list[TelemetrySource] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
-    failures: dict[str, int] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def open(cls, classes: Iterable[type[TelemetrySource]], subject: Subject, settings: TelemetrySettings) -> Telemetry:
@@ -44,8 +45,7 @@ class Telemetry:
 
     def add_failures(self, sampler: Sampler) -> None:
         """Add the samples that a sampler lost."""
-        for name, lost in sampler.failures.items():
-            self.failures[name] = self.failures.get(name, 0) + lost
+        self.failures.update(sampler.failures)
 
     def facts(self) -> dict[str, object]:
         """Return the manifest's entries: the sources that were read, those that were not and why, and lost samples."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from servebench.emulator.memory.base import Holding
+from servebench.emulator.memory.base import Holding, KvMemory
 from servebench.emulator.text import CHARACTERS
 
 
@@ -13,7 +13,7 @@ def _round_up(tokens: int, block: int) -> int:
     return -(-tokens // block) * block
 
 
-class BlockMemory:
+class BlockMemory(KvMemory):
     """Paged memory with an optional prefix cache (vLLM, TensorRT-LLM, LMDeploy).
 
     Blocks are found by a chain of hashes. Only whole blocks are shared, and the last token of a prompt is always computed.
@@ -21,10 +21,9 @@ class BlockMemory:
 
     def __init__(self, capacity: int, block_tokens: int, *, shared: bool) -> None:
         """`capacity` in tokens."""
-        self.capacity = capacity
+        super().__init__(capacity)
         self._block = block_tokens
         self._shared = shared
-        self._private = 0
         self._pins: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
 
@@ -96,8 +95,7 @@ class BlockMemory:
             self._share(holding, text)
 
     def _share(self, holding: Holding, text: str) -> None:
-        more = self._chain(text)[len(holding.pin) :]
-        for link in more:
+        for link in self._chain(text)[len(holding.pin) :]:
             if holding.tokens < self._block:
                 break
             holding.tokens -= self._block
@@ -107,12 +105,7 @@ class BlockMemory:
 
     def grow(self, holding: Holding, tokens: int) -> bool:
         """Allocate whole blocks."""
-        wanted = _round_up(tokens, self._block)
-        if not self._make_room(wanted):
-            return False
-        self._private += wanted
-        holding.tokens += wanted
-        return True
+        return super().grow(holding, _round_up(tokens, self._block))
 
     def release(self, holding: Holding, text: str | None) -> None:
         """Keep the blocks of prompt and answer until their memory is needed."""

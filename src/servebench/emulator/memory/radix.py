@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from servebench.emulator.memory.base import Holding
+from servebench.emulator.memory.base import Holding, KvMemory
 from servebench.emulator.text import CHARACTERS, count_tokens
 from servebench.util.text import common_prefix_length
 
@@ -23,14 +23,13 @@ class _Node:
     used_at: int = 0
 
 
-class RadixMemory:
+class RadixMemory(KvMemory):
     """A radix tree of token strings, shared to the token (SGLang). The least recently used leaves are evicted first."""
 
     def __init__(self, capacity: int) -> None:
         """`capacity` in tokens."""
-        self.capacity = capacity
+        super().__init__(capacity)
         self._root = _Node("", None)
-        self._private = 0
         self._tree = 0
         self._pinned = 0
         self._clock = 0
@@ -151,14 +150,6 @@ class RadixMemory:
         moved = min(holding.tokens, max(added, count_tokens(text) - holding.cached))
         holding.tokens -= moved
         self._private -= moved
-
-    def grow(self, holding: Holding, tokens: int) -> bool:
-        """Allocate exactly this many tokens."""
-        if not self._make_room(tokens):
-            return False
-        self._private += tokens
-        holding.tokens += tokens
-        return True
 
     def release(self, holding: Holding, text: str | None) -> None:
         """Insert prompt and answer into the tree."""

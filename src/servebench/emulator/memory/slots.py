@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from servebench.emulator.memory.base import Holding
+from servebench.emulator.memory.base import Holding, KvMemory
 from servebench.emulator.text import CHARACTERS, count_tokens
 from servebench.util.text import common_prefix_length
 
 
-class SlotMemory:
+class SlotMemory(KvMemory):
     """Slots that each keep their last conversation (llama.cpp, Ollama).
 
     A request takes the free slot with the longest common prefix.
@@ -17,15 +17,10 @@ class SlotMemory:
 
     def __init__(self, slots: int, capacity: int, *, shared: bool) -> None:
         """`capacity` is in tokens, for all slots together."""
-        self.capacity = capacity
+        super().__init__(capacity)
         self._shared = shared
         self._texts = [""] * slots
         self._free = OrderedDict[int, None]((slot, None) for slot in range(slots))
-        self._private = 0
-
-    def used(self) -> int:
-        """Return the tokens of the busy slots."""
-        return self._private
 
     def _best(self, text: str) -> tuple[int | None, int]:
         best: tuple[int | None, int] = (next(iter(self._free), None), 0)
@@ -48,13 +43,8 @@ class SlotMemory:
         self._private += tokens
         return Holding(tokens=tokens, cached=min(shared, max(0, tokens - 1)), pin=slot)
 
-    def computed(self, holding: Holding, text: str) -> None:
-        """Do nothing: no other request can use a busy slot."""
-
-    def grow(self, holding: Holding, tokens: int) -> bool:
+    def _make_room(self, tokens: int) -> bool:
         """Always succeed: a slot has a context of its own."""
-        self._private += tokens
-        holding.tokens += tokens
         return True
 
     def release(self, holding: Holding, text: str | None) -> None:
