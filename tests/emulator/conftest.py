@@ -1,15 +1,9 @@
 """Emulated engines, launched as whole server processes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from servebench.contracts.emulation import EmulatedFaults
-from servebench.contracts.engine import LaunchContext, RunningEngine
+from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import GpuSettings, ModelSettings
 from servebench.engine.launchers.emulated import EmulatedLauncher, EmulatedSettings
 from servebench.engine.supervisor.ports import free_port
@@ -28,14 +22,11 @@ MODEL = ModelSettings(
 GPU = GpuSettings(name="toy", count=1, memory_gb=24, bandwidth_gb_s=1008, bf16_tflops=165)
 
 
-Launch = Callable[..., RunningEngine]
-
-
 @pytest.fixture
-def context_of(tmp_path: Path) -> Callable[..., LaunchContext]:
+def context_of(tmp_path):
     """What a launch of an engine depends on, by the engine's name and settings."""
 
-    def make(name: str, **own: Any) -> LaunchContext:
+    def make(name, **own):
         settings = {"ready_timeout_s": 300.0, "stop_timeout_s": 300.0, **own}
         return LaunchContext(
             engine=registry().engine(name).settings_type(name=name, **settings),
@@ -49,11 +40,11 @@ def context_of(tmp_path: Path) -> Callable[..., LaunchContext]:
 
 
 @pytest.fixture
-def launch(tmp_path: Path, context_of: Callable[..., LaunchContext]) -> Iterator[Launch]:
+def launch(tmp_path, context_of):
     """Launches an emulated engine by its name; stops what is left at the end."""
-    started: list[RunningEngine] = []
+    started = []
 
-    def start(name: str, *, faults: EmulatedFaults | None = None, **own: Any) -> RunningEngine:
+    def start(name, *, faults=None, **own):
         asked = EmulatedSettings(name="emulated", time_scale=0.002, faults=faults or EmulatedFaults())
         running = EmulatedLauncher().launch(
             registry().engine(name),

@@ -1,7 +1,5 @@
 """The roofline against numbers worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -24,23 +22,23 @@ LLAMA_8B = {
 H100 = {"memory_gb": 80, "bandwidth_gb_s": 3350, "bf16_tflops": 989.4, "fp8_tflops": 1978.9}
 
 
-def spec(**changes: object) -> EmulationSpec:
+def spec(**changes):
     base = EmulationSpec(engine="e", model_name="m", host="h", port=1, emulation=BARE, model=LLAMA_8B, gpu=H100)
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
-def test_one_token_reads_all_weights() -> None:
+def test_one_token_reads_all_weights():
     """16 GB at 3,350 GB/s: 4.776 ms."""
     assert StepCost(spec()).seconds(BatchStep(decoding=1)) == pytest.approx(16 / 3350, rel=1e-6)
 
 
-def test_a_long_prompt_is_bound_by_operations() -> None:
+def test_a_long_prompt_is_bound_by_operations():
     """4,096 tokens: 2 x 8e9 each, and attention's 4 x 32 x 32 x 128 x 4096^2 / 2, at 989.4 TFLOP/s."""
     expected = (2 * 8e9 * 4096 + 4 * 32 * 32 * 128 * 4096**2 / 2) / 989.4e12
     assert StepCost(spec()).seconds(BatchStep(decoding=0, prompt=4096)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_cached_tokens_are_read() -> None:
+def test_cached_tokens_are_read():
     """131,072 bytes each (2 x 32 x 8 x 128 x 2): 100,000 of them add 3.9 ms."""
     assert model_shape(spec()).kv_token_bytes == 131072
     added = StepCost(spec()).seconds(BatchStep(decoding=1, context=100_000)) - StepCost(spec()).seconds(
@@ -49,7 +47,7 @@ def test_cached_tokens_are_read() -> None:
     assert added == pytest.approx(100_000 * 131072 / 3350e9, rel=1e-6)
 
 
-def test_experts_are_read_as_they_are_needed() -> None:
+def test_experts_are_read_as_they_are_needed():
     """5 of 100 billion: one token reads a twentieth, a large batch everything."""
     sparse = spec(model={**LLAMA_8B, "parameters_b": 100.0, "active_parameters_b": 5.0})
     one, many = (StepCost(sparse).seconds(BatchStep(decoding=n)) for n in (1, 500))
@@ -57,13 +55,12 @@ def test_experts_are_read_as_they_are_needed() -> None:
     assert many == pytest.approx(200 / 3350, rel=1e-3)
 
 
-def test_two_gpus_share_the_work_and_pay_for_talking() -> None:
-    """Faster than one, slower than half."""
+def test_two_gpus_share_the_work_and_pay_for_talking():
     one, two = (StepCost(spec(tensor_parallel=n)).seconds(BatchStep(decoding=8)) for n in (1, 2))
     assert one / 2 < two < one
 
 
-def test_memory_beside_the_weights() -> None:
+def test_memory_beside_the_weights():
     """90 % of 80 GB less 16 GB, at 131,072 bytes a token."""
     assert kv_capacity(spec(), model_shape(spec())) == int((72e9 - 16e9) / 131072)
 
@@ -79,12 +76,11 @@ def test_memory_beside_the_weights() -> None:
         ("m", None, "float32", 4.0),
     ],
 )
-def test_bytes_a_parameter(name: str, quantization: str | None, dtype: str | None, expected: float) -> None:
-    """From what the engine is told, else from the name."""
+def test_bytes_a_parameter(name, quantization, dtype, expected):
     assert weight_bytes_per_parameter(name, quantization, dtype) == expected
 
 
-def test_eager_mode_costs_its_launches() -> None:
+def test_eager_mode_costs_its_launches():
     """0.22 ms a layer."""
     eager, compiled = (StepCost(spec(eager=flag)).seconds(BatchStep(decoding=1)) for flag in (True, False))
     assert eager - compiled == pytest.approx(32 * 0.22e-3)

@@ -1,15 +1,11 @@
 """A client of the emulated engine measures what the step loop computes on a virtual clock."""
 
-from __future__ import annotations
-
-import threading
 import time
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
-from servebench.contracts.engine import LaunchContext, RunningEngine
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.published.simulate import Clients, prompt_of, simulate
 from servebench.registry.registry import registry
@@ -18,34 +14,27 @@ HTTP = httpx.Client(trust_env=False, timeout=300.0, limits=httpx.Limits(max_conn
 CLIENTS = Clients(concurrency=8, requests=40, input_tokens=64, output_tokens=64)
 
 
-def drive(running: RunningEngine) -> tuple[float, list[float]]:
+def drive(running):
     """A closed loop of threads: output tokens a second over the whole run, and each TTFT in ms."""
-    todo = list(range(CLIENTS.requests or 0))
-    ttft: list[float] = []
 
-    def stream() -> None:
-        while todo:
-            number = todo.pop()
-            body = {"model": running.model, "prompt": prompt_of(number, 64), "max_tokens": 64, "ignore_eos": True}
-            began = time.monotonic()
-            first = None
-            with HTTP.stream("POST", f"{running.base_url}/completions", json={**body, "stream": True}) as answer:
-                for line in answer.iter_lines():
-                    if first is None and '"text":"' in line:
-                        first = time.monotonic()
-            ttft.append(((first or 0.0) - began) * 1e3)
+    def ttft_ms(number):
+        body = {"model": running.model, "prompt": prompt_of(number, 64), "max_tokens": 64, "ignore_eos": True}
+        began = time.monotonic()
+        first = None
+        with HTTP.stream("POST", f"{running.base_url}/completions", json={**body, "stream": True}) as answer:
+            for line in answer.iter_lines():
+                if first is None and '"text":"' in line:
+                    first = time.monotonic()
+        return ((first or 0.0) - began) * 1e3
 
-    threads = [threading.Thread(target=stream) for _ in range(CLIENTS.concurrency)]
     began = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(CLIENTS.concurrency) as pool:
+        ttft = list(pool.map(ttft_ms, range(CLIENTS.requests)))
     return 40 * 64 / (time.monotonic() - began), ttft
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
-def test_a_client_measures_what_the_step_loop_predicts(name: str, launch: Any, context_of: Any) -> None:
+def test_a_client_measures_what_the_step_loop_predicts(name, launch, context_of):
     """It is never faster; `make bench` measures how near it comes on a quiet machine."""
     running = launch(name)
     engine, context = registry().engine(name), context_of(name)
@@ -56,26 +45,19 @@ def test_a_client_measures_what_the_step_loop_predicts(name: str, launch: Any, c
     assert sorted(ttft)[20] >= min(expected.ttft_ms) * 0.9
 
 
-def many_streams(running: RunningEngine) -> list[int]:
+def many_streams(running):
     """Send four requests on each of 48 streams; return the lengths of the answers, of 100 tokens each."""
-    done: list[int] = []
 
-    def many(first: int) -> None:
-        for number in range(first, first + 4):
-            body = {"model": running.model, "prompt": prompt_of(number, 16), "max_tokens": 100, "ignore_eos": True}
-            with HTTP.stream("POST", f"{running.base_url}/completions", json={**body, "stream": True}) as answer:
-                done.append(len(answer.read()))
+    def length(number):
+        body = {"model": running.model, "prompt": prompt_of(number, 16), "max_tokens": 100, "ignore_eos": True}
+        with HTTP.stream("POST", f"{running.base_url}/completions", json={**body, "stream": True}) as answer:
+            return len(answer.read())
 
-    threads = [threading.Thread(target=many, args=(4 * index,)) for index in range(48)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return done
+    with ThreadPoolExecutor(48) as pool:
+        return list(pool.map(length, range(4 * 48)))
 
 
-def test_many_streams_are_answered(launch: Any) -> None:
-    """All tokens come, and the server reports how late they were."""
+def test_many_streams_are_answered(launch):
     running = launch("vllm", max_num_seqs=256)
     assert len(many_streams(running)) == 192
     state = HTTP.get(f"{running.root_url}/emulator").json()
@@ -83,11 +65,8 @@ def test_many_streams_are_answered(launch: Any) -> None:
     assert state["steps"] > 100
 
 
-def test_the_context_is_that_of_the_launch(context_of: Any) -> None:
-    """Settings reach the spec under their own names."""
-    context: LaunchContext = context_of(
-        "vllm", max_num_seqs=7, prefix_caching=False, extra_args={"enforce-eager": True}
-    )
+def test_the_context_is_that_of_the_launch(context_of):
+    context = context_of("vllm", max_num_seqs=7, prefix_caching=False, extra_args={"enforce-eager": True})
     spec = spec_of(registry().engine("vllm"), context, EmulatedSettings(name="emulated", seed=5))
     assert (spec.max_num_seqs, spec.prefix_caching, spec.eager, spec.seed) == (7, False, True, 5)
     assert spec.gpu["bandwidth_gb_s"] == 1008

@@ -1,12 +1,9 @@
 """KV memory: what is shared, what is pinned, what is thrown out first."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 
-from servebench.emulator.memory.base import KvMemory
 from servebench.emulator.memory.blocks import BlockMemory
 from servebench.emulator.memory.radix import RadixMemory
 from servebench.emulator.memory.slots import SlotMemory
@@ -14,15 +11,14 @@ from servebench.emulator.text import count_tokens
 from servebench.util.text import common_prefix_length
 
 
-def text(start: str, tokens: int) -> str:
+def text(start, tokens):
     """A text of so many tokens that begins like this."""
     return (start * tokens)[: tokens * 4]
 
 
-def run(memory: KvMemory, prompt: str, answer: str = "") -> int:
+def run(memory, prompt, answer=""):
     """A whole request; what it found in the cache."""
     holding = memory.admit(prompt, count_tokens(prompt), 0)
-    assert holding is not None
     memory.computed(holding, prompt)
     if answer:
         assert memory.grow(holding, count_tokens(answer))
@@ -41,7 +37,7 @@ def run(memory: KvMemory, prompt: str, answer: str = "") -> int:
     ],
     ids=["blocks", "blocks off", "radix", "slots", "slots off"],
 )
-def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory: KvMemory, found: int) -> None:
+def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory, found):
     """101 tokens in common: whole blocks of 16, or to the token."""
     head = text("abcd", 101)
     assert run(memory, head + text("1", 20)) == 0
@@ -49,7 +45,7 @@ def test_a_shared_prefix_is_found_as_finely_as_the_cache_can(memory: KvMemory, f
 
 
 @pytest.mark.parametrize("memory", [BlockMemory(1000, 16, shared=True), RadixMemory(1000)], ids=["blocks", "radix"])
-def test_a_turn_finds_the_turn_before_with_its_answer(memory: KvMemory) -> None:
+def test_a_turn_finds_the_turn_before_with_its_answer(memory):
     """Prompt and answer of one turn are the beginning of the next."""
     first, answer = text("ask ", 64), text("tell", 32)
     run(memory, first, answer)
@@ -61,7 +57,7 @@ def test_a_turn_finds_the_turn_before_with_its_answer(memory: KvMemory) -> None:
     [BlockMemory(1000, 16, shared=True), RadixMemory(1000), SlotMemory(1, 1000, shared=True)],
     ids=["blocks", "radix", "slots"],
 )
-def test_the_last_token_of_a_prompt_is_always_computed(memory: KvMemory) -> None:
+def test_the_last_token_of_a_prompt_is_always_computed(memory):
     """The same prompt again: something must be computed to give a token."""
     prompt = text("abcd", 64)
     run(memory, prompt)
@@ -69,8 +65,7 @@ def test_the_last_token_of_a_prompt_is_always_computed(memory: KvMemory) -> None
 
 
 @pytest.mark.parametrize("memory", [BlockMemory(128, 16, shared=True), RadixMemory(128)], ids=["blocks", "radix"])
-def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory: KvMemory) -> None:
-    """Room for two of three: the one used last stays."""
+def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory):
     one, two, three = text("aaaa", 48), text("bbbb", 48), text("cccc", 48)
     run(memory, one)
     run(memory, two)
@@ -86,15 +81,15 @@ def test_the_longest_unused_goes_first_and_nothing_that_is_used(memory: KvMemory
 
 
 @pytest.mark.parametrize("kind", ["blocks", "radix"])
-def test_memory_is_never_lost_nor_made(kind: str) -> None:
+def test_memory_is_never_lost_nor_made(kind):
     """After any requests, all ended, nothing is in use; meanwhile never more than there is."""
     rng = random.Random(kind)
-    memory: KvMemory = BlockMemory(512, 16, shared=True) if kind == "blocks" else RadixMemory(512)
-    running: list[tuple[object, str]] = []
+    memory = BlockMemory(512, 16, shared=True) if kind == "blocks" else RadixMemory(512)
+    running = []
     for _ in range(600):
         if running and rng.random() < 0.5:
             holding, prompt = running.pop(rng.randrange(len(running)))
-            memory.release(holding, prompt if rng.random() < 0.8 else None)  # type: ignore[arg-type]
+            memory.release(holding, prompt if rng.random() < 0.8 else None)
         else:
             prompt = text(rng.choice(["abcd", "efgh"]), rng.randrange(8, 60)) + text(str(rng.randrange(9)), 12)
             taken = memory.admit(prompt, count_tokens(prompt), 0)
@@ -104,14 +99,13 @@ def test_memory_is_never_lost_nor_made(kind: str) -> None:
                 running.append((taken, prompt))
         assert 0 <= memory.used() <= memory.capacity
     for holding, _ in running:
-        memory.release(holding, None)  # type: ignore[arg-type]
+        memory.release(holding, None)
     assert memory.used() == 0
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("", ""), ("a", ""), ("abc", "abd"), ("abc", "abc"), ("abcd", "abc"), ("x", "y")]
 )
-def test_common_is_the_length_of_the_common_beginning(one: str, other: str) -> None:
-    """As counted one by one."""
+def test_common_is_the_length_of_the_common_beginning(one, other):
     expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     assert common_prefix_length(one, other) == expected

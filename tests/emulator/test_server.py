@@ -1,14 +1,10 @@
 """Emulated engines as whole processes: what a client sees of each, and what it cannot tell from a real one."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import httpx
 import pytest
 
-from servebench.contracts.engine import RunningEngine
 from servebench.emulator.connection import body_of
 from servebench.registry.registry import registry
 
@@ -16,15 +12,15 @@ HTTP = httpx.Client(trust_env=False)
 """One for all: a client of its own for each request takes longer than the request."""
 
 
-def samples(text: str) -> dict[str, float]:
+def samples(text):
     """Values of a metrics page by name, labels left out."""
     lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name.partition("{")[0]: float(value) for name, _, value in lines}
 
 
-def events(running: RunningEngine, path: str, body: dict[str, Any]) -> list[Any]:
+def events(running, path, body):
     """The events of a streamed answer: parsed JSON, and `[DONE]` as it is."""
-    found: list[Any] = []
+    found = []
     with HTTP.stream("POST", running.base_url + path, json={"model": running.model, "stream": True, **body}) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["x-servebench-emulated"] == "true"
@@ -48,7 +44,7 @@ DIALECTS = {
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_a_chat_streams_as_the_engine_does(name: str, launch: Any) -> None:
+def test_a_chat_streams_as_the_engine_does(name, launch):
     """First chunk, one token an event, where the finish reason is, usage, end."""
     first, alone, cached, done = DIALECTS[name]
     running = launch(name)
@@ -66,7 +62,7 @@ def test_a_chat_streams_as_the_engine_does(name: str, launch: Any) -> None:
     assert [e["choices"][0]["finish_reason"] for e in told[1:-2] if e["choices"]][-1] == "length"
 
 
-def test_one_engine_serves_all_that_clients_ask(launch: Any) -> None:
+def test_one_engine_serves_all_that_clients_ask(launch):
     """Models, health, version, metrics, tokens, errors, answers without a stream: one start for all."""
     running = launch("vllm", max_model_len=512)
     root, base = running.root_url, running.base_url
@@ -111,7 +107,7 @@ def test_one_engine_serves_all_that_clients_ask(launch: Any) -> None:
     assert HTTP.get(f"{root}/emulator").json()["lateness_ms"]["p50"] >= 0
 
 
-def test_an_unknown_field_is_refused_where_the_engine_does(launch: Any) -> None:
+def test_an_unknown_field_is_refused_where_the_engine_does(launch):
     """TensorRT-LLM: 400; vLLM ignores it."""
     body = {**CHAT, "guided_json": "{}"}
     strict = launch("trtllm")
@@ -120,8 +116,7 @@ def test_an_unknown_field_is_refused_where_the_engine_does(launch: Any) -> None:
     assert "guided_json" in answer.json()["message"]
 
 
-def test_a_full_queue_answers_as_sglang_does(launch: Any) -> None:
-    """HTTP 200, and an error of 503 in the stream."""
+def test_a_full_queue_answers_as_sglang_does(launch):
     from concurrent.futures import ThreadPoolExecutor
 
     running = launch("sglang", max_num_seqs=1, extra_args={"max-queued-requests": 1})
@@ -134,7 +129,7 @@ def test_a_full_queue_answers_as_sglang_does(launch: Any) -> None:
     assert len(refused[0]) == 2
 
 
-def test_phases_come_from_the_engines_own_words(launch: Any) -> None:
+def test_phases_come_from_the_engines_own_words(launch):
     """Those of vLLM's adapter, in their order, by the lines that its log has."""
     running = launch("vllm")
     names = [phase.name for phase in running.phases]
@@ -163,7 +158,7 @@ BENCH = {
 
 
 @pytest.mark.parametrize("name", ["vllm", "trtllm"])
-def test_completions_as_vllms_own_benchmark_asks_for_them(name: str, launch: Any) -> None:
+def test_completions_as_vllms_own_benchmark_asks_for_them(name, launch):
     """Its fields, prompts as texts and as token ids, a body in chunks; eight tokens and the usage come of each."""
     running = launch(name)
     for prompt in ("one two three", ["one two three"], [151_000, 7, 42], [[151_000, 7, 42]]):
@@ -180,7 +175,7 @@ def test_completions_as_vllms_own_benchmark_asks_for_them(name: str, launch: Any
     assert (two.status_code, "2 prompts" in two.text) == (400, True)
 
 
-def test_what_was_tokenized_comes_back(launch: Any) -> None:
+def test_what_was_tokenized_comes_back(launch):
     """`vllm bench serve` cuts its prompts with the server's tokenizer: the first two tokens are the first eight letters."""
     root = launch("vllm").base_url.removesuffix("/v1")
     tokens = HTTP.post(f"{root}/tokenize", json={"prompt": "abcdefghij"}).json()["tokens"]
@@ -201,12 +196,11 @@ def test_what_was_tokenized_comes_back(launch: Any) -> None:
         (b"1\r\na\r\n", {"transfer-encoding": "chunked"}, None),
     ],
 )
-def test_a_body_ends_where_its_headers_say(data: bytes, headers: dict[str, str], found: object) -> None:
+def test_a_body_ends_where_its_headers_say(data, headers, found):
     """With a length, and in chunks with extensions and trailers; what is not whole is waited for."""
     assert body_of(data, 0, headers) == found
 
 
-def test_a_length_that_is_none_is_an_error() -> None:
-    """Not a number: the connection cannot be read on."""
+def test_a_length_that_is_none_is_an_error():
     with pytest.raises(ValueError, match="invalid literal"):
         body_of(b"zz\r\n", 0, {"transfer-encoding": "chunked"})

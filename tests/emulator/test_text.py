@@ -1,7 +1,5 @@
 """Tokens of four characters, answers that are the same every time, JSON that a schema allows."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -31,7 +29,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("index", range(len(SCHEMAS)))
-def test_a_schemas_value_is_one(index: int) -> None:
+def test_a_schemas_value_is_one(index):
     """Of the schema's kind, and the text of an answer is that value."""
     value = schema_value(SCHEMAS[index], 3)
     assert EXPECTED[index](value)
@@ -39,13 +37,11 @@ def test_a_schemas_value_is_one(index: int) -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2), ("é" * 8, 2)])
-def test_four_characters_are_a_token(text: str, expected: int) -> None:
-    """Begun or whole."""
+def test_four_characters_are_a_token(text, expected):
     assert count_tokens(text) == expected
 
 
-def test_answers_are_the_same_in_every_process() -> None:
-    """Hash seeds of the interpreter play no part."""
+def test_answers_are_the_same_in_every_process():
     here = "".join(answer_pieces(prompt_key(1, "what?"), 30)), natural_length(prompt_key(1, "what?"))
     code = (
         "from servebench.emulator.text import *;"
@@ -57,8 +53,7 @@ def test_answers_are_the_same_in_every_process() -> None:
     assert answer_pieces(prompt_key(2, "what?"), 30) != answer_pieces(prompt_key(1, "what?"), 30)
 
 
-def test_a_conversation_begins_like_its_earlier_turns() -> None:
-    """So that a prefix cache finds them."""
+def test_a_conversation_begins_like_its_earlier_turns():
     first = [{"role": "user", "content": "one"}]
     later = [
         *first,
@@ -68,8 +63,7 @@ def test_a_conversation_begins_like_its_earlier_turns() -> None:
     assert render_chat(later).startswith(render_chat(first) + "two")
 
 
-def test_the_workloads_own_schemas_are_met() -> None:
-    """All of `structured_json`'s, by a validator."""
+def test_the_workloads_own_schemas_are_met():
     from servebench.config import compose_jobs
     from servebench.engine.tokenize import EmulatedTokenizer
     from servebench.registry.registry import registry
@@ -79,6 +73,5 @@ def test_the_workloads_own_schemas_are_met() -> None:
     workload = registry().find("workload", "structured_json")(job.settings.workload)
     requests = workload.requests(60, stream="s", tokenizer=EmulatedTokenizer())
     for request in requests:
-        assert request.schema is not None
         answered = "".join(schema_pieces(request.schema, prompt_key(0, str(request.messages))))
         assert compliance(answered, request.schema).valid

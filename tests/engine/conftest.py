@@ -1,15 +1,11 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from servebench.contracts.engine import Command, Engine, LaunchContext, LogHint, PhaseMarker, RunningEngine
+from servebench.contracts.engine import Command, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings
 from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import accepts_connections, free_port
@@ -31,18 +27,18 @@ class FakeEngine(Engine):
         LogHint("[Aa]ddress already in use", "port_in_use", "choose another engine.port"),
     )
 
-    def __init__(self, *options: str, argv: tuple[str, ...] | None = None, cwd: Path | None = None) -> None:
+    def __init__(self, *options, argv=None, cwd=None):
         self.options = options
         self.argv = argv or (sys.executable, "-S", str(FAKE))
         self.cwd = cwd
 
-    def command(self, context: LaunchContext) -> Command:
+    def command(self, context):
         where = ("--host", context.engine.host, "--port", str(context.port))
         return Command(argv=(*self.argv, *where, *self.options), env=dict(context.engine.env), cwd=self.cwd)
 
 
-def make_context(at: int | None = None, **engine: Any) -> LaunchContext:
-    settings: dict[str, Any] = {"name": "fake", "ready_timeout_s": 300.0, "stop_timeout_s": 0.5, **engine}
+def make_context(at=None, **engine):
+    settings = {"name": "fake", "ready_timeout_s": 300.0, "stop_timeout_s": 0.5, **engine}
     return LaunchContext(
         engine=EngineSettings(**settings),
         model=ModelSettings(name="m"),
@@ -52,32 +48,29 @@ def make_context(at: int | None = None, **engine: Any) -> LaunchContext:
     )
 
 
-Launch = Callable[..., RunningEngine]
-
-
 @pytest.fixture(name="fake")
-def fake_engine() -> type[FakeEngine]:
+def fake_engine():
     """The misbehaving engine; call it with the options of `fake_engine.py`."""
     return FakeEngine
 
 
 @pytest.fixture(name="context_of")
-def context_maker() -> Callable[..., LaunchContext]:
+def context_maker():
     """Return a function that makes a launch context from a port (default: a free one) and engine settings."""
     return make_context
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(tmp_path):
     return tmp_path / "engine.log"
 
 
 @pytest.fixture
-def launch(log: Path) -> Iterator[Launch]:
+def launch(log):
     """Return a function that launches with the process launcher; engines still running after the test are stopped."""
-    started: list[RunningEngine] = []
+    started = []
 
-    def start(engine: Engine, context: LaunchContext | None = None) -> RunningEngine:
+    def start(engine, context=None):
         running = ProcessLauncher().launch(
             engine, context or make_context(), LaunchSettings(name="process"), log_path=log, say=lambda _: None
         )
@@ -90,11 +83,11 @@ def launch(log: Path) -> Iterator[Launch]:
 
 
 @pytest.fixture
-def server() -> Iterator[Callable[..., int]]:
+def server():
     """Return a function that starts the misbehaving server outside servebench and returns its port."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes = []
 
-    def start(*options: str) -> int:
+    def start(*options):
         port = free_port("127.0.0.1")
         processes.append(subprocess.Popen([sys.executable, "-S", str(FAKE), "--port", str(port), *options]))
         wait_until(lambda: accepts_connections("127.0.0.1", port), process=processes[-1])

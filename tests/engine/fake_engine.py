@@ -14,30 +14,28 @@ STUBBORN = (
 )
 
 
+TEXTS = {
+    "host": "127.0.0.1",
+    "models": "m",
+    "says": "yes",
+    "key": None,
+    "prefix": "/v1",
+    "version": None,
+    "tokens": "words",
+}
+SECONDS = {"listen-after": 0, "healthy-after": 0, "generates-after": 0, "dies-after": None}
+NUMBERS = {"port": None, "rejects-first": 0, "loading-status": 503, "exit-code": 0}
+FLAGS = ("only-completions", "hangs", "ignores-term", "child", "child-session")
+
+
 def options():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--models", default="m")
-    parser.add_argument("--listen-after", type=float, default=0)
-    parser.add_argument("--healthy-after", type=float, default=0)
-    parser.add_argument("--generates-after", type=float, default=0)
-    parser.add_argument("--rejects-first", type=int, default=0)
-    parser.add_argument("--loading-status", type=int, default=503)
-    parser.add_argument("--says", default="yes")
-    parser.add_argument("--only-completions", action="store_true")
-    parser.add_argument("--hangs", action="store_true")
-    parser.add_argument("--key")
-    parser.add_argument("--prefix", default="/v1")
-    parser.add_argument("--version")
-    parser.add_argument("--tokens", default="words")
-    parser.add_argument("--dies-after", type=float)
-    parser.add_argument("--exit-code", type=int, default=0)
+    for kind, defaults in ((str, {**TEXTS, "pids": None}), (float, SECONDS), (int, NUMBERS)):
+        for name, default in defaults.items():
+            parser.add_argument(f"--{name}", type=kind, default=default)
+    for name in FLAGS:
+        parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--log", action="append", default=[])
-    parser.add_argument("--ignores-term", action="store_true")
-    parser.add_argument("--child", action="store_true")
-    parser.add_argument("--child-session", action="store_true")
-    parser.add_argument("--pids")
     return parser.parse_args()
 
 

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +7,7 @@ from servebench.contracts.engine import Command
 from servebench.engine.describe import describe_command, is_secret
 
 
-def test_what_is_printed_can_be_pasted(tmp_path: Path) -> None:
+def test_what_is_printed_can_be_pasted(tmp_path):
     """A shell that runs the line gets the same arguments, variables and folder."""
     show = "import os, sys; print([os.environ['W'], os.getcwd(), *sys.argv[1:]])"
     words = ("a b", "it's", '{"x": 1}', "$HOME", "*", "")
@@ -21,8 +18,7 @@ def test_what_is_printed_can_be_pasted(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(["two words", str(tmp_path), *words])
 
 
-def test_variables_come_first() -> None:
-    """As a shell requires."""
+def test_variables_come_first():
     assert describe_command(Command(argv=("vllm", "serve", "m"), env={"A": "1"})) == "A=1 vllm serve m"
 
 
@@ -37,20 +33,14 @@ def test_variables_come_first() -> None:
         (("x", "--api-key-file", "f"), {}, "x --api-key-file f"),
     ],
 )
-def test_secrets_are_redacted(argv: tuple[str, ...], env: dict[str, str], line: str) -> None:
-    """Only those, by the names of flags and variables."""
+def test_secrets_are_redacted(argv, env, line):
     assert describe_command(Command(argv=argv, env=env)) == line
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "--api-key", "OPENAI_API_KEY", "apiKey", "client_secret", "MY_PASSWORD"])
-def test_names_of_secrets(name: str) -> None:
-    """One word of the name says so."""
-    assert is_secret(name)
+SECRET = ("HF_TOKEN", "--api-key", "OPENAI_API_KEY", "apiKey", "client_secret", "MY_PASSWORD")
+HARMLESS = ("TOKENIZERS_PARALLELISM", "--max-total-tokens", "--tokenizer", "--eos-token", "--token-id", "KEYBOARD")
 
 
-@pytest.mark.parametrize(
-    "name", ["TOKENIZERS_PARALLELISM", "--max-total-tokens", "--tokenizer", "--eos-token", "--token-id", "KEYBOARD"]
-)
-def test_names_that_only_look_like_secrets(name: str) -> None:
-    """Tokens of text are not secret."""
-    assert not is_secret(name)
+@pytest.mark.parametrize("name", [*SECRET, *HARMLESS])
+def test_names_of_secrets(name):
+    assert is_secret(name) == (name in SECRET)

@@ -1,21 +1,14 @@
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
-from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.tokenize import ApproximateTokenizer, engine_tokenizer
 from servebench.util.errors import EngineError
-
-Running = Callable[..., RunningEngine]
 
 TOKENIZER = {
     "version": "1.0",
@@ -26,8 +19,8 @@ TOKENIZER = {
 
 
 @pytest.fixture
-def running(server: Callable[..., int], context_of: Callable[[], LaunchContext]) -> Running:
-    def start(*options: str) -> RunningEngine:
+def running(server, context_of):
+    def start(*options):
         settings = AttachSettings(name="attach", base_url=f"http://127.0.0.1:{server(*options)}/v1")
         return AttachLauncher().launch(
             OpenAiEngine(), context_of(), settings, log_path=Path("unused"), say=lambda _: None
@@ -36,18 +29,18 @@ def running(server: Callable[..., int], context_of: Callable[[], LaunchContext])
     return start
 
 
-def model(**keys: str) -> ModelSettings:
-    return ModelSettings(name="m", **keys)  # type: ignore[arg-type]
+def model(**keys):
+    return ModelSettings(name="m", **keys)
 
 
 @pytest.fixture
-def tokenizer_json(tmp_path: Path) -> Path:
+def tokenizer_json(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(TOKENIZER))
     return path
 
 
-def check_truncation(tokenizer: Tokenizer) -> None:
+def check_truncation(tokenizer):
     text = " ".join(f"word{index}" for index in range(200))
     for tokens in (0, 1, 2, 50, 199, 200, 300):
         cut = tokenizer.truncate(text, tokens)
@@ -57,7 +50,7 @@ def check_truncation(tokenizer: Tokenizer) -> None:
             assert tokenizer.count([text[: len(cut) + 1]])[0] > tokens, "a longer prefix would fit"
 
 
-def test_the_engine_counts_if_it_can(running: Running, fake: Callable[[], Engine]) -> None:
+def test_the_engine_counts_if_it_can(running, fake):
     """Its endpoint is preferred: exact, in the order of the texts, and truncation returns the longest prefix."""
     tokenizer = engine_tokenizer(fake(), running(), model())
     assert (tokenizer.name, tokenizer.exact) == ("engine", True)
@@ -66,26 +59,23 @@ def test_the_engine_counts_if_it_can(running: Running, fake: Callable[[], Engine
     check_truncation(tokenizer)
 
 
-def test_an_engine_that_stops_counting_is_an_error(running: Running, fake: Callable[[], Engine]) -> None:
+def test_an_engine_that_stops_counting_is_an_error(running, fake):
     """There is no fallback to an approximation in the middle of a workload."""
     engine = running()
     tokenizer = engine_tokenizer(fake(), engine, model())
-    tokenizer._url = tokenizer._url.replace("/tokenize", "/other")  # type: ignore[attr-defined]
+    tokenizer._url = tokenizer._url.replace("/tokenize", "/other")
     with pytest.raises(EngineError, match=r"/other .*404: no such path"):
         tokenizer.count(["one"])
 
 
 @pytest.mark.parametrize("answers", ["none", "other"])
-def test_a_tokenize_path_that_does_not_work_is_skipped(
-    running: Running, fake: Callable[[], Engine], answers: str
-) -> None:
-    """404, or an answer without tokens."""
+def test_a_tokenize_path_that_does_not_work_is_skipped(running, fake, answers):
     tokenizer = engine_tokenizer(fake(), running("--tokens", answers), model())
     assert tokenizer.exact is False
 
 
 @pytest.mark.parametrize("how", ["file", "folder", "model"])
-def test_the_models_file_counts(running: Running, tokenizer_json: Path, how: str) -> None:
+def test_the_models_file_counts(running, tokenizer_json, how):
     """`model.tokenizer`, a file or its folder, or the model's own folder."""
     pytest.importorskip("tokenizers")
     where = {
@@ -99,9 +89,7 @@ def test_the_models_file_counts(running: Running, tokenizer_json: Path, how: str
     check_truncation(tokenizer)
 
 
-def test_a_named_file_that_cannot_be_used_is_an_error(
-    running: Running, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_file_that_cannot_be_used_is_an_error(running, tokenizer_json, monkeypatch):
     """Missing, broken, or without the package that reads it: there is no silent approximation."""
     endpoint = running()
     with pytest.raises(EngineError, match=r"model.tokenizer=/no/such: "):
@@ -118,7 +106,7 @@ def test_a_named_file_that_cannot_be_used_is_an_error(
     assert fallback.exact is False
 
 
-def test_the_approximation(running: Running) -> None:
+def test_the_approximation(running):
     """Four characters per token, at least one, and none for an empty text."""
     tokenizer = engine_tokenizer(OpenAiEngine(), running(), model(path="/models/some.gguf"))
     assert isinstance(tokenizer, ApproximateTokenizer)

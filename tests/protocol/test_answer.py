@@ -1,23 +1,20 @@
 """Which events carry generated content, in an answer that is still arriving."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
 from servebench.protocol.answer import FirstContent
 
 
-def first_content(body: str) -> FirstContent:
+def first_content(body):
     content = FirstContent()
     content.feed(body.encode())
     content.finish()
     return content
 
 
-def delta(**fields: Any) -> str:
+def delta(**fields):
     return json.dumps({"choices": [{"delta": fields}]})
 
 
@@ -47,11 +44,11 @@ def delta(**fields: Any) -> str:
         ('{"choices": [null, {"delta": "x"}]}', False),
     ],
 )
-def test_what_counts_as_content(data: str, content: bool) -> None:
+def test_what_counts_as_content(data, content):
     """Text, reasoning, tool calls and token ids do; roles, empty deltas, usage, and strange JSON do not."""
     for body in (data, f"data: {data}\n\n"):
         assert first_content(body).arrived is content
 
 
-def test_the_first_error_is_kept() -> None:
+def test_the_first_error_is_kept():
     assert first_content('data: {"error": {"message": "full"}}\n\ndata: {"error": "later"}\n\n').error == "full"

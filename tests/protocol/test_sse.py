@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from servebench.protocol.sse import SseEvent, parse
 
 
-def pieces_of(raw: bytes, size: int) -> list[tuple[int, bytes]]:
+def pieces_of(raw, size):
     return [(start, raw[start : start + size]) for start in range(0, len(raw), size)]
 
 
@@ -41,7 +41,7 @@ STREAMS = {
 
 @pytest.mark.parametrize(("raw", "expected"), STREAMS.values(), ids=STREAMS)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1_000])
-def test_events_do_not_depend_on_the_cut(raw: bytes, expected: list[tuple[bytes, str | None]], size: int) -> None:
+def test_events_do_not_depend_on_the_cut(raw, expected, size):
     """Data and names of events are those of the whole stream, down to a byte a read."""
     assert [(event.data, event.event) for event in parse(pieces_of(raw, size)).events] == expected
 
@@ -56,7 +56,7 @@ LINES = st.sampled_from(
     ends=st.lists(st.sampled_from([b"\n", b"\r\n", b"\r"]), min_size=12, max_size=12),
     places=st.lists(st.integers(0, 300)),
 )
-def test_any_cut_gives_the_same_events(lines: list[bytes], ends: list[bytes], places: list[int]) -> None:
+def test_any_cut_gives_the_same_events(lines, ends, places):
     """Cutting a stream anywhere changes neither the events nor the count of unknown lines."""
     raw = b"".join(line + end for line, end in zip(lines, ends, strict=False))
     edges = [0, *sorted({place % (len(raw) + 1) for place in places}), len(raw)]
@@ -80,22 +80,20 @@ STAMPS = {
 
 
 @pytest.mark.parametrize(("reads", "expected"), STAMPS.values(), ids=STAMPS)
-def test_an_event_is_stamped_by_the_read_that_ended_its_data(
-    reads: list[bytes], expected: list[tuple[int, int]]
-) -> None:
+def test_an_event_is_stamped_by_the_read_that_ended_its_data(reads, expected):
     """The stamp is that of the read with the line end of the last data line, not of the blank line after it."""
     found = parse([(100 + number, data) for number, data in enumerate(reads)]).events
     assert [(event.stamp_ns - 100, event.read_index) for event in found] == expected
 
 
-def test_bare_json_lines_are_counted_as_unknown() -> None:
+def test_bare_json_lines_are_counted_as_unknown():
     """Lines that are no field are no event, and are not lost silently."""
     stream = parse([(1, b'{"a": 1}\n{"b": 2}\ndata: x\n\n')])
     assert stream.events == [SseEvent(1, b"x", None, 0)]
     assert stream.unknown_lines == 2
 
 
-def test_a_long_line_byte_by_byte_costs_no_square() -> None:
+def test_a_long_line_byte_by_byte_costs_no_square():
     """A line of a megabyte that comes in tiny reads is joined once."""
     found = parse([(0, b"data: "), *((n, b"xxxx") for n in range(250_000)), (7, b"\n\n")]).events
     assert (len(found), len(found[0].data), found[0].stamp_ns) == (1, 1_000_000, 7)

@@ -1,9 +1,6 @@
 """The single pass and the readers of HTTP, SSE and JSON one after another return the same for the same bytes."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,15 +11,15 @@ from servebench.protocol import answer, http, stream
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-def sized(payload: bytes, form: str = "x") -> bytes:
+def sized(payload, form="x"):
     return format(len(payload), form).encode() + b"\r\n" + payload + b"\r\n"
 
 
-def event(text: str, **more: Any) -> dict[str, Any]:
+def event(text, **more):
     return {"id": "a", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}
 
 
-def shown(scan: answer.AnswerScan) -> dict[str, Any]:
+def shown(scan):
     return {
         "event_ns": scan.event_ns,
         "text": scan.text,
@@ -41,7 +38,7 @@ def shown(scan: answer.AnswerScan) -> dict[str, Any]:
     }
 
 
-def same(reads: list[tuple[int, bytes]]) -> dict[str, Any]:
+def same(reads):
     """What both ways return, after checking that it is the same."""
     whole = http.decode(reads)
     message, scan = stream.read(reads)
@@ -95,11 +92,9 @@ PAYLOADS = st.one_of(
     cuts=st.lists(st.integers(0, 3000), max_size=6),
     ended=st.booleans(),
 )
-def test_the_single_pass_equals_the_separate_readers(
-    payloads: list[bytes], repeat: int, form: str, cuts: list[int], *, ended: bool
-) -> None:
+def test_the_single_pass_equals_the_separate_readers(payloads, repeat, form, cuts, *, ended):
     pieces = [HEAD, *(sized(payload, form) for payload in payloads * repeat), b"0\r\n\r\n" if ended else b""]
-    reads: list[tuple[int, bytes]] = []
+    reads = []
     at = 0
     for number, piece in enumerate(pieces):
         inside = sorted({cut - at for cut in cuts if 0 < cut - at < len(piece)})
@@ -111,20 +106,18 @@ def test_the_single_pass_equals_the_separate_readers(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_noise_in_the_middle(noise: list[bytes]) -> None:
+def test_noise_in_the_middle(noise):
     usual = sized(b"data: " + json.dumps(event(" a")).encode() + b"\n\n")
     same([(0, HEAD), *((n, data) for n, piece in enumerate(noise, 1) for data in (usual, piece, usual))])
 
 
 @pytest.mark.parametrize("escaped", [[], ["\n", ' "so"', "\\", "\u00e9", "\U0001f600", "\t|"], ["\n"] * 300])
-def test_the_usual_answer_is_read_without_parsing_each_event(
-    monkeypatch: pytest.MonkeyPatch, escaped: list[str]
-) -> None:
+def test_the_usual_answer_is_read_without_parsing_each_event(monkeypatch, escaped):
     """Of the events that differ in their text alone only one is parsed, whatever is escaped in the texts."""
     parsed = []
     add = answer.ContentEvents.add
 
-    def counting(self: answer.ContentEvents, *event: Any) -> Any:
+    def counting(self, *event):
         parsed.append(event)
         return add(self, *event)
 
@@ -141,7 +134,7 @@ def test_the_usual_answer_is_read_without_parsing_each_event(
 
 
 @given(st.lists(st.binary(max_size=6), max_size=6))
-def test_texts_that_are_valid_only_together_are_errors(texts: list[bytes]) -> None:
+def test_texts_that_are_valid_only_together_are_errors(texts):
     """Each event is JSON by itself or not, whatever its neighbours are."""
     usual = b'{"choices":[{"delta":{"content":"%b"}}]}'
     mixed = [b" a", b'a","b', b"x\\", b"y", b'p",["q', b"r", b's"],"t', b"\xf0\x9f", b"\x98\x80", *texts]
@@ -167,6 +160,6 @@ def test_texts_that_are_valid_only_together_are_errors(texts: list[bytes]) -> No
         b'{"choices":[{"delta":{"content":"\xc3"}}]}',
     ],
 )
-def test_events_that_look_almost_the_same(other: bytes) -> None:
+def test_events_that_look_almost_the_same(other):
     usual = sized(b'data: {"choices":[{"delta":{"content":" a"}}]}\n\n')
     same([(0, HEAD), (1, usual), (2, usual), (3, sized(b"data: " + other + b"\n\n")), (4, usual), (5, b"0\r\n\r\n")])

@@ -1,7 +1,5 @@
 """`servebench plugins new`: what it writes installs, is found, and passes its own tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -20,21 +18,23 @@ def run(*words, cwd, site=None):
     return run_program(sys.executable, "-m", *words, cwd=cwd, env=env)
 
 
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory):
-    """A new plugin's folder, and the folder that it is installed in."""
-    folder = tmp_path_factory.mktemp("new")
-    written = run("servebench", "plugins", "new", "my-engine", "--dir", "here", cwd=folder)
+def write_and_install(folder, name, *options):
+    """Return the command's output, the new plugin's folder, and the folder that it is installed in."""
+    written = run("servebench", "plugins", "new", name, "--dir", "here", *options, cwd=folder)
     assert written.returncode == 0, written.stderr
-    mine, site = folder / "here" / "servebench-my-engine", folder / "site"
+    mine, site = folder / "here" / f"servebench-{name}", folder / "site"
     quiet = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation")
     installed = run("pip", "install", *quiet, "--target", str(site), str(mine), cwd=folder)
     assert installed.returncode == 0, installed.stderr
-    return mine, site
+    return written.stdout, mine, site
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    return write_and_install(tmp_path_factory.mktemp("new"), "my-engine")[1:]
 
 
 def test_it_is_found_and_composes(plugin):
-    """With its version and hooks; its command is printed."""
     folder, site = plugin
     listed = json.loads(run("servebench", "plugins", "--json", cwd=folder, site=site).stdout)
     (mine,) = [one for one in listed["plugins"] if one["name"] == "my-engine"]
@@ -86,7 +86,6 @@ def test_a_broken_one_does_not_pass(plugin, tmp_path):
     ],
 )
 def test_plugin_that_cannot_be_written(name, kind, directory, reason):
-    """The error is one line."""
     taken = {"engine": ["vllm"], "quality": ["mmlu"], "workload": ["unique"]}
     with pytest.raises(ConfigError) as error:
         write_plugin(name, kind=kind, directory=Path(directory), taken=taken)
@@ -95,7 +94,6 @@ def test_plugin_that_cannot_be_written(name, kind, directory, reason):
 
 
 def test_nothing_is_overwritten(tmp_path):
-    """A folder that is there stays as it is."""
     (tmp_path / "servebench-x").mkdir()
     with pytest.raises(ConfigError, match="already exists"):
         write_plugin("x", kind="engine", directory=tmp_path, taken={})
@@ -104,7 +102,6 @@ def test_nothing_is_overwritten(tmp_path):
 
 @pytest.mark.parametrize(("kind", "group"), list(KINDS.items()))
 def test_no_placeholder_is_left(kind, group):
-    """In texts and in paths."""
     for path, text in skeleton("a-b2", kind).items():
         assert not re.search(r"@[A-Z_]+@|PACKAGE|MODULE|NAME", path)
         assert not re.search(r"@[A-Z_]+@", text), path
@@ -114,19 +111,13 @@ def test_no_placeholder_is_left(kind, group):
 @pytest.fixture(scope="module", params=["scorer", "workload"])
 def other(request, tmp_path_factory):
     """Its kind, its folder, and the folder that it is installed in."""
-    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
-    written = run("servebench", "plugins", "new", "my-own", "--kind", kind, cwd=folder)
-    assert written.returncode == 0, written.stderr
-    assert written.stdout.startswith(f"servebench-my-own: a {kind} plugin")
-    mine, site = folder / "servebench-my-own", folder / "site"
-    quiet = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation")
-    installed = run("pip", "install", *quiet, "--target", str(site), str(mine), cwd=folder)
-    assert installed.returncode == 0, installed.stderr
+    kind = request.param
+    written, mine, site = write_and_install(tmp_path_factory.mktemp(kind), "my-own", "--kind", kind)
+    assert written.startswith(f"here/servebench-my-own: a {kind} plugin")
     return kind, mine, site
 
 
 def test_a_scorer_and_a_workload_pass_their_own_tests(other):
-    """Their suite runs them through the command."""
     _, folder, site = other
     done = run("pytest", "-q", "-p", "no:cacheprovider", cwd=folder, site=site)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -1,7 +1,5 @@
 """AMD SMI, as its package replies (amdsmi 7.0: keys, units, "N/A"): no such GPU was there."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

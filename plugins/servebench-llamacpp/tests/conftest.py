@@ -1,15 +1,11 @@
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from servebench.plugin import GpuSettings, LaunchContext, ModelSettings, PackagedFile, RunningEngine, free_port
+from servebench.plugin import GpuSettings, LaunchContext, ModelSettings, PackagedFile, free_port
 from servebench.testing import launch_process
 from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
 
@@ -17,14 +13,14 @@ ROOT = Path(__file__).parents[3]
 CACHE = Path(os.environ.get("SERVEBENCH_CACHE") or Path.home() / ".cache" / "servebench")
 
 
-def the_model() -> ModelSettings:
-    described: Mapping[str, Any] = yaml.safe_load((ROOT / "conf/model/smollm2-135m-instruct.yaml").read_text())
+def the_model():
+    described = yaml.safe_load((ROOT / "conf/model/smollm2-135m-instruct.yaml").read_text())
     return ModelSettings(name=described["name"], gguf=PackagedFile(**described["gguf"]))
 
 
-def make_context(*, model: ModelSettings | None = None, **engine: Any) -> LaunchContext:
+def make_context(*, model=None, **engine):
     """A context with a free port, small enough for a busy machine."""
-    settings: dict[str, Any] = {"name": "llamacpp", "max_num_seqs": 2, "max_model_len": 256, "stop_timeout_s": 300.0}
+    settings = {"name": "llamacpp", "max_num_seqs": 2, "max_model_len": 256, "stop_timeout_s": 300.0}
     return LaunchContext(
         engine=LlamaCppSettings(**{**settings, **engine}),
         model=model or the_model(),
@@ -35,37 +31,36 @@ def make_context(*, model: ModelSettings | None = None, **engine: Any) -> Launch
 
 
 @pytest.fixture(name="context_of")
-def context_maker() -> Callable[..., LaunchContext]:
+def context_maker():
     """Makes a launch context from settings of the engine."""
     return make_context
 
 
 @pytest.fixture(scope="session")
-def model_path() -> Path:
+def model_path():
     """The real model's file, fetched once to the cache that servebench itself uses."""
     context = make_context()
     LlamaCppEngine().prepare(context, lambda _: None)
     gguf = context.model.gguf
-    assert gguf is not None
     return CACHE / "models" / gguf.sha256[:16] / Path(gguf.member).name
 
 
 @pytest.fixture
-def named() -> Callable[..., ModelSettings]:
+def named():
     """A model by its file."""
 
-    def make(path: Path | str) -> ModelSettings:
+    def make(path):
         return replace(the_model(), gguf=None, path=str(path))
 
     return make
 
 
 @pytest.fixture
-def launch(tmp_path: Path, model_path: Path) -> Iterator[Callable[..., RunningEngine]]:
+def launch(tmp_path, model_path):
     """Launches the engine; whatever a test leaves running is stopped."""
-    started: list[RunningEngine] = []
+    started = []
 
-    def start(context: LaunchContext) -> RunningEngine:
+    def start(context):
         running = launch_process(LlamaCppEngine(), context, log_path=tmp_path / "engine.log")
         started.append(running)
         return running

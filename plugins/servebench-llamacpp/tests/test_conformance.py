@@ -1,7 +1,5 @@
 """The suite that all plugins run, with the real llama.cpp."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -24,13 +22,13 @@ class TestLlamaCpp(EngineConformance):
     overload = 6
     failures = {"model_missing": "cannot load the model /m.gguf: failed to load"}
 
-    def real_model(self) -> ModelSettings:
+    def real_model(self):
         described = yaml.safe_load(CONF.read_text())
         return ModelSettings(name=described["name"], gguf=PackagedFile(**described["gguf"]))
 
-    def real_cache_dir(self, folder: Path) -> Path:
+    def real_cache_dir(self, folder):
         return Path(os.environ.get("SERVEBENCH_CACHE") or Path.home() / ".cache" / "servebench")
 
     @pytest.mark.skip(reason="failures of the embedded server are met for real in test_engine.py")
-    def test_its_failures_are_explained(self) -> None:
+    def test_its_failures_are_explained(self):
         """It has no program whose words a stand-in could say."""

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal
@@ -7,41 +5,25 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from servebench.plugin import (
-    ConfigError,
-    EngineError,
-    LaunchContext,
-    ModelSettings,
-    Request,
-    RunningEngine,
-    WorkloadSettings,
-    accepts_connections,
-)
+from servebench.plugin import ConfigError, EngineError, ModelSettings, Request, WorkloadSettings, accepts_connections
 from servebench.testing import engine_tokenizer
 from servebench_llamacpp.engine import LlamaCppEngine
 from support.waiting import wait_until
 
-ContextOf = Callable[..., LaunchContext]
-Launch = Callable[[LaunchContext], RunningEngine]
-Named = Callable[..., ModelSettings]
-
 ENGINE = LlamaCppEngine()
 
 
-def after(argv: tuple[str, ...], flag: str) -> str:
+def after(argv, flag):
     return argv[argv.index(flag) + 1]
 
 
-def test_the_command_is_pure_and_says_everything(context_of: ContextOf, named: Named) -> None:
+def test_the_command_is_pure_and_says_everything(context_of, named):
     """Each setting is on the command line; a file that is not there yet is no hindrance."""
     context = context_of(
         model=named("/no/such.gguf"), threads=3, gpu_layers=4, seed=5, prefix_caching=False, extra_args={"n_batch": 64},
@@ -63,13 +45,12 @@ def test_the_command_is_pure_and_says_everything(context_of: ContextOf, named: N
 
 
 @pytest.mark.parametrize(("asked", "flag"), [(True, "--cache-prompt"), (False, "--no-cache-prompt"), (None, None)])
-def test_prefix_caching_flag(context_of: ContextOf, asked: bool | None, flag: str | None) -> None:
-    """Null leaves llama.cpp's default."""
+def test_prefix_caching_flag(context_of, asked, flag):
     words = [word for word in ENGINE.command(context_of(prefix_caching=asked)).argv if "cache-prompt" in word]
     assert words == ([flag] if flag else [])
 
 
-def test_llama_server_gets_flags(context_of: ContextOf) -> None:
+def test_llama_server_gets_flags(context_of):
     """`engine.executable` runs `llama-server`, and `extra_args` are its flags."""
     context = context_of(
         executable="/opt/llama-server", extra_args={"flash-attn": "on", "-kvu": True}, max_num_seqs=None
@@ -92,24 +73,22 @@ def test_llama_server_gets_flags(context_of: ContextOf) -> None:
         ({"executable": "no-such-llama-server"}, "engine.executable=no-such-llama-server"),
     ],
 )  # fmt: skip
-def test_unsupported_settings_are_rejected(context_of: ContextOf, settings: dict[str, Any], words: str) -> None:
-    """With a reason; they are never ignored."""
+def test_unsupported_settings_are_rejected(context_of, settings, words):
     (problem,) = ENGINE.check(context_of(**settings))
     assert words in problem
 
 
-def test_a_usual_setting_has_no_fault(context_of: ContextOf) -> None:
+def test_a_usual_setting_has_no_fault(context_of):
     """One GPU is not tensor parallelism; parameters of nested structures are known."""
     assert ENGINE.check(context_of(tensor_parallel_size=1, extra_args={"cpuparams.n_threads": 2})) == []
 
 
-def test_a_missing_package_is_reported(context_of: ContextOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
+def test_a_missing_package_is_reported(context_of, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert ENGINE.check(context_of()) == ["the embedded llama.cpp is not installed: pip install servebench-llamacpp"]
 
 
-def test_a_missing_model(context_of: ContextOf, named: Named, tmp_path: Path) -> None:
+def test_a_missing_model(context_of, named, tmp_path):
     """Neither file nor package, a missing file, a file that is not a model."""
     context = context_of(model=ModelSettings(name="gpt-oss"))
     (problem,) = ENGINE.check(context)
@@ -127,13 +106,13 @@ def test_a_missing_model(context_of: ContextOf, named: Named, tmp_path: Path) ->
         other.write_text("something else")
 
 
-def test_version(context_of: ContextOf) -> None:
+def test_version(context_of):
     """That of the package, or the executable's output; null without output."""
     assert str(ENGINE.version(context_of())).startswith("xllamacpp 20")
     assert ENGINE.version(context_of(executable="no-such-llama-server")) is None
 
 
-def test_the_real_engine_from_start_to_stop(context_of: ContextOf, launch: Launch) -> None:
+def test_the_real_engine_from_start_to_stop(context_of, launch):
     """It starts by its phases, answers exactly as long as asked, counts tokens, tells its metrics, and leaves nothing."""
     context = context_of(extra_args={"n_batch": 64})
     running = launch(context)
@@ -157,7 +136,6 @@ def test_the_real_engine_from_start_to_stop(context_of: ContextOf, launch: Launc
     cut = tokenizer.truncate("The quick brown fox jumps over the lazy dog. " * 20, 33)
     assert tokenizer.count([cut]) == [33]
     assert running.version == ENGINE.version(context)
-    assert running.pid is not None
     process = psutil.Process(running.pid)
     report = running.stop()
     assert (report.stopped, report.forced, report.leftover) == (True, False, ())
@@ -165,9 +143,7 @@ def test_the_real_engine_from_start_to_stop(context_of: ContextOf, launch: Launc
     assert not accepts_connections("127.0.0.1", context.port)
 
 
-def test_a_broken_model_ends_the_server_with_the_reason(
-    context_of: ContextOf, launch: Launch, named: Named, tmp_path: Path
-) -> None:
+def test_a_broken_model_ends_the_server_with_the_reason(context_of, launch, named, tmp_path):
     """A file that only begins like a model passes the check; the server ends at once and says why, without a traceback."""
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 1000)
@@ -180,7 +156,7 @@ def test_a_broken_model_ends_the_server_with_the_reason(
     assert "Traceback" not in (tmp_path / "engine.log").read_text()
 
 
-def test_a_port_that_is_taken_while_it_starts(context_of: ContextOf, launch: Launch) -> None:
+def test_a_port_that_is_taken_while_it_starts(context_of, launch):
     """The server itself ends with the reason when somebody was faster."""
     context = context_of()
     command = ENGINE.command(context)
@@ -193,10 +169,9 @@ def test_a_port_that_is_taken_while_it_starts(context_of: ContextOf, launch: Lau
     assert error.value.kind == "port_in_use"
 
 
-def test_an_engine_killed_while_it_loads(context_of: ContextOf, launch: Launch) -> None:
-    """kill -9 while we wait is reported as such."""
+def test_an_engine_killed_while_it_loads(context_of, launch):
 
-    def servers() -> list[psutil.Process]:
+    def servers():
         found = []
         for child in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
@@ -205,7 +180,7 @@ def test_an_engine_killed_while_it_loads(context_of: ContextOf, launch: Launch) 
                     found.append(child)
         return found
 
-    def kill() -> None:
+    def kill():
         wait_until(servers)[0].kill()
 
     killer = threading.Thread(target=kill)
@@ -215,10 +190,8 @@ def test_an_engine_killed_while_it_loads(context_of: ContextOf, launch: Launch) 
     killer.join()
 
 
-def test_an_engine_killed_while_it_serves(context_of: ContextOf, launch: Launch) -> None:
-    """`died` tells it, and nothing is left."""
+def test_an_engine_killed_while_it_serves(context_of, launch):
     running = launch(context_of())
-    assert running.pid is not None
     os.kill(running.pid, signal.SIGKILL)
     assert "SIGKILL" in str(wait_until(running.died))
     assert running.stop().leftover == ()

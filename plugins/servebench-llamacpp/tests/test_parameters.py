@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import xllamacpp
 
@@ -17,8 +15,7 @@ from servebench_llamacpp.parameters import field_problem, plain_fields, set_fiel
         ("sampling.seed", "7", 7),
     ],
 )
-def test_a_plain_field_is_set_from_text(name: str, text: str, value: object) -> None:
-    """Of the structure or of one inside it, in its own type."""
+def test_a_plain_field_is_set_from_text(name, text, value):
     parameters = xllamacpp.CommonParams()
     set_field(parameters, name, text)
     holder = parameters
@@ -39,16 +36,14 @@ def test_a_plain_field_is_set_from_text(name: str, text: str, value: object) -> 
         ("hostnames", "x", "no parameter 'hostnames'"),
     ],
 )
-def test_what_cannot_be_set(name: str, text: str, words: str) -> None:
+def test_what_cannot_be_set(name, text, words):
     """An unknown name (with the nearest one), a value of another type, and a field that text cannot express."""
     problem = field_problem(plain_fields(xllamacpp.CommonParams()), name, text)
-    assert problem is not None
     assert words in problem
     with pytest.raises(ValueError, match="parameter"):
         set_field(xllamacpp.CommonParams(), name, text)
 
 
-def test_a_number_that_is_too_large() -> None:
-    """The native field cannot hold it."""
+def test_a_number_that_is_too_large():
     with pytest.raises(ValueError, match="'n_batch' cannot be set to"):
         set_field(xllamacpp.CommonParams(), "n_batch", "9" * 30)

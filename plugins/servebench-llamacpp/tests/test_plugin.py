@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from importlib.metadata import entry_points
 from importlib.resources import files
 
@@ -9,8 +7,7 @@ from servebench.testing import registry
 from servebench_llamacpp.engine import LlamaCppEngine, LlamaCppSettings
 
 
-def test_servebench_finds_the_engine_by_its_entry_point() -> None:
-    """Installed means found: by name, with no problem."""
+def test_servebench_finds_the_engine_by_its_entry_point():
     (point,) = [point for point in entry_points(group="servebench") if point.name == "llamacpp"]
     assert point.value == "servebench_llamacpp.plugin"
     found = registry()
@@ -20,7 +17,7 @@ def test_servebench_finds_the_engine_by_its_entry_point() -> None:
     assert "pkg://servebench_llamacpp.conf" in found.config_paths
 
 
-def test_the_config_holds_only_keys_that_the_engine_has() -> None:
+def test_the_config_holds_only_keys_that_the_engine_has():
     """The shipped file is in the package, inherits the base, and names fields of the settings."""
     text = files("servebench_llamacpp").joinpath("conf/engine/llamacpp.yaml").read_text()
     config = yaml.safe_load(text)

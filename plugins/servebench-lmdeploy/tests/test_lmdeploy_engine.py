@@ -1,7 +1,5 @@
 """LMDeploy's adapter: the conformance suite, and every flag that it composes against those of the published parser."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -36,7 +34,6 @@ class TestLmdeploy(EngineConformance):
 
 
 def test_the_command(tmp_path):
-    """Everything that was asked for, in LMDeploy's words."""
     suite = TestLmdeploy()
     asked = {"backend": "pytorch", "max_num_seqs": 8, "prefix_caching": True, "gpu_memory_fraction": 0.5}
     argv, env = suite.composed(suite.context(tmp_path, env={"A": "1"}, extra_args={"eager-mode": True}, **asked))
@@ -50,7 +47,6 @@ def test_the_command(tmp_path):
 
 
 def test_a_python_runs_it_as_a_module(tmp_path):
-    """An environment's interpreter is enough."""
     suite = TestLmdeploy()
     argv, _ = suite.composed(suite.context(tmp_path, executable="/venv/bin/python", extra_args={"log-level": "ERROR"}))
     assert argv[:5] == ("/venv/bin/python", "-m", "lmdeploy", "serve", "api_server")
@@ -59,7 +55,6 @@ def test_a_python_runs_it_as_a_module(tmp_path):
 
 @pytest.mark.parametrize("backend", ["turbomind", "pytorch"])
 def test_every_flag_is_among_the_published_ones(tmp_path, backend):
-    """Those of `lmdeploy serve api_server`, 0.18.0."""
     suite = TestLmdeploy()
     everything = dict.fromkeys(FLAGS.flags, 1) | {"dtype": "float16", "quantization": "awq", "prefix_caching": True}
     argv, _ = suite.composed(suite.context(tmp_path, backend=backend, **everything))

@@ -1,7 +1,5 @@
 """Ollama's adapter: the conformance suite, its variables, and how a model is made known to it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
@@ -60,7 +58,6 @@ def test_its_settings_are_variables(tmp_path):
     ],
 )
 def test_what_it_cannot_do_is_refused(settings, words, tmp_path):
-    """With a reason."""
     assert words in OllamaEngine().check(SUITE.context(tmp_path, **settings))[0]
 
 
@@ -69,12 +66,10 @@ def test_what_it_cannot_do_is_refused(settings, words, tmp_path):
     [("llama3.2:1b", "llama3.2:1b"), ("llama3.2", "llama3.2:latest"), ("host:5000/a/b", "host:5000/a/b:latest")],
 )
 def test_a_name_has_a_tag(name, served):
-    """As it stands in the list of models."""
     assert OllamaEngine().served_model(ModelSettings(name=name)) == served
 
 
 def test_a_file_has_a_name_of_its_own():
-    """Two files of one name are two models."""
     one, other = (
         OllamaEngine().served_model(ModelSettings(name="Org/M", path=path)) for path in ("/a.gguf", "/b.gguf")
     )
@@ -137,7 +132,6 @@ def test_a_file_is_added_to_the_library(ollama, tmp_path):
 
 @pytest.mark.parametrize(("name", "verbs"), [("known:1", ["serve", "show"]), ("new:1", ["serve", "show", "pull"])])
 def test_a_name_is_pulled_once(name, verbs, ollama):
-    """Only if it is missing."""
     calls, _ = ollama(ModelSettings(name=name))
     assert [call[0][0] for call in calls] == verbs
 
@@ -150,7 +144,6 @@ def test_a_name_is_pulled_once(name, verbs, ollama):
     ],
 )
 def test_a_rejected_model(model, words, ollama):
-    """The error has Ollama's own message and advice."""
     with pytest.raises(EngineError, match="ollama") as error:
         ollama(model)
     assert words in str(error.value)
@@ -158,7 +151,6 @@ def test_a_rejected_model(model, words, ollama):
 
 
 def test_a_program_that_does_not_serve(tmp_path):
-    """The error has its exit code."""
     path = tmp_path / "ollama"
     path.write_text("#!/bin/sh\nexit 3\n")
     path.chmod(0o755)

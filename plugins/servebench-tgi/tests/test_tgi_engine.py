@@ -1,7 +1,5 @@
 """TGI's adapter: the conformance suite, its own dialect, and the stop that reaches its launcher only."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace
@@ -81,7 +79,6 @@ def test_dtype_and_quantization_exclude_each_other(tmp_path):
 
 
 def test_a_schema_has_its_own_shape():
-    """The tag and its value side by side; on chat only."""
     engine = TgiEngine()
     _, body = engine.body(replace(CHAT, schema=SCHEMA), "tgi", WORKLOAD)
     assert body["response_format"]["type"] == "json_schema"
@@ -128,7 +125,6 @@ def test_only_the_launcher_gets_sigterm(tmp_path):
     launcher.chmod(0o755)
     context = SUITE.context(tmp_path, port=port, executable=str(launcher), stop_timeout_s=300.0)
     running = launch_process(TgiEngine(), context, log_path=tmp_path / "log")
-    assert running.pid is not None
     children = psutil.Process(running.pid).children(recursive=True)
     assert len({os.getpgid(child.pid) for child in children} - {os.getpgid(running.pid)}) == 2
     report = running.stop()

@@ -1,7 +1,5 @@
 """The command and the dialect of `transformers serve`, against what 5.19 was seen to take."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +31,6 @@ def context(**settings):
     ],
 )
 def test_the_command(settings, expected):
-    """Model, address, then what was asked for."""
     argv = TransformersEngine().command(context(**settings)).argv
     assert argv[:7] == ("transformers", "serve", "/models/smol", "--host", "127.0.0.1", "--port", "8123")
     assert list(argv[7:]) == expected
@@ -41,7 +38,6 @@ def test_the_command(settings, expected):
 
 @pytest.mark.parametrize("setting", ["max_model_len", "max_num_seqs", "prefix_caching", "gpu_memory_fraction"])
 def test_what_it_has_no_flag_for_is_refused(setting):
-    """Never dropped in silence."""
     value = {"prefix_caching": True, "gpu_memory_fraction": 0.5}.get(setting, 16)
     problems = TransformersEngine().check(context(**{setting: value}))
     assert [problem for problem in problems if problem.startswith(f"engine.{setting}=")]

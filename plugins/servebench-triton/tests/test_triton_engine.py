@@ -1,7 +1,5 @@
 """Triton's adapter: the conformance suite, and the model repository that the command writes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -105,5 +103,4 @@ def test_a_built_engine_is_served_from_a_repository_of_ones_own(tmp_path):
     ],
 )
 def test_impossible_settings(settings, words, tmp_path):
-    """Are reported before anything starts."""
     assert words in "\n".join(TritonEngine().check(SUITE.context(tmp_path, **settings)))

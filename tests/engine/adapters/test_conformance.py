@@ -1,13 +1,10 @@
 """The built-in engines, checked by the suite that plugins run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 
-from servebench.contracts.engine import Engine
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.adapters import sglang, vllm
 from servebench.engine.adapters.openai import OpenAiEngine
@@ -86,15 +83,14 @@ class TestOpenAi(EngineConformance):
     model = ModelSettings(name="model")
 
 
-def published(name: str) -> set[str]:
-    flags: list[str] = json.loads((Path(__file__).parent / "data" / f"{name}_flags.json").read_text())["flags"]
+def published(name):
+    flags = json.loads((Path(__file__).parent / "data" / f"{name}_flags.json").read_text())["flags"]
     return set(flags)
 
 
 @pytest.mark.parametrize(("engine", "table"), [(VllmEngine, vllm.FLAGS), (SglangEngine, sglang.FLAGS)])
 @pytest.mark.parametrize("prefix_caching", [True, False])
-def test_every_flag_is_among_the_published_ones(engine: type[Engine], table, prefix_caching: bool, tmp_path) -> None:
-    """Of the release whose argument parser the list comes from."""
+def test_every_flag_is_among_the_published_ones(engine, table, prefix_caching, tmp_path):
     suite = TestVllm() if engine is VllmEngine else TestSglang()
     everything = dict.fromkeys(table.flags, 1) | {"dtype": "bfloat16", "quantization": "awq"}
     model = ModelSettings(name="org/model", revision="main")

@@ -1,7 +1,5 @@
 """Conversion and build of a TensorRT engine, with small scripts in place of TensorRT-LLM's programs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -47,7 +45,7 @@ mkdir -p "$out" && echo built > "$out/rank0.engine"
 class Bench:
     """A folder with a model, scripts in place of TensorRT-LLM's programs, and their calls."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.calls = folder / "calls"
         self.model = folder / "models" / "llama"
@@ -57,22 +55,22 @@ class Bench:
         self.build_with("")
         self.version("1.2.1")
 
-    def script(self, name: str, text: str, **more: str) -> None:
+    def script(self, name, text, **more):
         path = self.folder / "venv" / "bin" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.format(calls=self.calls, **more))
         path.chmod(0o755)
 
-    def build_with(self, more: str) -> None:
+    def build_with(self, more):
         self.script("trtllm-build", BUILD, more=more)
 
-    def version(self, version: str) -> None:
+    def version(self, version):
         packages = self.folder / "venv" / "lib" / "python3.11" / "site-packages"
         for old in packages.glob("*"):
             old.rmdir()
         (packages / f"tensorrt_llm-{version}.dist-info").mkdir(parents=True)
 
-    def context(self, model: ModelSettings | None = None, **settings) -> LaunchContext:
+    def context(self, model=None, **settings):
         programs = self.folder / "venv" / "bin"
         given = {
             "backend": "tensorrt",
@@ -88,22 +86,22 @@ class Bench:
             cache_dir=self.folder / "cache",
         )
 
-    def prepare(self, context: LaunchContext) -> list[str]:
-        said: list[str] = []
+    def prepare(self, context):
+        said = []
         ENGINE.prepare(context, said.append)
         return said
 
     @property
-    def steps(self) -> list[str]:
+    def steps(self):
         return [line.split()[0] for line in self.calls.read_text().splitlines()] if self.calls.exists() else []
 
 
 @pytest.fixture
-def bench(tmp_path) -> Bench:
+def bench(tmp_path):
     return Bench(tmp_path)
 
 
-def served(context: LaunchContext) -> Path:
+def served(context):
     """Return the folder that is passed to the server."""
     argv = ENGINE.command(context).argv
     return Path(argv[argv.index("--backend") - 1])
@@ -142,7 +140,6 @@ def test_the_commands_are_composed_from_settings_alone(bench):
 
 
 def test_a_python_script_is_run_by_python(bench):
-    """TensorRT-LLM's examples are Python scripts."""
     convert, _ = ENGINE.prepare_commands(bench.context(convert_script="/x/llama/convert_checkpoint.py"))
     assert convert.argv[:2] == ("python3", "/x/llama/convert_checkpoint.py")
 
@@ -188,15 +185,11 @@ def test_an_engine_is_built_once_and_reused(bench):
     ],
 )
 def test_build_settings_are_the_key(changed, same, bench):
-    """Settings of the server are not."""
     one, other = build_plan(bench.context()), build_plan(bench.context(**changed))
-    assert one is not None
-    assert other is not None
     assert (one.home == other.home) == same
 
 
 def test_another_gpu_has_another_engine(bench):
-    """Another GPU in the config."""
     context = bench.context()
     other = replace(context, gpu=GpuSettings(name="b200", count=1))
     assert build_plan(context).home != build_plan(other).home
@@ -235,7 +228,6 @@ def test_a_converted_checkpoint_is_only_built(bench):
 
 
 def test_a_built_engine_is_served_as_it_is(bench):
-    """Nothing is built or linked."""
     (bench.model / "rank0.engine").touch()
     context = bench.context(convert_script=None)
     assert bench.prepare(context) == []
@@ -246,9 +238,8 @@ def test_a_built_engine_is_served_as_it_is(bench):
 
 
 def test_two_processes_build_once(bench):
-    """The second waits for the first and reports that."""
     bench.build_with("sleep 0.5")
-    said: list[list[str]] = []
+    said = []
     threads = [threading.Thread(target=lambda: said.append(bench.prepare(bench.context()))) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -284,7 +275,6 @@ def test_a_failed_build_is_reported_and_leaves_nothing_behind(more, words, kind,
 
 
 def test_a_build_that_takes_too_long_is_killed(bench):
-    """With all processes that it started."""
     bench.build_with("sleep 9977.25")
     with pytest.raises(EngineError, match=r"0\.5 s \(engine\.build_timeout_s\)"):
         bench.prepare(bench.context(build_timeout_s=0.5))
@@ -302,7 +292,6 @@ def test_a_killed_build_is_cleaned_up_and_repeated(bench):
     import pickle
 
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert child.stdin is not None
     child.stdin.write(pickle.dumps(context))
     child.stdin.close()
     wait_until(lambda: bench.steps == ["convert", "build"])
@@ -327,7 +316,6 @@ def test_a_killed_build_is_cleaned_up_and_repeated(bench):
     ],
 )
 def test_missing_parts_of_the_build_are_reported_first(settings, words, bench):
-    """Before anything starts."""
     assert words in "\n".join(ENGINE.check(bench.context(**settings)))
 
 
@@ -339,7 +327,6 @@ def test_emulation_needs_no_build(bench):
 
 
 def test_the_model_must_be_a_local_folder(bench):
-    """A name alone cannot be converted."""
     problems = ENGINE.check(bench.context(model=ModelSettings(name="org/llama")))
     assert "model.path=" in problems[0]
 
@@ -348,14 +335,12 @@ def test_the_model_must_be_a_local_folder(bench):
     ("version", "rejected"), [("1.2.1", False), ("0.21.0", False), ("1.3.0rc1", True), ("2.0", True)]
 )
 def test_versions_without_this_backend(version, rejected, bench):
-    """1.2 is the last."""
     bench.version(version)
     lines = [line for line in ENGINE.check(bench.context()) if f"TensorRT-LLM {version}" in line]
     assert bool(lines) == rejected
 
 
 def test_the_pytorch_backend_builds_nothing(bench):
-    """It is the default."""
     context = bench.context(backend="pytorch")
     assert TrtllmSettings(name="trtllm").backend == "pytorch"
     assert bench.prepare(context) == []

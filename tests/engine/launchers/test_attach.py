@@ -1,43 +1,34 @@
-from __future__ import annotations
-
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
 from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.util.errors import EngineError
 
-Server = Callable[..., int]
-ContextOf = Callable[..., LaunchContext]
-Attach = Callable[..., RunningEngine]
-
 KEY = "SERVEBENCH_TEST_KEY"
 
 
-def settings(base_url: str | None, key: str | None = None) -> AttachSettings:
+def settings(base_url, key=None):
     return AttachSettings(name="attach", base_url=base_url, api_key_env=key)
 
 
 @pytest.fixture
-def attach(context_of: ContextOf) -> Attach:
-    def start(base_url: str, key: str | None = None, *, engine: Engine | None = None) -> RunningEngine:
+def attach(context_of):
+    def start(base_url, key=None, *, engine=None):
         return AttachLauncher().launch(
             engine or OpenAiEngine(), context_of(), settings(base_url, key), log_path=Path("unused"), say=said.append
         )
 
-    said: list[str] = []
-    start.said = said  # type: ignore[attr-defined]
+    said = []
+    start.said = said
     return start
 
 
-def test_a_running_server_is_used_and_left_running(server: Server, attach: Attach, fake: Callable[[], Engine]) -> None:
-    """Its version is read, and it still runs after `stop`."""
+def test_a_running_server_is_used_and_left_running(server, attach, fake):
     port = server("--version", "7")
     running = attach(f"http://127.0.0.1:{port}/v1/", engine=fake())
     assert (running.base_url, running.root_url) == (f"http://127.0.0.1:{port}/v1", f"http://127.0.0.1:{port}")
@@ -46,22 +37,20 @@ def test_a_running_server_is_used_and_left_running(server: Server, attach: Attac
     assert accepts_connections("127.0.0.1", port)
 
 
-def test_v1_is_appended_to_the_base_url(server: Server, attach: Attach) -> None:
+def test_v1_is_appended_to_the_base_url(server, attach):
     """If the model list is only below `/v1`; the user is informed."""
     port = server()
     assert attach(f"http://127.0.0.1:{port}").base_url == f"http://127.0.0.1:{port}/v1"
-    (line,) = attach.said  # type: ignore[attr-defined]
+    (line,) = attach.said
     assert f"http://127.0.0.1:{port}/v1" in line
 
 
-def test_an_api_below_another_path(server: Server, attach: Attach) -> None:
-    """Gateways may have one; the URL is used as it is."""
+def test_an_api_below_another_path(server, attach):
     port = server("--prefix", "/openai")
     assert attach(f"http://127.0.0.1:{port}/openai").base_url.endswith("/openai")
 
 
-def test_a_refused_connection(attach: Attach) -> None:
-    """The error is one line with the address and the reason."""
+def test_a_refused_connection(attach):
     url = f"http://127.0.0.1:{free_port('127.0.0.1')}/v1"
     with pytest.raises(EngineError) as error:
         attach(url)
@@ -71,13 +60,12 @@ def test_a_refused_connection(attach: Attach) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_server_that_does_not_speak_http(attach: Attach) -> None:
-    """It accepts and closes; the error is one line."""
+def test_a_server_that_does_not_speak_http(attach):
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         deaf.listen()
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
 
-        def close_first() -> None:
+        def close_first():
             deaf.accept()[0].close()
 
         threading.Thread(target=close_first).start()
@@ -86,8 +74,7 @@ def test_a_server_that_does_not_speak_http(attach: Attach) -> None:
     assert error.value.kind == "unreachable"
 
 
-def test_a_model_that_is_not_served(server: Server, attach: Attach) -> None:
-    """The error lists the served models."""
+def test_a_model_that_is_not_served(server, attach):
     port = server("--models", "zzz,m-1")
     with pytest.raises(EngineError) as error:
         attach(f"http://127.0.0.1:{port}/v1")
@@ -96,21 +83,20 @@ def test_a_model_that_is_not_served(server: Server, attach: Attach) -> None:
     assert "zzz, m-1" in str(error.value)
 
 
-def test_without_a_list_the_generation_decides(server: Server, attach: Attach) -> None:
-    """A server without a model list is used if it generates."""
+def test_without_a_list_the_generation_decides(server, attach):
     assert attach(f"http://127.0.0.1:{server('--models', '')}/v1").model == "m"
     with pytest.raises(EngineError, match="/v1/chat/completions"):
         attach(f"http://127.0.0.1:{server('--models', '', '--says', '')}/v1")
 
 
-def test_a_model_list_that_takes_too_long_is_skipped(attach: Attach, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_list_that_takes_too_long_is_skipped(attach, monkeypatch):
     """Some gateways query all of their servers for it; the endpoint itself may be fine."""
     monkeypatch.setattr("servebench.engine.launchers.attach.CONNECT_TIMEOUT_S", 0.3)
     answer = b'data: {"choices": [{"delta": {"content": "yes"}}]}\n\n'
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(answer)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
+        def serve():
             held = []
             while True:
                 try:
@@ -123,14 +109,12 @@ def test_a_model_list_that_takes_too_long_is_skipped(attach: Attach, monkeypatch
         threading.Thread(target=serve, daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         assert attach(url).model == "m"
-        (line,) = attach.said  # type: ignore[attr-defined]
+        (line,) = attach.said
         assert line.startswith(f"{url}/models ")
 
 
 @pytest.mark.parametrize("suffix", ["", "/v1"])
-def test_a_key_is_sent_and_never_shown(
-    server: Server, attach: Attach, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+def test_a_key_is_sent_and_never_shown(server, attach, monkeypatch, suffix):
     """An error about a missing or wrong key names its variable, never its value."""
     url = f"http://127.0.0.1:{server('--key', 'right-secret')}{suffix}"
     with pytest.raises(EngineError, match=r"launch\.api_key_env=") as error:
@@ -160,22 +144,19 @@ def test_a_key_is_sent_and_never_shown(
         ("http://host:8000/v1/models", " /models,"),
     ],
 )
-def test_an_invalid_base_url(context_of: ContextOf, url: str | None, words: str) -> None:
-    """Each is one error, before anything is sent."""
+def test_an_invalid_base_url(context_of, url, words):
     (problem,) = AttachLauncher().check(OpenAiEngine(), context_of(), settings(url))
     assert words in problem
 
 
-def test_a_password_in_the_base_url_is_rejected_and_not_repeated(context_of: ContextOf) -> None:
+def test_a_password_in_the_base_url_is_rejected_and_not_repeated(context_of):
     """It would be in every file of the run."""
     (problem,) = AttachLauncher().check(OpenAiEngine(), context_of(), settings("http://me:hunter2@host/v1"))
     assert "hunter2" not in problem
 
 
 @pytest.mark.parametrize("value", [None, "", "two words", "line\nend", "schl\u00fcssel"])
-def test_a_missing_or_invalid_key(
-    context_of: ContextOf, attach: Attach, monkeypatch: pytest.MonkeyPatch, value: str | None
-) -> None:
+def test_a_missing_or_invalid_key(context_of, attach, monkeypatch, value):
     """The variable is not set, or no header can hold its value: the error names it without its value."""
     monkeypatch.delenv(KEY, raising=False)
     if value is not None:
@@ -187,8 +168,7 @@ def test_a_missing_or_invalid_key(
         attach("http://127.0.0.1:1/v1", KEY)
 
 
-def test_a_valid_base_url(context_of: ContextOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with a key."""
+def test_a_valid_base_url(context_of, monkeypatch):
     monkeypatch.setenv(KEY, "sk-1")
     for url in ("http://host:8000/v1", "https://host", "http://[::1]:8000/v1"):
         assert AttachLauncher().check(OpenAiEngine(), context_of(), settings(url, KEY)) == []

@@ -1,15 +1,12 @@
 """Containers: the exact `docker run` command, start and stop. `docker` is a script that runs the command on this machine;
 the same was checked with podman 4.3."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -50,7 +47,7 @@ def docker(tmp_path, monkeypatch):
     """Return a function that puts a `docker` on PATH and returns the file with its calls."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
 
-    def install(info: int = 0) -> Path:
+    def install(info=0):
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
         program = folder / "docker"
@@ -194,7 +191,6 @@ def test_an_image_that_cannot_be_pulled(docker, start, image, pull, words):
 
 
 def test_the_container_is_removed_when_servebench_is_killed(docker, tmp_path):
-    """The guard removes it after kill -9."""
     calls = docker()
     code = (
         "import sys, time; from pathlib import Path; from servebench.contracts.engine import Command;"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -7,52 +5,43 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from servebench.contracts.engine import Engine, LaunchContext, RunningEngine
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.adapters.openai import OpenAiEngine
-from servebench.engine.launchers.process import LaunchedEngine, ProcessLauncher
+from servebench.engine.launchers.process import ProcessLauncher
 from servebench.engine.supervisor.ports import accepts_connections, port_problem
 from servebench.util.errors import EngineError
 from support.waiting import has_ended, wait_ended, wait_until
 
-Fake = Callable[..., Engine]
-Launch = Callable[..., RunningEngine]
-ContextOf = Callable[..., LaunchContext]
-
 SETTINGS = LaunchSettings(name="process")
 
 
-def family(running: RunningEngine) -> list[int]:
-    assert isinstance(running, LaunchedEngine)
+def family(running):
     guard = running.guarded.process.pid
     return [guard, *(child.pid for child in psutil.Process(guard).children(recursive=True))]
 
 
-def child_pid(path: Path) -> int:
+def child_pid(path):
     return int(path.read_text())
 
 
-def command_of(process: psutil.Process) -> str:
+def command_of(process):
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
 
 
-def no_engine_left() -> bool:
+def no_engine_left():
     """Return whether this process has no engine below it."""
     return not [child for child in psutil.Process().children(recursive=True) if "fake_engine" in command_of(child)]
 
 
-def test_an_engine_is_ready_after_its_first_token_and_leaves_nothing_behind(
-    launch: Launch, log: Path, fake: Fake, context_of: ContextOf
-) -> None:
+def test_an_engine_is_ready_after_its_first_token_and_leaves_nothing_behind(launch, log, fake, context_of):
     """The phases come in order, the pid is the engine's, and after `stop` neither process nor port is held."""
     context = context_of(stop_timeout_s=300.0)
     running = launch(fake("--log", "loaded 3 weights", "--listen-after", "0.2", "--version", "1.2"), context)
@@ -79,21 +68,17 @@ def test_an_engine_is_ready_after_its_first_token_and_leaves_nothing_behind(
     assert "loaded 3 weights" in log.read_text()
 
 
-def test_health_is_not_readiness(launch: Launch, fake: Fake) -> None:
+def test_health_is_not_readiness(launch, fake):
     """A server that returns 200 on /health while it loads is waited for until it generates content."""
     running = launch(fake("--rejects-first", "3"))
     ended = {phase.name: phase.ended_ns for phase in running.phases}
     assert ended["first_token"] > ended["healthy"]
 
 
-def test_a_server_without_chat_is_ready_by_completions(launch: Launch, fake: Fake) -> None:
-    """After a 404 on the chat route the completions route is tried."""
-    assert launch(fake("--only-completions")).died() is None
-
-
-def test_a_server_without_a_model_list_is_ready(launch: Launch, fake: Fake) -> None:
-    """Some engines list no model, or have no such path."""
-    assert launch(fake("--models", "")).died() is None
+@pytest.mark.parametrize("options", [("--only-completions",), ("--models", "")], ids=["no chat", "no model list"])
+def test_a_server_without_every_route_is_ready(launch, options, fake):
+    """After a 404 on the chat route the completions route is tried; some engines list no model."""
+    assert launch(fake(*options)).died() is None
 
 
 @pytest.mark.parametrize(
@@ -108,9 +93,7 @@ def test_a_server_without_a_model_list_is_ready(launch: Launch, fake: Fake) -> N
     ],
     ids=["silent", "unhealthy", "loading", "hanging", "empty", "another model"],
 )
-def test_an_engine_that_never_serves_fails_at_the_deadline(
-    launch: Launch, options: tuple[str, ...], words: list[str], fake: Fake, context_of: ContextOf
-) -> None:
+def test_an_engine_that_never_serves_fails_at_the_deadline(launch, options, words, fake, context_of):
     """The error names the timeout, the last problem and the last log line; nothing is left running."""
     for ready_s in (1.0, 8.0, 64.0):  # a slow machine may not get as far within a second
         began = time.monotonic()
@@ -137,10 +120,7 @@ def test_an_engine_that_never_serves_fails_at_the_deadline(
         ),
     ],
 )
-def test_a_death_is_reported_before_the_deadline(
-    launch: Launch, options: tuple[str, ...], kind: str, words: list[str], fake: Fake, context_of: ContextOf
-) -> None:
-    """With the exit code, the last log line and advice."""
+def test_a_death_is_reported_before_the_deadline(launch, options, kind, words, fake, context_of):
     with pytest.raises(EngineError) as error:
         launch(fake("--log", "one two", *options), context_of(ready_timeout_s=1e6))
     assert error.value.kind == kind
@@ -148,13 +128,12 @@ def test_a_death_is_reported_before_the_deadline(
         assert word in str(error.value)
 
 
-def test_a_command_that_does_not_exist(launch: Launch, fake: Fake) -> None:
-    """The error names the command."""
+def test_a_command_that_does_not_exist(launch, fake):
     with pytest.raises(EngineError, match=r"exit code 127.*cannot start no-such-engine: No such file"):
         launch(fake(argv=("no-such-engine",)))
 
 
-def test_log_lines_of_an_earlier_start_are_ignored(launch: Launch, log: Path, fake: Fake) -> None:
+def test_log_lines_of_an_earlier_start_are_ignored(launch, log, fake):
     """The log is appended to; phases and hints of an earlier start do not count."""
     log.write_text("loaded 9 weights\nCUDA out of memory\n")
     with pytest.raises(EngineError) as error:
@@ -165,10 +144,7 @@ def test_log_lines_of_an_earlier_start_are_ignored(launch: Launch, log: Path, fa
     assert "weights_loaded" not in [phase.name for phase in running.phases]
 
 
-def test_a_relative_log_path_is_relative_to_servebench(
-    launch: Launch, log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fake: Fake, context_of: ContextOf
-) -> None:
-    """Also if the command runs in another folder."""
+def test_a_relative_log_path_is_relative_to_servebench(launch, log, monkeypatch, tmp_path, fake, context_of):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     running = ProcessLauncher().launch(
@@ -179,14 +155,13 @@ def test_a_relative_log_path_is_relative_to_servebench(
     assert "hello" in log.read_text()
 
 
-def test_an_engine_killed_during_its_start(launch: Launch, fake: Fake, context_of: ContextOf) -> None:
-    """kill -9 of the engine is reported as a signal."""
+def test_an_engine_killed_during_its_start(launch, fake, context_of):
 
-    def engines() -> list[psutil.Process]:
+    def engines():
         below = psutil.Process().children(recursive=True)
         return [one for one in below if "fake_engine" in command_of(one) and "guard.py" not in command_of(one)]
 
-    def kill() -> None:
+    def kill():
         wait_until(engines)[0].kill()
 
     killer = threading.Thread(target=kill)
@@ -197,10 +172,8 @@ def test_an_engine_killed_during_its_start(launch: Launch, fake: Fake, context_o
     wait_until(no_engine_left)
 
 
-def test_an_engine_killed_while_it_serves(launch: Launch, fake: Fake) -> None:
-    """`died` returns one line; `stop` then has nothing to force."""
+def test_an_engine_killed_while_it_serves(launch, fake):
     running = launch(fake())
-    assert running.pid is not None
     os.kill(running.pid, signal.SIGKILL)
     wait_ended(running.pid)
     assert "SIGKILL" in (wait_until(running.died) or "")
@@ -208,20 +181,16 @@ def test_an_engine_killed_while_it_serves(launch: Launch, fake: Fake) -> None:
     assert (report.forced, report.leftover) == (False, ())
 
 
-def test_children_of_a_dead_engine_are_killed(launch: Launch, tmp_path: Path, fake: Fake) -> None:
-    """Even a child in a session of its own that ignores SIGTERM."""
+def test_children_of_a_dead_engine_are_killed(launch, tmp_path, fake):
     running = launch(fake("--child-session", "--pids", str(tmp_path / "child")))
     child = child_pid(tmp_path / "child")
-    assert running.pid is not None
     os.kill(running.pid, signal.SIGKILL)
     wait_ended(child)
     assert running.stop().killed_pids == (child,)
 
 
 @pytest.mark.parametrize("kind", ["--child", "--child-session"])
-def test_a_child_that_ignores_sigterm_is_killed_and_reported(
-    launch: Launch, tmp_path: Path, kind: str, fake: Fake
-) -> None:
+def test_a_child_that_ignores_sigterm_is_killed_and_reported(launch, tmp_path, kind, fake):
     """In the engine's group or in a session of its own: it is killed after the deadline, and the report lists it."""
     running = launch(fake(kind, "--pids", str(tmp_path / "child")))
     child = child_pid(tmp_path / "child")
@@ -231,15 +200,14 @@ def test_a_child_that_ignores_sigterm_is_killed_and_reported(
     assert report.seconds >= 0.5
 
 
-def test_an_engine_that_ignores_sigterm_is_killed(launch: Launch, fake: Fake) -> None:
-    """After `stop_timeout_s`; the report lists it."""
+def test_an_engine_that_ignores_sigterm_is_killed(launch, fake):
     running = launch(fake("--ignores-term"))
     report = running.stop()
     assert (report.stopped, report.forced, report.killed_pids) == (True, True, (running.pid,))
     assert report.seconds >= 0.5
 
 
-def test_a_used_port_is_reported_with_its_owner(launch: Launch, fake: Fake, context_of: ContextOf) -> None:
+def test_a_used_port_is_reported_with_its_owner(launch, fake, context_of):
     """Before anything starts: host, port, and the pid and name of the process."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -253,13 +221,13 @@ def test_a_used_port_is_reported_with_its_owner(launch: Launch, fake: Fake, cont
     wait_until(no_engine_left)
 
 
-def test_a_port_taken_by_another_process_during_the_start(launch: Launch, fake: Fake, context_of: ContextOf) -> None:
+def test_a_port_taken_by_another_process_during_the_start(launch, fake, context_of):
     """Another server on our port is not measured: the process that listens must be the engine's."""
     context = context_of()
     taken = socket.create_server(("127.0.0.1", context.port))
     taken.close()
     thief = threading.Timer(0.2, lambda: thieves.append(socket.create_server(("127.0.0.1", context.port))))
-    thieves: list[socket.socket] = []
+    thieves = []
     thief.start()
     try:
         with pytest.raises(EngineError) as error:
@@ -272,33 +240,28 @@ def test_a_port_taken_by_another_process_during_the_start(launch: Launch, fake: 
     wait_until(no_engine_left)
 
 
-def test_an_endpoint_cannot_be_started(context_of: ContextOf) -> None:
+def test_an_endpoint_cannot_be_started(context_of):
     """engine=openai with launch=process is an error that says what to do."""
     (problem,) = ProcessLauncher().check(OpenAiEngine(), context_of(), SETTINGS)
     assert "launch=attach" in problem
 
 
-def test_a_host_of_another_machine(fake: Fake, context_of: ContextOf) -> None:
-    """The error names the host and does not speak of a used port."""
+def test_a_host_of_another_machine(fake, context_of):
     (problem,) = ProcessLauncher().check(fake(), context_of(host="203.0.113.7"), SETTINGS)
     assert problem.startswith("engine.host=203.0.113.7: ")
     assert "in use" not in problem
 
 
-def test_ctrl_c_does_not_reach_the_engine(launch: Launch, fake: Fake) -> None:
+def test_ctrl_c_does_not_reach_the_engine(launch, fake):
     """It has a group and session of its own, so a terminal's SIGINT to the foreground group does not reach it."""
     running = launch(fake())
-    assert running.pid is not None
     assert os.getpgid(running.pid) != os.getpgid(0)
     assert os.getsid(running.pid) != os.getsid(0)
 
 
-def test_the_engine_inherits_the_environment_but_no_descriptors(
-    launch: Launch, fake: Fake, context_of: ContextOf
-) -> None:
+def test_the_engine_inherits_the_environment_but_no_descriptors(launch, fake, context_of):
     """It has the variables of servebench and of the command, but no file that servebench or the guard has open."""
     running = launch(fake(), context_of(env={"SERVEBENCH_TEST_WORD": "x"}))
-    assert running.pid is not None
     environment = psutil.Process(running.pid).environ()
     assert environment["SERVEBENCH_TEST_WORD"] == "x"
     assert environment["PATH"] == os.environ["PATH"]
@@ -307,7 +270,7 @@ def test_the_engine_inherits_the_environment_but_no_descriptors(
 
 
 @pytest.mark.parametrize("after_s", [0.02, 0.06, 0.3])
-def test_ctrl_c_while_waiting_leaves_nothing(launch: Launch, after_s: float, fake: Fake) -> None:
+def test_ctrl_c_while_waiting_leaves_nothing(launch, after_s, fake):
     """KeyboardInterrupt is raised at any moment, and the engine is gone by then."""
     timer = threading.Timer(after_s, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
@@ -317,10 +280,9 @@ def test_ctrl_c_while_waiting_leaves_nothing(launch: Launch, after_s: float, fak
     wait_until(no_engine_left)
 
 
-def test_ctrl_c_while_stopping_waits(launch: Launch, fake: Fake) -> None:
+def test_ctrl_c_while_stopping_waits(launch, fake):
     """A Ctrl-C during the stop is delivered when the engine is gone."""
     running = launch(fake("--ignores-term"))
-    assert running.pid is not None
     timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
@@ -329,11 +291,9 @@ def test_ctrl_c_while_stopping_waits(launch: Launch, fake: Fake) -> None:
     assert running.stop().killed_pids == (running.pid,)
 
 
-def test_an_engine_does_not_outlive_its_guard(launch: Launch, tmp_path: Path, fake: Fake) -> None:
+def test_an_engine_does_not_outlive_its_guard(launch, tmp_path, fake):
     """kill -9 of the guard ends the engine; the rest of its session is killed by the next check."""
     running = launch(fake("--child", "--pids", str(tmp_path / "child")))
-    assert isinstance(running, LaunchedEngine)
-    assert running.pid is not None
     running.guarded.process.kill()
     wait_ended(running.pid)
     assert "-9" in (wait_until(running.died) or "")
@@ -361,9 +321,7 @@ time.sleep(9999)
 
 
 @pytest.mark.parametrize("stubborn", [(), ("--ignores-term",)])
-def test_an_engine_does_not_outlive_servebench(
-    log: Path, tmp_path: Path, stubborn: tuple[str, ...], context_of: ContextOf
-) -> None:
+def test_an_engine_does_not_outlive_servebench(log, tmp_path, stubborn, context_of):
     """After kill -9 of servebench, with a forked child of it still alive, the engine, its child and its port are gone."""
     context = context_of()
     options = ["--child-session", "--pids", str(tmp_path / "child"), *stubborn]
@@ -371,7 +329,6 @@ def test_an_engine_does_not_outlive_servebench(
     words = [sys.executable, "-c", BENCH, here, str(context.port), str(log), *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as bench:
         try:
-            assert bench.stdout is not None
             engine = int(bench.stdout.readline())
             child = child_pid(tmp_path / "child")
             bench.kill()

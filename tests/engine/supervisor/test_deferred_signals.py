@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -9,15 +7,15 @@ import pytest
 from servebench.engine.supervisor.deferred_signals import defer_stop_signals
 
 
-def interrupt() -> None:
+def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_is_deferred() -> None:
+def test_an_interrupt_is_deferred():
     """The block is completed; several interrupts are delivered once after it."""
     done = []
 
-    def work() -> None:
+    def work():
         with defer_stop_signals():
             interrupt()
             interrupt()
@@ -30,10 +28,9 @@ def test_an_interrupt_is_deferred() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interrupt_is_not_lost_if_the_block_fails() -> None:
-    """The exception becomes its context."""
+def test_an_interrupt_is_not_lost_if_the_block_fails():
 
-    def work() -> None:
+    def work():
         with defer_stop_signals():
             interrupt()
             raise ValueError("work")
@@ -43,18 +40,18 @@ def test_an_interrupt_is_not_lost_if_the_block_fails() -> None:
     assert isinstance(error.value.__context__, ValueError)
 
 
-def test_a_signal_without_a_handler_is_not_deferred() -> None:
+def test_a_signal_without_a_handler_is_not_deferred():
     """It still ends the process, and the guard then stops the engine."""
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with defer_stop_signals():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_outside_the_main_thread_nothing_changes() -> None:
+def test_outside_the_main_thread_nothing_changes():
     """Python delivers signals only to the main thread, which alone may set handlers."""
     seen = []
 
-    def work() -> None:
+    def work():
         with defer_stop_signals():
             seen.append(signal.getsignal(signal.SIGINT))
 

@@ -1,19 +1,15 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 from servebench.contracts.engine import LogHint, PhaseMarker
 from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines, log_size
 
 MARKERS = (PhaseMarker("loaded", r"Loading weights took \d"), PhaseMarker("up", "startup complete"))
 
 
-def append(path: Path, data: bytes) -> None:
+def append(path, data):
     with path.open("ab") as file:
         file.write(data)
 
 
-def test_the_last_lines_skip_blank_ones(log: Path) -> None:
+def test_the_last_lines_skip_blank_ones(log):
     """Only lines after `since` count; bytes that are not text are replaced."""
     append(log, b"old\n")
     start = log_size(log)
@@ -24,14 +20,12 @@ def test_the_last_lines_skip_blank_ones(log: Path) -> None:
     assert log_size(log.with_name("none")) == 0
 
 
-def test_a_long_log_is_not_read_whole(log: Path) -> None:
-    """Only the end of a long log is read."""
+def test_a_long_log_is_not_read_whole(log):
     append(log, b"".join(b"line %d\n" % index for index in range(50_000)))
     assert last_lines(log, 2) == ("line 49998", "line 49999")
 
 
-def test_the_first_matching_hint_is_returned(log: Path) -> None:
-    """In the order of the hints, not of the log."""
+def test_the_first_matching_hint_is_returned(log):
     append(log, b"second\nfirst\n")
     hints = (LogHint("third", "a", "x"), LogHint("first", "b", "y"), LogHint("second", "c", "z"))
     assert find_hint(log, hints) == hints[1]
@@ -40,7 +34,7 @@ def test_the_first_matching_hint_is_returned(log: Path) -> None:
     assert find_hint(log, hints[2:], since=7) is None
 
 
-def test_a_marker_is_stamped_once_when_its_line_is_complete(log: Path) -> None:
+def test_a_marker_is_stamped_once_when_its_line_is_complete(log):
     """A line may arrive in pieces, even within a character; a second matching line does not count."""
     phases = PhaseReader(log, MARKERS)
     assert phases.read() == []
@@ -53,11 +47,3 @@ def test_a_marker_is_stamped_once_when_its_line_is_complete(log: Path) -> None:
     (up,) = phases.read()
     assert (up.name, up.ended_ns >= loaded.ended_ns) == ("up", True)
     assert phases.read() == []
-
-
-def test_log_lines_of_an_earlier_start_are_ignored(log: Path) -> None:
-    """An appended log is read from where this start began."""
-    append(log, b"startup complete\n")
-    phases = PhaseReader(log, MARKERS, since=log_size(log))
-    append(log, b"Loading weights took 1 s\n")
-    assert [phase.name for phase in phases.read()] == ["loaded"]

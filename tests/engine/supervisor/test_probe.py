@@ -1,12 +1,6 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import httpx
 import pytest
 
-from servebench.contracts.engine import Engine
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.supervisor.probe import generate_token, served_models, version_of
 from servebench.util.bounded_http import client
@@ -25,7 +19,7 @@ from servebench.util.errors import EngineError
     ],
     ids=["several-lines", "fields", "no-end", "not-streamed"],
 )
-def test_content_is_found_however_the_stream_is_written(lines: list[str], size: int, end: str) -> None:
+def test_content_is_found_however_the_stream_is_written(lines, size, end):
     body = end.join([*lines, ""]).encode()
     pieces = [body[start : start + size] for start in range(0, len(body), size)]
     generate_from(lambda _: httpx.Response(200, content=iter(pieces)))
@@ -40,12 +34,12 @@ def test_content_is_found_however_the_stream_is_written(lines: list[str], size: 
         ('data: {"object": "error", "message": "too long"}\n\n', "^http://h/v1/chat/completions .*: too long$"),
     ],
 )
-def test_an_answer_without_content_is_quoted(body: str, pattern: str) -> None:
+def test_an_answer_without_content_is_quoted(body, pattern):
     with pytest.raises(EngineError, match=pattern):
         generate_from(lambda _: httpx.Response(200, text=body))
 
 
-def generate_from(answer: Callable[[httpx.Request], httpx.Response]) -> None:
+def generate_from(answer):
     with httpx.Client(transport=httpx.MockTransport(answer)) as http:
         generate_token(http, "http://h/v1", OpenAiEngine(), "m", 5.0)
 
@@ -63,10 +57,10 @@ def generate_from(answer: Callable[[httpx.Request], httpx.Response]) -> None:
         (403, 200, "unauthorized", "403"),
     ],
 )
-def test_a_rejection_says_whether_it_is_temporary(chat: int, completions: int, kind: str, words: str) -> None:
+def test_a_rejection_says_whether_it_is_temporary(chat, completions, kind, words):
     """Completions are tried only if chat is missing or unusable; a temporary rejection has the kind `not_ready`."""
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request):
         status = chat if "chat" in request.url.path else completions
         return httpx.Response(status, text='data: {"choices": [{"text": "a"}]}' if status == 200 else '{"error": "no"}')
 
@@ -76,10 +70,10 @@ def test_a_rejection_says_whether_it_is_temporary(chat: int, completions: int, k
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 422, 501])
-def test_completions_replace_a_missing_chat_route(status: int) -> None:
+def test_completions_replace_a_missing_chat_route(status):
     """A model without a chat template, or a server without the route."""
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request):
         if "chat" in request.url.path:
             return httpx.Response(status, text="{}")
         return httpx.Response(200, text='data: {"choices": [{"text": "a"}]}\n\n')
@@ -87,10 +81,10 @@ def test_completions_replace_a_missing_chat_route(status: int) -> None:
     generate_from(answer)
 
 
-def test_a_stream_of_pings_ends_at_the_deadline() -> None:
+def test_a_stream_of_pings_ends_at_the_deadline():
     """A server that sends comments forever does not block the probe."""
 
-    def pings() -> Any:
+    def pings():
         while True:
             yield b": ping\n\n"
 
@@ -112,7 +106,7 @@ def test_a_stream_of_pings_ends_at_the_deadline() -> None:
         (404, "{}", None),
     ],
 )
-def test_served_models(status: int, body: str, models: list[str] | None) -> None:
+def test_served_models(status, body, models):
     """Ids and aliases; None if there is no list, or an empty or invalid one."""
     with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(status, text=body))) as http:
         assert served_models(http, "http://h/v1") == models
@@ -122,14 +116,14 @@ def test_served_models(status: int, body: str, models: list[str] | None) -> None
     ("status", "body", "version"),
     [(200, '{"version": "0.33"}', "0.33"), (200, "{}", None), (200, "[]", None), (404, '{"version": "1"}', None)],
 )
-def test_the_reported_version(fake: Callable[[], Engine], status: int, body: str, version: str | None) -> None:
+def test_the_reported_version(fake, status, body, version):
     """None if the server reports none; an engine without a version path is not asked."""
     with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(status, text=body))) as http:
         assert version_of(http, "http://h", fake()) == version
         assert version_of(http, "http://h", OpenAiEngine()) is None
 
 
-def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_of_the_environment_are_ignored(monkeypatch):
     """A proxy would be measured together with the engine."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     with client(()) as http:

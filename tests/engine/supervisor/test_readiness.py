@@ -1,15 +1,13 @@
 """The decision whether a started engine is ready, without an engine."""
 
-from __future__ import annotations
-
 from servebench.engine.supervisor.readiness import REFUSAL_S, Readiness, Verdict
 
 
-def readiness(*, has_health: bool = True) -> Readiness:
+def readiness(*, has_health=True):
     return Readiness(has_health=has_health, deadline_s=100.0)
 
 
-def test_an_engine_is_ready_after_all_steps() -> None:
+def test_an_engine_is_ready_after_all_steps():
     """It must listen, be healthy and generate a token, in this order."""
     state = readiness()
     for step in ("listening", "healthy", "first_token"):
@@ -20,14 +18,13 @@ def test_an_engine_is_ready_after_all_steps() -> None:
     assert state.verdict(1.0, alive=True) is Verdict.READY
 
 
-def test_an_engine_without_a_health_endpoint_skips_that_step() -> None:
+def test_an_engine_without_a_health_endpoint_skips_that_step():
     state = readiness(has_health=False)
     state.step_passed()
     assert state.step == "first_token"
 
 
-def test_a_death_counts_most() -> None:
-    """Even after the deadline or the last step."""
+def test_a_death_counts_most():
     state = readiness()
     assert state.verdict(1.0, alive=False) is Verdict.DIED
     assert state.verdict(1000.0, alive=False) is Verdict.DIED
@@ -36,7 +33,7 @@ def test_a_death_counts_most() -> None:
     assert state.verdict(1.0, alive=False) is Verdict.DIED
 
 
-def test_the_deadline_ends_the_start_with_the_last_problem() -> None:
+def test_the_deadline_ends_the_start_with_the_last_problem():
     state = readiness()
     state.step_failed("/health returned 503", 99.0, "not_yet")
     assert state.verdict(100.0, alive=True) is Verdict.STARTING
@@ -44,7 +41,7 @@ def test_the_deadline_ends_the_start_with_the_last_problem() -> None:
     assert state.problem == "/health returned 503"
 
 
-def test_a_server_that_keeps_refusing_is_given_up() -> None:
+def test_a_server_that_keeps_refusing_is_given_up():
     """An attempt without an answer changes nothing; "not yet" restarts the clock."""
     state = readiness()
     state.step_failed("404", 1.0, "refused")
