@@ -28,6 +28,7 @@ from servebench.run.preflight import check_jobs
 from servebench.run.prior import prior_progress
 from servebench.run.recovery import recover_run
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task
+from servebench.run.turns import execute_in_order
 from servebench.store import (
     RunFolder,
     RunState,
@@ -154,8 +155,14 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 folder, state.words, display, keeper, known, machine, measured_floor([job], known, display), facts
             )
             task = RunTask(order.run, job, prior_progress(folder.run(order.run)))
+            ended: list[RunOutcome] = []
             try:
-                outcome = run_task(context, task, None)
+                execute_in_order(
+                    [task],
+                    lambda turn, following, label: run_task(context, turn, following, label),
+                    lambda _, one: ended.append(one),
+                )
+                outcome = ended[0]
             finally:
                 keeper.stop()
         except (KeyboardInterrupt, ServebenchError) as problem:

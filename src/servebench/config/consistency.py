@@ -58,6 +58,11 @@ def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, lo
         problems.extend(_parallelism(sections["engine"], sections["gpu"]))
     if not local and hasattr(sections.get("launch"), "base_url"):
         problems.extend(_address(sections["launch"]))
+        if "study" in sections and sections["study"].starts > 1:
+            problems.append(
+                f"study.starts={sections['study'].starts} needs an engine that servebench starts, but "
+                f"launch={sections['launch'].name} measures a running server: restart it between runs, and leave study.starts out"
+            )
     return problems
 
 
@@ -251,6 +256,12 @@ def _study_name(study: StudySettings) -> list[str]:
     ]
 
 
+def _starts(study: StudySettings, load: LoadSettings) -> list[str]:
+    if study.starts == 1 or load.search is None:
+        return []
+    return [f"study.starts={study.starts} has no effect in a search, which chooses its own points; leave it out"]
+
+
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load",), _levels),
     (("load",), _shape),
@@ -261,4 +272,5 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("workload",), _lengths),
     (("engine", "workload"), _fits),
     (("study",), _study_name),
+    (("study", "load"), _starts),
 )

@@ -180,6 +180,9 @@ class PointRow:
     energy_j: float | None = column("J", "Energy used inside the window.")
     energy_source: str | None = column("", "Where energy_j comes from, such as `nvml_counter` or `rapl`.")
     telemetry_samples: int | None = column("", "Telemetry samples taken during the point.")
+    start_id: str | None = column(
+        "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
+    )
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:

@@ -277,10 +277,15 @@ class TrackingSettings(StrictSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings(StrictSettings):
-    """The study: `dir` is the outputs folder, `name` the study's folder in it (null: made from time and content)."""
+    """The study: `dir` is the outputs folder, `name` the study's folder in it (null: made from time and content).
+
+    Each run is measured on `starts` starts of its engine; the runs take turns, one start each. Two starts of one engine
+    differ, so a verdict on engines needs several.
+    """
 
     dir: str = "outputs"
     name: str | None = None
+    starts: PositiveInt = 1
 
 
 @dataclass(frozen=True, kw_only=True)

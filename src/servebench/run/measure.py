@@ -49,7 +49,7 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
 
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
     """
-    label = level_title(level, repeats=session.settings.load.repeats)
+    label = level_title(level, repeats=session.settings.load.repeats * session.settings.study.starts)
     rate_req_s = None
     if level.warmup_requests:
         requests = _prepare_requests(session, level.warmup_requests, f"warmup-{level.point}")
@@ -103,6 +103,7 @@ def _evidence(
         tokenizer_exact=session.tokenizer.exact,
         tokenizer_name=session.tokenizer.name,
         floor=session.floor,
+        start_id=session.start_id,
         **{"records": (), **measured},
     )
 
@@ -226,6 +227,7 @@ def _run_phase(
         cache_state=cache_state,
         tokenizer_name=session.tokenizer.name,
         tokenizer_exact=session.tokenizer.exact,
+        start_id=session.start_id,
         references=references_of(requests),
     )
     watch = Watcher(

@@ -39,6 +39,7 @@ class PhaseFacts:
     cache_state: str | None = None
     tokenizer_name: str = "the tokenizer"
     tokenizer_exact: bool = True
+    start_id: str | None = None
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
 

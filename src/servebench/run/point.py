@@ -44,6 +44,7 @@ class PointEvidence:
     tokenizer_exact: bool = True
     tokenizer_name: str = "the tokenizer"
     floor: ClientFloor | None = None
+    start_id: str | None = None
 
 
 def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: Sequence[Doubt] = ()) -> Point:
@@ -106,6 +107,7 @@ def _measured_row(evidence: PointEvidence) -> PointRow:
         with_intervals(row, headline_intervals(sample)),
         requests_planned=evidence.planned,
         cache_state=evidence.cache_state,
+        start_id=evidence.start_id,
     )
 
 

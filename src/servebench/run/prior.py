@@ -9,6 +9,7 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import plan_levels
+from servebench.run.session import Turn
 from servebench.store import RunFolder, read_records, read_rows, read_run
 
 CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
@@ -27,10 +28,10 @@ class PriorProgress:
         return replace(self, points={point.id.first: point for point in outcome.points})
 
 
-def has_unmeasured(settings: RunSettings, repeat: int | None, earlier: PriorProgress) -> bool:
-    """Return whether the load has levels of this repeat that are not measured yet."""
-    listed = plan_levels(settings.load, settings.workload.seed)
-    return any(level.repeat == repeat and level.id not in earlier.points for level in listed)
+def has_unmeasured(settings: RunSettings, turn: Turn, earlier: PriorProgress) -> bool:
+    """Return whether the load has levels of this turn that are not measured yet."""
+    listed = plan_levels(settings.load, settings.workload.seed, settings.study.starts)
+    return any(turn.includes(level.repeat) and level.id not in earlier.points for level in listed)
 
 
 def prior_progress(folder: RunFolder) -> PriorProgress:

@@ -174,10 +174,9 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
 def _levels_of(job: Job, records: Sequence[Record]) -> list[Level]:
     """Return the levels of a run: those of its load, or those that its search reached."""
     load = job.settings.load
-    if load.trace is not None:
-        return [_as_replayed(level, records) for level in plan_levels(load, job.settings.workload.seed)]
     if load.search is None:
-        return list(plan_levels(load, job.settings.workload.seed))
+        listed = plan_levels(load, job.settings.workload.seed, job.settings.study.starts)
+        return [_as_replayed(level, records) for level in listed] if load.trace is not None else list(listed)
     measured = dict.fromkeys(PointId.parse(record.point).first for record in records)
     return [level for point in measured if (level := level_of(load, point)) is not None]
 
@@ -235,6 +234,7 @@ def _point(
         cache_state=facts.cache_state if facts is not None else None,
         tokenizer_exact=facts is None or facts.tokenizer_exact,
         tokenizer_name=facts.tokenizer_name if facts is not None else "",
+        start_id=facts.start_id if facts is not None else None,
     )
     return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=_end_warnings(level, records))
 

@@ -21,16 +21,25 @@ from servebench.run.requests import target_of
 from servebench.run.scorers import SelectedScorers
 from servebench.store import RecordWriter, RunFolder
 from servebench.telemetry import Telemetry
+from servebench.util.clock import utc_time
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A part of a run: the points of one repeat, or all points (`repeat` null). `first` and `last`: whether the run starts and
-    ends with it."""
+    """A part of a run: the points of some `repeats`, or all points (null).
 
-    repeat: int | None = None
+    `first` and `last`: whether the run starts and ends with it. Turns with different `start` numbers never share a start of
+    an engine; with null they may.
+    """
+
+    repeats: range | None = None
     first: bool = True
     last: bool = True
+    start: int | None = None
+
+    def includes(self, repeat: int) -> bool:
+        """Return whether the points of this repeat belong to the turn."""
+        return self.repeats is None or repeat in self.repeats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +89,11 @@ class RunSession:
     nodes: Sequence[str]
     """Nodes of the Ray cluster that generate the load; empty for this machine."""
     floor: ClientFloor | None
+
+    @property
+    def start_id(self) -> str:
+        """The start of the engine: when servebench started it, or `attached` for a server that it did not start."""
+        return utc_time(self.running.started_ns) if self.launcher.local else "attached"
 
 
 def open_telemetry(request: RunRequest, lease: EngineLease) -> Telemetry:

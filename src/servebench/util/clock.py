@@ -2,8 +2,9 @@
 
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from servebench.util.units import NS_PER_MS
+from servebench.util.units import NS_PER_MS, NS_PER_S
 
 STEP_TOLERANCE_NS = NS_PER_MS
 """CLOCK_REALTIME and CLOCK_MONOTONIC are slewed alike by NTP, so their difference moves only when the wall clock is
@@ -40,3 +41,8 @@ def step_ns(start: Anchor, end: Anchor) -> int:
     """How far the wall clock was stepped between two anchors, in nanoseconds; 0 when within the tolerance."""
     moved = end.offset_ns - start.offset_ns
     return moved if abs(moved) > STEP_TOLERANCE_NS else 0
+
+
+def utc_time(stamp_ns: int) -> str:
+    """Return a stamp since the epoch as UTC text with milliseconds, such as `2026-01-31T12:00:00.000+00:00`."""
+    return datetime.fromtimestamp(stamp_ns / NS_PER_S, UTC).isoformat(timespec="milliseconds")

@@ -66,22 +66,33 @@ class Level:
         return self.concurrency or min(RATE_WARMUP_CONCURRENCY, self.in_flight_max or RATE_WARMUP_CONCURRENCY)
 
 
-def plan_levels(load: LoadSettings, seed: int) -> tuple[Level, ...]:
+def plan_levels(load: LoadSettings, seed: int, starts: int = 1) -> tuple[Level, ...]:
     """Return the points of a run in the order in which they are measured.
 
     `ascending`: level by level as listed, the repeats of a level together. `interleaved`: all levels, then all again.
-    `shuffled`: a random order fixed by the seed.
+    `shuffled`: a random order fixed by the seed. With several `starts` of the engine each start measures everything, in
+    repeats of its own.
     """
     if load.trace is not None:
-        return tuple(_trace_level(load, repeat) for repeat in range(load.repeats))
-    listed: tuple[float, ...] = load.concurrency or load.rate or ()
-    by_level = [(value, repeat) for value in listed for repeat in range(load.repeats)]
-    if load.order == "interleaved":
-        by_level.sort(key=lambda pair: pair[1])
-    elif load.order == "shuffled":
-        random.Random(seed).shuffle(by_level)
+        return tuple(_trace_level(load, repeat) for repeat in range(load.repeats * starts))
     of = "concurrency" if load.concurrency else "rate"
-    return tuple(level_at(load, value, repeat, of=of) for value, repeat in by_level)
+    ordered = (pair for start in range(starts) for pair in _ordered_levels(load, repeats_of(load, start), seed + start))
+    return tuple(level_at(load, value, repeat, of=of) for value, repeat in ordered)
+
+
+def repeats_of(load: LoadSettings, start: int) -> range:
+    """Return the numbers of the repeats that a start of the engine measures."""
+    return range(start * load.repeats, (start + 1) * load.repeats)
+
+
+def _ordered_levels(load: LoadSettings, repeats: range, seed: int) -> list[tuple[float, int]]:
+    """Return the (level, repeat) pairs of one start in order."""
+    pairs = [(value, repeat) for value in load.concurrency or load.rate or () for repeat in repeats]
+    if load.order == "interleaved":
+        pairs.sort(key=lambda pair: pair[1])
+    elif load.order == "shuffled":
+        random.Random(seed).shuffle(pairs)
+    return pairs
 
 
 def level_at(load: LoadSettings, value: float, repeat: int, *, of: str, requests_least: int = 0) -> Level:

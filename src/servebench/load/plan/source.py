@@ -31,16 +31,16 @@ class LevelSource(Protocol):
         ...
 
 
-def level_source(load: LoadSettings, slo: SloSettings, seed: int) -> LevelSource:
+def level_source(load: LoadSettings, slo: SloSettings, seed: int, starts: int = 1) -> LevelSource:
     """Return the source for these settings. Raises ConfigError for a trace that cannot be read."""
-    return _ListedLevels(load, seed) if load.search is None else _SearchedLevels(load, slo)
+    return _ListedLevels(load, seed, starts) if load.search is None else _SearchedLevels(load, slo)
 
 
 class _ListedLevels:
     """Levels known before the run."""
 
-    def __init__(self, load: LoadSettings, seed: int) -> None:
-        listed = plan_levels(load, seed)
+    def __init__(self, load: LoadSettings, seed: int, starts: int) -> None:
+        listed = plan_levels(load, seed, starts)
         if load.trace is not None and load.trace.path is not None:
             times = read_arrivals(load.trace.path, load.trace.point)
             listed = tuple(with_trace_times(level, load, times) for level in listed)

@@ -9,7 +9,7 @@ from servebench.contracts.results import Point, RunOutcome
 from servebench.contracts.settings import LoadSettings
 from servebench.run.prior import PriorProgress
 from servebench.run.task import RunTask
-from servebench.study.execute import execute_in_order
+from servebench.run.turns import execute_in_order
 from support.settings import run_settings
 
 FIRST = PointId("c1", 0)
@@ -34,9 +34,10 @@ class Runs:
         self.ended = []
 
     def execute(self, task, following, label):
-        self.calls.append((task.name, task.turn.repeat, following, label, dict(task.earlier.points)))
+        repeat = None if task.turn.repeats is None else task.turn.repeats.start
+        self.calls.append((task.name, repeat, following, label, dict(task.earlier.points)))
         status = self.statuses.get(task.name, "finished")
-        points = tuple(Point(row=PointRow(point=f"c1-r{repeat}")) for repeat in range((task.turn.repeat or 0) + 1))
+        points = tuple(Point(row=PointRow(point=f"c1-r{repeat}")) for repeat in range((repeat or 0) + 1))
         return RunOutcome(run_id=f"s/{task.name}", status=status, points=points)
 
     def go(self, tasks):

@@ -6,7 +6,7 @@ import pytest
 
 from servebench.contracts.settings import LoadSettings, SearchSettings
 from servebench.run.session import Turn
-from servebench.study.schedule import schedule
+from servebench.run.turns import schedule
 
 IN_TURNS = LoadSettings(name="l", concurrency=(1,), repeats=2, order="interleaved")
 
@@ -24,12 +24,12 @@ def test_repeats_take_turns():
     """One with fewer of them ends earlier; each knows its first and its last."""
     found = schedule([IN_TURNS, replace(IN_TURNS, repeats=3), replace(IN_TURNS, repeats=1)], 0)
     assert found == [
-        (0, Turn(0, first=True, last=False)),
-        (1, Turn(0, first=True, last=False)),
+        (0, Turn(range(0, 1), first=True, last=False)),
+        (1, Turn(range(0, 1), first=True, last=False)),
         (2, Turn()),
-        (0, Turn(1, first=False, last=True)),
-        (1, Turn(1, first=False, last=False)),
-        (1, Turn(2, first=False, last=True)),
+        (0, Turn(range(1, 2), first=False, last=True)),
+        (1, Turn(range(1, 2), first=False, last=False)),
+        (1, Turn(range(2, 3), first=False, last=True)),
     ]
 
 
@@ -45,6 +45,18 @@ def test_shuffled_rounds_have_every_run_once(seed):
     loads = [replace(IN_TURNS, order="shuffled", repeats=4)] * 5
     found = schedule(loads, seed)
     assert found == schedule(loads, seed)
-    rounds = [[index for index, turn in found if turn.repeat == repeat] for repeat in range(4)]
+    rounds = [[index for index, turn in found if turn.repeats == range(repeat, repeat + 1)] for repeat in range(4)]
     assert all(sorted(one) == list(range(5)) for one in rounds)
     assert len({tuple(one) for one in rounds}) > 1
+
+
+def test_each_start_is_a_turn_and_rounds_alternate():
+    """Also of a single run; the repeats of a start stay together, and no engine is shared between starts."""
+    found = schedule([replace(IN_TURNS, order="ascending")] * 2, 0, [3, 3])
+    assert [index for index, _ in found] == [0, 1, 1, 0, 0, 1]
+    assert [turn for index, turn in found if index == 0] == [
+        Turn(range(0, 2), first=True, last=False, start=0),
+        Turn(range(2, 4), first=False, last=False, start=1),
+        Turn(range(4, 6), first=False, last=True, start=2),
+    ]
+    assert [turn.start for _, turn in schedule([replace(IN_TURNS, repeats=1)], 0, [2])] == [0, 1]
