@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis import cost
-from servebench.analysis.slo import SloLimits, good_requests, slo_point
+from servebench.analysis.slo import SloLimits, good_requests
 
 NAN, INF = np.nan, np.inf
 
@@ -23,21 +23,6 @@ NAN, INF = np.nan, np.inf
 def test_what_a_good_request_is(ttft, tpot, failed, limits, expected):
     one = good_requests(np.array([ttft]), np.array([tpot]), np.array([ttft]), np.array([failed]), limits)
     assert one.tolist() == [expected]
-
-
-@pytest.mark.parametrize(
-    ("levels", "expected"),
-    [
-        ([(1, 1.0), (2, 1.0), (4, 0.5)], 1),
-        ([(4, 0.5), (1, 1.0), (2, 1.0)], 2),
-        ([(1, 1.0), (2, 0.9), (4, 1.0)], 0),  # a level that meets the limits above one that does not is luck
-        ([(1, 0.9)], None),
-        ([], None),
-        ([(1, 0.99)], 0),
-    ],
-)
-def test_the_slo_point_is_the_highest_load_below_the_first_that_fails(levels, expected):
-    assert slo_point(levels, SloLimits(ttft_ms=1, attainment=0.99)) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class SimulatedLoad:
     levels: Sequence[int] = (4,)
     requests: int = 120
     repeats: int = 1
+    starts: int = 1
     seed: int = 0
     workload: str = "unique"
     model: str = "org/tiny-1b"
@@ -64,7 +65,8 @@ def closed_loop(
 ) -> list[Record]:
     """Return the records of `level` streams that each send one request after another."""
     rng = np.random.default_rng((load.seed, level, repeat))
-    speed = float(np.exp(rng.normal(0, engine.run_sd)))
+    start = np.random.default_rng((load.seed, repeat // load.repeats, 12345))
+    speed = float(np.exp(start.normal(0, engine.run_sd)))
     free = [START_NS] * level
     wander = 0.0
     records = []
@@ -116,6 +118,7 @@ def point_of(
         elapsed_s=10.0, cpu_s=0.5, loop_lag_ms_p99=0.1, loop_lag_ms_max=0.2, clock_step_ns=0, stamp_source="kernel",
     )  # fmt: skip
     row, sample = summarize(records, context=context, report=report, slo=load.slo)
+    row = replace(row, start_id=f"{load.seed}-{repeat // load.repeats}")
     return Point(row=with_intervals(row, headline_intervals(sample, resamples=100)), doubts=tuple(doubts))
 
 
@@ -173,8 +176,8 @@ def write_simulated_run(
     run_id = f"{folder.path.parent.name}/{folder.name}"
     points, writer = [], RecordWriter(folder)
     for level in load.levels:
-        for repeat in range(load.repeats):
-            name = f"c{level}" + (f"-r{repeat}" if load.repeats > 1 else "")
+        for repeat in range(load.repeats * load.starts):
+            name = f"c{level}" + (f"-r{repeat}" if load.repeats * load.starts > 1 else "")
             records = closed_loop(engine, load, level, repeat, run_id, name)
             points.append(point_of(records, engine, load, level, repeat, doubts))
             if with_requests:

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servebench.analysis.comparison.model import Comparison, ComparisonRow
+from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.run_comparison import RunComparison
-
-UNDECIDED_RESULTS = ("not enough data", "unequal_settings")
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a pipeline looks at. `limit` is the largest accepted regression, as a share."""
+    """What a pipeline looks at. `limit` is the largest accepted regression, as a share.
+
+    It passes when every metric is shown to be worse by no more than the limit (non-inferiority: each row's 95% interval
+    ends within it), not merely when no regression was found.
+    """
 
     limit: float
     regressions: tuple[tuple[str, ComparisonRow], ...]
     """(candidate, row) of the metrics that are worse by more than the limit."""
     quality_losses: tuple[tuple[str, Agreement], ...]
     """(candidate, agreement) of the benchmarks that are worse by more than the limit."""
-    undecided: tuple[Comparison, ...]
+    undecided: tuple[tuple[str, str], ...]
+    """(candidate, why) of the comparisons that cannot be judged, and of the metrics that may be worse than the limit."""
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -43,5 +46,18 @@ def evaluate_gate(found: Sequence[RunComparison], limit: float) -> Gate:
             if abs(row.effect or 0) > limit
         ),
         tuple((one.comparison.candidate, a) for one in found for a in one.agreements if a.lost > limit),
-        tuple(one.comparison for one in found if one.comparison.result in UNDECIDED_RESULTS),
+        tuple((one.comparison.candidate, why) for one in found for why in _undecided(one.comparison, limit)),
     )
+
+
+def _undecided(comparison: Comparison, limit: float) -> list[str]:
+    """Why a comparison cannot be judged: as a whole, or row by row; empty when every metric is within the limit."""
+    judged = [row for row in comparison.rows if row.competes and row.p_corrected is not None]
+    if comparison.result == "unequal_settings" or not judged:
+        return [comparison.summary]
+    return [
+        f"{row.description}: up to {100 * worst:.1f}{' points' if row.metric is FAILED else '%'} worse is possible, more than "
+        f"the limit of {100 * limit:g}%; more starts narrow the interval (study.starts)"
+        for row in judged
+        if (worst := row.worst_case) > limit
+    ]

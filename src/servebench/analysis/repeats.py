@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.comparison.compare import SIGNIFICANCE, holm
-from servebench.analysis.comparison.methods import REPEATS_MIN
+from servebench.analysis.comparison.compare import SIGNIFICANCE
+from servebench.analysis.comparison.families import holm
 from servebench.analysis.statistics import CONFIDENCE, Floats
 from servebench.contracts.point_row import PointRow
 from servebench.util.figures import change, number, percent
 
+REPEATS_MIN = 3
+"""The fewest repeats of which an interval is shown."""
 SMALLEST = 0.02
 METRICS = (
     ("output_throughput_tok_s", "output throughput", "tok/s"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from servebench.analysis.comparison.compare import MARGIN, compare
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import unequal_settings
+from servebench.analysis.setups import spreads_of_pairs
 from servebench.analysis.stored_runs import quality_agreements, quality_parities, side_of
 from servebench.contracts.stored import RunData
 
@@ -30,10 +31,18 @@ class RunComparison:
 
 
 def compare_runs(
-    pairs: Sequence[RunPair], *, margin: float = MARGIN, with_doubtful: bool = False, varying: str | None = None
+    pairs: Sequence[RunPair],
+    *,
+    margin: float = MARGIN,
+    with_doubtful: bool = False,
+    varying: str | None = None,
+    earlier: Sequence[RunData] = (),
 ) -> list[RunComparison]:
-    """Compare each pair of runs, speed and answers; `varying` are settings that differ on purpose."""
-    found = compare_speed(pairs, margin=margin, with_doubtful=with_doubtful, varying=varying)
+    """Compare each pair of runs, speed and answers; `varying` are settings that differ on purpose.
+
+    `earlier` are other stored runs: those of the same set-ups show by how much starts differ.
+    """
+    found = compare_speed(pairs, margin=margin, with_doubtful=with_doubtful, varying=varying, earlier=earlier)
     return [
         RunComparison(one, quality_agreements(a, b), quality_parities(a, b))
         for one, (a, b) in zip(found, pairs, strict=True)
@@ -41,12 +50,31 @@ def compare_runs(
 
 
 def compare_speed(
-    pairs: Sequence[RunPair], *, margin: float = MARGIN, with_doubtful: bool = False, varying: str | None = None
+    pairs: Sequence[RunPair],
+    *,
+    margin: float = MARGIN,
+    with_doubtful: bool = False,
+    varying: str | None = None,
+    earlier: Sequence[RunData] = (),
 ) -> list[Comparison]:
     """Compare the metrics of each pair of runs."""
-    sides = {run.run_id: side_of(run) for pair in pairs for run in pair}
+    spreads = spreads_of_pairs(pairs, earlier)
+    sides = {
+        run.run_id: replace(side_of(run), spreads=spreads[run.run_id], start_seconds=seconds_per_start(run))
+        for pair in pairs
+        for run in pair
+    }
     return compare(
         [(sides[a.run_id], sides[b.run_id], unequal_settings(a, b, varying)) for a, b in pairs],
         margin=margin,
         with_doubtful=with_doubtful,
     )
+
+
+def seconds_per_start(run: RunData) -> float | None:
+    """Return how long one start of a run's engine was measured, the start itself included; None if unknown."""
+    ended_s = run.state.get("ended_s")
+    if run.started_s is None or not isinstance(ended_s, (int, float)):
+        return None
+    starts = len({row.start_id for row in run.point_rows})
+    return (ended_s - run.started_s) / max(starts, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,16 +45,3 @@ def good_requests(
         if limits.tpot_ms is not None:
             good = good & (np.isnan(tpot_ms) | (tpot_ms <= limits.tpot_ms))
     return good
-
-
-def slo_point(levels: Sequence[tuple[float, float]], limits: SloLimits) -> int | None:
-    """Return the index of the highest load up to which every level meets the limits; None when the lowest does not.
-
-    `levels` are (load, share of good requests). A level that meets the limits above one that does not is noise.
-    """
-    best = None
-    for index in sorted(range(len(levels)), key=lambda i: levels[i][0]):
-        if levels[index][1] < limits.attainment:
-            break
-        best = index
-    return best

@@ -63,6 +63,7 @@ def side_of(run: RunData) -> Side:
         facts: dict[str, Any] = {
             "level": row.level_label,
             "repeat": row.repeat,
+            "start_id": row.start_id,
             "verdict": str(row.verdict),
             "doubts": row.doubts,
         }
@@ -125,7 +126,7 @@ def _ranked_level(label: str, parts: Sequence[tuple[PointRow, ComparedPoint]]) -
     verdicts = [point.verdict if point.verdict in VERDICTS else "void" for _, point in parts]
     load = row.rate if row.rate is not None else row.concurrency
     return RankedLevel(
-        row=row,
+        rows=tuple(row for row, _ in parts),
         label=label,
         load=float(load or 0),
         verdict=max(verdicts, key=VERDICTS.index),

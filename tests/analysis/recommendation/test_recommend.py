@@ -123,8 +123,8 @@ def test_cost_compares_across_gpus_and_names_the_price_that_would_change_it(answ
     assert found.winner.entrant.gpu == "l4"
     assert any("would be as cheap at" in line for line in found.changes)
     rival = found.ranking[1]
-    price = cost.break_even_price(rival.level.row.output_throughput_tok_s, found.ranking[0].value, 1)
-    assert cost.usd_per_million(rival.level.row.output_throughput_tok_s, price, 1) == pytest.approx(
+    price = cost.break_even_price(rival.level.rows[0].output_throughput_tok_s, found.ranking[0].value, 1)
+    assert cost.usd_per_million(rival.level.rows[0].output_throughput_tok_s, price, 1) == pytest.approx(
         found.ranking[0].value
     )
 
@@ -137,17 +137,37 @@ def test_unequal_settings_that_matter_leave_no_winner_unless_varied_on_purpose(a
     assert answers(*runs, name="again", varying="engine.dtype")["batch"].outcome == "winner"
 
 
-def test_doubtful_points_do_not_win_but_are_mentioned(answers, make_study):
-    found = answers(({"name": "a"}, {"requests": 20}), ({"name": "b"}, {"requests": 20}))
-    assert found["batch"].outcome != "not measured"
+def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
     from servebench.contracts.results import Doubt
 
     doubt = Doubt(code="too_short", message="", remedy="")
-    path = make_study((SimulatedEngine(), SimulatedLoad(levels=(4,))), name="doubtful", doubts=[doubt])
-    case = {a.use_case.name: a for a in recommend_runs(read.load_study(path).runs, load_rules())}["batch"]
-    assert case.outcome == "none qualifies"
-    assert case.missing == ("doubtful/00_alpha_unique: no valid point (too_short)",)
-    assert case.changes == ("if doubtful points counted, doubtful/00_alpha_unique would lead",)
+    fast, slow = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=2.0)
+    load = SimulatedLoad(levels=(4,))
+    runs = read.load_study(make_study((fast, load), (slow, load), name="doubtful", doubts=[doubt])).runs
+
+    def batch(**options):
+        return next(one for one in recommend_runs(runs, load_rules(), **options) if one.use_case.name == "batch")
+
+    assert batch().outcome == "no clear winner"
+    assert "provisional: doubtful/00_fast_unique" in batch().why
+    assert "too_short" in batch().why
+    assert batch(with_doubtful=True).winner.entrant.engine == "fast"
+
+
+def test_equal_engines_near_the_slo_have_no_winner(answers):
+    """A level at which about 99% of requests meet the limit decides nothing, whichever side of 99% each engine falls on."""
+    rules = load_rules()
+    outcomes = []
+    for seed in range(8):
+        shape = {"levels": (4, 16), "requests": 160, "seed": seed}
+        near = SloSettings(ttft_ms=155, tpot_ms=None, e2e_ms=None, attainment=0.99)
+        found = answers(
+            ({"name": "alpha"}, {**shape, "slo": near, "model": f"m{seed}"}),
+            ({"name": "beta"}, {**shape, "slo": near, "model": f"m{seed}"}),
+            rules=rules, name=f"near{seed}",
+        )  # fmt: skip
+        outcomes.append(found["interactive"].outcome)
+    assert "winner" not in outcomes
 
 
 def test_rules_are_the_users_to_edit(answers, tmp_path):

@@ -8,24 +8,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from servebench.analysis.comparison.methods import compare_failures, compare_metric, missing_row
+from servebench.analysis.comparison.families import corrected
+from servebench.analysis.comparison.methods import ONE_START, compare_level, missing_row
 from servebench.analysis.comparison.model import (
     FAILED,
     METRICS,
-    ComparedPoint,
     Comparison,
     ComparisonRow,
     Result,
     Side,
 )
-from servebench.analysis.comparison.resampling import START_SD, widen_for_starts
+from servebench.analysis.comparison.starts import group_by_start
 from servebench.analysis.fairness import SettingDifference, how_to_resolve, mattering_keys
 
 SIGNIFICANCE = 0.05
 MARGIN = 0.05
-"""The smallest difference that matters by default: about what two starts of one engine differ by."""
+"""The smallest difference that matters by default."""
 FAILED_MARGIN = 0.01
 """The difference between shares of failed requests that matters."""
+STARTS_ADVISED = 5
+"""Starts with which a difference of 5% is found where starts differ by 1% (docs/calibration.md)."""
 REASONS_MAX = 3
 
 
@@ -34,85 +36,52 @@ def compare(
     *,
     margin: float = MARGIN,
     with_doubtful: bool = False,
-    start_sd: float = START_SD,
-    seed: int = 0,
 ) -> list[Comparison]:
     """Compare each candidate with its baseline: (baseline, candidate, their unequal settings). Pure.
 
-    `margin` and `start_sd` are shares. P-values are corrected over all rows of all pairs. `with_doubtful` lets doubtful
-    points compete. The same input and seed give the same result.
+    `margin` is a share. P-values are corrected over all pairs. `with_doubtful` lets doubtful points compete.
     """
-    measured = [
-        (baseline, candidate, tuple(unequal), _rows(baseline, candidate, with_doubtful, seed))
-        for baseline, candidate, unequal in pairs
+    listed = list(pairs)
+    rows = corrected([_rows(baseline, candidate, with_doubtful) for baseline, candidate, _ in listed])
+    return [
+        _conclude(baseline, candidate, tuple(_judge(row, margin) for row in own), tuple(unequal), margin)
+        for (baseline, candidate, unequal), own in zip(listed, rows, strict=True)
     ]
-    corrected = iter(holm([row.p for *_, rows in measured for row in rows]))
-    found = []
-    for baseline, candidate, unequal, rows in measured:
-        judged = tuple(_judge(_widened(replace(row, p_corrected=next(corrected)), start_sd), margin) for row in rows)
-        found.append(_conclude(baseline, candidate, judged, unequal, margin))
-    return found
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return the p-values with Holm's step-down correction; None is no test and stays None."""
-    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    found: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for rank, (p, index) in enumerate(known):
-        largest = max(largest, min(1.0, (len(known) - rank) * p))
-        found[index] = largest
-    return found
-
-
-def _rows(baseline: Side, candidate: Side, with_doubtful: bool, seed: int) -> list[ComparisonRow]:
+def _rows(baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
     levels = dict.fromkeys(point.level for side in (baseline, candidate) for point in side.samples)
-    rows = []
-    for level in levels:
-        ours = [point for point in baseline.samples if point.level == level]
-        theirs = [point for point in candidate.samples if point.level == level]
-        rows += _level_rows(level, ours, theirs, with_doubtful, seed)
-    return rows
+    return [row for level in levels for row in _level_rows(level, baseline, candidate, with_doubtful)]
 
 
-def _level_rows(
-    level: str, ours: Sequence[ComparedPoint], theirs: Sequence[ComparedPoint], with_doubtful: bool, seed: int
-) -> list[ComparisonRow]:
-    if not ours or not theirs:
-        side = "baseline" if not ours else "candidate"
-        return [missing_row(level, METRICS[0], f"the {side} has no such level")]
-    void = [point for point in (*ours, *theirs) if point.verdict == "void"]
+def _level_rows(level: str, baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
+    points = [point for side in (baseline, candidate) for point in side.samples if point.level == level]
+    for name, side in (("baseline", baseline), ("candidate", candidate)):
+        if not any(point.level == level for point in side.samples):
+            return [missing_row(level, METRICS[0], f"the {name} has no such level")]
+    void = [point for point in points if point.verdict == "void"]
     if void:
         codes = ", ".join(dict.fromkeys(code for point in void for code in point.doubts)) or "void"
         return [missing_row(level, METRICS[0], f"void point: {codes}")]
-    doubts = tuple(dict.fromkeys(code for p in (*ours, *theirs) if p.verdict != "valid" for code in p.doubts))
+    doubts = tuple(dict.fromkeys(code for point in points if point.verdict != "valid" for code in point.doubts))
     why = f"doubtful: {', '.join(doubts)}" if doubts else ""
     competes = with_doubtful or not doubts
-    found = [compare_metric(level, metric, ours, theirs, seed) for metric in METRICS]
-    found.append(compare_failures(level, ours, theirs))
     return [
         replace(row, competes=competes and row.competes, why="; ".join(filter(None, (row.why, why))), doubts=doubts)
-        for row in found
-        if row is not None
+        for row in compare_level(level, baseline, candidate, METRICS)
     ]
 
 
-def _widened(row: ComparisonRow, start_sd: float) -> ComparisonRow:
-    """The row with its interval widened by how much two starts of one engine differ."""
-    if row.effect is None or row.low is None or row.high is None or row.metric is FAILED or not np.isfinite(row.effect):
-        return row
-    middle, low, high = (float(np.log1p(max(end, -1 + 1e-12))) for end in (row.effect, row.low, row.high))
-    low, high = widen_for_starts(middle, low, high, start_sd)
-    return replace(row, low=low, high=high)
-
-
 def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:
-    if row.effect is None or row.low is None or row.high is None:
+    """The row with its verdict. Rows of a single start have no p-value, and so none."""
+    if row.effect is None or row.low is None or row.high is None or row.p_corrected is None:
         return row
     bound = max(abs(row.low), abs(row.high))
-    significant = row.p_corrected is not None and row.p_corrected < SIGNIFICANCE and not row.low <= 0 <= row.high
     margin = margin if row.metric is not FAILED else FAILED_MARGIN
-    if significant and (row.metric is FAILED or abs(row.effect) >= margin):
+    if bound <= margin:
+        # a difference that is certain and too small to matter is no difference either
+        return replace(row, result="no difference", bound=bound)
+    if row.p_corrected < SIGNIFICANCE and not row.low <= 0 <= row.high:
         better = (row.effect > 0) == row.metric.higher_is_better
         return replace(row, result="faster" if better else "slower", bound=bound)
     if bound <= 2 * margin:
@@ -122,7 +91,7 @@ def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:
 
 def _too_wide(bound: float) -> str:
     reach = f"reaches {bound:.0%}" if np.isfinite(bound) else "is unbounded"
-    return f"the interval {reach}: more requests or repeats are needed"
+    return f"the interval {reach}: more starts are needed (study.starts)"
 
 
 def _conclude(
@@ -158,7 +127,27 @@ def _conclude(
         rest = f" ({short} of {len(competing)} rows have not enough data)" if short else ""
         summary = f"no difference larger than {bound:.1%}{rest}"
         return Comparison(rows=rows, result="no difference", summary=summary, bound=bound, **facts)
-    return Comparison(rows=rows, result="not enough data", summary=_why_undecided(rows), **facts)
+    summary = _one_start(baseline, candidate, rows) or _why_undecided(rows)
+    return Comparison(rows=rows, result="not enough data", summary=summary, **facts)
+
+
+def _one_start(baseline: Side, candidate: Side, rows: Sequence[ComparisonRow]) -> str:
+    """What two runs with one start each show, and what gives a verdict; empty for other runs."""
+    alone = [row for row in rows if row.why.startswith(ONE_START)]
+    if not alone:
+        return ""
+    known = [row for row in alone if row.effect is not None and np.isfinite(row.effect) and row.metric is not FAILED]
+    largest = f"; these two differ most in {_largest(known).description}" if known else ""
+    seconds = [side.start_seconds for side in (baseline, candidate)]
+    minutes = STARTS_ADVISED * sum(one for one in seconds if one is not None) / 60
+    price = f" (about {max(1, round(minutes))} minutes)" if None not in seconds else ""
+    few = [side.name for side in (baseline, candidate) if _start_count(side) < 2]
+    which = ONE_START if len(few) == 2 else f"one start of {few[0]}: no verdict on the engines" if few else ONE_START
+    return f"{which}{largest}; study.starts={STARTS_ADVISED} gives a verdict{price}"
+
+
+def _start_count(side: Side) -> int:
+    return len(group_by_start(side.samples))
 
 
 def _largest(rows: Iterable[ComparisonRow]) -> ComparisonRow:

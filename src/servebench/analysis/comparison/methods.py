@@ -1,4 +1,4 @@
-"""The methods that compare one metric at one level: repeats, pairs, throughputs, permutation, failures."""
+"""Compare one metric, or the failed requests, at one level."""
 
 from __future__ import annotations
 
@@ -6,62 +6,43 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from servebench.analysis.comparison.model import FAILED, ComparedPoint, ComparisonRow, Metric
-from servebench.analysis.comparison.resampling import (
-    BLOCKS,
-    RESAMPLES,
-    blocks_of,
-    flipped_medians,
-    interval_of,
-    log_ratio,
-    p_value,
-    statistic,
-    statistics_of,
+from servebench.analysis.comparison.model import (
+    FAILED,
+    ComparedPoint,
+    ComparisonRow,
+    Metric,
+    Side,
+    StartSpread,
+    StartValues,
 )
-from servebench.analysis.rates import pooled_rate_error
-from servebench.analysis.statistics import CONFIDENCE, Floats
+from servebench.analysis.comparison.starts import (
+    STARTS_MIN,
+    StartTest,
+    as_relative,
+    compare_starts,
+    compare_with_known_spread,
+    group_by_start,
+    known_spreads,
+    same_requests,
+)
+from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, statistic
+from servebench.analysis.statistics import Z_95, Floats
 
-REPEATS_MIN = 3
-PAIRED_SHARE_MIN = 0.9
+ONE_START = "one start each: no verdict on the engines"
+WITHIN_RUN = "this start only"
 
 Points = Sequence[ComparedPoint]
 
 
-def compare_metric(level: str, metric: Metric, ours: Points, theirs: Points, seed: int) -> ComparisonRow | None:
-    """Return the row of a metric at a level, not yet judged; None where neither side has the metric."""
-    a, b = [_known_values(point, metric) for point in ours], [_known_values(point, metric) for point in theirs]
-    a, b = [values for values in a if values.size], [values for values in b if values.size]
-    if not a and not b:
-        return None
-    if not a or not b:
-        side = "baseline" if not a else "candidate"
-        return missing_row(level, metric, f"the {side} has no such number")
-    whole = [float(statistic(np.concatenate(side), metric.percent)) for side in (a, b)]
-    row = ComparisonRow(level=level, metric=metric, baseline=whole[0], candidate=whole[1])
-    fewest = min(sum(values.size for values in side) for side in (a, b))
-    if fewest < metric.requests_min:
-        unit = "requests" if metric.percent is not None else "slices of time"
-        return replace(row, why=f"{fewest} {unit}, {metric.requests_min} are needed")
-    if not np.isfinite(whole).any():
-        return _too_many_failed(row)
-    return _tested(row, ours, theirs, (a, b), seed)
-
-
-def _tested(
-    row: ComparisonRow, ours: Points, theirs: Points, values: tuple[list[Floats], list[Floats]], seed: int
-) -> ComparisonRow:
-    """The row with its effect, interval and p-value, by the method that the data allow."""
-    a, b = values
-    if min(len(a), len(b)) >= REPEATS_MIN:
-        return _over_repeats(row, a, b)
-    rng = np.random.default_rng(seed)
-    if row.metric.percent == 50 and _same_requests(ours, theirs):
-        return _paired(row, ours, theirs, rng)
-    if row.metric.source == "throughput_tok_s":
-        return _throughputs(row, a, b)
-    return _permuted(row, a, b, rng)
+def compare_level(level: str, baseline: Side, candidate: Side, metrics: Sequence[Metric]) -> list[ComparisonRow]:
+    """Return the rows of a level that both sides have, not yet judged: the metrics that one has, and failed requests."""
+    ours, theirs = (
+        group_by_start([point for point in side.samples if point.level == level]) for side in (baseline, candidate)
+    )
+    paired = len(ours) == len(theirs) and same_requests(ours, theirs)
+    rows = [_compare_metric(level, metric, (baseline, ours), (candidate, theirs), paired) for metric in metrics]
+    return [row for row in (*rows, _compare_failures(level, ours, theirs, paired)) if row is not None]
 
 
 def missing_row(level: str, metric: Metric, why: str) -> ComparisonRow:
@@ -69,164 +50,114 @@ def missing_row(level: str, metric: Metric, why: str) -> ComparisonRow:
     return ComparisonRow(level=level, metric=metric, baseline=None, candidate=None, why=why, competes=False)
 
 
-def _known_values(point: ComparedPoint, metric: Metric) -> Floats:
-    values = getattr(point, metric.source)
-    if values is None:
-        return np.empty(0)
-    kept: Floats = values[~np.isnan(values)]
-    return kept
-
-
-def _too_many_failed(row: ComparisonRow) -> ComparisonRow:
-    return replace(row, why="so many requests failed on both sides that this percentile is a failed one")
-
-
-def _permuted(row: ComparisonRow, a: Sequence[Floats], b: Sequence[Floats], rng: np.random.Generator) -> ComparisonRow:
-    """The ratio of the two statistics, by permuting blocks of requests between the runs."""
-    fewest = min(sum(len(part) for part in side) for side in (a, b))
-    size = max(1, fewest // BLOCKS)
-    ours, theirs = blocks_of(a, size), blocks_of(b, size)
-    percent = row.metric.percent
-
-    def ratio(first: NDArray[np.int64], second: NDArray[np.int64], pool_a: Floats, pool_b: Floats) -> Floats:
-        return log_ratio(statistics_of(pool_b, second, percent), statistics_of(pool_a, first, percent))
-
-    drawn_a = rng.integers(0, len(ours), size=(RESAMPLES, len(ours)))
-    drawn_b = rng.integers(0, len(theirs), size=(RESAMPLES, len(theirs)))
-    everything = np.arange(len(ours))[None], np.arange(len(theirs))[None]
-    seen = float(ratio(*everything, ours, theirs)[0])
-    observed = float(log_ratio(np.asarray(row.candidate), np.asarray(row.baseline)))
-    # blocks leave out the last few requests: the interval is moved to the effect
-    moved = observed - seen if np.isfinite([observed, seen]).all() else 0.0
-    low, high = interval_of(ratio(drawn_a, drawn_b, ours, theirs) + moved)
-    pool = np.concatenate([ours, theirs])
-    order = np.argsort(rng.random((RESAMPLES, len(pool))), axis=1)
-    permuted = ratio(order[:, : len(ours)], order[:, len(ours) :], pool, pool)
-    return replace(
-        row,
-        effect=float(np.expm1(observed)),
-        low=low,
-        high=high,
-        p=p_value(permuted, observed if np.isinf(observed) else seen),
-        method=f"permutation of {len(ours)} and {len(theirs)} blocks",
-    )
-
-
-def _throughputs(row: ComparisonRow, a: Sequence[Floats], b: Sequence[Floats]) -> ComparisonRow:
-    """Two throughputs, each with its own error (Welch 1947; a logarithm's error is the share: the delta method)."""
-    from scipy.special import stdtr, stdtrit
-
-    ours, theirs = pooled_rate_error(a), pooled_rate_error(b)
-    if ours is None or theirs is None:
-        return replace(row, why="one side produced no tokens, or its window is too short")
-    observed = float(log_ratio(np.asarray(row.candidate), np.asarray(row.baseline)))
-    squares = ours.share**2, theirs.share**2
-    error = sum(squares) ** 0.5
-    # two engines that never varied at all have no error to compare with
-    freedom = error**4 / (squares[0] ** 2 / ours.freedom + squares[1] ** 2 / theirs.freedom) if error else 1.0
-    half = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
-    return replace(
-        row,
-        effect=float(np.expm1(observed)),
-        low=float(np.expm1(observed - half)),
-        high=float(np.expm1(observed + half)),
-        p=float(2 * stdtr(freedom, -abs(observed) / error)) if error else float(observed == 0),
-        method="Welch's t-test on the throughput's slow waves",
-    )
-
-
-def _same_requests(ours: Points, theirs: Points) -> bool:
-    """Whether both sides sent the same requests: nearly all ids are shared, with the same planned sizes."""
-    if len(ours) != len(theirs):
-        return False
-    for a, b in zip(ours, theirs, strict=True):
-        sizes = dict(zip(b.request_ids, b.sizes, strict=True))
-        shared = [(size, sizes[name]) for name, size in zip(a.request_ids, a.sizes, strict=True) if name in sizes]
-        most = max(len(a.request_ids), len(b.request_ids))
-        if len(shared) < PAIRED_SHARE_MIN * most or any(x != y for x, y in shared):
-            return False
-    return True
-
-
-def _paired(row: ComparisonRow, ours: Points, theirs: Points, rng: np.random.Generator) -> ComparisonRow:
-    """The median ratio of each request and its counterpart, by flipping the signs of blocks."""
-    parts = [_pair_log_ratios(a, b, row.metric) for a, b in zip(ours, theirs, strict=True)]
-    parts = [part for part in parts if part.size]
-    count = sum(part.size for part in parts)
-    if count < row.metric.requests_min:
-        return replace(row, why=f"{count} pairs of requests, {row.metric.requests_min} are needed")
-    blocks = blocks_of(parts, max(1, count // BLOCKS))
-    drawn = rng.integers(0, len(blocks), size=(RESAMPLES, len(blocks)))
-    observed = float(statistic(np.concatenate(parts), 50))
-    low, high = interval_of(statistics_of(blocks, drawn, 50))
-    return replace(
-        row,
-        effect=float(np.expm1(observed)),
-        low=low,
-        high=high,
-        p=p_value(flipped_medians(blocks, rng), observed),
-        method=f"{count} pairs of the same request, signs of {len(blocks)} blocks flipped",
-        paired=True,
-    )
-
-
-def _pair_log_ratios(a: ComparedPoint, b: ComparedPoint, metric: Metric) -> Floats:
-    """Log ratios of pairs in the baseline's order; infinite where only one request failed, 0 where both did."""
-    theirs = dict(zip(b.request_ids, getattr(b, metric.source), strict=True))
-    pairs = np.array(
-        [
-            (value, theirs[name])
-            for name, value in zip(a.request_ids, getattr(a, metric.source), strict=True)
-            if name in theirs
-        ],
-        dtype=np.float64,
-    ).reshape(-1, 2)
-    pairs = pairs[~np.isnan(pairs).any(axis=1)]
-    return np.nan_to_num(log_ratio(pairs[:, 1], pairs[:, 0]), nan=0.0, posinf=np.inf, neginf=-np.inf)
-
-
-def _over_repeats(row: ComparisonRow, a: Sequence[Floats], b: Sequence[Floats]) -> ComparisonRow:
-    """The repeats of both sides, by Welch's t-test on logarithms."""
-    from scipy import stats
-
-    logs = [np.log([float(statistic(values, row.metric.percent)) for values in side]) for side in (a, b)]
-    if not all(np.isfinite(side).all() for side in logs):
-        return _too_many_failed(row)
-    test = stats.ttest_ind(logs[1], logs[0], equal_var=False)
-    between = test.confidence_interval(CONFIDENCE)
-    return replace(
-        row,
-        baseline=float(np.exp(logs[0].mean())),
-        candidate=float(np.exp(logs[1].mean())),
-        effect=float(np.expm1(logs[1].mean() - logs[0].mean())),
-        low=float(np.expm1(between.low)),
-        high=float(np.expm1(between.high)),
-        p=float(test.pvalue),
-        method=f"Welch's t-test over {len(a)} and {len(b)} repeats",
-    )
-
-
-def compare_failures(level: str, ours: Points, theirs: Points) -> ComparisonRow | None:
-    """Compare the shares of failed requests by Fisher's exact test; None where none failed."""
-    from scipy import stats
-
-    bad = [int(sum(point.failed.sum() for point in side)) for side in (ours, theirs)]
-    sizes = [sum(point.failed.size for point in side) for side in (ours, theirs)]
-    if not any(bad) or not all(sizes):
+def _compare_metric(
+    level: str,
+    metric: Metric,
+    baseline: tuple[Side, Sequence[Points]],
+    candidate: tuple[Side, Sequence[Points]],
+    paired: bool,
+) -> ComparisonRow | None:
+    """The row of a metric; None where neither side has it."""
+    values = [[_values(points, metric) for points in starts] for _, starts in (baseline, candidate)]
+    known = [[parts for parts in side if parts] for side in values]
+    if not any(known):
         return None
-    shares = [part / whole for part, whole in zip(bad, sizes, strict=True)]
-    wald = [share * (1 - share) / whole for share, whole in zip(shares, sizes, strict=True)]
-    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(sum(wald)))
-    effect = shares[1] - shares[0]
-    table = [[bad[0], sizes[0] - bad[0]], [bad[1], sizes[1] - bad[1]]]
-    return ComparisonRow(
-        level=level,
-        metric=FAILED,
-        baseline=shares[0],
-        candidate=shares[1],
-        effect=effect,
-        low=effect - half,
-        high=effect + half,
-        p=float(stats.fisher_exact(table).pvalue),
-        method="Fisher's exact test",
+    if not all(known):
+        return missing_row(level, metric, f"the {'candidate' if known[0] else 'baseline'} has no such number")
+    fewest = min(sum(part.size for part in parts) for side in known for parts in side)
+    if fewest < metric.requests_min:
+        unit = "requests in a start" if metric.percent is not None else "slices of time"
+        return ComparisonRow(
+            level=level,
+            metric=metric,
+            baseline=None,
+            candidate=None,
+            why=f"{fewest} {unit}, {metric.requests_min} are needed",
+        )
+    complete = [len(side) for side in values] == [len(side) for side in known]
+    starts = StartValues(
+        baseline=_start_logs(known[0], metric), candidate=_start_logs(known[1], metric), paired=paired and complete
     )
+    spreads = known_spreads(level, metric.name, baseline[0], candidate[0])
+    return _with_difference(level, metric, starts, spreads, known)
+
+
+def _with_difference(
+    level: str,
+    metric: Metric,
+    starts: StartValues,
+    spreads: tuple[StartSpread, StartSpread] | None,
+    values: Sequence[Sequence[Sequence[Floats]]],
+) -> ComparisonRow:
+    """The row with its difference: over starts, by the spread of earlier starts, or of two single starts."""
+    middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
+    row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
+    if not (np.isfinite(starts.baseline).all() and np.isfinite(starts.candidate).all()):
+        why = "so many requests failed that this has no finite value: see failed requests"
+        return replace(row, starts=None, why=why)
+    if min(starts.baseline.size, starts.candidate.size) >= STARTS_MIN:
+        return _tested(row, compare_starts(starts))
+    return _within_run(row, values) if spreads is None else _tested(row, compare_with_known_spread(starts, *spreads))
+
+
+def _values(points: Points, metric: Metric) -> list[Floats]:
+    """The known values of each point of a start, without points that have none."""
+    arrays = [getattr(point, metric.source) for point in points]
+    known = [values[~np.isnan(values)] for values in arrays if values is not None]
+    return [values for values in known if values.size]
+
+
+def _start_logs(starts: Sequence[Sequence[Floats]], metric: Metric) -> Floats:
+    """The logarithm of the metric in each start: the mean over its repeats."""
+    with np.errstate(divide="ignore"):
+        return np.array([np.mean([np.log(statistic(part, metric.percent)) for part in parts]) for parts in starts])
+
+
+def _tested(row: ComparisonRow, test: StartTest) -> ComparisonRow:
+    low, high = as_relative((test.low, test.high))
+    return replace(row, effect=float(np.expm1(test.difference)), low=low, high=high, p=test.p, method=test.method)
+
+
+def _within_run(row: ComparisonRow, values: Sequence[Sequence[Sequence[Floats]]]) -> ComparisonRow:
+    """The row with the difference of these starts, and the interval that their own requests give it; no p-value."""
+    assert row.starts is not None
+    sides = []
+    for starts, logs in zip(values, (row.starts.baseline, row.starts.candidate), strict=True):
+        interval = log_interval([part for parts in starts for part in parts], row.metric.percent)
+        if interval is None:
+            return replace(row, why=f"{ONE_START}; too few requests for an interval")
+        sides.append((float(logs.mean()), interval))
+    low, high = as_relative(log_ratio_interval(sides[0], sides[1]))
+    effect = float(np.expm1(sides[1][0] - sides[0][0]))
+    return replace(row, effect=effect, low=low, high=high, method=WITHIN_RUN, why=ONE_START)
+
+
+def _compare_failures(
+    level: str, ours: Sequence[Points], theirs: Sequence[Points], paired: bool
+) -> ComparisonRow | None:
+    """Compare the shares of failed requests over starts; None where none failed.
+
+    Failures come in bursts, so requests of one start do not test anything; with as many in each start, the binomial error
+    is the least that is believed.
+    """
+    sides = [[_failed_of(points) for points in starts] for starts in (ours, theirs)]
+    if not any(bad for side in sides for bad, _ in side) or not all(size for side in sides for _, size in side):
+        return None
+    shares = [np.array([bad / size for bad, size in side]) for side in sides]
+    pooled = [(sum(bad for bad, _ in side), sum(size for _, size in side)) for side in sides]
+    error = sum(bad / size * (1 - bad / size) / size for bad, size in pooled) ** 0.5
+    starts = StartValues(baseline=shares[0], candidate=shares[1], paired=paired)
+    middle = [float(one.mean()) for one in shares]
+    row = ComparisonRow(level=level, metric=FAILED, baseline=middle[0], candidate=middle[1], starts=starts)
+    if min(len(side) for side in sides) >= STARTS_MIN:
+        test = compare_starts(starts, least_error=error)
+        return replace(row, effect=test.difference, low=test.low, high=test.high, p=test.p, method=test.method)
+    effect = middle[1] - middle[0]
+    return replace(
+        row, effect=effect, low=effect - Z_95 * error, high=effect + Z_95 * error, method=WITHIN_RUN, why=ONE_START
+    )
+
+
+def _failed_of(points: Points) -> tuple[int, int]:
+    """How many requests of a start failed, of how many."""
+    return sum(int(point.failed.sum()) for point in points), sum(point.failed.size for point in points)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,9 +13,11 @@ from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
 from servebench.util.figures import change, change_interval
 
-BLOCKS_MIN = 10
-"""The fewest blocks of requests, or slices of time, that a test works on."""
-P99_REQUESTS_MIN = 100
+VALUES_MIN = 12
+"""The fewest requests, or slices of time, of a start: its slow waves need four values each (`rates.SLOW_WAVES`)."""
+P99_REQUESTS_MIN = 368
+"""Requests from which on a p99 has a two-sided 95% interval at all: with fewer, the largest of them is below the true p99 too
+often (order statistics: Hahn and Meeker 1991, "Statistical Intervals", chapter 5)."""
 
 Result = Literal["faster", "slower", "no difference", "not enough data", "unequal_settings"]
 
@@ -29,7 +32,7 @@ class Metric:
     percent: float | None
     higher_is_better: bool = False
     unit: str = "ms"
-    requests_min: int = BLOCKS_MIN
+    requests_min: int = VALUES_MIN
 
 
 METRICS = (
@@ -46,7 +49,8 @@ FAILED = Metric("failed_share", "failed requests", "failed", None, unit="")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPoint:
-    """One point of a run: arrays over the requests in its window, in the order sent.
+    """One point of a run: arrays over the requests in its window, in the order sent. `start_id` is the start of the engine
+    that served it; points without one are taken to share a start.
 
     Latencies are infinite for failed requests and NaN where undefined. `throughput_tok_s` has one entry per slice of time.
     `sizes` are the planned prompt tokens; with the ids they identify the same request in another run.
@@ -55,6 +59,7 @@ class ComparedPoint:
     level: str
     repeat: int
     verdict: str
+    start_id: str | None = None
     doubts: tuple[str, ...] = ()
     request_ids: tuple[str, ...] = ()
     sizes: Floats = field(default_factory=lambda: np.empty(0))
@@ -67,18 +72,44 @@ class ComparedPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """A run as one side of a comparison."""
+    """A run as one side of a comparison.
+
+    `spreads` say by how much starts of its set-up differ, by (level, metric), as known from this and earlier runs.
+    `start_seconds` is how long one start was measured.
+    """
 
     name: str
     samples: tuple[ComparedPoint, ...]
+    spreads: Mapping[tuple[str, str], StartSpread] = field(default_factory=dict)
+    start_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartSpread:
+    """By how much the starts of one set-up differ: the standard deviation of one start's logarithm, from `count` starts."""
+
+    sd: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartValues:
+    """A metric at a level by start of the engine: logarithms (for `failed_share`: shares), in the order of the starts.
+
+    If `paired`, entries at the same place come from starts that sent the same requests.
+    """
+
+    baseline: Floats
+    candidate: Floats
+    paired: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRow:
     """One metric at one level. `effect`, `low` and `high` are relative changes: 0.1 is ten percent more than the baseline.
 
-    For `failed_share`, `baseline`, `candidate` and `effect` are shares of requests and their difference. If `paired`, the
-    effect is the median over requests and their counterparts and may differ from the ratio of the two medians. A row that
+    For `failed_share`, `baseline`, `candidate` and `effect` are shares of requests and their difference. `starts` are the
+    values of each start; with one start on a side the interval is that of these two starts, not of the engines. A row that
     does not compete rests on points that are not valid (`doubts` has their warning codes): its result decides nothing.
     """
 
@@ -94,10 +125,22 @@ class ComparisonRow:
     result: Result = "not enough data"
     bound: float | None = None
     method: str = ""
-    paired: bool = False
+    starts: StartValues | None = None
     why: str = ""
     competes: bool = True
     doubts: tuple[str, ...] = ()
+
+    @property
+    def paired(self) -> bool:
+        """Whether starts that sent the same requests are compared with each other."""
+        return self.starts is not None and self.starts.paired
+
+    @property
+    def worst_case(self) -> float:
+        """By how much, as a share, the candidate may be worse at the end of the interval; negative when it is better."""
+        if self.low is None or self.high is None:
+            return float("inf")
+        return -self.low if self.metric.higher_is_better else self.high
 
     @property
     def description(self) -> str:

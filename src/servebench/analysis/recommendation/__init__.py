@@ -1,7 +1,9 @@
 """Which run is best for which use case, by rules that the user can edit, and how sure that is.
 
-A run's score for a use case is one number at one load level. The lead of the winner over each rival has an interval:
-blocks of requests are resampled on both sides (a throughput from its own error), and an allowance for how much two starts of
-one engine differ is added, as in `comparison`. With several rivals each interval is widened (Bonferroni), so that "best of
-all" is as sure as it says. "No clear winner" is a full answer.
+A run's score for a use case is one number at one load level. The whole rule must hold, not only its last step: whether a level
+meets the SLO is *met*, *missed* or *undecided* (`objectives`), and the first of the ranking wins only if it leads with every
+undecided level taken against it and for its rivals. The lead has an interval over starts of the engines, as in `comparison`;
+where each was started once, only a lead far beyond what starts differ by is a win. With several rivals each interval is wider
+(Bonferroni), so that "best of all" is as sure as it says. Doubtful points take part and are named; a win on them is
+provisional. "No clear winner" is a full answer.
 """

@@ -6,39 +6,38 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from servebench.analysis.cost import break_even_price
-from servebench.analysis.recommendation.draws import COSTS, metric_value
 from servebench.analysis.recommendation.model import Entrant, Score
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.scores import rank
+from servebench.analysis.recommendation.values import COSTS, metric_value
 
 SLO_FACTORS = (0.25, 0.5, 2.0, 4.0)
 
 
 def what_would_change(
-    case: UseCase, entrants: Sequence[Entrant], ranking: Sequence[Score], *, with_doubtful: bool, margin: float
+    case: UseCase, entrants: Sequence[Entrant], ranking: Sequence[Score], *, margin: float
 ) -> list[str]:
     """Return what would change the answer, a line each."""
     leader = ranking[0].entrant.name if ranking else None
     found = []
     if leader is not None and case.measure == "within_slo":
-        found += _by_limit(case, entrants, leader, with_doubtful)
+        found += _by_limit(case, entrants, leader)
         found += _still_within_limits(ranking)
     if leader is not None and case.measure == "best":
         found += _by_level(case, entrants, leader, margin)
     if ranking and case.metric in COSTS:
         found += _by_price(ranking, COSTS[case.metric])
-    if not with_doubtful:
-        found += _with_doubtful_points(case, entrants, leader)
+    found += _without_doubtful_points(case, entrants, leader)
     return found
 
 
-def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str, with_doubtful: bool) -> list[str]:
+def _by_limit(case: UseCase, entrants: Sequence[Entrant], leader: str) -> list[str]:
     found = []
     name = "ttft_ms" if case.limits.ttft_ms is not None else "e2e_ms" if case.limits.e2e_ms is not None else "tpot_ms"
     limit = getattr(case.limits, name)
     for factor in SLO_FACTORS:
         other = replace(case, limits=replace(case.limits, **{name: limit * factor}))
-        ranking, _ = rank(other, entrants, with_doubtful=with_doubtful)
+        ranking = rank(other, entrants).scores
         label = f"with a {name.removesuffix('_ms').upper()} limit of {limit * factor:g} ms,"
         if not ranking:
             found.append(f"{label} none would meet it")
@@ -63,7 +62,7 @@ def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: f
     at: dict[str, dict[str, float]] = {}
     for entrant in entrants:
         for level in entrant.levels:
-            value = metric_value(case.metric, level.row, level.samples) if level.verdict != "void" else None
+            value = metric_value(case.metric, level) if level.verdict != "void" else None
             if value is not None:
                 at.setdefault(level.label, {})[entrant.name] = value
     leads: dict[str, list[str]] = {}
@@ -78,15 +77,16 @@ def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: f
 def _by_price(ranking: Sequence[Score], rate_metric: str) -> list[str]:
     found = []
     for score in ranking[1:]:
-        rate = score.level.row.get(rate_metric) if score.level is not None else None
+        rate = metric_value(rate_metric, score.level) if score.level is not None else None
         if rate:
             price = break_even_price(float(rate), ranking[0].value, score.entrant.gpu_count)
             found.append(f"{score.entrant.name} would be as cheap at ${price:.3g} per GPU hour")
     return found
 
 
-def _with_doubtful_points(case: UseCase, entrants: Sequence[Entrant], leader: str | None) -> list[str]:
-    ranking, _ = rank(case, entrants, with_doubtful=True)
+def _without_doubtful_points(case: UseCase, entrants: Sequence[Entrant], leader: str | None) -> list[str]:
+    valid = [replace(one, levels=tuple(level for level in one.levels if level.verdict == "valid")) for one in entrants]
+    ranking = rank(case, valid).scores
     if ranking and ranking[0].entrant.name != leader:
-        return [f"if doubtful points counted, {ranking[0].entrant.name} would lead"]
+        return [f"if only valid points counted, {ranking[0].entrant.name} would lead"]
     return []

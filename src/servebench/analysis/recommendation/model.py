@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-
 from servebench.analysis.comparison.model import ComparedPoint
-from servebench.analysis.recommendation.draws import resampled_metric
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.slo import SloLimits
-from servebench.analysis.statistics import Floats
 from servebench.contracts.point_row import PointRow
 
 Outcome = Literal["winner", "no clear winner", "only one", "none qualifies", "not measured"]
@@ -21,9 +16,9 @@ Outcome = Literal["winner", "no clear winner", "only one", "none qualifies", "no
 
 @dataclass(frozen=True, kw_only=True)
 class RankedLevel:
-    """A load level of an entrant: its row of points.csv, and the points of all its repeats."""
+    """A load level of an entrant: its rows of points.csv and their points, of all repeats and starts."""
 
-    row: PointRow
+    rows: tuple[PointRow, ...]
     label: str
     load: float
     verdict: str
@@ -50,7 +45,11 @@ class Entrant:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What an entrant reached. `at` is the load level, `slo_at` the highest load that met the SLO."""
+    """What an entrant reached. `at` is the load level, `slo_at` the highest load that met the SLO, `interval` the 95% interval
+    of the value (None when it was measured once).
+
+    `worst` and `best` are the levels that count if undecided levels miss or meet the SLO: None where then none counts.
+    """
 
     entrant: Entrant
     value: float
@@ -59,30 +58,11 @@ class Score:
     slo_at: str | None = None
     doubtful: bool = False
     metric: str = "cold_start"
-
-    @cached_property
-    def draws(self) -> Floats | None:
-        """The score of each resample; None when it was measured once or there is too little data."""
-        if self.level is None:
-            return None
-        return resampled_metric(
-            self.metric,
-            self.level.row,
-            self.level.samples,
-            limits=self.entrant.own_limits or SloLimits(),
-            # seeded by name, so that two entrants are drawn independently and each the same every time
-            seed=self.entrant.name + self.level.label,
-            price_usd_per_hour=self.entrant.price_usd_per_hour,
-            gpu_count=self.entrant.gpu_count,
-        )
-
-    @cached_property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95% interval; None when it was measured once."""
-        if self.draws is None:
-            return None
-        low, high = np.quantile(self.draws, [0.025, 0.975]).tolist()
-        return low, high
+    interval: tuple[float, float] | None = None
+    worst: RankedLevel | None = None
+    best: RankedLevel | None = None
+    undecided: str = ""
+    """The levels at which it is undecided whether the SLO is met."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,10 @@ from typing import Any
 
 from servebench.analysis.fairness import SettingDifference, how_to_resolve, mattering_keys
 from servebench.analysis.recommendation.changes import what_would_change
+from servebench.analysis.recommendation.lead import lead_of
 from servebench.analysis.recommendation.model import Entrant, Recommendation, Score
 from servebench.analysis.recommendation.rules import Rules, UseCase
-from servebench.analysis.recommendation.scores import lead_of, rank
+from servebench.analysis.recommendation.scores import rank
 
 HINTS = {
     "cost_usd_per_mtok": "no run has a price: set gpu=h100 or another known GPU, or gpu.count and gpu.price_usd_per_hour",
@@ -56,7 +57,9 @@ def _why_not_measured(case: UseCase, entrants: Sequence[Entrant]) -> str:
         example = f"servebench -m engine=... workload={workloads[0]}"
         return f"no run of workload {' or '.join(workloads)}; measure one: {example}"
     hint = HINTS.get(case.metric, "")
-    known = any(level.row.get(case.metric) is not None for entrant in entrants for level in entrant.levels)
+    known = any(
+        row.get(case.metric) is not None for entrant in entrants for level in entrant.levels for row in level.rows
+    )
     return "" if known else hint
 
 
@@ -77,20 +80,21 @@ def _recommend_one(
     own = {entrant.own_limits for entrant in entrants}
     if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
         case = replace(case, limits=limits)
-    ranking, missing = rank(case, entrants, with_doubtful=with_doubtful)
+    ranked = rank(case, entrants)
+    ranking = ranked.scores
     facts: dict[str, Any] = {
         "use_case": case,
         "group": group,
         "ranking": ranking,
-        "missing": missing,
-        "changes": tuple(what_would_change(case, entrants, ranking, with_doubtful=with_doubtful, margin=rules.margin)),
+        "missing": ranked.missing,
+        "changes": tuple(what_would_change(case, entrants, ranking, margin=rules.margin)),
     }
     if not ranking:
         return Recommendation(outcome="none qualifies", why="no run has a score", **facts)
-    if len(ranking) == 1:
+    if len(ranking) + len(ranked.possible) == 1:
         why = f"only {ranking[0].entrant.name} has a score, so there is nothing to compare it with"
         return Recommendation(outcome="only one", why=why, **facts)
-    lead = lead_of(ranking, rules)
+    lead = lead_of(ranked, case, rules, with_doubtful=with_doubtful)
     why = _why_unfair(ranking, case, unequal) or lead.why
     return Recommendation(
         outcome="no clear winner" if why else "winner",

@@ -59,8 +59,8 @@ def command(
 ) -> int:
     """Compare runs with the first one or a baseline: which is faster, and how sure that is.
 
-    With --max-regression the exit code is 0 if nothing is worse by more than that, 1 if something is, and 7 if nothing can be
-    judged: unequal settings, no valid points, too little data.
+    With --max-regression the exit code is 0 if every metric is shown to be worse by no more than that, 1 if one is worse by
+    more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
     """
     from servebench.analysis.comparison.compare import MARGIN
     from servebench.analysis.gate import evaluate_gate
@@ -70,10 +70,17 @@ def command(
     from servebench.report.files import write_file
     from servebench.report.terminal.comparison import print_comparison
     from servebench.report.terminal.tables import console
-    from servebench.store.studies import find
+    from servebench.store.studies import find, load_outputs
 
     pairs = pair_runs([find(name, outputs) for name in names], find(baseline, outputs) if baseline else None)
-    found = compare_runs(pairs, margin=margin or max_regression or MARGIN, with_doubtful=with_doubtful, varying=varying)
+    earlier = [run for study in load_outputs(outputs) for run in study.runs]
+    found = compare_runs(
+        pairs,
+        margin=margin or max_regression or MARGIN,
+        with_doubtful=with_doubtful,
+        varying=varying,
+        earlier=earlier,
+    )
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
     if markdown:
         write_file(markdown, to_markdown(found, gate))
@@ -93,6 +100,6 @@ def _gate_code(gate: Gate) -> int:
         click.echo(f"servebench: regression larger than {100 * gate.limit:g}%: {line}", err=True)
     if gate.failures:
         return EXIT_REGRESSION
-    for one in gate.undecided:
-        click.echo(f"servebench: {one.candidate} cannot be judged: {one.summary}", err=True)
+    for candidate, why in gate.undecided:
+        click.echo(f"servebench: {candidate} cannot be judged: {why}", err=True)
     return EXIT_NOT_JUDGED if gate.undecided else 0

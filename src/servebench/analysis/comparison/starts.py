@@ -1,0 +1,116 @@
+"""Comparison over starts of the engine: the start is the unit, because requests of one start share its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from servebench.analysis.comparison.model import ComparedPoint, Side, StartSpread, StartValues
+from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+
+STARTS_MIN = 2
+"""Starts on each side from which on they are compared: the fewest that show a spread."""
+KNOWN_STARTS_MIN = 5
+"""Starts of a set-up from which on their spread is taken as known for a run with a single start."""
+PAIRED_SHARE_MIN = 0.9
+UNEXPLAINED_SD = 1e-9
+"""Below this the starts do not differ at all, as with an emulated engine: no test has anything to work with."""
+
+Points = Sequence[ComparedPoint]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartTest:
+    """The difference of two sides over starts: of logarithms, or of shares. `p` is two-sided."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    method: str
+
+
+def group_by_start(points: Points) -> list[list[ComparedPoint]]:
+    """Return the points of a level by start of the engine, in the order of their repeats."""
+    groups: dict[str | None, list[ComparedPoint]] = {}
+    for point in sorted(points, key=lambda one: one.repeat):
+        groups.setdefault(point.start_id, []).append(point)
+    return list(groups.values())
+
+
+def same_requests(ours: Sequence[Points], theirs: Sequence[Points]) -> bool:
+    """Return whether both sides sent the same requests in each start: nearly all ids are shared, with the same sizes."""
+    if [len(one) for one in ours] != [len(one) for one in theirs]:
+        return False
+    return all(_share_requests(a, b) for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def _share_requests(a: ComparedPoint, b: ComparedPoint) -> bool:
+    sizes = dict(zip(b.request_ids, b.sizes, strict=True))
+    shared = [(size, sizes[name]) for name, size in zip(a.request_ids, a.sizes, strict=True) if name in sizes]
+    most = max(len(a.request_ids), len(b.request_ids))
+    return len(shared) >= PAIRED_SHARE_MIN * most and all(x == y for x, y in shared)
+
+
+def compare_starts(values: StartValues, *, least_error: float = 0.0, confidence: float = CONFIDENCE) -> StartTest:
+    """Compare two sides with at least STARTS_MIN starts each.
+
+    Starts that sent the same requests are compared by the paired t-test, others by Welch's (Student 1908; Welch 1947).
+    `least_error` is the smallest standard error of the difference that is believed: few starts may agree by chance.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    a, b = values.baseline, values.candidate
+    difference = float(b.mean() - a.mean())
+    if values.paired:
+        error, freedom = float((b - a).std(ddof=1)) / a.size**0.5, a.size - 1.0
+        method = f"paired t-test over {a.size} starts"
+    else:
+        squares = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
+        error = sum(squares) ** 0.5
+        parts = squares[0] ** 2 / (a.size - 1) + squares[1] ** 2 / (b.size - 1)
+        freedom = sum(squares) ** 2 / parts if parts else min(a.size, b.size) - 1.0
+        method = f"Welch's t-test over {a.size} and {b.size} starts"
+    error = max(error, least_error, UNEXPLAINED_SD)
+    half = error * float(stdtrit(freedom, (1 + confidence) / 2))
+    p = float(2 * stdtr(freedom, -abs(difference) / error))
+    return StartTest(difference=difference, low=difference - half, high=difference + half, p=p, method=method)
+
+
+def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: StartSpread) -> StartTest:
+    """Compare two sides of few starts by the spread of earlier starts of their set-ups (Welch 1947)."""
+    from scipy.special import stdtr, stdtrit
+
+    squares = [one.sd**2 / part.size for one, part in ((ours, values.baseline), (theirs, values.candidate))]
+    freedoms = [one.count - 1 for one in (ours, theirs)]
+    error = max(sum(squares) ** 0.5, UNEXPLAINED_SD)
+    parts = sum(square**2 / freedom for square, freedom in zip(squares, freedoms, strict=True))
+    freedom = sum(squares) ** 2 / parts if parts else float(min(freedoms))
+    difference = float(values.candidate.mean() - values.baseline.mean())
+    half = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return StartTest(
+        difference=difference,
+        low=difference - half,
+        high=difference + half,
+        p=float(2 * stdtr(freedom, -abs(difference) / error)),
+        method=f"spread of {ours.count} and {theirs.count} earlier starts",
+    )
+
+
+def known_spreads(level: str, metric: str, baseline: Side, candidate: Side) -> tuple[StartSpread, StartSpread] | None:
+    """Return by how much starts of each side's set-up differ, where enough starts are known; else None."""
+    found = [side.spreads.get((level, metric)) for side in (baseline, candidate)]
+    known = [one for one in found if one is not None and one.count >= KNOWN_STARTS_MIN]
+    return (known[0], known[1]) if len(known) == len(found) else None
+
+
+def spread_of(logs: Floats) -> StartSpread | None:
+    """Return the spread of the logarithms of several starts; None for fewer than two."""
+    return StartSpread(sd=float(logs.std(ddof=1)), count=int(logs.size)) if logs.size > 1 else None
+
+
+def as_relative(interval: Interval) -> Interval:
+    """Return the ends of an interval of a log ratio as relative changes."""
+    return float(np.expm1(interval[0])), float(np.expm1(interval[1]))

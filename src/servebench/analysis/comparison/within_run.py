@@ -1,0 +1,63 @@
+"""Intervals of what one start of an engine shows: from the slow waves of its requests and slices of time.
+
+Requests of one time share the engine's steps, and the engine's speed wanders, so they are not independent. The error of a
+mean over them, in the order sent, comes from the slow part of their spectrum (`rates.rate_error`). A percentile's interval
+is that of the share of values below it (Woodruff 1952, J. Am. Stat. Assoc. 47), with the same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from servebench.analysis.rates import SLOW_WAVES, pooled_rate_error
+from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+from servebench.util.percentile import percentile
+
+
+def statistic(values: Floats, percent: float | None) -> float:
+    """Return the mean (`percent` None) or a percentile of values, infinite ones included."""
+    return float(values.mean()) if percent is None else float(percentile(values, percent))
+
+
+def log_interval(parts: Sequence[Floats], percent: float | None) -> Interval | None:
+    """Return the ends of the 95% interval of a statistic's logarithm over windows of one start; None without enough data.
+
+    `parts` are the values of each window in order: rates in slices of time for a mean, latencies of requests otherwise.
+    """
+    from scipy.special import stdtrit
+
+    if percent is None:
+        error = pooled_rate_error(parts)
+        if error is None:
+            return None
+        middle = float(np.log(np.concatenate(parts).mean()))
+        half = error.share * float(stdtrit(error.freedom, (1 + CONFIDENCE) / 2))
+        return middle - half, middle + half
+    values = np.concatenate(parts)
+    middle, share = statistic(values, percent), percent / 100
+    known = [part for part in parts if part.size >= 4 * SLOW_WAVES]
+    if not known or values.size != sum(part.size for part in known):
+        return None
+    # the variance of the mean of each part's indicator, weighted by how many values it has
+    below = [(part <= middle).astype(np.float64) for part in known]
+    squares = [float(np.mean(np.abs(np.fft.rfft(part - part.mean())[1 : SLOW_WAVES + 1]) ** 2)) for part in below]
+    least = values.size * share * (1 - share)
+    error = max(sum(squares), least) ** 0.5 / values.size
+    half = error * float(stdtrit(2 * SLOW_WAVES * len(known), (1 + CONFIDENCE) / 2))
+    if share - half < 0 or share + half > 1:
+        return None
+    with np.errstate(divide="ignore"):
+        low, high = (float(np.log(percentile(values, 100 * (share + reach)))) for reach in (-half, half))
+    return low, high
+
+
+def log_ratio_interval(ours: tuple[float, Interval], theirs: tuple[float, Interval]) -> Interval:
+    """Return the interval of the difference of two logarithms, each (value, its interval).
+
+    The method of variance estimates recovery (Zou and Donner 2008, Stat. Med. 27): each end combines those of the two in
+    quadrature.
+    """
+    (a, (a_low, a_high)), (b, (b_low, b_high)) = ours, theirs
+    return b - a - float(np.hypot(b - b_low, a_high - a)), b - a + float(np.hypot(b_high - b, a - a_low))

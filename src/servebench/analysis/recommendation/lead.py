@@ -1,0 +1,91 @@
+"""The lead of the first of a ranking, and whether it is a win."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from servebench.analysis.comparison.starts import STARTS_MIN
+from servebench.analysis.recommendation.model import RankedLevel, Score
+from servebench.analysis.recommendation.rules import Rules, UseCase
+from servebench.analysis.recommendation.scores import Ranking
+from servebench.analysis.recommendation.values import log_lead, metric_value
+from servebench.analysis.statistics import CONFIDENCE
+from servebench.util.figures import percent
+
+STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """The leader's lead over the second with its interval, and why it is no win (empty when it is one)."""
+
+    size: float
+    low: float | None
+    high: float | None
+    why: str
+
+
+def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: bool) -> Lead:
+    """Return the lead of the first over the second, and the first reason against a win over all other entrants."""
+    first, rivals = ranking.scores[0], [*ranking.scores[1:], *ranking.possible]
+    confidence = 1 - (1 - CONFIDENCE) / len(rivals)
+    second = rivals[0]
+    reasons = [reason for rival in rivals for reason in _objections(first, rival, case, rules, confidence)]
+    if not with_doubtful and first.doubtful and first.level is not None:
+        codes = ", ".join(first.level.doubts)
+        provisional = (
+            f"provisional: {first.entrant.name} leads with a doubtful point ({codes}); --with-doubtful accepts it"
+        )
+        reasons.insert(0, provisional)
+    ours, theirs = first.level, second.level or second.best
+    found = log_lead(first.metric, ours, theirs, confidence) if ours is not None and theirs is not None else None
+    low, high = (float(np.expm1(end)) for end in found.interval) if found is not None else (None, None)
+    size = first.value / second.value - 1 if second.value else 0.0
+    return Lead(size=size, low=low, high=high, why=next(iter(reasons), ""))
+
+
+def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[str]:
+    """Why the first does not win against a rival, with undecided levels taken against the first and for the rival."""
+    if case.measure == "cold_start":
+        size = rival.value / first.value - 1 if first.value else 0.0
+        if size < rules.once_margin:
+            yield _once(size, rival)
+    elif first.worst is None:
+        yield f"whether {first.entrant.name} meets the SLO is undecided: {first.undecided}"
+    elif rival.best is not None:
+        yield from _objections_to_lead((first, first.worst), (rival, rival.best), case, rules, confidence)
+
+
+def _objections_to_lead(
+    leader: tuple[Score, RankedLevel], other: tuple[Score, RankedLevel], case: UseCase, rules: Rules, confidence: float
+) -> Iterator[str]:
+    (first, worst), (rival, best) = leader, other
+    own, theirs = metric_value(case.metric, worst), metric_value(case.metric, best)
+    assert own is not None
+    assert theirs is not None
+    size = (theirs / own if case.lower_is_better else own / theirs) - 1
+    if size < rules.margin and (worst is not first.level or best is not rival.level):
+        undecided = first.undecided if worst is not first.level else rival.undecided
+        yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
+        return
+    found = log_lead(case.metric, worst, best, confidence)
+    if found is None:
+        if size < rules.once_margin:
+            yield _once(size, rival)
+        return
+    if found.interval[0] <= 0 <= found.interval[1]:
+        yield f"the interval of the lead over {rival.entrant.name} includes 0%"
+    elif found.starts < STARTS_MIN and size < rules.once_margin:
+        lead = f"the lead of {percent(size)} over {rival.entrant.name}"
+        yield f"{lead} may be that of these starts, one of each: {STARTS_ADVICE}"
+    elif size < rules.margin:
+        lead = f"the lead of {percent(size)} over {rival.entrant.name}"
+        yield f"{lead} is below the margin of {100 * rules.margin:g}%"
+
+
+def _once(size: float, rival: Score) -> str:
+    lead = f"the lead of {percent(size)} over {rival.entrant.name}"
+    return f"{lead} may be chance, as each was measured once: measure again"

@@ -1,0 +1,130 @@
+"""A metric at a load level by start of the engine, and the interval that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from servebench.analysis.comparison.model import VALUES_MIN, ComparedPoint, StartValues
+from servebench.analysis.comparison.starts import STARTS_MIN, compare_starts, group_by_start, same_requests
+from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, statistic
+from servebench.analysis.recommendation.model import RankedLevel
+from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+
+SOURCES: Mapping[str, tuple[str, float | None]] = {
+    "output_throughput_tok_s": ("throughput_tok_s", None),
+    **{
+        f"{name}_ms_p{percent}": (f"{name}_ms", float(percent))
+        for name in ("ttft", "tpot", "e2e")
+        for percent in (50, 90, 95, 99)
+    },
+}
+"""The array of a ComparedPoint behind each metric, and its percentile: failed requests count as infinitely slow."""
+COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "goodput_req_s"}
+"""The rate behind each cost per million."""
+
+
+def metric_value(metric: str, level: RankedLevel) -> float | None:
+    """Return a metric at a level: the geometric mean over starts; None where it is unknown or not finite."""
+    logs = start_logs(metric, level)
+    return float(np.exp(logs.mean())) if logs is not None else None
+
+
+def start_logs(metric: str, level: RankedLevel) -> Floats | None:
+    """Return the logarithm of a metric in each start at a level: the mean over its repeats.
+
+    None where a start has no value, or one that is not positive and finite.
+    """
+    rows = {point.repeat: row for row, point in zip(level.rows, level.samples, strict=True)}
+    found = []
+    for points in group_by_start(level.samples):
+        values = [_point_value(metric, point, rows[point.repeat].get(metric)) for point in points]
+        if any(value is None or not np.isfinite(value) or value <= 0 for value in values):
+            return None
+        found.append(float(np.mean(np.log(np.array(values, dtype=np.float64)))))
+    return np.array(found) if found else None
+
+
+def _point_value(metric: str, point: ComparedPoint, stored: float | None) -> float | None:
+    """The metric of one point: from its requests where they are stored, otherwise the row's value."""
+    values = _samples(metric, point)
+    if values is not None and values.size:
+        return statistic(values, SOURCES[metric][1])
+    return None if stored is None else float(stored)
+
+
+def _samples(metric: str, point: ComparedPoint) -> Floats | None:
+    if metric not in SOURCES:
+        return None
+    values = getattr(point, SOURCES[metric][0])
+    return None if values is None else values[~np.isnan(values)]
+
+
+def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
+    """Return the 95% interval of a metric at a level: over its starts, or of its only start; None without enough data."""
+    from scipy.special import stdtrit
+
+    logs = start_logs(metric, level)
+    if logs is None:
+        return None
+    if logs.size >= STARTS_MIN:
+        half = float(logs.std(ddof=1)) / logs.size**0.5 * float(stdtrit(logs.size - 1, (1 + CONFIDENCE) / 2))
+        ends: Interval | None = (float(logs.mean()) - half, float(logs.mean()) + half)
+    else:
+        ends = _within_start(metric, level)
+    return None if ends is None else (float(np.exp(ends[0])), float(np.exp(ends[1])))
+
+
+def _within_start(metric: str, level: RankedLevel) -> Interval | None:
+    """The interval of a logarithm by the requests of a single start."""
+    rate = COSTS.get(metric, metric)
+    if rate == "goodput_req_s":
+        rate = "output_throughput_tok_s"  # goodput varies at least as the engine's speed does
+    parts = [values for point in level.samples if (values := _samples(rate, point)) is not None and values.size]
+    if rate not in SOURCES or not parts or min(part.size for part in parts) < VALUES_MIN:
+        return None
+    ends = log_interval(parts, SOURCES[rate][1])
+    logs = start_logs(metric, level)
+    if ends is None or logs is None or rate == metric:
+        return ends
+    centre = float(np.mean([np.log(statistic(part, SOURCES[rate][1])) for part in parts]))
+    # a cost falls as its rate rises
+    low, high = (centre - ends[1], centre - ends[0]) if metric in COSTS else (ends[0] - centre, ends[1] - centre)
+    return float(logs.mean()) + low, float(logs.mean()) + high
+
+
+@dataclass(frozen=True)
+class LogLead:
+    """The interval of log(first / rival), and the fewest starts of the two."""
+
+    interval: Interval
+    starts: int
+
+
+def log_lead(metric: str, first: RankedLevel, rival: RankedLevel, confidence: float) -> LogLead | None:
+    """Return by how much one level leads another; None without an interval."""
+    ours, theirs = start_logs(metric, first), start_logs(metric, rival)
+    if ours is None or theirs is None:
+        return None
+    fewest = min(ours.size, theirs.size)
+    if fewest >= STARTS_MIN:
+        groups = [group_by_start(level.samples) for level in (rival, first)]
+        paired = ours.size == theirs.size and same_requests(groups[0], groups[1])
+        test = compare_starts(StartValues(baseline=theirs, candidate=ours, paired=paired), confidence=confidence)
+        return LogLead((test.low, test.high), fewest)
+    ends = [_within_start(metric, level) for level in (rival, first)]
+    if ends[0] is None or ends[1] is None:
+        return None
+    interval = log_ratio_interval((float(theirs.mean()), ends[0]), (float(ours.mean()), ends[1]))
+    return LogLead(interval, fewest)
+
+
+def pooled_latencies(points: Sequence[ComparedPoint]) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return TTFT, TPOT and E2E of all requests of some points, in ms, and which of them failed (1 or 0)."""
+    kept = [point for point in points if point.failed.size]
+    if not kept:
+        return (np.empty(0),) * 4
+    ttft, tpot, e2e = (np.concatenate([getattr(p, name) for p in kept]) for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
+    return ttft, tpot, e2e, np.concatenate([p.failed for p in kept]).astype(np.float64)

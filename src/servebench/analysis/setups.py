@@ -1,0 +1,68 @@
+"""By how much starts of one set-up differ, from all runs of it that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from servebench.analysis.comparison.model import METRICS, StartSpread
+from servebench.analysis.comparison.starts import spread_of
+from servebench.analysis.fairness import unequal_settings
+from servebench.contracts.stored import RunData
+
+Spreads = Mapping[tuple[str, str], StartSpread]
+"""The spread of a set-up's starts by (level, metric)."""
+
+
+def start_spreads(run: RunData, earlier: Iterable[RunData]) -> Spreads:
+    """Return by how much the starts of a run's set-up differ: its own starts, and those of earlier runs of the set-up."""
+    others = [other for other in earlier if other.run_id != run.run_id and same_setup(run, other)]
+    values: dict[tuple[str, str], list[float]] = {}
+    for one in (run, *others):
+        for key, logs in _start_logs(one).items():
+            values.setdefault(key, []).extend(logs)
+    spreads = {key: spread_of(np.array(logs)) for key, logs in values.items()}
+    return {key: spread for key, spread in spreads.items() if spread is not None}
+
+
+def same_setup(a: RunData, b: RunData) -> bool:
+    """Return whether two runs measured the same engine, in the same version, with the same settings that matter."""
+    if any(a.fact(name) != b.fact(name) for name in ("engine", "engine_version", "launch")):
+        return False
+    return not any(one.matters for one in unequal_settings(a, b))
+
+
+def _start_logs(run: RunData) -> dict[tuple[str, str], list[float]]:
+    """The logarithm of each metric in each start of a run, by (level, metric); points that are not valid are left out."""
+    starts: dict[tuple[str, str, str | None], list[float]] = {}
+    for row in run.point_rows:
+        for metric in METRICS:
+            value = row.get(metric.name)
+            if row.verdict == "valid" and value is not None and 0 < value < float("inf"):
+                starts.setdefault((row.level_label, metric.name, row.start_id), []).append(float(np.log(value)))
+    found: dict[tuple[str, str], list[float]] = {}
+    for (level, name, _), logs in starts.items():
+        found.setdefault((level, name), []).append(float(np.mean(logs)))
+    return found
+
+
+def spreads_of_pairs(pairs: Sequence[tuple[RunData, RunData]], earlier: Iterable[RunData]) -> dict[str, Spreads]:
+    """Return the spreads of the set-up of each run in some pairs, by run id.
+
+    A run of an engine whose own set-up has no known spread at a level, such as a new build, is taken to vary as the run of
+    the same engine that it is compared with.
+    """
+    known = list(earlier)
+    own = {run.run_id: start_spreads(run, known) for pair in pairs for run in pair}
+    found: dict[str, Spreads] = dict(own)
+    for a, b in pairs:
+        if a.fact("engine") == b.fact("engine"):
+            found[a.run_id] = _larger(own[a.run_id], own[b.run_id])
+            found[b.run_id] = _larger(own[b.run_id], own[a.run_id])
+    return found
+
+
+def _larger(own: Spreads, other: Spreads) -> Spreads:
+    """Each spread from the set-up with more starts."""
+    return {key: max((s for s in (own.get(key), other.get(key)) if s), key=lambda s: s.count) for key in {*own, *other}}
