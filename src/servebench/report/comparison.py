@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 
+from servebench.analysis.comparison.methods import WITHIN_RUN
 from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, number, percent
 
 HEADINGS = ("load", "metric", "baseline", "candidate", "change [95%]", "verdict")
-PAIRED_MARK = "†"
-PAIRED_NOTE = (
-    f"{PAIRED_MARK} median change of one request, compared with the same request in the other run. "
-    "It may differ from the ratio of the two medians, which are over all requests."
+ONE_START_NOTE = (
+    "The intervals are of these two starts. Two starts of one engine differ, so they say nothing of the engines."
 )
 
 
@@ -34,8 +33,7 @@ def change_of(row: ComparisonRow) -> str:
     """Return a row's change with its interval."""
     if row.effect is None:
         return MISSING
-    mark = PAIRED_MARK if row.paired else ""
-    return f"{figures.change(row.effect)} {change_interval(row.low, row.high)}{mark}"
+    return f"{figures.change(row.effect)} {change_interval(row.low, row.high)}"
 
 
 def verdict_of(row: ComparisonRow) -> str:
@@ -56,6 +54,9 @@ def cells_of(row: ComparisonRow) -> tuple[str, ...]:
     )
 
 
-def paired_note(comparison: Comparison) -> str | None:
-    """Return what the mark of paired rows means, where there are any."""
-    return PAIRED_NOTE if any(row.paired for row in comparison.rows) else None
+def starts_note(comparison: Comparison) -> str | None:
+    """Return what the intervals rest on; None where nothing is compared."""
+    methods = list(dict.fromkeys(row.method for row in comparison.rows if row.method))
+    if WITHIN_RUN in methods:
+        return ONE_START_NOTE
+    return f"Change with its 95% interval: {'; '.join(methods)}." if methods else None

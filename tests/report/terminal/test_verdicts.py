@@ -15,13 +15,15 @@ from support.studies import SimulatedEngine, SimulatedLoad
 @pytest.fixture
 def outputs(make_study):
     def runs(name, **engine):
-        shape = SimulatedLoad(requests=160, levels=(8,), seed=len(name))
+        shape = SimulatedLoad(requests=60, starts=5, levels=(8,), seed=len(name))
         return make_study((SimulatedEngine(name="alpha", tokens=80, **engine), shape), name=name)
 
     runs("base")
     runs("again")
     runs("slower", slow=1.2)
-    make_study((SimulatedEngine(slow=1.2), SimulatedLoad(requests=40, config={"engine.dtype": "fp8"})), name="unfair")
+    make_study(
+        (SimulatedEngine(slow=1.2), SimulatedLoad(requests=40, starts=2, config={"engine.dtype": "fp8"})), name="unfair"
+    )
     return make_study((SimulatedEngine(), SimulatedLoad(requests=8, levels=(2,))), name="short").parent
 
 
@@ -30,16 +32,17 @@ def words(outputs, *more):
 
 
 @pytest.mark.parametrize(
-    ("candidate", "code", "told"),
+    ("candidate", "limit", "code", "told"),
     [
-        ("again", 0, ""),
-        ("slower", 1, "slower/00_alpha_unique: "),
-        ("unfair", 7, "engine.dtype"),
-        ("short", 7, "short/00_alpha_unique"),
+        ("again", "20%", 0, ""),
+        ("again", "0.5%", 7, "worse is possible"),
+        ("slower", "5%", 1, "slower/00_alpha_unique: "),
+        ("unfair", "5%", 7, "engine.dtype"),
+        ("short", "5%", 7, "short/00_alpha_unique"),
     ],
 )
-def test_as_a_gate_it_ends_a_pipeline(outputs, capsys, candidate, code, told):
-    found = dispatch(["compare", *words(outputs, candidate, "--baseline", "base", "--max-regression", "5%")])
+def test_as_a_gate_it_ends_a_pipeline(outputs, capsys, candidate, limit, code, told):
+    found = dispatch(["compare", *words(outputs, candidate, "--baseline", "base", "--max-regression", limit)])
     assert (found, told in capsys.readouterr().err) == (code, True)
 
 
@@ -75,7 +78,9 @@ def test_the_terminal_and_json_tell_the_same(outputs, capsys):
 def test_doubtful_points_do_not_compete_unless_asked(outputs, capsys, make_study):
     doubt = Doubt(code="too_short", message="", remedy="")
     for name, slow in (("d1", 1.0), ("d2", 1.5)):
-        make_study((SimulatedEngine(slow=slow), SimulatedLoad(levels=(8,))), name=name, doubts=[doubt])
+        make_study(
+            (SimulatedEngine(slow=slow), SimulatedLoad(levels=(8,), requests=60, starts=3)), name=name, doubts=[doubt]
+        )
     assert dispatch(["compare", "--outputs", str(outputs), "d1", "d2", "--max-regression", "5%"]) == 7
     assert "(slower)" in capsys.readouterr().out
     assert dispatch(["compare", *words(outputs, "d1", "d2", "--max-regression", "5%")]) == 1
@@ -116,12 +121,17 @@ def test_markup_of_a_server_does_not_break_out_of_markdown():
     assert escape("a|b\n<script>`x`") == r"a\|b \<script\>\`x\`"
 
 
-def test_changes_of_paired_requests_are_marked_and_the_mark_is_explained(outputs, tmp_path, capsys):
-    """Such a change may go against the ratio of the two medians."""
+def test_what_the_intervals_rest_on_is_explained(outputs, tmp_path, capsys, make_study):
     dispatch(["compare", *words(outputs, "base", "slower", "--markdown", str(tmp_path / "c.md"))])
-    marked = [line for line in capsys.readouterr().out.splitlines() if "]†" in line]
-    assert marked
-    assert all(" p50, ms " in line for line in marked)
-    assert (tmp_path / "c.md").read_text().count("† median change of one request") == 1
-    dispatch(["compare", *words(outputs, "base", "short")])
-    assert "†" not in capsys.readouterr().out
+    assert "paired t-test over 5 starts" in " ".join(capsys.readouterr().out.split())
+    assert "paired t-test over 5 starts" in (tmp_path / "c.md").read_text()
+    for name in ("once", "more"):
+        make_study((SimulatedEngine(name="alpha"), SimulatedLoad(levels=(2,), requests=60)), name=name)
+    dispatch(["compare", *words(outputs, "once", "more")])
+    assert "two starts" in " ".join(capsys.readouterr().out.split())
+
+
+def test_json_names_the_starts_of_each_row(outputs, capsys):
+    dispatch(["compare", *words(outputs, "base", "again", "--json")])
+    rows = json.loads(capsys.readouterr().out)[0]["rows"]
+    assert {tuple(row["starts"]) for row in rows if row["starts"]} == {(5, 5)}

@@ -279,7 +279,7 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
             "candidate": one.candidate,
             "verdict": str(one.result),
             "summary": one.summary,
-            "note": texts.paired_note(one),
+            "note": texts.starts_note(one),
             "rows": [
                 {**dict(zip(texts.HEADINGS, texts.cells_of(row), strict=True)), "why": row.why} for row in one.rows
             ],

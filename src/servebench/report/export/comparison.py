@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,7 +14,7 @@ from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
-from servebench.report.comparison import HEADINGS, cells_of, change_of, paired_note, verdict_of
+from servebench.report.comparison import HEADINGS, cells_of, change_of, starts_note, verdict_of
 from servebench.util import markdown
 from servebench.util.markdown import escape
 
@@ -42,8 +42,11 @@ def _as_dict(found: RunComparison) -> dict[str, Any]:
 
 def _row_dict(row: ComparisonRow) -> dict[str, Any]:
     """A row as plain data, infinite numbers as null."""
-    plain = {**asdict(row), "metric": row.metric.name}
-    del plain["doubts"]
+    plain = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in ("doubts", "starts")}
+    plain["metric"] = row.metric.name
+    known = row.starts
+    plain["starts"] = None if known is None else [int(known.baseline.size), int(known.candidate.size)]
+    plain["paired"] = row.paired
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
 
 
@@ -71,9 +74,10 @@ def to_markdown(found: Sequence[RunComparison], gate: Gate | None = None) -> str
     """Return all comparisons as a Markdown page, with the result of the gate."""
     lines = ["# servebench compare", ""]
     if gate is not None:
-        result = "failed" if gate.failures else "passed"
-        lines += [f"Gate: **{result}** (no regression larger than {100 * gate.limit:g}%)", ""]
-        lines += [f"- {escape(line)}" for line in gate.failures] + ([""] if gate.failures else [])
+        result = "failed" if gate.failures else "not decided" if gate.undecided else "passed"
+        lines += [f"Gate: **{result}** (limit of a regression: {100 * gate.limit:g}%)", ""]
+        reasons = gate.failures or tuple(f"{candidate}: {why}" for candidate, why in gate.undecided)
+        lines += [f"- {escape(line)}" for line in reasons] + ([""] if reasons else [])
     for one in found:
         lines += [*_markdown_section(one), ""]
     return "\n".join(lines)
@@ -88,7 +92,7 @@ def _markdown_section(found: RunComparison) -> list[str]:
         *cells, verdict = cells_of(row)
         rows.append([*cells, verdict + (f"; {row.why}" if row.why else "")])
     lines += markdown.table(HEADINGS, rows, left=(1, 5))
-    if note := paired_note(comparison):
+    if note := starts_note(comparison):
         lines += ["", note]
     if comparison.unequal:
         differences = [

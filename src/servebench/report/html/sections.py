@@ -20,8 +20,9 @@ from servebench.util.figures import MISSING, change, number, seconds, with_inter
 LOG_LINES = 15
 RANKED_MAX = 4
 COMPARISON_NOTE = (
-    f"Change from baseline to candidate. {texts.PAIRED_NOTE} Tests permute blocks of requests and are corrected for their "
-    "number (Holm); points that are not valid do not compete and are in brackets."
+    "Change from baseline to candidate with its 95% interval over starts of the engine. With one start each the interval is that "
+    "of these two starts, and there is no verdict on the engines. P-values are corrected for their number (Holm); points that "
+    "are not valid do not compete and are in brackets."
 )
 
 Section = tuple[str, Any] | None

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.analysis.run_comparison import RunComparison
-from servebench.report.comparison import HEADINGS, cells_of, paired_note
+from servebench.report.comparison import HEADINGS, cells_of, starts_note
 from servebench.report.terminal.tables import new_table
 
 STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_settings": "yellow"}
@@ -29,7 +29,7 @@ def print_comparison(found: RunComparison, out: Console) -> None:
         styled = Text(verdict, style=STYLES.get(row.result, "dim")).append(why, style="dim")
         table.add_row(*map(Text, cells), styled)
     out.print(table)
-    if note := paired_note(comparison):
+    if note := starts_note(comparison):
         out.print(note, markup=False, style="dim")
     for one in comparison.unequal:
         if one.matters:
