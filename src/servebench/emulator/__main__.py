@@ -3,8 +3,6 @@
 Exits with 0 after SIGTERM or SIGINT, and with 1 and one line if it cannot listen.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

@@ -1,7 +1,5 @@
 """One HTTP connection of the emulated server: read requests, route them, send responses."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

@@ -15,8 +15,6 @@ computes `tokens` tokens (one per decoding sequence, any number of a prompt) ove
   ALL_REDUCE_LATENCY_S + 2 * (n - 1) / n * tokens * hidden * 2 bytes / LINK_GB_S.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ How late tokens were handed to the kernel is measured and reported (`GET /emulat
 the metrics page).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

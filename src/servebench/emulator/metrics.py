@@ -1,7 +1,5 @@
 """The Prometheus metrics of an emulated engine, under that engine's own names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import accumulate
 

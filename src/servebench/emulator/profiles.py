@@ -1,7 +1,5 @@
 """Step durations fitted to published numbers, by engine, GPU and model."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib.resources import files

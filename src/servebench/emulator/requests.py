@@ -1,7 +1,5 @@
 """Parse generation requests as the engine does, and compose their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

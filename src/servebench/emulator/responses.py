@@ -1,7 +1,5 @@
 """Write responses in an engine's dialect: chunks, usage and errors. Pure."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

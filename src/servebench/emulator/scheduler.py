@@ -6,8 +6,6 @@ has one token more and every completed prompt has its first. The same loop runs 
 (`published.simulate`), so what is fitted offline is what a client measures.
 """
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left
 from collections import deque

@@ -1,7 +1,5 @@
 """Answers that fit a JSON Schema or a regular expression, for structured output."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """The emulated server: imitate the cold start, listen, and answer until a stop signal. One thread, one event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -5,8 +5,6 @@ prefix-preserving: texts with a common prefix have the same first tokens. serveb
 token for a model without a known tokenizer, so prompts have the requested length.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Mapping, Sequence

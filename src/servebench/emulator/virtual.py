@@ -4,8 +4,6 @@ The scheduler is that of the emulated server. Time is an argument in seconds, an
 moment it may run.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

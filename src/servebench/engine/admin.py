@@ -1,7 +1,5 @@
 """Administrative requests to a running engine: empty its prefix cache, read its resolved settings."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Format a command as one line of shell, without secrets: to print, paste or put in a bug report."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Sequence

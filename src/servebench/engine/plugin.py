@@ -1,7 +1,5 @@
 """The built-in engines and launchers, registered by an entry point like those of third parties."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from servebench.contracts.engine import Engine, Launcher

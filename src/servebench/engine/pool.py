@@ -1,7 +1,5 @@
 """Keep one engine running for as long as consecutive runs need the same one."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Count tokens for a workload: by the engine itself, by the model's tokenizer file, or by an approximation."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Sequence

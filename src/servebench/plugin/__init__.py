@@ -41,8 +41,16 @@ from servebench.contracts.settings import (
     WorkloadSettings,
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
-from servebench.engine.adapters.flags import SHARED_SETTINGS, FlagTable, extra_arguments, is_python, missing_executable
+from servebench.engine.adapters.flags import (
+    SHARED_SETTINGS,
+    FlagTable,
+    command_output,
+    extra_arguments,
+    is_python,
+    missing_executable,
+)
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
+from servebench.engine.adapters.hooks import engine_hooks
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.quality.rows import read_rows, sample
@@ -110,6 +118,8 @@ __all__ = [
     "WorkloadSettings",
     "accepts_connections",
     "as_request",
+    "command_output",
+    "engine_hooks",
     "extra_arguments",
     "fetch",
     "fill",

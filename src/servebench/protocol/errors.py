@@ -1,7 +1,5 @@
 """Find the reason in what a server sends when a request fails."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

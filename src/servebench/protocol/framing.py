@@ -5,8 +5,6 @@ the response is complete; `http.decode` feeds it stored reads and keeps the body
 server may use them for a client that accepts no encoding.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import NamedTuple

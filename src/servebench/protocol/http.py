@@ -1,7 +1,5 @@
 """Decode the stored bytes of one HTTP response: status, headers, and the body without its framing, stamps kept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Read JSON values that a server sent, leniently: objects, texts and counts."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ WHATWG HTML part 9.2.6, with two liberties that engines need: the last event cou
 a last line without its line end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

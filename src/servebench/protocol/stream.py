@@ -6,8 +6,6 @@ the text, the text, and what stands after it, a read with the same bytes before 
 parsing. Everything else goes through `framing`, `sse` and `answer`; the result is the same either way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import repeat, takewhile
 from typing import Any

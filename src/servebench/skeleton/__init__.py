@@ -1,7 +1,5 @@
 """Write the skeleton of a plugin: a working distribution of an engine, a scorer or a workload, with tests that pass."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files

@@ -5,8 +5,6 @@ from before its first request to after its last, so that they include all of its
 clients. CPU, energy and gauges are taken inside the measurement window, counters interpolated linearly at its ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Read the engine's own metrics: Prometheus text, or TensorRT-LLM's JSON list of iterations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Read power, energy, memory, utilization and clock of GPUs: the base of all makers, and NVIDIA's NVML (`nvidia-ml-py`)."""
 
-from __future__ import annotations
-
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence

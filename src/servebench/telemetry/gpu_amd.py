@@ -1,7 +1,5 @@
 """Read power, energy, memory, utilization and clock of AMD GPUs through AMD SMI (package `amdsmi`, needs ROCm's library)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Read CPU and memory of the engine's processes, and the energy of the CPU packages where the machine counts it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,13 +1,11 @@
 """Sample all sources at an interval, in a thread besides the load; nothing is parsed until the load is over."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from servebench.contracts.telemetry import Reading, TelemetrySource
 
@@ -30,7 +28,7 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self.failures: Counter[str] = Counter()
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> Self:
         if self._sources:
             self._sample()
             self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)

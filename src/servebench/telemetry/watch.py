@@ -1,10 +1,9 @@
 """Open the telemetry sources of a run once, and make a sampler for each of its points."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 from servebench.contracts.settings import TelemetrySettings
 from servebench.contracts.telemetry import Subject, TelemetrySource
@@ -21,7 +20,7 @@ class Telemetry:
     failures: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def open(cls, classes: Iterable[type[TelemetrySource]], subject: Subject, settings: TelemetrySettings) -> Telemetry:
+    def open(cls, classes: Iterable[type[TelemetrySource]], subject: Subject, settings: TelemetrySettings) -> Self:
         """Open every source. One that is unavailable or raises an exception is listed in `missing`."""
         telemetry = cls(settings)
         if not settings.enabled:

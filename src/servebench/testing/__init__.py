@@ -14,8 +14,7 @@ from servebench.registry.registry import registry  # noqa: E402
 from servebench.testing.engine import EngineConformance  # noqa: E402
 from servebench.testing.engine.suite import CHAT, SCHEMA, TEXT, WORKLOAD, launch_process  # noqa: E402
 from servebench.testing.scorers import ScorerConformance  # noqa: E402
-from servebench.testing.server import FakeServer, ServerBehavior  # noqa: E402
-from servebench.testing.stand_in import write_stand_in  # noqa: E402
+from servebench.testing.server import FakeServer, ServerBehavior, write_stand_in  # noqa: E402
 from servebench.testing.workloads import WorkloadConformance  # noqa: E402
 
 __all__ = [

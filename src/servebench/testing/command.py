@@ -1,7 +1,5 @@
 """Run the `servebench` command with settings as overrides, and check that a plugin is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

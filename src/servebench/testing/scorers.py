@@ -10,8 +10,6 @@
 The last test runs the scorer with the command, on a server in this process.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

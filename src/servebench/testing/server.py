@@ -6,22 +6,25 @@ Standard library only, so that it starts quickly. The JSON has the fields of `Se
 (lines to print before it listens).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
+import shlex
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
 NATURAL_WORDS = 5
 """Length of an answer without an exact output length."""
 
 OK, UNPROCESSABLE, NOT_FOUND = 200, 422, 404
+
+LOG_GAP = "sleep 0.06"
+"""A launcher reads the log 20 times per second; separate lines then get separate timestamps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +210,7 @@ class FakeServer:
         handler: Any = self._server.RequestHandlerClass
         return list(handler.bodies)
 
-    def __enter__(self) -> FakeServer:
+    def __enter__(self) -> Self:
         """Start serving."""
         self._thread.start()
         return self
@@ -217,6 +220,37 @@ class FakeServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def write_stand_in(
+    path: Path,
+    behavior: ServerBehavior,
+    *,
+    host: str,
+    port: int,
+    log: Sequence[str] = (),
+    dies_with: tuple[str, int] | None = None,
+    exit_codes: Mapping[str, int] | None = None,
+) -> Path:
+    """Write the executable to `path` and return it.
+
+    It prints the lines of `log`, then serves on `host` and `port` with this `behavior` and ignores its arguments. A first
+    argument in `exit_codes` makes it exit with that code instead. With `dies_with` it prints that line and exits with that
+    code instead of serving.
+    """
+    lines = ["#!/bin/sh"]
+    for argument, code in (exit_codes or {}).items():
+        lines.append(f'[ "$1" = {shlex.quote(argument)} ] && exit {code}')
+    for line in log:
+        lines += [f"printf '%s\\n' {shlex.quote(line)}", LOG_GAP]
+    if dies_with is not None:
+        lines += [f"printf '%s\\n' {shlex.quote(dies_with[0])}", f"exit {dies_with[1]}"]
+    options = json.dumps({"host": host, "port": port, **asdict(behavior)})
+    lines.append(f"exec {shlex.quote(sys.executable)} -S -P {shlex.quote(__file__)} {shlex.quote(options)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
 
 
 def main(options: str) -> None:

@@ -6,8 +6,6 @@
 The last two tests run the workload with the command: shown without an engine, and sent to a server in this process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

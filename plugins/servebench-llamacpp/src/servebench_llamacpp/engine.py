@@ -1,13 +1,10 @@
 """The engine `llamacpp`: the embedded server, or `llama-server`."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -23,12 +20,14 @@ from servebench.plugin import (
     Engine,
     EngineError,
     EngineSettings,
+    FlagTable,
     LaunchContext,
     Loading,
     LogHint,
     ModelSettings,
     PhaseMarker,
     Say,
+    command_output,
     extra_arguments,
 )
 from servebench_llamacpp.models import fetch, gguf_problem, model_file
@@ -41,11 +40,16 @@ SPARE_HTTP_THREADS = 1024
 """A connection occupies an HTTP thread while it waits for a slot. With the default (slots + 4) a second queue would form in
 front of the server's own, and its order would be lost."""
 
-UNSUPPORTED = {
-    "dtype": "it is in the GGUF file",
-    "quantization": "it is in the GGUF file; choose another file with model.path=",
-    "gpu_memory_fraction": "llama.cpp takes a number of layers: use engine.gpu_layers=",
-}
+FLAGS = FlagTable(
+    flags={"max_num_seqs": "--parallel", "max_model_len": "--ctx-size", "seed": "--seed"},
+    switches={"prefix_caching": (["--cache-prompt"], ["--no-cache-prompt"])},
+    unsupported_reasons={
+        "dtype": "it is in the GGUF file",
+        "quantization": "it is in the GGUF file; choose another file with model.path=",
+        "gpu_memory_fraction": "llama.cpp takes a number of layers: use engine.gpu_layers=",
+        "tensor_parallel_size": "it splits by layers; use engine.extra_args with llama-server's split-mode",
+    },
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,16 +147,7 @@ class LlamaCppEngine(Engine):
     def check(self, context: LaunchContext) -> list[str]:
         """Report settings that llama.cpp does not have, a missing model, and a server that is not installed."""
         settings = context.engine
-        problems = [
-            f"engine.{name}={value}: llamacpp has no flag for it; {reason}"
-            for name, reason in UNSUPPORTED.items()
-            if (value := getattr(settings, name)) is not None
-        ]
-        if (settings.tensor_parallel_size or 1) > 1:
-            problems.append(
-                f"engine.tensor_parallel_size={settings.tensor_parallel_size}: llamacpp splits by layers, not tensors; "
-                "use engine.extra_args with llama-server's split-mode"
-            )
+        problems = FLAGS.unsupported(settings)
         path = model_file(context.model, context.cache_dir)
         if path is None:
             problems.append(_no_file(context.model))
@@ -189,39 +184,30 @@ class LlamaCppEngine(Engine):
         slots = settings.max_num_seqs or SLOTS
         arguments = ["--model", str(path), "--alias", context.model.name]
         arguments += ["--host", settings.host, "--port", str(context.port), "--metrics", "--cache-ram", "0"]
-        arguments += ["--parallel", str(slots), "--threads-http", str(slots + SPARE_HTTP_THREADS)]
-        if settings.max_model_len is not None:
-            arguments += ["--ctx-size", str(slots * settings.max_model_len)]
-        if settings.threads is not None:
-            arguments += ["--threads", str(settings.threads)]
-        if settings.gpu_layers is not None:
-            arguments += ["--n-gpu-layers", str(settings.gpu_layers)]
-        if settings.prefix_caching is not None:
-            arguments.append("--cache-prompt" if settings.prefix_caching else "--no-cache-prompt")
-        if settings.seed is not None:
-            arguments += ["--seed", str(settings.seed)]
+        arguments += ["--threads-http", str(slots + SPARE_HTTP_THREADS)]
+        for flag, value in {"--threads": settings.threads, "--n-gpu-layers": settings.gpu_layers}.items():
+            arguments += [flag, str(value)] if value is not None else []
+        # the context is divided among the slots
+        length = settings.max_model_len and slots * settings.max_model_len
+        arguments += FLAGS.arguments(replace(settings, max_num_seqs=slots, max_model_len=length))
         if settings.executable is not None:
-            return Command(
-                argv=(settings.executable, *arguments, *extra_arguments(settings.extra_args)), env=dict(settings.env)
-            )
-        arguments += [
-            argument for name, value in settings.extra_args.items() for argument in ("--set", f"{name}={value}")
-        ]
-        return Command(
-            argv=(sys.executable, "-P", "-m", "servebench_llamacpp.server", *arguments), env=dict(settings.env)
-        )
+            argv = (settings.executable, *arguments, *extra_arguments(settings.extra_args))
+            return Command(argv=argv, env=dict(settings.env))
+        for name, parameter in settings.extra_args.items():
+            arguments += ["--set", f"{name}={parameter}"]
+        argv = (sys.executable, "-P", "-m", "servebench_llamacpp.server", *arguments)
+        return Command(argv=argv, env=dict(settings.env))
 
     def version(self, context: LaunchContext) -> str | None:
         """Return the version of xllamacpp, or the output of `llama-server --version`."""
         executable = context.engine.executable
+        if executable is not None:
+            lines = command_output([executable, "--version"]).splitlines()
+            return next((line.strip() for line in lines if "version" in line), None)
         try:
-            if executable is None:
-                return f"xllamacpp {version('xllamacpp')}"
-            done = subprocess.run([executable, "--version"], capture_output=True, text=True, timeout=10, check=False)
-        except (PackageNotFoundError, OSError, subprocess.TimeoutExpired):
+            return f"xllamacpp {version('xllamacpp')}"
+        except PackageNotFoundError:
             return None
-        lines = (done.stdout + done.stderr).splitlines()
-        return next((line.strip() for line in lines if "version" in line), None)
 
 
 def _no_file(model: ModelSettings) -> str:

@@ -1,7 +1,5 @@
 """Model files: a GGUF file named by the user, or one in a wheel on the package index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from servebench.plugin import EngineError, ModelSettings, NotFetched, PackagedFile, Say

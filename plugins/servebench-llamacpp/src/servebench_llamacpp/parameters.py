@@ -1,7 +1,5 @@
 """Set fields of `xllamacpp.CommonParams` (`n_batch`, `cpuparams_batch.n_threads`) from text."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Mapping
 from typing import Any

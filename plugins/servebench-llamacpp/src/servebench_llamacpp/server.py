@@ -6,8 +6,6 @@ Exits with 1 and one line on standard error if the model cannot be loaded, with 
 loading ends it at once, since Python cannot handle it while native code runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

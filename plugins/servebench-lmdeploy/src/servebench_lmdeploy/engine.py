@@ -4,9 +4,6 @@ Flags, log lines and responses are those of 0.18 (`lmdeploy/cli/serve.py`, `lmde
 composed here are checked with the argument parser of that release. Never started: it needs a GPU.
 """
 
-from __future__ import annotations
-
-import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +19,7 @@ from servebench.plugin import (
     LaunchContext,
     Loading,
     PhaseMarker,
+    command_output,
     is_python,
     log_hints,
     missing_executable,
@@ -128,32 +126,23 @@ class LmdeployEngine(Engine):
         """Return `lmdeploy serve api_server MODEL ...`, with a log level that shows the phases."""
         settings = context.engine
         assert isinstance(settings, LmdeploySettings)
-        executable = settings.executable or "lmdeploy"
-        start = [executable, "-m", "lmdeploy"] if is_python(executable) else [executable]
-        arguments = [
-            "serve",
-            "api_server",
-            context.model.path or context.model.name,
-            "--model-name",
-            context.model.name,
-        ]
+        model = context.model
+        arguments = ["serve", "api_server", model.path or model.name, "--model-name", model.name]
         arguments += ["--server-name", settings.host, "--server-port", str(context.port), "--backend", settings.backend]
         # the sampling defaults of the model's own file would differ from those of other engines
         arguments += ["--generation-config", "lmdeploy"]
         if "log-level" not in settings.extra_args:
             arguments += ["--log-level", "INFO"]
-        if context.model.revision is not None:
-            arguments += ["--revision", context.model.revision]
-        return FLAGS.command(settings, *start, *arguments)
+        if model.revision is not None:
+            arguments += ["--revision", model.revision]
+        return FLAGS.command(settings, *_program(settings), *arguments)
 
     def version(self, context: LaunchContext) -> str | None:
         """Return the output of `lmdeploy --version`."""
-        executable = context.engine.executable or "lmdeploy"
-        start = [executable, "-m", "lmdeploy"] if is_python(executable) else [executable]
-        try:
-            done = subprocess.run(
-                [*start, "--version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip().splitlines()[-1] if done.returncode == 0 and done.stdout.strip() else None
+        output = command_output([*_program(context.engine), "--version"], VERSION_TIMEOUT_S)
+        return output.splitlines()[-1] if output else None
+
+
+def _program(settings: EngineSettings) -> list[str]:
+    executable = settings.executable or "lmdeploy"
+    return [executable, "-m", "lmdeploy"] if is_python(executable) else [executable]

@@ -4,8 +4,6 @@ Variables, log lines and responses are those of the 0.33 sources (`envconfig/con
 no package on the index provides it. It runs llama.cpp as a child process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

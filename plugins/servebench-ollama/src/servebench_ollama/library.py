@@ -1,7 +1,5 @@
 """Add a model to Ollama's library before the engine starts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile
@@ -45,18 +43,16 @@ def add_to_library(
         deadline = time.monotonic() + START_TIMEOUT_S
         while not accepts_connections(HOST, port):
             if server.has_ended() or time.monotonic() > deadline:
-                reason = (
-                    server.exit_description() if server.ended else f"it did not listen within {START_TIMEOUT_S:g} s"
-                )
+                late = f"it did not listen within {START_TIMEOUT_S:g} s"
+                reason = server.exit_description() if server.ended else late
                 raise EngineError(f"cannot prepare the model with {executable}: {reason}; log: {log}", kind="died")
             time.sleep(POLL_S)
         if path is not None:
             _create(executable, name, source_of(Path(path).expanduser().absolute()), server_env, say)
         elif _run([executable, "show", name], server_env) is not None:
             say(f"pulling {name} with ollama (once)")
-            _run_or_fail(
-                [executable, "pull", name], server_env, name, "check model.name, or set model.path= to a GGUF file"
-            )
+            advice = "check model.name, or set model.path= to a GGUF file"
+            _run_or_fail([executable, "pull", name], server_env, advice)
     finally:
         server.stop()
 
@@ -66,26 +62,17 @@ def _create(executable: str, name: str, source: Path, env: Mapping[str, str], sa
     with tempfile.TemporaryDirectory(prefix="servebench-") as folder:
         modelfile = Path(folder) / "Modelfile"
         modelfile.write_text(f"FROM {source}\n", encoding="utf-8")
-        _run_or_fail(
-            [executable, "create", name, "-f", str(modelfile)],
-            env,
-            name,
-            "model.path must be a GGUF file or a model folder",
-        )
+        command = [executable, "create", name, "-f", str(modelfile)]
+        _run_or_fail(command, env, "model.path must be a GGUF file or a model folder")
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> str | None:
     """Run a command; return None on success, else its last line of output."""
     try:
         done = subprocess.run(
-            command,
-            env={**os.environ, **env},
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+            command, env={**os.environ, **env}, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S,
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"took longer than {COMMAND_TIMEOUT_S:g} s"
     except OSError as error:
@@ -96,7 +83,7 @@ def _run(command: list[str], env: Mapping[str, str]) -> str | None:
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 
-def _run_or_fail(command: list[str], env: Mapping[str, str], name: str, advice: str) -> None:
+def _run_or_fail(command: list[str], env: Mapping[str, str], advice: str) -> None:
     problem = _run(command, env)
     if problem is not None:
-        raise EngineError(f"'ollama {command[1]} {name}' failed: {problem}; {advice}", kind="model_missing")
+        raise EngineError(f"'ollama {' '.join(command[1:3])}' failed: {problem}; {advice}", kind="model_missing")

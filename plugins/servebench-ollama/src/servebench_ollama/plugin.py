@@ -1,22 +1,7 @@
-"""The hooks of this plugin."""
+"""The hooks of this plugin: its engine, and the folder of its config group."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from servebench.plugin import Engine, hookimpl
+from servebench.plugin import engine_hooks
 from servebench_ollama.engine import OllamaEngine
 
 requires_api = 1
-
-
-@hookimpl
-def servebench_engines() -> Sequence[type[Engine]]:
-    """Return the engine of this plugin."""
-    return (OllamaEngine,)
-
-
-@hookimpl
-def servebench_config_paths() -> Sequence[str]:
-    """Return the folder of this plugin's config group."""
-    return ("pkg://servebench_ollama.conf",)
+servebench_engines, servebench_config_paths = engine_hooks(OllamaEngine)

@@ -4,8 +4,6 @@ Flags, log lines and responses are those of the 3.3.7 sources (`launcher/src/mai
 it needs a GPU, and comes as an image or a source build.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,10 +1,7 @@
 """The engine `transformers`: `transformers serve MODEL`."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from servebench.plugin import (
     LogHint,
     ModelSettings,
     PhaseMarker,
+    command_output,
     missing_executable,
 )
 
@@ -123,13 +121,9 @@ class TransformersEngine(Engine):
         program = shutil.which(context.engine.executable or "transformers")
         if program is None:
             return None
-        ask = "from importlib.metadata import version; print(version('transformers'))"
-        try:
-            arguments = [str(Path(program).absolute().with_name("python")), "-c", ask]
-            done = subprocess.run(arguments, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() or None
+        code = "from importlib.metadata import version; print(version('transformers'))"
+        python = str(Path(program).absolute().with_name("python"))
+        return command_output([python, "-c", code], VERSION_TIMEOUT_S) or None
 
     def served_model(self, model: ModelSettings) -> str:
         """Return the path or name from which the model was loaded."""

@@ -4,8 +4,6 @@ Flags, log lines and responses are those of the sources of the server repository
 (`python/openai/openai_frontend/`). Never started here: it comes as an image and needs a GPU.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The base class of KV memories."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

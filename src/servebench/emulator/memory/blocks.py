@@ -1,7 +1,5 @@
 """KV memory in blocks, shared by a chain of hashes."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """KV memory of slots, each with its last conversation."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from servebench.emulator.memory.base import Holding, KvMemory

@@ -4,8 +4,6 @@ From the sources and documentation of vLLM 0.33, SGLang 0.5.23 and TensorRT-LLM 
 magnitude of large GPUs: weights at 2 GB/s from disk, compilation and graph capture per engine.
 """
 
-from __future__ import annotations
-
 from servebench.contracts.emulation import Emulation, Loading
 
 DISK_S_PER_GB = 0.5

@@ -1,9 +1,8 @@
 """Translate the shared engine settings into an engine's own command-line flags; a setting without a flag is an error."""
 
-from __future__ import annotations
-
 import json
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +88,15 @@ def extra_arguments(extra: Mapping[str, Any]) -> list[str]:
 def is_python(executable: str) -> bool:
     """Return whether an executable is a Python interpreter, which then runs the engine as a module."""
     return Path(executable).name.startswith("python")
+
+
+def command_output(command: Sequence[str], timeout_s: float = 10.0) -> str:
+    """Return what a short command prints, standard output before standard error; empty if it fails or does not exist."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() or done.stderr.strip()
 
 
 def missing_executable(settings: EngineSettings, default: str, install: str) -> list[str]:

@@ -1,7 +1,5 @@
 """The failures that every engine can have, recognized by its log lines, with the advice for each."""
 
-from __future__ import annotations
-
 from servebench.contracts.engine import LogHint
 
 MODEL_NOT_FOUND = r"is not a local folder and is not a valid model identifier|Repository Not Found"

@@ -1,7 +1,5 @@
 """Any running server with OpenAI's HTTP API."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 

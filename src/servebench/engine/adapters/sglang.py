@@ -3,8 +3,6 @@
 Checked against the flags and responses of 0.5.23 and run, patched, on the CPU.
 """
 
-from __future__ import annotations
-
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, PhaseMarker
 from servebench.engine.adapters.emulations import SGLANG
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable

@@ -5,8 +5,6 @@ writes, so that the printed command can be pasted. Never run here: flags and res
 (`commands/serve.py`, `commands/build.py`, `llmapi/llm_args.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

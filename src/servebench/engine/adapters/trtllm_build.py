@@ -14,13 +14,10 @@ The first folder's name depends on the settings alone, so that the serving comma
 machine. Never run with the real `trtllm-build`: the flags are those of its sources.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,6 +27,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from servebench.contracts.engine import Command, LogHint, Preparation, Say
+from servebench.engine.adapters.flags import command_output
 from servebench.engine.adapters.trtllm_plan import BUILDER, BuildPlan, digest, in_folder, is_engine
 from servebench.engine.describe import describe_command
 from servebench.engine.supervisor.guarded_process import GuardedProcess
@@ -37,7 +35,6 @@ from servebench.engine.supervisor.logs import find_hint, last_lines, log_size
 from servebench.util.errors import EngineError, FailureKind
 
 PHASE = "engine_build"
-QUERY_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
 LAST_VERSION = (1, 2)
 """The last version of TensorRT-LLM with this backend."""
@@ -71,12 +68,8 @@ def too_new(versions: Mapping[str, str]) -> str | None:
 
 def gpus() -> list[str]:
     """Return name and compute capability of each GPU; empty if the driver does not report them."""
-    try:
-        query = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
-        done = subprocess.run(query, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    output = command_output(["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"])
+    return [line.strip() for line in output.splitlines() if line.strip()]
 
 
 def model_files(folder: Path) -> list[tuple[str, int, int]]:

@@ -1,7 +1,5 @@
 """What a TensorRT engine is built from: settings, commands and folders. Pure, except for a look at `model.path`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

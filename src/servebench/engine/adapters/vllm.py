@@ -4,8 +4,6 @@ Checked against the flags and responses of 0.33 (its argument parser, `vllm/engi
 on the CPU build 0.32.
 """
 
-from __future__ import annotations
-
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
 from servebench.engine.adapters.emulations import VLLM
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable

@@ -1,7 +1,5 @@
 """The launcher `attach`: measure a server that is already running, and leave it running."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import time

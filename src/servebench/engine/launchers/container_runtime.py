@@ -1,7 +1,5 @@
 """Run short docker or podman commands: is the daemon there, pull an image, inspect a container."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

@@ -4,8 +4,6 @@
 the command, and SIGTERM is passed on. `docker rm --force` always runs at the end.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compose the `docker run` (or `podman run`) command of an engine. Pure, except for the home folder and DOCKER_HOST."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path

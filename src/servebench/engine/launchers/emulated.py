@@ -3,8 +3,6 @@
 Log file, phases, readiness and stop are those of `process`: only the command differs.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping

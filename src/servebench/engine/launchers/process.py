@@ -1,7 +1,5 @@
 """The launcher `process`: run an engine in a process group of its own, under a guard, with its output in a log file."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

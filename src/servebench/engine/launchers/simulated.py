@@ -3,8 +3,6 @@
 The launcher only describes the engine and names its start; `run.simulated` computes what a client would have measured.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import dataclass, fields

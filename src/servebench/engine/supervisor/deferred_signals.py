@@ -1,7 +1,5 @@
 """Defer Ctrl-C while an engine is being started or stopped, so that neither is left half done."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Check that a stopped engine released its GPU memory. Needs the NVIDIA driver; without it nothing is checked."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

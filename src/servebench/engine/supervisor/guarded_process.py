@@ -1,7 +1,5 @@
 """A command running under the guard: whether it is alive, and how to stop it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Read an engine's log: its last lines, the start phases it reports, and hints about a failure."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence
@@ -37,10 +35,7 @@ def last_lines(path: Path, lines: int = TAIL_LINES, *, since: int = 0) -> tuple[
 def find_hint(path: Path, hints: Sequence[LogHint], *, since: int = 0) -> LogHint | None:
     """Return the first hint whose pattern occurs near the end of the log, after byte `since`."""
     text = "\n".join(last_lines(path, HINT_LINES, since=since))
-    for hint in hints:
-        if re.search(hint.pattern, text):
-            return hint
-    return None
+    return next((hint for hint in hints if re.search(hint.pattern, text)), None)
 
 
 class PhaseReader:

@@ -1,7 +1,5 @@
 """Find free ports and the processes that hold used ones."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

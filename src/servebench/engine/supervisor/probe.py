@@ -1,7 +1,5 @@
 """Probe an endpoint: list its models and generate one real token. Used by every launcher."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

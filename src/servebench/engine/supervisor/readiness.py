@@ -4,8 +4,6 @@ An engine is ready when its port accepts connections, its health endpoint return
 token, in this order. `Readiness` makes the decision and does no I/O; `ReadinessWatcher` makes the observations.
 """
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What every engine plugin must satisfy, as tests to inherit."""
 
-from __future__ import annotations
-
 from servebench.testing.engine.adapter import CommandTests, DescriptionTests, DialectTests
 from servebench.testing.engine.life import LifeTests
 

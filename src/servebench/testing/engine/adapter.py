@@ -1,7 +1,5 @@
 """Conformance of an engine's adapter: its description, its command and its requests. Nothing is started."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import is_dataclass, replace

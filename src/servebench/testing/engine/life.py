@@ -1,7 +1,5 @@
 """Conformance of an engine's life cycle: start, generation, overload, death, stop."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

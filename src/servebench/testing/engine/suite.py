@@ -1,7 +1,5 @@
 """What all conformance tests of an engine share."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +22,7 @@ from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.measure.derive import record
 from servebench.run.requests import target_of
-from servebench.testing.server import ServerBehavior
-from servebench.testing.stand_in import write_stand_in
+from servebench.testing.server import ServerBehavior, write_stand_in
 from servebench.util.errors import FailureKind
 
 HOST = "127.0.0.1"
