@@ -20,22 +20,11 @@ def event(text, **more):
 
 
 def shown(scan):
-    return {
-        "event_ns": scan.event_ns,
-        "text": scan.text,
-        "reasoning": scan.reasoning,
-        "first_output_ns": scan.first_output_ns,
-        "reads_merged": scan.reads_merged,
-        "finish_reason": scan.finish_reason,
-        "done": scan.done,
-        "ended_by_usage": scan.ended_by_usage,
-        "unknown_lines": scan.unknown_lines,
-        "error": scan.error,
-        "count": scan.count(),
-        "event_tokens": scan.event_tokens(),
-        "prompt_tokens": scan.prompt_tokens,
-        "cached_tokens": scan.cached_tokens,
-    }
+    names = (
+        *("event_ns", "text", "reasoning", "first_output_ns", "reads_merged", "finish_reason", "done"),
+        *("ended_by_usage", "unknown_lines", "error", "prompt_tokens", "cached_tokens"),
+    )
+    return {name: getattr(scan, name) for name in names} | {"count": scan.count(), "tokens": scan.event_tokens()}
 
 
 def same(reads):

