@@ -3,22 +3,21 @@
 import difflib
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from servebench.contracts.engine import (
-    Command,
     Engine,
     LaunchContext,
     Launcher,
     RunningEngine,
     Say,
-    StartPhase,
     StopReport,
 )
 from servebench.contracts.settings import LaunchSettings
+from servebench.engine.supervisor.engine_handle import EngineHandle
 from servebench.engine.supervisor.probe import (
     UNAUTHORIZED,
     generate_token,
@@ -45,20 +44,8 @@ class AttachSettings(LaunchSettings):
 
 
 @dataclass(kw_only=True)
-class AttachedEngine:
+class AttachedEngine(EngineHandle):
     """A RunningEngine that servebench did not start."""
-
-    base_url: str
-    root_url: str
-    model: str
-    headers: tuple[tuple[str, str], ...] = field(repr=False)
-    verify_tls: bool
-    started_ns: int
-    phases: tuple[StartPhase, ...] = ()
-    version: str | None = None
-    pid: int | None = None
-    command: Command | None = None
-    log_path: Path | None = None
 
     def died(self) -> str | None:
         """Return None: only failed requests can show that a remote server is gone."""

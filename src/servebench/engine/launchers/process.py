@@ -13,10 +13,8 @@ from servebench.contracts.engine import (
     Launcher,
     RunningEngine,
     Say,
-    StartPhase,
     StopReport,
 )
-from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.supervisor.deferred_signals import defer_stop_signals
 from servebench.engine.supervisor.gpu_memory import unreleased_memory, used_bytes
@@ -38,22 +36,12 @@ ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the user's choi
 class LaunchedEngine(StartedEngine):
     """A RunningEngine that servebench started."""
 
-    pid: int | None
-    command: Command | None
-    log_path: Path | None
-    started_ns: int
-    version: str | None = None
-    phases: tuple[StartPhase, ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
-    verify_tls: bool = True
     image: str | None = None
     """The container image and its id, if it runs in a container."""
     remote: bool = False
     """Whether it runs on another machine, whose processes and ports cannot be seen from here."""
     gpu_bytes_before: tuple[int, ...] | None = None
     report: StopReport | None = None
-    tokenizer: Tokenizer | None = None
-    """How the server counts tokens, if that is known without asking it."""
 
     def died(self) -> str | None:
         """Return one line if the engine is gone, None while it is alive. Costs one system call."""

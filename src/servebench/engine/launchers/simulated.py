@@ -13,7 +13,6 @@ from annotated_types import Ge, Gt, Lt
 
 from servebench.contracts.emulation import EmulationSpec, Variation
 from servebench.contracts.engine import (
-    Command,
     Engine,
     LaunchContext,
     Launcher,
@@ -22,9 +21,9 @@ from servebench.contracts.engine import (
     StartPhase,
     StopReport,
 )
-from servebench.contracts.request import Tokenizer
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
+from servebench.engine.supervisor.engine_handle import EngineHandle
 from servebench.engine.tokenize import EmulatedTokenizer
 from servebench.util.errors import EngineError
 from servebench.util.units import NS_PER_S
@@ -54,7 +53,7 @@ class SimulatedSettings(LaunchSettings):
 
 
 @dataclass(kw_only=True)
-class SimulatedEngine:
+class SimulatedEngine(EngineHandle):
     """A RunningEngine without a server: what is simulated, the deviations, and the key that seeds this start.
 
     `started_ns` is second 0 of its clock; it is ready after `ready_s` seconds. `machine` is the virtual engine, made and kept
@@ -64,21 +63,9 @@ class SimulatedEngine:
     spec: EmulationSpec
     variation: Variation
     key: str
-    model: str
-    started_ns: int
     ready_s: float
-    log_path: Path | None
-    phases: tuple[StartPhase, ...]
     machine: object | None = None
     ended_ns: int = 0
-    base_url: str = f"{ADDRESS}/v1"
-    root_url: str = ADDRESS
-    pid: int | None = None
-    command: Command | None = None
-    version: str | None = "simulated"
-    headers: tuple[tuple[str, str], ...] = ()
-    verify_tls: bool = True
-    tokenizer: Tokenizer | None = None
 
     def died(self) -> str | None:
         """Return None: a simulated engine does not die."""
@@ -115,6 +102,9 @@ class SimulatedLauncher(Launcher):
         return SimulatedEngine(
             spec=spec,
             variation=settings.variation(),
+            base_url=f"{ADDRESS}/v1",
+            root_url=ADDRESS,
+            version="simulated",
             key=f"{settings.seed}/{log_path.parent.name}/{number}",
             model=engine.served_model(context.model),
             started_ns=started_ns,

@@ -14,6 +14,7 @@ from typing import Literal
 import httpx
 
 from servebench.contracts.engine import Engine, Say, StartPhase
+from servebench.engine.supervisor.engine_handle import EngineHandle
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
@@ -85,16 +86,13 @@ class Readiness:
 
 
 @dataclass(kw_only=True)
-class StartedEngine:
+class StartedEngine(EngineHandle):
     """An engine that was started, and its addresses. Its own output begins at byte `log_start` of `log`."""
 
     engine: Engine
     guarded: GuardedProcess
     host: str
     port: int
-    root_url: str
-    base_url: str
-    model: str
     log: Path
     log_start: int
     port_is_ours: bool = False
