@@ -19,8 +19,7 @@ KNOWN_FIELDS = frozenset(
         *("tool_choice", "echo", "suffix", "best_of", "logit_bias", "generation_config", "cache_prompt"),
         *("cache_salt", "stop_token_ids", "store", "repetition_penalty", "length_penalty", "early_stopping"),
         *("use_beam_search", "include_stop_str_in_output", "skip_special_tokens"),
-        *("spaces_between_special_tokens", "truncate_prompt_tokens", "add_special_tokens", "detokenize"),
-        *("priority"),
+        *("spaces_between_special_tokens", "truncate_prompt_tokens", "add_special_tokens", "detokenize", "priority"),
     )
 )
 """The fields that a strict server accepts: OpenAI's fields and the sampling fields of TensorRT-LLM
