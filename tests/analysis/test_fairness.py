@@ -1,8 +1,11 @@
 import copy
+from dataclasses import replace
 
 import pytest
 
-from servebench.analysis.fairness import compare_manifests, how_to_resolve, mattering_keys, varied_keys
+from servebench.analysis.fairness import compare_manifests, how_to_resolve, mattering_keys, unequal_work, varied_keys
+from servebench.store.studies import load_study
+from support.studies import SimulatedEngine, SimulatedLoad
 
 MANIFEST = {
     "study_id": "s",
@@ -149,3 +152,35 @@ def test_the_remedy_names_the_option():
     many = compare_manifests(MANIFEST, changed((("config", "engine", "extra_args"), flags)))
     assert mattering_keys(many).endswith(" and 3 more")
     assert how_to_resolve(many).endswith("--varying 'engine.*'")
+
+
+def test_another_file_of_weights_matters():
+    def command(*argv):
+        return {**MANIFEST, "command": {"argv": list(argv)}}
+
+    gguf = command("llama-server", "--model", "/models/m.Q4_1.gguf")
+    assert compare_manifests(gguf, copy.deepcopy(gguf)) == ()
+    (found,) = compare_manifests(gguf, command("vllm", "serve", "org/m"))
+    assert (found.key, found.baseline, found.candidate, found.matters) == (
+        "weights", "m.Q4_1.gguf", "as published", True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "keys"),
+    [
+        ({"input_tokens_mean": 128.0}, {"input_tokens_mean": 129.0}, []),
+        ({"input_tokens_mean": 128.0}, {"input_tokens_mean": 95.0}, ["input_tokens_mean"]),
+        ({"output_tokens_mean": 64.0}, {"output_tokens_mean": 58.0}, ["output_tokens_mean"]),
+        ({"input_tokens_mean": 128.0}, {}, []),
+    ],
+)
+def test_unequal_work_is_seen_from_the_servers_token_counts(ours, theirs, keys, make_study):
+    study = load_study(make_study(*[(SimulatedEngine(), SimulatedLoad(levels=(4,), requests=20))] * 2))
+    runs = [
+        replace(run, points=run.points.assign(**{"input_tokens_mean": None, "output_tokens_mean": None} | values))
+        for run, values in zip(study.runs, (ours, theirs), strict=True)
+    ]
+    found = unequal_work(*runs)
+    assert [one.key for one in found if one.matters] == keys
+    assert not any(one.matters for one in unequal_work(*runs, on_purpose=keys))

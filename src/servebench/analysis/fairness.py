@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import PurePath
 from typing import Any
+
+import numpy as np
 
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.figures import MISSING
@@ -122,6 +125,7 @@ RULES: tuple[tuple[str, bool, str], ...] = (
     ("machine.cpu_*", True, "different number of cores"),
     ("machine.memory_bytes", False, "host memory"),
     ("machine.*", False, "the client's machine"),
+    ("weights", True, "another file of weights: quantized weights are a different model"),
     ("cold_start.shared", False, "one run reused an engine from an earlier run"),
     ("packages.servebench-suite", False, "different servebench version: see the changelog"),
     ("packages.*", False, "a dependency of servebench"),
@@ -140,7 +144,44 @@ IGNORED = (
 def unequal_settings(a: RunData, b: RunData, varying: str | None = None) -> tuple[SettingDifference, ...]:
     """Return the settings that two runs do not share; `varying` are comma-separated keys that differ on purpose."""
     keys = [key.strip() for key in (varying or "").split(",") if key.strip()]
-    return compare_manifests(a.manifest, b.manifest, varying=[*varied_keys(a.manifest, b.manifest), *keys])
+    found = compare_manifests(a.manifest, b.manifest, varying=[*varied_keys(a.manifest, b.manifest), *keys])
+    return (*unequal_work(a, b, keys), *found)
+
+
+WORK = {
+    "input_tokens_mean": (0.02, "the engines counted prompts of different length"),
+    "output_tokens_mean": (0.05, "the engines generated answers of different length"),
+}
+"""Columns that say how much work a point was, by how much two runs may differ in them (a share), and what more means."""
+
+
+def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tuple[SettingDifference, ...]:
+    """Return which runs did different work at a level that both measured, by the servers' own token counts.
+
+    Settings may be equal and prompts still differ, for example where they were sized by another tokenizer.
+    """
+    found = []
+    for column, (tolerance, reason) in WORK.items():
+        ours, theirs = _means(a, column), _means(b, column)
+        apart = {level: abs(np.log(theirs[level] / ours[level])) for level in ours if level in theirs}
+        worst = max(apart, key=lambda level: apart[level], default=None)
+        if worst is not None and apart[worst] > np.log1p(tolerance):
+            matters = not any(fnmatchcase(column, purpose) for purpose in on_purpose)
+            values = [f"{side[worst]:.4g} at load {worst}" for side in (ours, theirs)]
+            found.append(
+                SettingDifference(key=column, baseline=values[0], candidate=values[1], matters=matters, reason=reason)
+            )
+    return tuple(found)
+
+
+def _means(run: RunData, column: str) -> dict[str, float]:
+    """The mean of a column by level, of points that have it."""
+    values: dict[str, list[float]] = {}
+    for row in run.point_rows:
+        value = row.get(column)
+        if value and row.verdict != "void":
+            values.setdefault(row.level_label, []).append(float(value))
+    return {level: float(np.mean(one)) for level, one in values.items()}
 
 
 def compare_manifests(
@@ -206,8 +247,19 @@ def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for part in COMPARED_PARTS:
         facts.update(_flat(part, manifest.get(part)))
+    facts["weights"] = _weights_file(manifest)
     facts["cold_start.shared"] = mapping(manifest.get("cold_start")).get("shared")
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def _weights_file(manifest: Mapping[str, Any]) -> str | None:
+    """The GGUF file that the engine was started with, whose name says how its weights are quantized; the model as published
+    for another command; None without a command."""
+    words = mapping(manifest.get("command")).get("argv")
+    if not isinstance(words, list):
+        return None
+    files = [PurePath(str(word)).name for word in words if str(word).lower().endswith(".gguf")]
+    return files[0] if files else "as published"
 
 
 def _flat(prefix: str, value: Any) -> dict[str, Any]:

@@ -38,6 +38,8 @@ def change_of(row: ComparisonRow) -> str:
 
 def verdict_of(row: ComparisonRow) -> str:
     """Return a row's verdict; in brackets if it does not compete."""
+    if row.method == WITHIN_RUN and row.result == "not enough data":
+        return "one start"
     text = f"no difference > {percent(row.bound)}" if row.result == "no difference" else str(row.result)
     return text if row.competes or row.result in ("not enough data", "unequal_settings") else f"({text})"
 

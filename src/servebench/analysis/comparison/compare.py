@@ -136,14 +136,14 @@ def _one_start(baseline: Side, candidate: Side, rows: Sequence[ComparisonRow]) -
     alone = [row for row in rows if row.why.startswith(ONE_START)]
     if not alone:
         return ""
-    known = [row for row in alone if row.effect is not None and np.isfinite(row.effect) and row.metric is not FAILED]
-    largest = f"; these two differ most in {_largest(known).description}" if known else ""
+    clear = [row for row in alone if row.low is not None and row.high is not None and not row.low <= 0 <= row.high]
+    largest = f"these two differ most in {_largest(clear).description}" if clear else "these two do not clearly differ"
     seconds = [side.start_seconds for side in (baseline, candidate)]
     minutes = STARTS_ADVISED * sum(one for one in seconds if one is not None) / 60
     price = f" (about {max(1, round(minutes))} minutes)" if None not in seconds else ""
     few = [side.name for side in (baseline, candidate) if _start_count(side) < 2]
     which = ONE_START if len(few) == 2 else f"one start of {few[0]}: no verdict on the engines" if few else ONE_START
-    return f"{which}{largest}; study.starts={STARTS_ADVISED} gives a verdict{price}"
+    return f"{which}; {largest}; study.starts={STARTS_ADVISED} gives a verdict{price}"
 
 
 def _start_count(side: Side) -> int:

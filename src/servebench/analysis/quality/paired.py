@@ -25,8 +25,9 @@ Finding = Literal["different", "not different", "too small to tell"]
 
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison:
-    """Two engines on the same questions. Shares are between 0 and 1, or mean scores where `scores` is set; `n_needed` is the
-    number of questions that would be needed where they are too few."""
+    """Two engines on the same questions. Shares are between 0 and 1, or mean scores where `scores` is set; where they are
+    too few, `n_needed` is the number of questions with which a difference of MARGIN would be found. The observed difference
+    does not enter: it is what is not known yet (Hoenig and Heisey 2001, Am. Stat. 55)."""
 
     n: int
     first_share: float | None
@@ -102,9 +103,7 @@ def compare_answers(first: Mapping[str, bool], second: Mapping[str, bool], *, al
         finding = "not different"
     else:
         finding = "too small to tell"
-        discordant, gap = (only_first + only_second) / n, abs(only_first - only_second) / n
-        discordant, gap = (discordant, gap) if gap else (max(discordant, MARGIN), MARGIN)
-        needed = max(questions_needed(discordant, gap, alpha=alpha), n + 1)
+        needed = max(questions_needed(max((only_first + only_second) / n, MARGIN), MARGIN, alpha=alpha), n + 1)
     return PairedComparison(
         n=n,
         first_share=sum(first[key] for key in shared) / n,
@@ -136,7 +135,7 @@ def compare_scores(
     else:
         finding = "too small to tell"
         z_alpha, z_power = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(POWER)
-        needed = max(ceil(((z_alpha + z_power) * deviation / (abs(gap) or MARGIN)) ** 2), n + 1, PAIRS_MIN)
+        needed = max(ceil(((z_alpha + z_power) * deviation / MARGIN) ** 2), n + 1, PAIRS_MIN)
     return PairedComparison(
         n=n,
         first_share=fmean(first[key] for key in shared),
