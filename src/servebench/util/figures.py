@@ -1,6 +1,6 @@
 """Figures as text for people: rounded, with their interval, a hyphen where a value is missing."""
 
-from math import inf, isfinite
+from math import floor, inf, isfinite, log10
 from typing import Any, Protocol
 
 MISSING = "-"
@@ -26,12 +26,27 @@ def number(value: float | int | None, digits: int = 3) -> str:
 
 
 def with_interval(row: ColumnValues, column: str) -> str:
-    """Return a column's value with half the width of its 95% interval (the larger side) where the row has one."""
+    """Return a column's value with half the width of its 95% interval (the larger side) where the row has one.
+
+    The half has two significant digits, and the value no digit beyond them: `2,060 ±160`, `78 ±16`, `99.2 ±1.5`.
+    """
     value, low, high = row.get(column), row.get(f"{column}_low"), row.get(f"{column}_high")
     text = number(value)
     if value is None or low is None or high is None:
         return text
-    return f"{text} ±{number(max(value - low, high - value), 2)}"
+    half = max(value - low, high - value)
+    if not isfinite(half) or half <= 0:
+        return f"{text} ±{number(half, 2)}"
+    decimals = 1 - floor(log10(half))
+    return f"{round(value, decimals):,.{max(0, decimals)}f} ±{round(half, decimals):,.{max(0, decimals)}f}"
+
+
+def rough(value: float | None) -> str:
+    """Return `value` rounded to two significant digits: `3,600`, `0.12`."""
+    if value is None or not isfinite(value) or value == 0:
+        return number(value)
+    decimals = 1 - floor(log10(abs(value)))
+    return f"{round(value, decimals):,.{max(0, decimals)}f}"
 
 
 def percent(share: float | None) -> str:

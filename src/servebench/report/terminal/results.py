@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from servebench.analysis.comparison.model import P99_REQUESTS_MIN
 from servebench.analysis.repeats import RepeatSummary
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.report.points import best_row
 from servebench.report.terminal.tables import POINTS_NOTE, new_table, verdict_text
-from servebench.util.figures import MISSING, number, with_interval
+from servebench.util.figures import MISSING, number, rough, with_interval
 
 COLUMNS = (
     ("ok", "requests_ok"),
@@ -27,8 +28,7 @@ COLUMNS = (
     ("TPOT\nmean", "tpot_ms_mean"),
     ("E2E\np50", "e2e_ms_p50"),
 )
-P99_REQUESTS_MIN = 100
-WEAK_P99_NOTE = f"{POINTS_NOTE}; ~ is a p99 of fewer than {P99_REQUESTS_MIN} requests: close to the maximum"
+WEAK_P99_NOTE = f"{POINTS_NOTE}; ~ is a p99 of fewer than {P99_REQUESTS_MIN} requests: too few for an interval"
 REPEATS_NOTE = "mean over repeats with its 95% interval (from three repeats on)"
 
 
@@ -71,7 +71,8 @@ def points_table(points: Sequence[Point], title: str) -> Table:
         row = point.row
         cells = [row.level_label, *([str(row.repeat)] if repeated else [])]
         for _, column in COLUMNS:
-            cells.append(("~" if column == "ttft_ms_p99" and _is_weak_p99(row) else "") + cell_text(row, column))
+            weak = column == "ttft_ms_p99" and _is_weak_p99(row)
+            cells.append(f"~{rough(row.ttft_ms_p99)}" if weak else cell_text(row, column))
         table.add_row(*cells, verdict_text(point.verdict))
     table.caption = WEAK_P99_NOTE if any(_is_weak_p99(point.row) for point in points) else POINTS_NOTE
     return table

@@ -16,7 +16,7 @@ from servebench.util.figures import MISSING
 PIPED_WIDTH = 160
 VERDICT_STYLES = {"valid": "green", "doubtful": "yellow", "void": "red"}
 STATUS_STYLES = {"finished": "green", "failed": "red", "interrupted": "yellow", "running": "cyan", "missing": "red"}
-POINTS_NOTE = "times in ms; ± is half of the 95% interval"
+POINTS_NOTE = "times in ms; ± is half of the 95% interval, of this start of the engine only"
 
 
 def console(file: TextIO | None = None) -> Console:

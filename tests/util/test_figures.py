@@ -1,0 +1,28 @@
+"""Figures as text."""
+
+import pytest
+
+from servebench.util.figures import rough, with_interval
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (78.4, 62.4, 94.4, "78 ±16"),
+        (2063.0, 1903.0, 2223.0, "2,060 ±160"),
+        (99.24, 97.7, 100.7, "99.2 ±1.5"),
+        (434.0, 430.1, 437.9, "434.0 ±3.9"),
+        (100.0, None, None, "100"),
+        (100.0, 100.0, 100.0, "100 ±0"),
+        (None, 1.0, 2.0, "-"),
+    ],
+)
+def test_a_value_has_no_digit_beyond_its_interval(value, low, high, text):
+    assert with_interval({"x": value, "x_low": low, "x_high": high}, "x") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(3586.0, "3,600"), (0.1234, "0.12"), (58.1, "58"), (None, "-"), (0.0, "0")]
+)
+def test_a_rough_figure_has_two_digits(value, text):
+    assert rough(value) == text
