@@ -49,14 +49,13 @@ def test_runs_are_found_by_what_they_were(outputs, words, expected):
 
 @pytest.mark.parametrize("word", ["2026-two/00_alpha_unique", "01_beta_rag_prefix", "beta", "2026-two"])
 def test_a_run_is_named_by_path_name_or_part(outputs, word):
-    assert isinstance(read.find_run(word, outputs), RunData)
+    (run,) = read.runs_of(read.find(word, outputs))
+    assert isinstance(run, RunData)
 
 
 def test_a_name_that_fits_several_is_told_with_the_candidates(outputs):
     with pytest.raises(ConfigError, match=r"could be 2026-one/00_alpha_unique, 2026-two/00_alpha_unique"):
         read.find("alpha", outputs)
-    with pytest.raises(ConfigError, match="has 2 runs; name one"):
-        read.find_run("2026-one", outputs)
     with pytest.raises(ConfigError, match="is no run and no study"):
         read.find("gamma", outputs)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -344,21 +345,21 @@ import sys
 from pathlib import Path
 from servebench.store import StudyFolder, mlflow_client, sync_study, tracking
 mlflow_client.LOCK_TIMEOUT_S = tracking.LOCK_TIMEOUT_S = 600.0  # a slow machine may take longer than a user waits
-print(sync_study(StudyFolder(Path(sys.argv[1])), uri=sys.argv[2], experiment="servebench", timeout_s=float(sys.argv[3])).error)
+for uri in sys.argv[3:]:
+    print(sync_study(StudyFolder(Path(sys.argv[1])), uri=uri, experiment="servebench", timeout_s=float(sys.argv[2])).error)
 """
+
+
+def start_sync(study, uri):
+    words = [sys.executable, "-W", "default", "-c", SYNC, str(study.path), "60", uri]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_two_processes_on_a_fresh_database(tmp_path):
     """Both make the tables at once, and both succeed; neither says anything of it."""
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
     studies = [write_one_study(tmp_path, name=name) for name in ("one", "two")]
-    started = [
-        subprocess.Popen([sys.executable, "-W", "default", "-c", SYNC, str(study.path), uri, "60"], stdout=subprocess.PIPE,
-                         stderr=subprocess.PIPE, text=True)
-        for study in studies
-    ]  # fmt: skip
-    for process in started:
-        assert process.communicate(timeout=500) == ("None\n", "")
+    started = [start_sync(study, f"sqlite:///{tmp_path}/mlflow.db") for study in studies]
+    assert [process.communicate(timeout=500) for process in started] == [("None\n", "")] * 2
     _, parents, children = stored(tmp_path)
     assert (len(parents), len(children)) == (2, 2)
 
@@ -366,30 +367,25 @@ def test_two_processes_on_a_fresh_database(tmp_path):
 def test_two_processes_on_one_study(outputs):
     """A study that is sent twice at once is there once."""
     study = write_one_study(outputs)
-    uri = f"sqlite:///{outputs}/mlflow.db"
-    started = [
-        subprocess.Popen([sys.executable, "-c", SYNC, str(study.path), uri, "60"], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    assert [process.communicate(timeout=500)[0] for process in started] == ["None\n", "None\n"]
+    started = [start_sync(study, f"sqlite:///{outputs}/mlflow.db") for _ in range(2)]
+    assert [process.communicate(timeout=500)[0] for process in started] == ["None\n"] * 2
     _, parents, children = stored(outputs)
     assert (len(parents), len(children)) == (1, 1)
 
 
-@pytest.mark.parametrize("hangs", [False, True])
-def test_a_server_that_is_healthy_and_fails(tmp_path, serve, hangs):
-    """Bounded, one line, nothing raised, nothing remembered as sent."""
+def test_a_server_that_is_healthy_and_fails(tmp_path, serve):
+    """Whether it answers with an error or hangs: bounded, one line, nothing raised, nothing remembered as sent."""
 
-    def script(connection, request):
+    def script(connection, request, hangs):
         if request.path == "/health":
             return 200, b""
         return silent(connection) if hangs else (500, b"")
 
-    server = serve(script)
+    servers = [serve(partial(script, hangs=hangs)) for hangs in (False, True)]
     study = write_one_study(tmp_path)
-    done = run_program(sys.executable, "-c", SYNC, study.path, server.url, "2", cwd=tmp_path)
-    (error,) = done.stdout.splitlines()
-    assert server.url in error
+    done = run_program(sys.executable, "-c", SYNC, study.path, "2", *[one.url for one in servers], cwd=tmp_path)
+    for server, error in zip(servers, done.stdout.splitlines(), strict=True):
+        assert server.url in error
     assert done.stderr == ""
     assert not study.tracking.exists()
 

@@ -22,6 +22,7 @@ from servebench.store import (
     read_telemetry,
 )
 from servebench.store import studies as read
+from servebench.store.tables import read_frame
 from servebench.store.versions import MIGRATIONS, check_table, upgraded
 from servebench.util.errors import StoreError
 
@@ -115,7 +116,7 @@ def newer(study: Path, name: str) -> None:
         ("00_vllm_unique/points.parquet", lambda folder, run: read_points(run)),
         ("00_vllm_unique/requests.parquet", lambda folder, run: read_records(run)),
         ("00_vllm_unique/telemetry.parquet", lambda folder, run: read_telemetry(run)),
-        ("00_vllm_unique/answers.parquet", lambda folder, run: read.table(run.answers)),
+        ("00_vllm_unique/answers.parquet", lambda folder, run: read_frame(run.answers)),
     ],
 )
 def test_a_newer_file_is_refused_in_one_line_and_hides_no_other(tmp_path, file, reads):

@@ -21,15 +21,9 @@ class TestUnique(WorkloadConformance):
 
 
 class Quick(WorkloadConformance):
-    """Without the command, which the flow tests run with each of these."""
+    """Without the command: tests of the command run these workloads."""
 
-    __test__ = False
-    test_the_command_shows_it = None
-    test_the_command_sends_it = None
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        cls.__test__ = True
+    test_preview = test_run = None
 
 
 class TestRagPrefix(Quick):
@@ -42,17 +36,17 @@ class TestStructuredJson(Quick):
     settings = {"twins": True, "tiers": ["flat", "enum"]}
 
 
-class TestSummarization(Quick):
+class TestSummarization(WorkloadConformance):
     workload = SummarizationWorkload
     settings = {"input_tokens": 400}
 
 
-class TestLongContext(Quick):
+class TestLongContext(WorkloadConformance):
     workload = LongContextWorkload
     settings = {"input_tokens": 600}
 
 
-class TestTrace(Quick):
+class TestTrace(WorkloadConformance):
     workload = TraceWorkload
     fresh_streams = False
     bounds_output = False
@@ -70,7 +64,7 @@ class TestAgentLoop(Quick):
     workload = AgentLoopWorkload
 
 
-class TestMix(Quick):
+class TestMix(WorkloadConformance):
     workload = MixWorkload
     bounds_output = False
     settings = {"parts": {"unique": {"weight": 2}, "structured_json": {}}}

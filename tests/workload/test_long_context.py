@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
-from omegaconf import OmegaConf
-from pydantic import TypeAdapter
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.long_context import LongContextSettings, LongContextWorkload
-from servebench.workload.summarization import SummarizationSettings, SummarizationWorkload
+from servebench.workload.long_context import LongContextWorkload
+from servebench.workload.summarization import SummarizationWorkload
+from support.workloads import requests_of
 
 Text = Callable[[Request], str]
-CONF = Path(__file__).parents[2] / "conf" / "workload"
 
 
-def long_ones(tokenizer: Tokenizer, count: int = 8, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    settings = LongContextSettings(name="long_context", **{"input_tokens": 2000, **keys})
-    return list(LongContextWorkload(settings).requests(count, stream=stream, tokenizer=tokenizer))
-
-
-def summaries(tokenizer: Tokenizer, count: int = 8, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    settings = SummarizationSettings(name="summarization", **{"input_tokens": 1500, **keys})
-    return list(SummarizationWorkload(settings).requests(count, stream=stream, tokenizer=tokenizer))
+long_ones = partial(requests_of, LongContextWorkload, input_tokens=2000)
+summaries = partial(requests_of, SummarizationWorkload, input_tokens=1500)
 
 
 @pytest.mark.parametrize("make", [long_ones, summaries])
 def test_exact_lengths(any_tokenizer: Tokenizer, text_of: Text, make: Callable[..., list[Request]]) -> None:
     """Exactly as long as asked for, task included, and no two with a common beginning in any stream."""
     spec = LengthSettings(kind="uniform", min=1500, max=2500)
-    requests = make(any_tokenizer, input_tokens=spec) + make(any_tokenizer, stream="c2-0", input_tokens=spec)
+    requests = make(any_tokenizer, 8, input_tokens=spec) + make(any_tokenizer, 8, "c2-0", input_tokens=spec)
     counts = any_tokenizer.count([text_of(request) for request in requests])
     assert counts == [request.prompt_tokens for request in requests]
     assert 1500 <= min(counts) < max(counts) <= 2500
@@ -43,7 +34,7 @@ def test_exact_lengths(any_tokenizer: Tokenizer, text_of: Text, make: Callable[.
 
 def test_needles_are_where_they_should_be(any_tokenizer: Tokenizer, text_of: Text) -> None:
     """Each number stands once in the text, at its depth, and its thing is asked for at the end."""
-    for request in long_ones(any_tokenizer, depths=(0.0, 0.5, 1.0)):
+    for request in long_ones(any_tokenizer, 8, depths=(0.0, 0.5, 1.0)):
         body, question = text_of(request).split("\n\nQuestion: ")
         for needle, depth in zip(request.reference["needles"], (0.0, 0.5, 1.0), strict=True):
             assert body.count(f"The number of {needle['thing']} is {needle['answer']}.") == 1
@@ -60,7 +51,7 @@ def test_depths_are_taken_in_turn(pieces: Tokenizer) -> None:
 
 def test_no_needles(pieces: Tokenizer) -> None:
     """Long prompts without anything to find are possible."""
-    assert {str(r.reference) for r in long_ones(pieces, needles=0)} == {"{'needles': []}"}
+    assert {str(r.reference) for r in long_ones(pieces, 8, needles=0)} == {"{'needles': []}"}
 
 
 def test_most_of_it_is_prose(pieces: Tokenizer, text_of: Text) -> None:
@@ -73,7 +64,7 @@ def test_most_of_it_is_prose(pieces: Tokenizer, text_of: Text) -> None:
 
 def test_summaries_tell_what_the_text_tells(pieces: Tokenizer, text_of: Text) -> None:
     """Each sentence of the reference has its event in the text, in the same order."""
-    for request in summaries(pieces, events=4):
+    for request in summaries(pieces, 8, events=4):
         text = text_of(request)
         assert "in 4 short sentences" in text
         told = [line.split(" is that ", 1)[1] for line in text.split("What ")[1:] if " remembers of " in line]
@@ -88,13 +79,3 @@ def test_too_short_is_an_error(pieces: Tokenizer, make: Callable[..., list[Reque
     """Nothing that matters is cut: the error says how long prompts must be."""
     with pytest.raises(ConfigError, match=r"workload.input_tokens=60 .* \d+ or more"):
         make(pieces, input_tokens=60)
-
-
-@pytest.mark.parametrize("kind", [LongContextSettings, SummarizationSettings])
-def test_config_files(kind: Any) -> None:
-    """The shipped configs have only keys that the settings know."""
-    name = "long_context" if kind is LongContextSettings else "summarization"
-    plain = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
-    assert isinstance(plain, dict)
-    del plain["defaults"]
-    assert TypeAdapter(kind).validate_python(plain).name == name

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
 from servebench.contracts.request import Request, Tokenizer
@@ -16,17 +15,13 @@ from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.seeding import zipf
 from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload, prefix_tokens
+from support.workloads import requests_of, workload_of
 
 Text = Callable[[Request], str]
-CONF = Path(__file__).parents[2] / "conf" / "workload"
 
 
-def workload(**keys: Any) -> RagPrefixWorkload:
-    return RagPrefixWorkload(RagPrefixSettings(name="rag_prefix", **keys))
-
-
-def asked(tokenizer: Tokenizer, count: int = 40, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    return list(workload(**keys).requests(count, stream=stream, tokenizer=tokenizer))
+workload = partial(workload_of, RagPrefixWorkload)
+asked = partial(requests_of, RagPrefixWorkload)
 
 
 def documents(requests: Sequence[Request], text_of: Text) -> list[str]:
@@ -192,33 +187,3 @@ def test_settings_out_of_range(keys: dict[str, Any]) -> None:
     """Values that mean nothing, and unknown keys, are refused by the settings themselves."""
     with pytest.raises(ValidationError):
         TypeAdapter(RagPrefixSettings).validate_python({"name": "rag_prefix", **keys})
-
-
-def test_config_file() -> None:
-    """The config file holds only keys that the settings have, with the values that the settings default to."""
-    own = OmegaConf.to_container(OmegaConf.load(CONF / "rag_prefix.yaml"))
-    assert isinstance(own, dict)
-    assert own.pop("defaults") == ["base", "_self_"]
-    settings = TypeAdapter(RagPrefixSettings).validate_python(own)
-    assert (settings.documents, settings.share, settings.skew, settings.exact_output) == (8, 0.75, 0.0, True)
-    assert (settings.input_tokens, settings.output_tokens) == (512, 64)
-
-
-@pytest.mark.parametrize("api", ["chat", "completions"])
-def test_fields(pieces: Tokenizer, text_of: Text, api: str) -> None:
-    """Settings reach each request, and ids are the stream's, in order."""
-    requests = asked(pieces, 2, "c8-0", api=api, exact_output=False, temperature=0.5)
-    assert [request.request_id for request in requests] == ["c8-0-00000", "c8-0-00001"]
-    for request in requests:
-        assert (request.prompt is None) == (api == "chat")
-        assert (request.exact_output, request.temperature) == (False, 0.5)
-        assert text_of(request)
-
-
-def test_same_bytes_each_time(pieces: Tokenizer) -> None:
-    """The same settings and stream give the same requests, also from an object that was asked before."""
-    rag = workload()
-    first = rag.requests(20, stream="a", tokenizer=pieces)
-    rag.requests(5, stream="b", tokenizer=pieces)
-    assert rag.requests(20, stream="a", tokenizer=pieces) == first == asked(pieces, 20, "a")
-    assert asked(pieces, 0) == []

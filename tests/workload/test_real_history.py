@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -15,23 +16,18 @@ from servebench.contracts.request import Request, Tokenizer, answer_mark
 from servebench.contracts.settings import WorkloadSettings
 from servebench.run.requests import split_at_answers
 from servebench.util.errors import ConfigError
-from servebench.workload.agent_loop import AgentLoopSettings, AgentLoopWorkload
+from servebench.workload.agent_loop import AgentLoopWorkload
 from servebench.workload.ideal_cache import ideal_columns
-from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
+from servebench.workload.multi_turn import MultiTurnWorkload
+from support.workloads import requests_of
 
 from .test_sessions import by_session
 
 PLAIN = WorkloadSettings(name="plain")
 
 
-def turns(tokenizer: Tokenizer, count: int = 40, **keys: Any) -> list[Request]:
-    settings = MultiTurnSettings(name="multi_turn", **keys)
-    return list(MultiTurnWorkload(settings).requests(count, stream="c1-0", tokenizer=tokenizer))
-
-
-def agents(tokenizer: Tokenizer, count: int = 60, **keys: Any) -> list[Request]:
-    settings = AgentLoopSettings(name="agent_loop", **keys)
-    return list(AgentLoopWorkload(settings).requests(count, stream="c1-0", tokenizer=tokenizer))
+turns = partial(requests_of, MultiTurnWorkload)
+agents = partial(requests_of, AgentLoopWorkload)
 
 
 def sent_body(request: Request, texts: dict[str, str]) -> dict[str, Any]:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = """
 import hashlib, runpy, sys
 from servebench.contracts.settings import LengthSettings, WorkloadSettings
@@ -23,45 +21,46 @@ from servebench.workload.summarization import SummarizationSettings, Summarizati
 from servebench.workload.trace import TraceSettings, TraceWorkload
 from servebench.workload.unique import UniqueWorkload
 
-tokenizer = runpy.run_path(sys.argv[1])[sys.argv[2]]()
+tokenizers = [runpy.run_path(sys.argv[1])[name]() for name in ("PieceTokenizer", "QuarterTokenizer")]
 spec = LengthSettings(kind="lognormal", mean=200, stdev=100, min=64, max=500)
-common = {"seed": int(sys.argv[3]), "input_tokens": spec, "output_tokens": spec}
-workloads = [
-    UniqueWorkload(WorkloadSettings(name="unique", **common)),
-    RagPrefixWorkload(RagPrefixSettings(name="rag_prefix", skew=1.0, cache="cold", **common)),
-    ShareGptWorkload(ShareGptSettings(name="sharegpt", cache="cold", seed=int(sys.argv[3]))),
-    StructuredJsonWorkload(StructuredJsonSettings(name="structured_json", twins=True, seed=int(sys.argv[3]))),
-    LongContextWorkload(LongContextSettings(name="long_context", seed=int(sys.argv[3]), input_tokens=600)),
-    SummarizationWorkload(SummarizationSettings(name="summarization", seed=int(sys.argv[3]), input_tokens=900)),
-    TraceWorkload(TraceSettings(name="trace", seed=int(sys.argv[3]), cache="cold")),
-    MultiTurnWorkload(MultiTurnSettings(name="multi_turn", seed=int(sys.argv[3]), think_s=1.0)),
-    AgentLoopWorkload(AgentLoopSettings(name="agent_loop", seed=int(sys.argv[3]), fan_out=2)),
-    MixWorkload(MixSettings(name="mix", seed=int(sys.argv[3]), parts={"unique": {"weight": 2}, "sharegpt": {}})),
-]
-for workload in workloads:
-    requests = workload.requests(8, stream="c4-0", tokenizer=tokenizer)
-    print(workload.name, hashlib.sha256(repr(requests).encode()).hexdigest())
+
+def workloads(seed):
+    common = {"seed": seed, "input_tokens": spec, "output_tokens": spec}
+    return [
+        UniqueWorkload(WorkloadSettings(name="unique", **common)),
+        RagPrefixWorkload(RagPrefixSettings(name="rag_prefix", skew=1.0, cache="cold", **common)),
+        ShareGptWorkload(ShareGptSettings(name="sharegpt", cache="cold", seed=seed)),
+        StructuredJsonWorkload(StructuredJsonSettings(name="structured_json", twins=True, seed=seed)),
+        LongContextWorkload(LongContextSettings(name="long_context", seed=seed, input_tokens=600)),
+        SummarizationWorkload(SummarizationSettings(name="summarization", seed=seed, input_tokens=900)),
+        TraceWorkload(TraceSettings(name="trace", seed=seed, cache="cold")),
+        MultiTurnWorkload(MultiTurnSettings(name="multi_turn", seed=seed, think_s=1.0)),
+        AgentLoopWorkload(AgentLoopSettings(name="agent_loop", seed=seed, fan_out=2)),
+        MixWorkload(MixSettings(name="mix", seed=seed, parts={"unique": {"weight": 2}, "sharegpt": {}})),
+    ]
+
+
+for seed in map(int, sys.argv[2:]):
+    for tokenizer in tokenizers:
+        for workload in workloads(seed):
+            requests = workload.requests(8, stream="c4-0", tokenizer=tokenizer)
+            print(seed, tokenizer.name, workload.name, hashlib.sha256(repr(requests).encode()).hexdigest(), sep=",")
 """
 
 
-def digests(tokenizer: str, *, seed: int, hash_seed: int) -> list[str]:
-    """A line for each workload: its name and the hash of all its requests."""
-    conftest = Path(__file__).with_name("conftest.py")
-    finished = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(conftest), tokenizer, str(seed)],
-        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=500,
-    )
-    return finished.stdout.splitlines()
+def start(hash_seed: int, *seeds: int) -> subprocess.Popen[str]:
+    """Start a process that prints a line for each seed, tokenizer and workload, with the hash of all its requests."""
+    words = [str(Path(__file__).with_name("conftest.py")), *map(str, seeds)]
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("tokenizer", ["PieceTokenizer", "QuarterTokenizer"])
-def test_other_processes(tokenizer: str) -> None:
+def test_other_processes() -> None:
     """A fresh process whose hashes of text are others gives the same requests; another seed gives others."""
-    first = digests(tokenizer, seed=0, hash_seed=1)
-    assert len(first) == 10
-    assert digests(tokenizer, seed=0, hash_seed=2) == first
-    assert not set(digests(tokenizer, seed=1, hash_seed=1)) & set(first)
+    both = [start(1, 0, 1), start(2, 0)]
+    first, second = (process.communicate(timeout=500)[0].splitlines() for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(second) == 2 * 10
+    assert first[:20] == second
+    digests = [line.rpartition(",")[2] for line in first]
+    assert not set(digests[:20]) & set(digests[20:])

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
-from pydantic import TypeAdapter
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import CALL_SCHEMA, AgentLoopSettings, AgentLoopWorkload
 from servebench.workload.build.sessions import Piece, Session, SessionStep, interleave
-from servebench.workload.multi_turn import MultiTurnSettings, MultiTurnWorkload
+from servebench.workload.multi_turn import MultiTurnWorkload
+from support.workloads import requests_of
 
-CONF = Path(__file__).parents[2] / "conf" / "workload"
 STEP = SessionStep((), 1, Piece("assistant", "", 1))
 
 
-def turns(tokenizer: Tokenizer, count: int = 60, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    settings = MultiTurnSettings(name="multi_turn", **{"history": "scripted", **keys})
-    return list(MultiTurnWorkload(settings).requests(count, stream=stream, tokenizer=tokenizer))
-
-
-def agents(tokenizer: Tokenizer, count: int = 60, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    settings = AgentLoopSettings(name="agent_loop", **{"history": "scripted", **keys})
-    return list(AgentLoopWorkload(settings).requests(count, stream=stream, tokenizer=tokenizer))
+turns = partial(requests_of, MultiTurnWorkload, history="scripted")
+agents = partial(requests_of, AgentLoopWorkload, history="scripted")
 
 
 def by_session(requests: list[Request]) -> dict[str, list[Request]]:
@@ -163,14 +155,3 @@ def test_interleave_keeps_what_depends_in_order() -> None:
         names = [(s.name, n) for s, n in interleave([parent, child, Session("x", (STEP,))], 2, random.Random(seed))]
         assert [one for one in names if one[0] != "x"] == [("p", 0), ("c", 0), ("c", 1), ("p", 1)]
         assert ("x", 0) in names
-
-
-@pytest.mark.parametrize(("name", "kind"), [("multi_turn", MultiTurnSettings), ("agent_loop", AgentLoopSettings)])
-def test_config_files(name: str, kind: Any) -> None:
-    """The shipped configs have only keys that the settings know, and their defaults but for lengths and cache."""
-    plain = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
-    assert isinstance(plain, dict)
-    del plain["defaults"]
-    found = TypeAdapter(kind).validate_python(plain)
-    lengths = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens}
-    assert found == kind(name=name, cache="cold", **lengths)

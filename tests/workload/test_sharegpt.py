@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,16 @@ import pytest
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
-from servebench.workload.sharegpt import ShareGptSettings, ShareGptWorkload
+from servebench.workload.sharegpt import ShareGptWorkload
 from servebench.workload.sources.prompts import builtin_prompts
+from support.workloads import requests_of, workload_of
 
 Text = Callable[[Request], str]
 TEXTS = ["one", "one two three", "one two three four five six", "a b c d e f g h i j"]
 
 
-def workload(**keys: Any) -> ShareGptWorkload:
-    return ShareGptWorkload(ShareGptSettings(name="sharegpt", **keys))
-
-
-def asked(tokenizer: Tokenizer, count: int = 12, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    return list(workload(**keys).requests(count, stream=stream, tokenizer=tokenizer))
+workload = partial(workload_of, ShareGptWorkload)
+asked = partial(requests_of, ShareGptWorkload)
 
 
 @pytest.fixture
@@ -133,25 +131,10 @@ def test_outputs_as_asked(pieces: Tokenizer, dataset: str) -> None:
     assert {r.output_tokens for r in asked(pieces, 60, dataset=dataset, output_tokens=spec)} == {2, 3}
 
 
-@pytest.mark.parametrize("api", ["chat", "completions"])
-def test_fields(pieces: Tokenizer, api: str) -> None:
-    """Settings reach each request, and ids are the stream's, in order."""
-    requests = asked(pieces, 2, "c8-0", api=api, exact_output=True, temperature=0.5)
-    assert [request.request_id for request in requests] == ["c8-0-00000", "c8-0-00001"]
-    for request in requests:
-        assert ((request.messages is None), (request.prompt is None)) == (api == "completions", api == "chat")
-        assert (request.exact_output, request.temperature) == (True, 0.5)
-
-
 def test_approximate(quarters: Tokenizer, text_of: Text) -> None:
     """An approximate tokenizer serves as well; lengths are what it says."""
     requests = asked(quarters, 20)
     assert [r.prompt_tokens for r in requests] == quarters.count([text_of(r) for r in requests])
-
-
-def test_none_asked(pieces: Tokenizer) -> None:
-    """No requests are no requests."""
-    assert asked(pieces, 0) == []
 
 
 @pytest.mark.parametrize(

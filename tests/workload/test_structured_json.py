@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from omegaconf import OmegaConf
-from pydantic import TypeAdapter
 
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.sources.schemas import notes
-from servebench.workload.structured_json import StructuredJsonSettings, StructuredJsonWorkload
+from servebench.workload.structured_json import StructuredJsonWorkload
+from support.workloads import requests_of, workload_of
 
 Text = Callable[[Request], str]
-CONF = Path(__file__).parents[2] / "conf" / "workload"
 
 
-def workload(**keys: Any) -> StructuredJsonWorkload:
-    return StructuredJsonWorkload(StructuredJsonSettings(name="structured_json", **keys))
-
-
-def asked(tokenizer: Tokenizer, count: int = 40, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    return list(workload(**keys).requests(count, stream=stream, tokenizer=tokenizer))
+workload = partial(workload_of, StructuredJsonWorkload)
+asked = partial(requests_of, StructuredJsonWorkload)
 
 
 def test_what_is_expected_is_in_the_prompt_and_fits_the_schema(pieces: Tokenizer, text_of: Text) -> None:
@@ -147,13 +141,3 @@ def test_own_tasks_that_cannot_be_used(tmp_path: Path, text: str | None, said: s
     if text is not None:
         path.write_text(text)
     assert [said in line for line in workload(path=str(path)).check()] == [True]
-
-
-def test_config_file() -> None:
-    """The shipped config has only keys that the settings know, and their defaults but for length and cache."""
-    plain = OmegaConf.to_container(OmegaConf.load(CONF / "structured_json.yaml"))
-    assert isinstance(plain, dict)
-    del plain["defaults"]
-    plain["tiers"] = tuple(plain["tiers"])
-    settings = TypeAdapter(StructuredJsonSettings).validate_python(plain)
-    assert settings == StructuredJsonSettings(name="structured_json", output_tokens=512, cache="cold")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from servebench.contracts.request import Request, Tokenizer
 from servebench.util.errors import ConfigError
 from servebench.workload.sources.trace_files import TraceRow, trace_rows
 from servebench.workload.trace import TraceSettings, TraceWorkload
+from support.workloads import requests_of
 
 Text = Callable[[Request], str]
 BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
@@ -27,8 +29,7 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 """
 
 
-def asked(tokenizer: Tokenizer, count: int, stream: str = "c1-0", **keys: Any) -> list[Request]:
-    return list(TraceWorkload(TraceSettings(name="trace", **keys)).requests(count, stream=stream, tokenizer=tokenizer))
+asked = partial(requests_of, TraceWorkload)
 
 
 def mooncake(folder: Path, *rows: tuple[int, int, int, list[int]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,15 +17,12 @@ from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.seeding import generator, salt
 from servebench.workload.sources.prompts import vocabulary
 from servebench.workload.unique import UniqueWorkload
+from support.workloads import requests_of
 
 Text = Callable[[Request], str]
 
 
-def asked(tokenizer: Tokenizer, count: int = 40, stream: str = "point-c1-0", **keys: Any) -> list[Request]:
-    workload = UniqueWorkload(WorkloadSettings(name="unique", **keys))
-    return list(workload.requests(count, stream=stream, tokenizer=tokenizer))
-
-
+asked = partial(requests_of, UniqueWorkload)
 SPECS = [
     16,
     128,
@@ -39,7 +37,7 @@ SPECS = [
 def test_exact_length(any_tokenizer: Tokenizer, text_of: Text, spec: int | LengthSettings) -> None:
     """Each prompt has exactly the length drawn for it, by its tokenizer's count, and says so."""
     requests = asked(any_tokenizer, input_tokens=spec)
-    wanted = sample_lengths(spec, 40, generator(0, "point-c1-0"))
+    wanted = sample_lengths(spec, 60, generator(0, "c1-0"))
     assert any_tokenizer.count([text_of(request) for request in requests]) == wanted
     assert [request.prompt_tokens for request in requests] == wanted
 
@@ -59,7 +57,7 @@ def test_outputs(pieces: Tokenizer) -> None:
 def test_shorter_than_the_salt(pieces: Tokenizer, text_of: Text, tokens: int) -> None:
     """A prompt with no room for its salt is the salt's beginning, of exactly that length."""
     (request,) = asked(pieces, 1, input_tokens=tokens)
-    assert salt(0, "point-c1-0", 0).startswith(text_of(request))
+    assert salt(0, "c1-0", 0).startswith(text_of(request))
     assert pieces.count([text_of(request)]) == [tokens] == [request.prompt_tokens]
 
 
@@ -80,30 +78,6 @@ def test_streams_share_nothing(any_tokenizer: Tokenizer, text_of: Text) -> None:
     ]
     assert len(set(starts)) == len(starts) == 800
     assert starts[0] == salt(0, "warmup-c1-0", 0)
-
-
-def test_same_bytes_each_time(pieces: Tokenizer) -> None:
-    """The same settings and stream give the same requests, also from an object that was asked before."""
-    workload = UniqueWorkload(WorkloadSettings(name="unique"))
-    first = workload.requests(20, stream="a", tokenizer=pieces)
-    workload.requests(5, stream="b", tokenizer=pieces)
-    assert workload.requests(20, stream="a", tokenizer=pieces) == first == asked(pieces, 20, "a")
-
-
-@pytest.mark.parametrize("api", ["chat", "completions"])
-def test_fields(pieces: Tokenizer, text_of: Text, api: str) -> None:
-    """Settings reach each request, and ids are the stream's, in order."""
-    requests = asked(pieces, 3, "c8-0", api=api, exact_output=True, temperature=0.5)
-    assert [request.request_id for request in requests] == ["c8-0-00000", "c8-0-00001", "c8-0-00002"]
-    for request in requests:
-        assert (request.prompt is None) == (api == "chat")
-        assert (request.exact_output, request.temperature) == (True, 0.5)
-        assert text_of(request)
-
-
-def test_none_asked(pieces: Tokenizer) -> None:
-    """No requests are no requests."""
-    assert asked(pieces, 0) == []
 
 
 def test_words_are_asked_for_once(pieces: Any) -> None:

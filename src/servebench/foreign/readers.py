@@ -7,7 +7,7 @@ so every imported point has the warning `foreign`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,8 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max")
 SECOND_MS = 1000.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForeignPoint:
-    """A load level of a foreign run, under the names of points.csv; what the file does not contain is missing."""
-
-    row: Mapping[str, Any]
+Row = dict[str, Any]
+"""A load level under the names of points.csv; what the file does not contain is missing, or None while it is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +30,7 @@ class ForeignRun:
     tool: str
     engine: str | None
     model: str | None
-    points: tuple[ForeignPoint, ...]
+    points: Sequence[Row]
     config: Mapping[str, Any]
 
 
@@ -58,7 +55,8 @@ def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
         raise StoreError(f"{path} is not a known result file of {name}: {type(error).__name__} {error}") from error
     if not found.points:
         raise StoreError(f"{path} contains no result of {name}")
-    return found
+    known = [{column: value for column, value in row.items() if value is not None} for row in found.points]
+    return replace(found, points=known)
 
 
 def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
@@ -106,52 +104,39 @@ def _count(value: Any) -> int | None:
     return None if number is None else int(number)
 
 
-def _row(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _load(concurrency: Any, rate: Any) -> dict[str, Any]:
     """The load level: the concurrency if there is one, otherwise the rate."""
     level = _count(concurrency)
-    return {"concurrency": level} if level else _row(rate=_number(rate))
+    return {"concurrency": level} if level else {"rate": _number(rate)}
 
 
-def _flat_statistics(result: Mapping[str, Any], theirs: str, ours: str) -> dict[str, Any]:
-    """`mean_ttft_ms`, `median_ttft_ms`, `p99_ttft_ms` as vLLM and SGLang write them."""
-    keys = {"mean": f"mean_{theirs}", "p50": f"median_{theirs}"} | {
-        name: f"{name}_{theirs}" for name in ("p90", "p95", "p99", "min", "max")
-    }
-    found = {f"{ours}_{name}": _number(result.get(key)) for name, key in keys.items()}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _flat_point(result: Mapping[str, Any], latency: str, planned: int | None) -> ForeignPoint:
+def _flat_point(result: Mapping[str, Any], latency: str, planned: int | None) -> Row:
+    """Return a point as vLLM and SGLang write it: `mean_ttft_ms`, `median_ttft_ms`, `p99_ttft_ms`."""
     completed = _count(result.get("completed")) or 0
     failed = _count(result.get("failed"))
     if failed is None:
         failed = max(0, planned - completed) if planned is not None else 0
     tokens_in, tokens_out = _number(result.get("total_input_tokens")), _number(result.get("total_output_tokens"))
-    rate = _number(result.get("request_rate"))
     row = {
-        **_load(result.get("max_concurrency"), rate),
-        **_row(
-            requests_planned=planned if planned is not None else completed + failed,
-            requests_ok=completed,
-            requests_failed=failed,
-            window_s=_number(result.get("duration")),
-            output_throughput_whole_run_tok_s=_number(result.get("output_throughput")),
-            output_throughput_tok_s=_number(result.get("output_throughput")),
-            request_throughput_req_s=_number(result.get("request_throughput")),
-            goodput_req_s=_number(result.get("request_goodput")),
-            input_tokens_mean=None if tokens_in is None or not completed else tokens_in / completed,
-            output_tokens_mean=None if tokens_out is None or not completed else tokens_out / completed,
-            output_tokens_total=_count(tokens_out),
-        ),
+        **_load(result.get("max_concurrency"), result.get("request_rate")),
+        "requests_planned": planned if planned is not None else completed + failed,
+        "requests_ok": completed,
+        "requests_failed": failed,
+        "window_s": _number(result.get("duration")),
+        "output_throughput_whole_run_tok_s": _number(result.get("output_throughput")),
+        "output_throughput_tok_s": _number(result.get("output_throughput")),
+        "request_throughput_req_s": _number(result.get("request_throughput")),
+        "goodput_req_s": _number(result.get("request_goodput")),
+        "input_tokens_mean": None if tokens_in is None or not completed else tokens_in / completed,
+        "output_tokens_mean": None if tokens_out is None or not completed else tokens_out / completed,
+        "output_tokens_total": _count(tokens_out),
     }
     # if no request succeeded they write latencies of zero
-    for theirs, ours in (("ttft_ms",) * 2, ("tpot_ms",) * 2, ("itl_ms",) * 2, (latency, "e2e_ms")):
-        row |= _flat_statistics(result, theirs, ours) if completed else {}
-    return ForeignPoint(row=row)
+    if completed:
+        for ours, theirs in {"ttft_ms": "ttft_ms", "tpot_ms": "tpot_ms", "itl_ms": "itl_ms", "e2e_ms": latency}.items():
+            values = {name: result.get(f"{name}_{theirs}") for name in STATISTICS}
+            row |= _spread({**values, "p50": result.get(f"median_{theirs}")}, ours)
+    return row
 
 
 def _vllm(documents: list[dict[str, Any]]) -> ForeignRun:
@@ -161,7 +146,7 @@ def _vllm(documents: list[dict[str, Any]]) -> ForeignRun:
         tool="vllm",
         engine=_named(first.get("backend") or first.get("endpoint_type")),
         model=first.get("model_id"),
-        points=tuple(points),
+        points=points,
         config={
             key: first.get(key) for key in ("backend", "tokenizer_id", "num_prompts", "request_rate", "burstiness")
         },
@@ -177,7 +162,7 @@ def _sglang(documents: list[dict[str, Any]]) -> ForeignRun:
         tool="sglang",
         engine=_named(first.get("backend")),
         model=server.get("served_model_name") or server.get("model_path"),
-        points=tuple(points),
+        points=points,
         config={key: first.get(key) for key in ("backend", *arguments)},
     )
 
@@ -188,15 +173,12 @@ def _named(backend: Any) -> str | None:
     return next((name for name in ("sglang", "vllm", "trt", "lmdeploy", "tgi") if text.startswith(name)), None)
 
 
-def _spread(values: Mapping[str, Any], ours: str, factor: float, names: Mapping[str, str]) -> dict[str, Any]:
+def _spread(values: Mapping[str, Any], ours: str, factor: float = 1.0) -> Row:
     """Return a block of statistics under servebench's names, multiplied by `factor`."""
-    found = {}
-    for name in STATISTICS:
-        value = _number(values.get(names.get(name, name)))
-        if value is not None:
-            found[f"{ours}_{name}"] = value * factor
-    count = _count(values.get("count"))
-    return found | ({f"{ours}_n": count} if count is not None else {})
+    values = {"mean": values.get("avg"), **values}
+    numbers = {f"{ours}_{name}": _number(values.get(name)) for name in STATISTICS}
+    found: Row = {name: value * factor for name, value in numbers.items() if value is not None}
+    return {**found, f"{ours}_n": _count(values.get("count"))}
 
 
 def _guidellm(documents: list[dict[str, Any]]) -> ForeignRun:
@@ -204,19 +186,18 @@ def _guidellm(documents: list[dict[str, Any]]) -> ForeignRun:
     config = mapping(whole.get("config")) or mapping(whole.get("args"))
     spec = mapping(config.get("spec"))
     backend = mapping(spec.get("backend"))
-    points = tuple(_guidellm_point(one) for one in whole["benchmarks"])
+    points = [_guidellm_point(one) for one in whole["benchmarks"]]
     own = mapping(mapping(mapping(whole["benchmarks"][0]).get("config")).get("backend")) if points else {}
     model = own.get("model") or backend.get("model") or config.get("model")
     return ForeignRun(tool="guidellm", engine=None, model=model, points=points, config=dict(config))
 
 
-def _guidellm_point(one: Mapping[str, Any]) -> ForeignPoint:
+def _guidellm_point(one: Mapping[str, Any]) -> Row:
     metrics = mapping(one.get("metrics"))
     totals = mapping(metrics.get("request_totals"))
     strategy = mapping(mapping(one.get("config")).get("strategy")) or mapping(mapping(one.get("args")).get("strategy"))
     kind = strategy.get("type_") or strategy.get("kind") or strategy.get("type")
     streams = strategy.get("streams") or strategy.get("max_concurrency")
-    level = _load(1 if kind == "synchronous" else streams, strategy.get("rate"))
 
     def good(name: str) -> dict[str, Any]:
         block = mapping(mapping(metrics.get(name)).get("successful"))
@@ -224,23 +205,20 @@ def _guidellm_point(one: Mapping[str, Any]) -> ForeignPoint:
                 "min": block.get("min"), "max": block.get("max"), "count": block.get("count")}  # fmt: skip
 
     errored = (_count(totals.get("errored")) or 0) + (_count(totals.get("incomplete")) or 0)
-    row = {
-        **level,
-        **_row(
-            requests_planned=_count(totals.get("total")),
-            requests_ok=_count(totals.get("successful")),
-            requests_failed=errored,
-            window_s=_number(one.get("duration")),
-            output_throughput_tok_s=_number(good("output_tokens_per_second").get("mean")),
-            request_throughput_req_s=_number(good("requests_per_second").get("mean")),
-            input_tokens_mean=_number(good("prompt_token_count").get("mean")),
-            output_tokens_mean=_number(good("output_token_count").get("mean")),
-        ),
-        **_spread(good("time_to_first_token_ms"), "ttft_ms", 1.0, {}),
-        **_spread(good("inter_token_latency_ms"), "tpot_ms", 1.0, {}),
-        **_spread(good("request_latency"), "e2e_ms", SECOND_MS, {}),
+    return {
+        **_load(1 if kind == "synchronous" else streams, strategy.get("rate")),
+        "requests_planned": _count(totals.get("total")),
+        "requests_ok": _count(totals.get("successful")),
+        "requests_failed": errored,
+        "window_s": _number(one.get("duration")),
+        "output_throughput_tok_s": _number(good("output_tokens_per_second").get("mean")),
+        "request_throughput_req_s": _number(good("requests_per_second").get("mean")),
+        "input_tokens_mean": _number(good("prompt_token_count").get("mean")),
+        "output_tokens_mean": _number(good("output_token_count").get("mean")),
+        **_spread(good("time_to_first_token_ms"), "ttft_ms"),
+        **_spread(good("inter_token_latency_ms"), "tpot_ms"),
+        **_spread(good("request_latency"), "e2e_ms", SECOND_MS),
     }
-    return ForeignPoint(row=row)
 
 
 def _aiperf(documents: list[dict[str, Any]]) -> ForeignRun:
@@ -254,41 +232,38 @@ def _aiperf(documents: list[dict[str, Any]]) -> ForeignRun:
         (one for one in (load, *phases) if one.get("concurrency") or one.get("request_rate") or one.get("rate")), {}
     )
 
-    def block(name: str) -> Mapping[str, Any]:
-        return mapping(whole.get(name))
-
     def average(name: str) -> float | None:
-        return _number(block(name).get("avg"))
+        return _number(mapping(whole.get(name)).get("avg"))
 
     errors = sum(_count(mapping(one).get("count")) or 0 for one in whole.get("error_summary") or ())
     ok = _count(average("request_count")) or 0
     row = {
         **_load(load_settings.get("concurrency"), load_settings.get("request_rate") or load_settings.get("rate")),
-        **_row(
-            requests_planned=ok + errors,
-            requests_ok=ok,
-            requests_failed=errors,
-            window_s=average("benchmark_duration"),
-            output_throughput_tok_s=average("output_token_throughput"),
-            output_throughput_whole_run_tok_s=average("output_token_throughput"),
-            request_throughput_req_s=average("request_throughput"),
-            goodput_req_s=average("goodput"),
-            input_tokens_mean=average("input_sequence_length"),
-            output_tokens_mean=average("output_sequence_length"),
-        ),
-        **_spread(block("time_to_first_token"), "ttft_ms", _to_ms(block("time_to_first_token")), {"mean": "avg"}),
-        # AIPerf's ITL is one mean per request: TPOT here
-        **_spread(block("inter_token_latency"), "tpot_ms", _to_ms(block("inter_token_latency")), {"mean": "avg"}),
-        **_spread(block("inter_chunk_latency"), "itl_ms", _to_ms(block("inter_chunk_latency")), {"mean": "avg"}),
-        **_spread(block("request_latency"), "e2e_ms", _to_ms(block("request_latency")), {"mean": "avg"}),
+        "requests_planned": ok + errors,
+        "requests_ok": ok,
+        "requests_failed": errors,
+        "window_s": average("benchmark_duration"),
+        "output_throughput_tok_s": average("output_token_throughput"),
+        "output_throughput_whole_run_tok_s": average("output_token_throughput"),
+        "request_throughput_req_s": average("request_throughput"),
+        "goodput_req_s": average("goodput"),
+        "input_tokens_mean": average("input_sequence_length"),
+        "output_tokens_mean": average("output_sequence_length"),
     }
-    return ForeignRun(
-        tool="aiperf",
-        engine=None,
-        model=str(models[0]) if models else None,
-        points=(ForeignPoint(row=row),),
-        config=dict(config),
-    )
+    for theirs, ours in AIPERF_LATENCIES.items():
+        block = mapping(whole.get(theirs))
+        row |= _spread(block, ours, _to_ms(block.get("unit")))
+    model = str(models[0]) if models else None
+    return ForeignRun(tool="aiperf", engine=None, model=model, points=[row], config=dict(config))
+
+
+AIPERF_LATENCIES = {
+    "time_to_first_token": "ttft_ms",
+    "inter_token_latency": "tpot_ms",
+    "inter_chunk_latency": "itl_ms",
+    "request_latency": "e2e_ms",
+}
+"""AIPerf's ITL is one mean per request: TPOT here."""
 
 
 def _aiperf_models(config: Mapping[str, Any]) -> list[Any]:
@@ -301,38 +276,33 @@ def _aiperf_models(config: Mapping[str, Any]) -> list[Any]:
     return [one.get("name") if isinstance(one, Mapping) else one for one in models]
 
 
-def _to_ms(block: Mapping[str, Any]) -> float:
-    return {"s": SECOND_MS, "sec": SECOND_MS, "seconds": SECOND_MS, "us": 1e-3, "ns": 1e-6}.get(
-        str(block.get("unit")), 1.0
-    )
+def _to_ms(unit: Any) -> float:
+    """Return what values of this unit are multiplied by, 1 for an unknown one."""
+    return {"s": SECOND_MS, "sec": SECOND_MS, "seconds": SECOND_MS, "us": 1e-3, "ns": 1e-6}.get(str(unit), 1.0)
 
 
 def _genai_bench(documents: list[dict[str, Any]]) -> ForeignRun:
     points = []
     for one in documents:
         whole = mapping(one["aggregated_metrics"])
-        factor = _to_ms({"unit": one.get("_time_unit") or "s"})
         stats = mapping(whole.get("stats"))
         row = {
             **_load(whole.get("num_concurrency"), whole.get("request_rate")),
-            **_row(
-                requests_planned=_count(whole.get("num_requests")),
-                requests_ok=_count(whole.get("num_completed_requests")),
-                requests_failed=_count(whole.get("num_error_requests")),
-                window_s=_number(whole.get("run_duration")),
-                output_throughput_tok_s=_number(whole.get("mean_output_throughput_tokens_per_s")),
-                output_throughput_whole_run_tok_s=_number(whole.get("mean_output_throughput_tokens_per_s")),
-                request_throughput_req_s=_number(whole.get("requests_per_second")),
-                input_tokens_mean=_number(mapping(stats.get("num_input_tokens")).get("mean")),
-                output_tokens_mean=_number(mapping(stats.get("num_output_tokens")).get("mean")),
-            ),
-            **_spread(mapping(stats.get("ttft")), "ttft_ms", factor, {}),
-            **_spread(mapping(stats.get("tpot")), "tpot_ms", factor, {}),
-            **_spread(mapping(stats.get("e2e_latency")), "e2e_ms", factor, {}),
+            "requests_planned": _count(whole.get("num_requests")),
+            "requests_ok": _count(whole.get("num_completed_requests")),
+            "requests_failed": _count(whole.get("num_error_requests")),
+            "window_s": _number(whole.get("run_duration")),
+            "output_throughput_tok_s": _number(whole.get("mean_output_throughput_tokens_per_s")),
+            "output_throughput_whole_run_tok_s": _number(whole.get("mean_output_throughput_tokens_per_s")),
+            "request_throughput_req_s": _number(whole.get("requests_per_second")),
+            "input_tokens_mean": _number(mapping(stats.get("num_input_tokens")).get("mean")),
+            "output_tokens_mean": _number(mapping(stats.get("num_output_tokens")).get("mean")),
         }
-        points.append(ForeignPoint(row=row))
+        for theirs, ours in {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e_latency": "e2e_ms"}.items():
+            row |= _spread(mapping(stats.get(theirs)), ours, _to_ms(one.get("_time_unit") or "s"))
+        points.append(row)
     scenario = mapping(documents[0]["aggregated_metrics"]).get("scenario")
-    return ForeignRun(tool="genai-bench", engine=None, model=None, points=tuple(points), config={"scenario": scenario})
+    return ForeignRun(tool="genai-bench", engine=None, model=None, points=points, config={"scenario": scenario})
 
 
 Reader = Callable[[list[dict[str, Any]]], ForeignRun]

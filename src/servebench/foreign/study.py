@@ -71,16 +71,9 @@ def _store_run(
     facts = _facts(run, given)
     title = f"{facts['engine']} · {facts['model']} · {facts['workload']} (by {run.tool})"
     doubt = FOREIGN.issue(f"measured by {run.tool}, with its definitions and over its whole run")
-    rows = [dict(point.row) for _, one in files for point in one.points]
+    rows = [row for _, one in files for row in one.points]
     rows.sort(key=lambda row: (row.get("concurrency") or 0, row.get("rate") or 0.0))
-    known = {
-        "run_id": run_id,
-        **facts,
-        "launch": "attach",
-        "gpu_count": 0,
-        "repeat": 0,
-        "emulated": False,
-    }
+    known = {"run_id": run_id, **facts, "launch": "attach", "gpu_count": 0, "repeat": 0, "emulated": False}
     points = [
         Point(row=PointRow.from_dict({**row, **known, "point": f"p{i}"}), doubts=(doubt,)) for i, row in enumerate(rows)
     ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean, median_high
 from typing import Literal
 
 from servebench.emulator.cost import model_shape
@@ -16,8 +18,7 @@ from servebench.published.setups import (
     POOL,
     SOUND_LEVELS,
     SOURCES,
-    THROUGHPUT_TOLERANCE,
-    TTFT_TOLERANCE,
+    TOLERANCES,
     Case,
     PublishedRow,
     Simulator,
@@ -55,18 +56,14 @@ def _write(path: Path, mode: Literal["a", "w"], text: str = "") -> None:
 
 def within(rows: Sequence[PublishedRow], metric: str) -> tuple[int, int]:
     """Return how many simulated numbers of a metric are within the tolerance, and how many there are."""
-    tolerance = {"output_throughput": THROUGHPUT_TOLERANCE, "ttft": TTFT_TOLERANCE}[metric]
     errors = [row.error for row in rows if row.cell.metric == metric and row.error is not None]
-    return sum(abs(error) <= tolerance for error in errors), len(errors)
+    return sum(abs(error) <= TOLERANCES[metric] for error in errors), len(errors)
 
 
 def _counts(rows: Sequence[PublishedRow], metric: str) -> str:
     near, count = within(rows, metric)
-    name, tolerance = {
-        "output_throughput": ("output throughput", THROUGHPUT_TOLERANCE),
-        "ttft": ("TTFT", TTFT_TOLERANCE),
-    }[metric]
-    return f"{name} within {100 * tolerance:.0f}% for {near} of {count} numbers"
+    name = {"output_throughput": "output throughput", "ttft": "TTFT"}[metric]
+    return f"{name} within {100 * TOLERANCES[metric]:.0f}% for {near} of {count} numbers"
 
 
 def published_page(simulator: Simulator, rows: Sequence[PublishedRow]) -> str:
@@ -86,11 +83,7 @@ def published_page(simulator: Simulator, rows: Sequence[PublishedRow]) -> str:
 
 def _opening(rows: Sequence[PublishedRow]) -> str:
     outside = [
-        row
-        for row in rows
-        if row.error is not None
-        and row.cell.metric in ("output_throughput", "ttft")
-        and abs(row.error) > (THROUGHPUT_TOLERANCE if row.cell.metric == "output_throughput" else TTFT_TOLERANCE)
+        row for row in rows if row.error is not None and abs(row.error) > TOLERANCES.get(row.cell.metric, math.inf)
     ]
     listed = ", ".join(
         f"{row.cell.engine} {row.cell.metric} {row.cell.statistic} on {row.cell.gpu}"
@@ -186,14 +179,11 @@ def _sound(simulator: Simulator) -> str:
             (
                 f"{level}{' *' if level > FITTED_UP_TO else ''}",
                 *(number(measured[engine].throughput_tok_s) for engine in ENGINES),
-                *(number(_median(measured[engine].ttft_ms)) for engine in ENGINES),
+                *(number(median_high(measured[engine].ttft_ms)) for engine in ENGINES),
             )
         )
-    head = (
-        "concurrency",
-        *(f"{engine}, tok/s" for engine in ENGINES),
-        *(f"{engine}, TTFT p50 ms" for engine in ENGINES),
-    )
+    columns = ("tok/s", "TTFT p50 ms")
+    head = ("concurrency", *(f"{engine}, {column}" for column in columns for engine in ENGINES))
     return f"""The same profiles, with every level held for 60 s after 15 s of warm-up.
 
 {table(head, lines)}
@@ -202,22 +192,9 @@ def _sound(simulator: Simulator) -> str:
 differ."""
 
 
-def _median(values: Sequence[float]) -> float | None:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else None
-
-
 def _conclusions(simulator: Simulator, rows: Sequence[PublishedRow]) -> str:
-    return "\n\n".join(
-        (
-            _saturation(simulator),
-            _jump(simulator),
-            _trt(simulator),
-            _gsm8k(rows),
-            _eager(simulator),
-            _roofline(simulator),
-        )
-    )
+    parts = [_saturation(simulator), _jump(simulator), _trt(simulator), _gsm8k(rows), _eager(simulator)]
+    return "\n\n".join([*parts, _roofline(simulator)])
 
 
 def _saturation(simulator: Simulator) -> str:
@@ -269,8 +246,7 @@ def _eager(simulator: Simulator) -> str:
 
     def whole(words: tuple[str, ...]) -> float:
         case = Case(experiment="rtx4090_qwen1p5b", engine="vllm", words=words, clients=clients)
-        values = simulator.measure(case).e2e_ms
-        return sum(values) / len(values)
+        return fmean(simulator.measure(case).e2e_ms)
 
     eager, compiled = whole(("+engine.extra_args.enforce-eager=true",)), whole(())
     return f"""**The 4090's ranking: `unequal_settings`.** vLLM ran with `enforce_eager`, the others compiled:

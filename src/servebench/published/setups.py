@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +40,8 @@ SOURCES = {
 POOL = 100
 """httpx lets a client have 100 connections: the 5090 article's harness starts its clock before it waits for one."""
 
-THROUGHPUT_TOLERANCE = 0.10
-TTFT_TOLERANCE = 0.30
+TOLERANCES = {"output_throughput": 0.10, "ttft": 0.30}
+"""How far a simulated number may be from the published one, by metric."""
 
 SHAREGPT_INPUT = 220
 SOUND_S = 75.0
@@ -101,20 +102,11 @@ class PublishedRow:
 def published_cells() -> list[Cell]:
     """Return all numbers of the articles, in the order of their file."""
     text = files("servebench.emulator").joinpath("data", "published_results.csv").read_text(encoding="utf-8")
+    rows: Iterable[Any] = csv.DictReader(io.StringIO(text))
+    names = [one.name for one in fields(Cell)]
     return [
-        Cell(
-            source=row["source"],
-            engine=row["engine"],
-            gpu=row["gpu"],
-            workload=row["workload"],
-            concurrency=int(row["concurrency"]) if row["concurrency"] else None,
-            metric=row["metric"],
-            statistic=row["statistic"],
-            unit=row["unit"],
-            value=row["value"],
-            note=row["note"],
-        )
-        for row in csv.DictReader(io.StringIO(text))
+        Cell(**{name: row[name] for name in names} | {"concurrency": int(row["concurrency"] or 0) or None})
+        for row in rows
     ]
 
 
@@ -188,12 +180,7 @@ def case_of(cell: Cell) -> Case | None:
     if cell.source.startswith("article 5") and cell.workload.startswith("512 in"):
         assert cell.concurrency is not None
         clients = Clients(
-            concurrency=cell.concurrency,
-            requests=None,
-            duration_s=240.0,
-            warmup_s=60.0,
-            input_tokens=512,
-            output_tokens=256,
+            concurrency=cell.concurrency, duration_s=240.0, warmup_s=60.0, input_tokens=512, output_tokens=256
         )
         return Case(experiment="h100_llama70b_fp8", engine=cell.engine, words=(), clients=clients)
     return None
@@ -213,14 +200,15 @@ def _case_5090(cell: Cell) -> Case:
         requests = LEVELS_5090.get(cell.statistic, 50)
         concurrency = cell.concurrency or 100
         words = PYTORCH if sweep.startswith("pytorch") else TENSORRT
-    clients = Clients(
-        concurrency=min(concurrency, requests),
-        requests=requests,
-        connections=pool,
-        input_tokens=32,
-        output_tokens=256,
+    return Case(
+        experiment=experiment, engine=cell.engine, words=words, clients=_clients_5090(concurrency, requests, pool)
     )
-    return Case(experiment=experiment, engine=cell.engine, words=words, clients=clients)
+
+
+def _clients_5090(level: int, requests: int, pool: int | None) -> Clients:
+    return Clients(
+        concurrency=min(level, requests), requests=requests, connections=pool, input_tokens=32, output_tokens=256
+    )
 
 
 def value_of(cell: Cell, measured: Measured) -> float:
@@ -288,9 +276,8 @@ NOT_SIMULATED = {
 def _reason(cell: Cell) -> str:
     if cell.metric in ("accuracy", "exact_match", "pass@1"):
         return NOT_SIMULATED["quality"]
-    if cell.metric == "engine_build" or (cell.metric == "cold_start" and cell.engine == "trtllm"):
-        return NOT_SIMULATED["build"]
-    return NOT_SIMULATED["unclear"]
+    built = cell.metric == "engine_build" or (cell.metric == "cold_start" and cell.engine == "trtllm")
+    return NOT_SIMULATED["build" if built else "unclear"]
 
 
 LOADS = {("article 2", "engine_load"): "rtx4090_qwen1p5b", ("article 5", "cold_start"): "h100_llama70b_fp8"}
@@ -307,7 +294,7 @@ def rows_of(simulator: Simulator) -> list[PublishedRow]:
             measured = simulator.measure(case)
             comment = judge(case, measured, cell.concurrency)
             if cell.source.startswith("article 2"):
-                comment = f"not a TTFT but the time of all 50 tokens; simulated TTFT {_mean(measured.ttft_ms):.0f} ms"
+                comment = f"not a TTFT but the time of all 50 tokens; simulated TTFT {statistics.fmean(measured.ttft_ms):.0f} ms"
             elif cell.source.startswith("article 5"):
                 comment = "; ".join(part for part in (comment, "faster than the card allows: see below") if part)
             rows.append(PublishedRow(cell=cell, ours=value_of(cell, measured), comment=comment))
@@ -337,12 +324,7 @@ def _shared_prefixes(simulator: Simulator, cell: Cell) -> PublishedRow:
 
     def throughput(engine: str, *words: str) -> float:
         clients = Clients(
-            concurrency=50,
-            requests=500,
-            input_tokens=1024,
-            output_tokens=128,
-            shared_tokens=896,
-            documents=8,
+            concurrency=50, requests=500, input_tokens=1024, output_tokens=128, shared_tokens=896, documents=8
         )
         case = Case(experiment="h100_llama70b_fp8", engine=engine, words=words, clients=clients)
         return simulator.measure(case).throughput_tok_s
@@ -354,10 +336,6 @@ def _shared_prefixes(simulator: Simulator, cell: Cell) -> PublishedRow:
         "over no cache, not of a tree over blocks"
     )
     return PublishedRow(cell=cell, ours=sglang / off, comment=comment)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else 0.0
 
 
 # a sound method
@@ -372,12 +350,7 @@ FITTED_UP_TO = 100
 def sound(simulator: Simulator, engine: str, level: int) -> Measured:
     """Return the 5090's model at a level that is held all the time: 15 s warm-up, then a window of 60 s."""
     clients = Clients(
-        concurrency=level,
-        requests=None,
-        duration_s=SOUND_S,
-        warmup_s=SOUND_WARMUP_S,
-        input_tokens=32,
-        output_tokens=256,
+        concurrency=level, duration_s=SOUND_S, warmup_s=SOUND_WARMUP_S, input_tokens=32, output_tokens=256
     )
     words = TENSORRT if engine == "trtllm" else ()
     return simulator.measure(Case(experiment="rtx5090_qwen7b_fine", engine=engine, words=words, clients=clients))
@@ -385,8 +358,6 @@ def sound(simulator: Simulator, engine: str, level: int) -> Measured:
 
 def same_requests(simulator: Simulator, engine: str, level: int, requests: int, pool: int | None) -> float:
     """Return the mean TTFT in ms by the extreme table's method, with another number of requests or without a pool."""
-    clients = Clients(
-        concurrency=min(level, requests), requests=requests, connections=pool, input_tokens=32, output_tokens=256
-    )
+    clients = _clients_5090(level, requests, pool)
     case = Case(experiment="rtx5090_qwen7b_extreme", engine=engine, words=(), clients=clients)
-    return _mean(simulator.measure(case).ttft_ms)
+    return statistics.fmean(simulator.measure(case).ttft_ms)

@@ -22,9 +22,9 @@ class Clients:
     """
 
     concurrency: int
-    requests: int | None
     input_tokens: int
     output_tokens: int
+    requests: int | None = None
     connections: int | None = None
     shared_tokens: int = 0
     documents: int = 1
@@ -44,13 +44,12 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a client would report. `in_flight` is the average from the first request to the last answer."""
+    """What a client would report."""
 
     requests: tuple[Timed, ...]
     throughput_tok_s: float
     ttft_ms: tuple[float, ...]
     e2e_ms: tuple[float, ...]
-    in_flight: float
     seconds: float
 
 
@@ -63,8 +62,7 @@ def prompt_of(index: int, tokens: int) -> str:
 def simulate(spec: EmulationSpec, clients: Clients, profile: Profile | None = None) -> Measured:
     """Simulate the load until the last answer; deterministic."""
     spec = with_profile(spec, profile)
-    core = BatchScheduler(spec, StepCost(spec, profile))
-    loop = _Loop(core, clients)
+    loop = _Loop(BatchScheduler(spec, StepCost(spec, profile)), clients)
     return _measured(loop.run(), clients)
 
 
@@ -148,13 +146,11 @@ def _measured(done: Sequence[Timed], clients: Clients) -> Measured:
         inside = list(done)
         tokens = sum(one.tokens for one in done)
     seconds = end_s - start_s
-    busy = sum(min(one.last_s, end_s) - max(one.sent_s, start_s) for one in done if one.last_s > start_s)
     return Measured(
         requests=tuple(inside),
         throughput_tok_s=tokens / seconds if seconds else 0.0,
         ttft_ms=tuple((one.first_s - one.sent_s) * 1e3 for one in inside),
         e2e_ms=tuple((one.last_s - one.sent_s) * 1e3 for one in inside),
-        in_flight=busy / seconds if seconds else 0.0,
         seconds=seconds,
     )
 

@@ -135,7 +135,8 @@ class _AskSession:
         except TimeoutError:
             fields = {"text": "", "error": f"no complete answer within {self._timeout_s:g} s", "outcome": "timeout"}
         except httpx.HTTPError as problem:
-            fields = {"text": "", "error": _reason(problem), "outcome": _outcome(problem)}
+            reason = in_one_line(str(problem), LINE_MAX) or type(problem).__name__
+            fields = {"text": "", "error": reason, "outcome": _outcome(problem)}
         else:
             fields = self._read(status, data, bytes_max)
         took_ns = time.monotonic_ns() - began_ns
@@ -199,10 +200,6 @@ def _logprobs(value: Any) -> dict[str, Any]:
     if not known or len(known) < len(pairs):
         return {}
     return {"tokens": [token for token, _ in known], "logprobs": [logprob for _, logprob in known]}
-
-
-def _reason(problem: httpx.HTTPError) -> str:
-    return in_one_line(str(problem), LINE_MAX) or type(problem).__name__
 
 
 def _outcome(problem: httpx.HTTPError) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,12 +41,9 @@ async def post(
             content += piece
             if len(content) > bytes_max:
                 break
-        return response.status_code, bytes(content), _seconds(response.headers.get("Retry-After"))
-
-
-def _seconds(value: str | None) -> float | None:
-    """Return the seconds of a `Retry-After`; None for a date and anything else."""
-    return float(value) if value is not None and value.isascii() and value.isdecimal() and len(value) < 9 else None
+        # a `Retry-After` may also be a date
+        seconds = re.fullmatch(r"[0-9]{1,8}", response.headers.get("Retry-After", ""))
+        return response.status_code, bytes(content), float(seconds[0]) if seconds else None
 
 
 def parse_completion(data: bytes, *, chat: bool = True) -> tuple[dict[str, Any], str, dict[str, Any]]:

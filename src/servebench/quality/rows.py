@@ -6,12 +6,15 @@ import gzip
 import random
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
-from servebench.contracts.quality import Item
+from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
+from servebench.quality.ask import ask_once
+from servebench.quality.data import OPEN_PROMPTS
 from servebench.util.errors import ConfigError
 
 _GZIP = b"\x1f\x8b"
@@ -64,15 +67,34 @@ def sample(rows: list[dict[str, Any]], count: int, seed: int) -> list[tuple[int,
     return [(place, rows[place]) for place in chosen]
 
 
-def prompt_items(path: Path, count: int, seed: int, *, name: str, max_tokens: int) -> list[Item]:
-    """Return items of rows with a `prompt`, and `id` if there is one. Raises ConfigError for a row without a prompt."""
-    items = []
-    for place, row in sample(read_rows(path), count, seed):
-        if not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
-            raise ConfigError(f'row {place} of {path} has no prompt; the format is {{"prompt": "..."}}')
-        item_id = str(row.get("id") or f"{name}-{place}")
-        items.append(Item(item_id=item_id, prompt=row["prompt"], expected="", max_tokens=max_tokens))
-    return items
+class OpenPromptScorer(Scorer):
+    """Base of the scorers that ask open tasks themselves: rows with a `prompt`, and `id` if there is one."""
+
+    source = OPEN_PROMPTS
+    asks_itself = True
+    max_tokens: ClassVar[int]
+    """The longest answer, where `quality.max_tokens` is not set."""
+
+    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
+        """See Scorer.items. Raises ConfigError for a row without a prompt."""
+        items = []
+        for place, row in sample(read_rows(path), count, seed):
+            if not isinstance(row.get("prompt"), str) or not row["prompt"].strip():
+                raise ConfigError(f'row {place} of {path} has no prompt; the format is {{"prompt": "..."}}')
+            item_id = str(row.get("id") or f"{self.name}-{place}")
+            bound = self.settings.max_tokens or self.max_tokens
+            items.append(Item(item_id=item_id, prompt=row["prompt"], expected="", max_tokens=bound))
+        return items
+
+    def own_items(self, count: int | None) -> Sequence[Item]:
+        """Return the items of `quality.path`, or of the shipped prompts; all of them if `count` is None."""
+        path = OPEN_PROMPTS if self.settings.path is None else Path(self.settings.path).expanduser()
+        return self.items(path, len(read_rows(path)) if count is None else count, self.settings.seed)
+
+    def ask(self, items: Sequence[Item], endpoint: Endpoint, part: str, concurrency: int) -> list[ItemAnswer]:
+        """Return answers as `ask_once` does, by the settings."""
+        settings = self.settings
+        return ask_once(items, endpoint, part, concurrency=concurrency, timeout_s=settings.timeout_s, api=settings.api)
 
 
 def read_answers(place: Path) -> list[dict[str, Any]]:

@@ -12,10 +12,9 @@ import orjson
 from servebench.contracts.columns import kind_of
 from servebench.contracts.quality import ItemAnswer
 from servebench.contracts.results import SCHEMA_VERSION, QualityRecord
-from servebench.store.files import replacing, writing
+from servebench.store.files import writing
 from servebench.store.layout import RunFolder
-from servebench.store.tables import reading
-from servebench.store.versions import check_table
+from servebench.store.tables import append_table, read_table
 from servebench.util.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -37,31 +36,16 @@ def _schema() -> pa.Schema:
 def add_quality(folder: RunFolder, records: Sequence[QualityRecord]) -> None:
     """Write graded answers behind those that are stored already. Raises StoreError."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    if not records:
-        return
-    schema = _schema()
-    rows = [{**asdict(one), "error": None if one.error is None else redact_text(one.error)} for one in records]
-    tables = [pa.Table.from_pylist(rows, schema=schema)]
-    if folder.quality.exists():
-        with reading(folder.quality):
-            check_table(pq.read_schema(folder.quality).metadata, folder.quality)
-            tables.insert(0, pq.read_table(folder.quality, schema=schema).replace_schema_metadata(schema.metadata))
-    with replacing(folder.quality) as beside:
-        pq.write_table(pa.concat_tables(tables), beside, compression="zstd")
+    if records:
+        rows = [{**asdict(one), "error": None if one.error is None else redact_text(one.error)} for one in records]
+        append_table(folder.quality, pa.Table.from_pylist(rows, schema=_schema()))
 
 
 def read_quality(folder: RunFolder) -> pd.DataFrame:
     """The graded answers of a run; empty, with all columns, when there are none. Raises StoreError."""
-    import pyarrow.parquet as pq
-
-    if not folder.quality.exists():
-        empty: pd.DataFrame = _schema().empty_table().to_pandas()
-        return empty
-    with reading(folder.quality):
-        check_table(pq.read_schema(folder.quality).metadata, folder.quality)
-        frame: pd.DataFrame = pq.read_table(folder.quality).to_pandas()
+    table = read_table(folder.quality)
+    frame: pd.DataFrame = (_schema().empty_table() if table is None else table).to_pandas()
     return frame
 
 

@@ -8,13 +8,13 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from servebench.store.reach import sqlite_path
-from servebench.store.tracked import KEY_TAG, NOTE_TAG, TrackedRun, TrackedStudy
 from servebench.util.redaction import redact_text
 
 NAME_CHARACTERS_MAX = 250
@@ -27,6 +27,35 @@ METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 """Limits of MLflow's REST interface (`mlflow/utils/validation.py`); 500 characters is what older servers take."""
 
 LOCK_TIMEOUT_S = 60.0
+KEY_TAG = "servebench.key"
+NOTE_TAG = "mlflow.note.content"
+"""Where MLflow keeps the description of a run; Markdown."""
+
+Metrics = list[tuple[str, float, int, int]]
+"""(name, value, step, milliseconds since the epoch)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedRun:
+    """A run in the form in which MLflow keeps one."""
+
+    name: str
+    status: str
+    params: dict[str, str]
+    tags: dict[str, str]
+    metrics: Metrics
+    artifacts: list[Path] = field(default_factory=list)
+    started_ms: int
+    ended_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedStudy:
+    """What the study's own run shows of its runs."""
+
+    tags: dict[str, str] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=list)
+    artifacts: list[Path] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -61,13 +90,6 @@ def conversation(timeout_s: float) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _open_once() -> None:
-    """MLflow tries a database that it cannot open ten times, for 50 seconds."""
-    import mlflow.store.db.utils as database
-
-    database.MAX_RETRY_COUNT = 1
-
-
 def tracker_errors() -> tuple[type[Exception], ...]:
     """What a tracking server's failure is raised as."""
     with quiet():
@@ -85,11 +107,6 @@ def metric_name(name: str) -> str:
     return "/".join(parts)[:NAME_CHARACTERS_MAX]
 
 
-def limit_of(tag: str) -> int:
-    """How long a tag's value may be."""
-    return NOTE_CHARACTERS_MAX if tag == NOTE_TAG else TAG_CHARACTERS_MAX
-
-
 class Mlflow:
     """One tracking server and experiment."""
 
@@ -101,7 +118,10 @@ class Mlflow:
         from mlflow import MlflowClient
 
         if not uri.startswith(("http:", "https:")):
-            _open_once()
+            import mlflow.store.db.utils as database_utils
+
+            # MLflow tries a database that it cannot open ten times, for 50 seconds
+            database_utils.MAX_RETRY_COUNT = 1
         database = sqlite_path(uri)
         if database is not None:
             # two processes that create one database at once break each other's migrations
@@ -142,7 +162,8 @@ class Mlflow:
 
     def describe_parent(self, run_id: str, whole: TrackedStudy) -> None:
         """What the study's run shows of its runs: a note, metrics for each engine, tags, and the summary's files."""
-        tags = {name: value[: limit_of(name)] for name, value in whole.tags.items()}
+        limits = {NOTE_TAG: NOTE_CHARACTERS_MAX}
+        tags = {name: value[: limits.get(name, TAG_CHARACTERS_MAX)] for name, value in whole.tags.items()}
         self._log(run_id, whole.metrics, tags)
         for path in whole.artifacts:
             self._client.log_artifact(run_id, str(path), ARTIFACT_FOLDER)
@@ -175,7 +196,7 @@ class Mlflow:
         for path in run.artifacts:
             self._client.log_artifact(run_id, str(path))
 
-    def _log(self, run_id: str, metrics: Sequence[tuple[str, float, int, int]], tags: dict[str, str]) -> None:
+    def _log(self, run_id: str, metrics: Metrics, tags: dict[str, str]) -> None:
         from mlflow.entities import Metric, RunTag
 
         made = [Metric(metric_name(name), value, stamp, step) for name, value, step, stamp in metrics]

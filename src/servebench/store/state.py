@@ -8,7 +8,7 @@ import platform
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import psutil
 
@@ -20,10 +20,6 @@ from servebench.util.errors import DamagedError, FailureKind, StoreError
 from servebench.util.redaction import redact
 
 UNFINISHED = "running"
-
-
-def _process_started() -> float:
-    return float(psutil.Process().create_time())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +39,7 @@ class StudyState:
     started_s: float = field(default_factory=time.time)
     ended_s: float | None = None
     pid: int = field(default_factory=os.getpid)
-    pid_started: float = field(default_factory=_process_started)
+    pid_started: float = field(default_factory=lambda: psutil.Process().create_time())
 
     def at_work(self) -> bool:
         """Whether the process that wrote this still runs it. Of a process of another host nothing is known: False."""
@@ -71,7 +67,10 @@ class RunState:
     ended_s: float | None = None
 
 
-def _read(path: Path, kind: type[Any], what: Literal["study", "run"]) -> Any:
+State = TypeVar("State", StudyState, RunState)
+
+
+def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> State:
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -104,8 +103,7 @@ def write_study(folder: StudyFolder, state: StudyState) -> None:
 
 def read_study(folder: StudyFolder) -> StudyState:
     """Read `study.json`. Raises StoreError."""
-    state: StudyState = _read(folder.state, StudyState, "study")
-    return state
+    return _read(folder.state, StudyState, "study")
 
 
 def write_run(folder: RunFolder, state: RunState) -> None:
@@ -115,5 +113,4 @@ def write_run(folder: RunFolder, state: RunState) -> None:
 
 def read_run(folder: RunFolder) -> RunState:
     """Read `run.json`. Raises StoreError."""
-    state: RunState = _read(folder.state, RunState, "run")
-    return state
+    return _read(folder.state, RunState, "run")

@@ -8,6 +8,7 @@ they are, and those that an older version did not write are null.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,7 +21,8 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.store import RunFolder, StudyFolder, find_studies, read_points, read_requests
-from servebench.store.versions import FIRST, Kind, check_table, upgraded
+from servebench.store.tables import read_frame
+from servebench.store.versions import FIRST, Kind, upgraded
 from servebench.store.versions import KEY as VERSION
 from servebench.util.errors import ConfigError, StoreError
 
@@ -30,27 +32,9 @@ if TYPE_CHECKING:
 READERS = 8
 
 
-def table(path: Path) -> pd.DataFrame:
-    """A Parquet table; an empty frame where there is none. Raises StoreError for a broken one."""
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not path.exists():
-        return pd.DataFrame()
-    try:
-        check_table(pq.read_schema(path).metadata, path)
-        frame: pd.DataFrame = pq.read_table(path).to_pandas()
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    return frame
-
-
 def _heavy(folder: RunFolder, name: str) -> pd.DataFrame:
-    """A heavy table of a run by name. Raises StoreError for a broken one."""
-    if name == "requests":
-        return read_requests(folder)
-    return table(folder.path / f"{name}.parquet")
+    """Return a heavy table of a run by name. Raises StoreError for a broken one."""
+    return read_requests(folder) if name == "requests" else read_frame(folder.path / f"{name}.parquet")
 
 
 def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
@@ -139,21 +123,6 @@ def load_outputs(outputs: Path) -> list[StudyData]:
         return list(pool.map(load_study, study_paths(outputs)))
 
 
-def find_run(word: str, outputs: Path) -> RunData:
-    """The run that a word names: a folder, `study/run`, a run's name, or a study that has one run.
-
-    Raises ConfigError, naming the candidates, when it names none or several.
-    """
-    found = find(word, outputs)
-    if isinstance(found, RunData):
-        return found
-    if len(found.runs) == 1:
-        return found.runs[0]
-    if not found.runs:
-        raise ConfigError(f"study '{word}' has no runs")
-    raise ConfigError(f"study '{word}' has {len(found.runs)} runs; name one: {_some(run.run_id for run in found.runs)}")
-
-
 def find(word: str, outputs: Path) -> RunData | StudyData:
     """The run or study that a word names. Raises ConfigError when it names none or several."""
     for place in (Path(word), outputs / word):
@@ -177,12 +146,8 @@ def find(word: str, outputs: Path) -> RunData | StudyData:
 
 
 def _matches(word: str, paths: Sequence[Path]) -> list[list[Path]]:
-    tests: tuple[Callable[[str], bool], ...] = (
-        lambda name: name == word,
-        lambda name: name.startswith(word),
-        lambda name: word in name,
-    )
-    return [[path for path in paths if test(path.name)] for test in tests]
+    tests: tuple[Callable[[str, str], bool], ...] = (operator.eq, str.startswith, operator.contains)
+    return [[path for path in paths if test(path.name, word)] for test in tests]
 
 
 def _run_paths(study: Path) -> list[Path]:
@@ -240,12 +205,8 @@ def select(outputs: Path, conditions: Mapping[str, str]) -> list[StudyData]:
     studies = load_outputs(outputs)
     if not conditions:
         return studies
-    kept = []
-    for study in studies:
-        runs = tuple(run for run in study.runs if matches(run, conditions))
-        if runs:
-            kept.append(replace(study, runs=runs))
-    return kept
+    selected = [replace(study, runs=tuple(run for run in study.runs if matches(run, conditions))) for study in studies]
+    return [study for study in selected if study.runs]
 
 
 def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

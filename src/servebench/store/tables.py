@@ -155,7 +155,7 @@ class RecordWriter:
         before = [target] if target.exists() else []
         with replacing(target) as beside, pq.ParquetWriter(beside, schema, **ENCODING) as writer:
             for path in [*before, *paths]:
-                writer.write_table(_table(path, schema))
+                writer.write_table(read_table(path, schema))
 
 
 def write_points(folder: RunFolder, points: Sequence[Point]) -> None:
@@ -183,7 +183,7 @@ def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
     with replacing(folder.points_csv) as beside, beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*names, KEY])
-        writer.writerows([*(_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in cells)
+        writer.writerows([*(csv_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in cells)
 
 
 def _arrow_type(one: Column) -> pa.DataType:
@@ -198,20 +198,36 @@ def _point_types() -> dict[str, pa.DataType]:
     return {one.name: _arrow_type(one) for one in columns_of(PointRow)}
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
+    """Return a value as it stands in points.csv."""
     if value is None:
         return ""
     if isinstance(value, list):
-        return ";".join(value)
+        return ";".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _table(path: Path, schema: pa.Schema) -> pa.Table:
+def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table | None:
+    """Return a stored table, with the columns of `schema` if given; None where there is no file. Raises StoreError."""
     import pyarrow.parquet as pq
 
+    if not path.exists():
+        return None
     with reading(path):
         check_table(pq.read_schema(path).metadata, path)
-        return pq.read_table(path, schema=schema).replace_schema_metadata(schema.metadata)
+        table = pq.read_table(path, schema=schema)
+    return table if schema is None else table.replace_schema_metadata(schema.metadata)
+
+
+def append_table(path: Path, added: pa.Table) -> None:
+    """Append rows to a stored table, whole or not at all; categories are unified. Raises StoreError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    before = read_table(path, added.schema)
+    whole = added if before is None else pa.concat_tables([before, added]).unify_dictionaries()
+    with replacing(path) as beside:
+        pq.write_table(whole, beside, compression="zstd")
 
 
 def _requests(folder: RunFolder) -> pa.Table:
@@ -226,7 +242,7 @@ def _stored(folder: RunFolder, kind: Literal["requests", "answers"], merged: Pat
     done = _merged(merged)
     paths = [merged] if merged.exists() else []
     paths += [folder.parts / f"{kind}-{batch}.parquet" for batch in _batches(folder) if batch not in done]
-    tables = [_table(path, schema) for path in paths]
+    tables = [read_table(path, schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
@@ -289,61 +305,50 @@ def _telemetry_schema() -> pa.Schema:
 def add_telemetry(folder: RunFolder, readings: Sequence[Reading], *, run_id: str, point: str) -> None:
     """Append the readings of a point to those that are stored. Raises StoreError."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not readings:
         return
     schema = _telemetry_schema()
     columns: dict[str, Any] = {"run_id": [run_id] * len(readings), "point": [point] * len(readings)}
     columns |= {name: [getattr(one, name) for one in readings] for name in schema.names[2:]}
-    added = pa.table(
-        {name: pa.array(values, schema.field(name).type) for name, values in columns.items()}, schema=schema
-    )
-    before = [_table(folder.telemetry, schema)] if folder.telemetry.exists() else []
-    with replacing(folder.telemetry) as beside:
-        pq.write_table(pa.concat_tables([*before, added]).unify_dictionaries(), beside, compression="zstd")
+    append_table(folder.telemetry, pa.table(columns, schema=schema))
 
 
 def read_readings(folder: RunFolder) -> dict[str, list[Reading]]:
     """Return the readings of a run by point; empty when there are none. Raises StoreError."""
     found: dict[str, list[Reading]] = {}
-    if folder.telemetry.exists():
-        for row in _table(folder.telemetry, _telemetry_schema()).to_pylist():
-            del row["run_id"]
-            found.setdefault(row.pop("point"), []).append(Reading(**row))
+    for row in _telemetry(folder).to_pylist():
+        del row["run_id"]
+        found.setdefault(row.pop("point"), []).append(Reading(**row))
     return found
 
 
 def read_telemetry(folder: RunFolder) -> pd.DataFrame:
     """Return the readings of a run as a table: `run_id point t_ns source name raw_name labels value`. Raises StoreError."""
-    schema = _telemetry_schema()
-    table = _table(folder.telemetry, schema) if folder.telemetry.exists() else schema.empty_table()
-    frame: pd.DataFrame = table.to_pandas()
+    frame: pd.DataFrame = _telemetry(folder).to_pandas()
     return frame
+
+
+def _telemetry(folder: RunFolder) -> pa.Table:
+    schema = _telemetry_schema()
+    table = read_table(folder.telemetry, schema)
+    return schema.empty_table() if table is None else table
 
 
 def read_points(folder: RunFolder) -> pd.DataFrame:
     """Return the points of a run as they are stored; an empty frame when it has none. Raises StoreError."""
+    return read_frame(folder.points)
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Return a stored table with the columns that it has; an empty frame where there is no file. Raises StoreError."""
     import pandas as pd
 
-    table = _points(folder)
-    if table is None:
-        return pd.DataFrame()
-    frame: pd.DataFrame = table.to_pandas()
-    return frame
+    table = read_table(path)
+    return pd.DataFrame() if table is None else table.to_pandas()
 
 
 def read_rows(folder: RunFolder) -> list[PointRow]:
     """Return the points of a run as rows, those of older versions too. Raises StoreError."""
-    table = _points(folder)
+    table = read_table(folder.points)
     return [] if table is None else [PointRow.from_dict(row) for row in table.to_pylist()]
-
-
-def _points(folder: RunFolder) -> pa.Table | None:
-    import pyarrow.parquet as pq
-
-    if not folder.points.exists():
-        return None
-    with reading(folder.points):
-        check_table(pq.read_schema(folder.points).metadata, folder.points)
-        return pq.read_table(folder.points)

@@ -19,10 +19,10 @@ from servebench.contracts.emulation import EMULATING
 from servebench.store.files import reason_of, write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
+from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRun, TrackedStudy
 from servebench.store.reach import sqlite_path, unreachable
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
-from servebench.store.tracked import KEY_TAG, NOTE_TAG, TrackedRun, TrackedStudy
 from servebench.util.errors import StoreError
 from servebench.util.redaction import redact_text
 from servebench.util.units import NS_PER_MS
@@ -82,14 +82,13 @@ def _flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _load(row: Mapping[str, Any]) -> float:
-    levels: list[Any] = [row.get("concurrency"), row.get("rate"), 0]
-    level: float = next(level for level in levels if _number(level))
-    return level
+    levels: tuple[Any, ...] = (row.get("concurrency"), row.get("rate"))
+    return next((float(level) for level in levels if _number(level)), 0.0)
 
 
 def _scale(rows: Sequence[Mapping[str, Any]]) -> int:
     """By what loads are multiplied, so that levels which differ have steps that differ."""
-    return 1 if all(_load(row) == round(_load(row)) for row in rows) else RATE_SCALE
+    return 1 if all(_load(row).is_integer() for row in rows) else RATE_SCALE
 
 
 def _step(row: Mapping[str, Any], scale: int = 1) -> int:
@@ -114,7 +113,7 @@ def _end_ms(row: dict[str, Any], otherwise_ms: int) -> int:
     return int(end_ns // NS_PER_MS) if _number(end_ns) and end_ns else otherwise_ms
 
 
-def _metrics(rows: list[dict[str, Any]], otherwise_ms: int) -> list[tuple[str, float, int, int]]:
+def _metrics(rows: list[dict[str, Any]], otherwise_ms: int) -> Metrics:
     """All numbers of the points; one without a window is stamped `otherwise_ms`."""
     scale = _scale(rows)
     return [
@@ -147,7 +146,7 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
     return found
 
 
-def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> list[tuple[str, float, int, int]]:
+def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> Metrics:
     """What was right, with the concurrency at which it was asked as the step."""
     return [
         (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one), stamp_ms)
@@ -157,17 +156,13 @@ def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> list[tuple[str, flo
     ]
 
 
-def _manifest(folder: RunFolder) -> dict[str, Any]:
-    return read_manifest(folder.manifest) if folder.manifest.exists() else {}
-
-
 def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     """A run's folder as MLflow will see it. A run that is `running` though nobody is at work was killed.
 
     Raises StoreError.
     """
     state = read_run(folder)
-    manifest = _manifest(folder)
+    manifest = read_manifest(folder.manifest) if folder.manifest.exists() else {}
     frame = read_points(folder)
     rows: list[dict[str, Any]] = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
     config = manifest.get("config", {})
@@ -201,15 +196,8 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
             for group in ("engine", "launch", "model", "gpu", "workload", "load")
         },
     }
-    files = [
-        folder.points_csv,
-        folder.points,
-        folder.manifest,
-        folder.requests,
-        folder.quality,
-        folder.report,
-        folder.engine_log,
-    ]
+    files = [folder.points_csv, folder.points, folder.manifest, folder.requests]
+    files += [folder.quality, folder.report, folder.engine_log]
     return TrackedRun(
         name=state.title,
         status=status,
@@ -248,10 +236,6 @@ def _remembered(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def _fingerprint(run: TrackedRun) -> str:
-    return digest([run.status, run.params, run.tags, run.metrics, _files(run.artifacts)])
 
 
 def _files(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
@@ -295,7 +279,7 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
     for folder in (study.run(name) for name in state.runs if study.run(name).state.exists()):
         try:
             run = tracked_run(folder, at_work=at_work)
-            mark = _fingerprint(run)
+            mark = digest([run.status, run.params, run.tags, run.metrics, _files(run.artifacts)])
         except StoreError as error:
             faults.append(str(error))
             continue
@@ -386,12 +370,12 @@ def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: s
     # what hangs in a call may come back: it must not go on beside who sends the rest later
     given_up.set()
     shown = redact_text(uri)
-    if not done and thread.is_alive():
-        words = f"the tracking server {shown} did not take {len(pending.todo)} runs within {limit_s:.0f} s"
-        return SyncReport(uri=shown, unchanged=pending.unchanged, error=words, tracker_down=True)
     if not done:
-        words = f"the tracking server {shown} could not be talked to: MLflow's client failed"
-        return SyncReport(uri=shown, unchanged=pending.unchanged, error=words, tracker_down=True)
+        why = "could not be talked to: MLflow's client failed"
+        if thread.is_alive():
+            why = f"did not take {len(pending.todo)} runs within {limit_s:.0f} s"
+        error = f"the tracking server {shown} {why}"
+        return SyncReport(uri=shown, unchanged=pending.unchanged, error=error, tracker_down=True)
     if isinstance(done[0], StoreError):
         raise done[0]
     return done[0]

@@ -7,17 +7,15 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from servebench.contracts.quality import DIGEST_LENGTH, Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
+from servebench.contracts.quality import DIGEST_LENGTH, Endpoint, Grade, Item, ItemAnswer, Judged
 from servebench.contracts.settings import PositiveFloat, PositiveInt, QualitySettings, StrictSettings
-from servebench.quality.ask import ask_once
-from servebench.quality.data import OPEN_PROMPTS
-from servebench.quality.rows import prompt_items, read_answers, read_rows
+from servebench.quality.rows import OpenPromptScorer, read_answers
 from servebench.quality.scorers.judge_client import Call, Reply, call_all
 from servebench.quality.scorers.verdicts import absolute_grade, pairwise_grade
 from servebench.util.errors import ConfigError
@@ -25,7 +23,6 @@ from servebench.util.errors import ConfigError
 RUBRIC = (
     "Is the answer correct, does it do what was asked, and is it clear? A wrong fact or a task not done costs most."
 )
-MAX_TOKENS = 300
 REASON_MAX = 120
 
 _ABSOLUTE = """\
@@ -114,7 +111,7 @@ def _as_reply(answer: ItemAnswer) -> Reply:
     return Reply(text=answer.text, input_tokens=answer.prompt_tokens, output_tokens=answer.output_tokens)
 
 
-class JudgeScorer(Scorer):
+class JudgeScorer(OpenPromptScorer):
     """Open tasks, answered by the engine and judged by another model. Each answer is judged twice, against a reference in
     both orders or by the same rubric; how often both verdicts agree is stored, with tokens and cost.
 
@@ -124,8 +121,7 @@ class JudgeScorer(Scorer):
     name = "judge"
     method = "a language model's verdict, twice an answer"
     settings_type = JudgeSettings
-    source = OPEN_PROMPTS
-    asks_itself = True
+    max_tokens = 300
 
     def __init__(self, settings: QualitySettings | None = None) -> None:
         super().__init__(settings)
@@ -140,17 +136,14 @@ class JudgeScorer(Scorer):
     def check(self) -> list[str]:
         """See Scorer.check. The judge is not called: it may start while the load runs."""
         judge = self._judge
+        remedies = {
+            "base_url": "set the judge's address, such as quality.judge.base_url=http://host:8000/v1",
+            "model": "set the name of the judge's model",
+        }
         faults = [
             f"quality.judge.{name} is not set; {remedy}"
-            for name, value, remedy in (
-                (
-                    "base_url",
-                    judge.base_url,
-                    "set the judge's address, such as quality.judge.base_url=http://host:8000/v1",
-                ),
-                ("model", judge.model, "set the name of the judge's model"),
-            )
-            if not value
+            for name, remedy in remedies.items()
+            if not getattr(judge, name)
         ]
         if judge.base_url and not re.match(r"https?://[^/\s]+", judge.base_url):
             faults.append(
@@ -163,22 +156,15 @@ class JudgeScorer(Scorer):
                 faults.append(
                     f"quality.judge.reference={judge.reference} has no judged answers; set it to a run of quality=judge"
                 )
-            self._items(1)
+            self.own_items(1)
         except ConfigError as error:
             faults += error.faults
         return faults
 
-    def items(self, path: Path, count: int, seed: int) -> Sequence[Item]:
-        """See Scorer.items."""
-        bound = self.settings.max_tokens or MAX_TOKENS
-        return prompt_items(path, count, seed, name=self.name, max_tokens=bound)
-
     def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
         """See Scorer.evaluate. Errors of the judge are stored in rows; only errors of the data are raised."""
-        items, judge, settings = self._items(count), self._judge, self.settings
-        answers = ask_once(
-            items, endpoint, "tasks", concurrency=concurrency, timeout_s=settings.timeout_s, api=settings.api
-        )
+        items, judge = self.own_items(count), self._judge
+        answers = self.ask(items, endpoint, "tasks", concurrency)
         others = self._reference(judge.reference) if judge.reference is not None else {}
         calls = {
             (item.item_id, order): text
@@ -187,16 +173,11 @@ class JudgeScorer(Scorer):
             for order, text in enumerate(self._prompts(item, answer, others))
         }
         replies = self._replies(calls, endpoint)
-        return [
-            Judged(
-                item=item,
-                answer=answer,
-                grade=self._graded(
-                    answer, [replies[item.item_id, order] for order in (0, 1) if (item.item_id, order) in replies]
-                ),
-            )
-            for item, answer in zip(items, answers, strict=True)
-        ]
+        judged = []
+        for item, answer in zip(items, answers, strict=True):
+            both = [replies[item.item_id, order] for order in (0, 1) if (item.item_id, order) in replies]
+            judged.append(Judged(item=item, answer=answer, grade=self._graded(answer, both)))
+        return judged
 
     def _replies(self, calls: Mapping[tuple[str, int], str], endpoint: Endpoint) -> dict[tuple[str, int], Reply]:
         """Return the judge's reply to each call; those in the endpoint's memory are reused, unless they failed."""
@@ -228,10 +209,6 @@ class JudgeScorer(Scorer):
         if answer.error is not None:
             return Grade(correct=None, extracted=None)
         return self._graded(answer, call_all(self._prompts(item, answer, {}), self._call()))
-
-    def _items(self, count: int | None) -> Sequence[Item]:
-        path = OPEN_PROMPTS if self.settings.path is None else Path(self.settings.path).expanduser()
-        return self.items(path, count or len(read_rows(path)), self.settings.seed)
 
     def _reference(self, folder: str) -> dict[tuple[str, str], str]:
         """Return the answers of another run by id and prompt: different prompts of the same id are not compared."""
@@ -271,16 +248,13 @@ class JudgeScorer(Scorer):
 
     def _call(self) -> Call:
         judge = self._judge
+        alike = ("concurrency", "timeout_s", "give_up_after", "max_tokens", "verify_tls")
         return Call(
             base_url=(judge.base_url or "").rstrip("/"),
             model=judge.model or "",
             key=os.environ.get(judge.api_key_env) if judge.api_key_env else None,
-            concurrency=judge.concurrency,
-            timeout_s=judge.timeout_s,
-            give_up_after=judge.give_up_after,
-            max_tokens=judge.max_tokens,
-            verify_tls=judge.verify_tls,
             schema=self._verdict() if judge.enforce_schema else None,
+            **{name: getattr(judge, name) for name in alike},
         )
 
     def _graded(self, answer: ItemAnswer, replies: Sequence[Reply]) -> Grade:
@@ -296,4 +270,4 @@ class JudgeScorer(Scorer):
         if prices[0] is not None and prices[1] is not None:
             spent = detail["judge_input_tokens"] * prices[0] + detail["judge_output_tokens"] * prices[1]
             detail["judge_cost_usd"] = spent / 1e6
-        return Grade(correct=None, extracted=grade.extracted, score=grade.score, note=grade.note, detail=detail)
+        return replace(grade, detail=detail)

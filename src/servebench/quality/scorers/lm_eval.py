@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -50,19 +49,13 @@ class LmEvalScorer(Scorer):
         """See Scorer.evaluate. The harness reports no times of single requests."""
         job = {
             "check": False,
-            "tasks": list(self.settings.tasks),
             "path": self._path(),
             "count": count,
-            "seed": self.settings.seed,
             "shots": self.settings.shots or None,
-            "max_tokens": self.settings.max_tokens,
-            "api": self.settings.api,
-            "timeout_s": self.settings.timeout_s,
             "concurrency": concurrency,
-            "base_url": endpoint.base_url,
-            "model": endpoint.model,
-            "verify_tls": endpoint.verify_tls,
             "tokenizer": endpoint.tokenizer or endpoint.model,
+            **{name: getattr(self.settings, name) for name in ("tasks", "seed", "max_tokens", "api", "timeout_s")},
+            **{name: getattr(endpoint, name) for name in ("base_url", "model", "verify_tls")},
         }
         answer = _run_child(job, key=_api_key(endpoint.headers), timeout_s=None)
         if "error" in answer:
@@ -125,10 +118,9 @@ def _run_child(job: Mapping[str, Any], *, key: str | None, timeout_s: float | No
 def _stop(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         child.terminate()
-        deadline = time.monotonic() + STOP_S
-        while child.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if child.poll() is None:
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from servebench.contracts.quality import Grade
@@ -27,12 +28,7 @@ def better_of(text: str) -> Place | None:
 
 
 def _number_in(text: str, key: str, pattern: str) -> int | None:
-    value: Any = None
-    for piece in re.findall(r"\{[^{}]*\}", text):
-        try:
-            value = json.loads(piece).get(key, value)
-        except ValueError:
-            continue
+    value: Any = next((one[key] for one in reversed(_objects(text)) if key in one), None)
     if value is None:
         matches = re.findall(pattern, text, re.IGNORECASE)
         value = matches[-1] if matches else None
@@ -103,11 +99,14 @@ def _why_no_verdict(replies: Sequence[Reply], read: Sequence[object | None]) -> 
 
 
 def _reason(text: str) -> str | None:
+    reasons = (one.get("reason") for one in _objects(text))
+    return next((in_one_line(one, 200) for one in reasons if isinstance(one, str) and one.strip()), None)
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """Return the JSON objects in a reply that contain no other object."""
+    found = []
     for piece in re.findall(r"\{[^{}]*\}", text):
-        try:
-            reason = json.loads(piece).get("reason")
-        except ValueError:
-            continue
-        if isinstance(reason, str) and reason.strip():
-            return in_one_line(reason, 200)
-    return None
+        with suppress(ValueError):
+            found.append(json.loads(piece))
+    return found

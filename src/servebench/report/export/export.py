@@ -12,17 +12,10 @@ from typing import Any
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
+from servebench.store.tables import csv_cell
 
 LLM_D_VERSION = "0.2.1"
-STATISTICS = (
-    ("mean", "mean"),
-    ("min", "min"),
-    ("p50", "p50"),
-    ("p90", "p90"),
-    ("p95", "p95"),
-    ("p99", "p99"),
-    ("max", "max"),
-)
+STATISTICS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 ROLE = "replica"
 
 
@@ -33,16 +26,8 @@ def to_csv(runs: Sequence[RunData]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_cell(row.get(name)) for name in names] for row in every)
+    writer.writerows([csv_cell(row.get(name)) for name in names] for row in every)
     return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ";".join(str(one) for one in value)
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def to_json(runs: Sequence[RunData]) -> str:
@@ -90,7 +75,7 @@ def _statistics(row: PointRow, name: str, units: str) -> dict[str, Any] | None:
     """A distribution; None without a mean, which llm-d requires."""
     if row.get(f"{name}_mean") is None:
         return None
-    return {"units": units, **{theirs: row.get(f"{name}_{ours}") for ours, theirs in STATISTICS}}
+    return {"units": units, **{statistic: row.get(f"{name}_{statistic}") for statistic in STATISTICS}}
 
 
 def _single(value: float | None, units: str) -> dict[str, Any] | None:
@@ -116,17 +101,15 @@ def _length(value: Any, seen: float | None) -> dict[str, Any] | None:
 def _llm_d(run: RunData, row: PointRow, stage: int) -> dict[str, Any]:
     config = run.config
     load = {key: dict(mapping(config.get(key))) for key in ("workload", "load", "slo") if config.get(key)}
-    start, end = row.window_start_ns, row.window_end_ns
-    seconds = row.window_s
     report = {
         "version": LLM_D_VERSION,
         "run": {
             "uid": _digest([run.run_id, row.point, run.started_s]),
             "eid": _digest(run.study_id),
             "time": {
-                "start": _stamp(start),
-                "end": _stamp(end),
-                "duration": None if seconds is None else f"PT{seconds:.6f}S",
+                "start": _stamp(row.window_start_ns),
+                "end": _stamp(row.window_end_ns),
+                "duration": None if row.window_s is None else f"PT{row.window_s:.6f}S",
             },
             "description": f"{run.title}, load {row.level_label}: {row.verdict}",
             "keywords": [str(word) for word in (row.verdict, *row.doubts) if word],
@@ -169,16 +152,8 @@ def _engine(run: RunData, row: PointRow) -> dict[str, Any]:
 def _load(run: RunData, row: PointRow, stage: int, config: Mapping[str, Any]) -> dict[str, Any]:
     workload = mapping(run.config.get("workload"))
     exact = workload.get("exact_output")
-    servebench = {
-        name: row.get(name)
-        for name in (
-            "verdict",
-            "doubts",
-            "goodput_req_s",
-            "output_throughput_tok_s_low",
-            "output_throughput_tok_s_high",
-        )
-    }
+    columns = ("verdict", "doubts", "goodput_req_s", "output_throughput_tok_s_low", "output_throughput_tok_s_high")
+    servebench = {name: row.get(name) for name in columns}
     version = mapping(run.manifest.get("packages")).get("servebench-suite") or run.manifest.get("servebench_version")
     return {
         "metadata": {"cfg_id": _digest(config), "description": run.fact("workload")},

@@ -86,8 +86,6 @@ def against_load(
     """Draw a metric by load level, one line per run; None when no run has it."""
     rows = [row for view in views for row in view.rows]
     series = [Series(name=view.name, dots=_dots(view, column, unit), index=view.index) for view in views]
-    if not any(one.dots for one in series):
-        return None
     return chart(series, load_axis(rows), axis, title=title, marks=marks)
 
 
@@ -110,8 +108,6 @@ def pareto(views: Sequence[RunView], *, title: str) -> str | None:
                 )
             )
         series.append(Series(name=view.name, dots=dots, index=view.index))
-    if not any(one.dots for one in series):
-        return None
     per = "GPU" if any(view.gpu_count for view in views) else "machine"
     return chart(
         series,
@@ -140,8 +136,6 @@ def tradeoff(views: Sequence[RunView], *, title: str) -> str | None:
             if row.output_throughput_tok_s and row.ttft_ms_p50 and row.verdict != "void"
         ]
         series.append(Series(name=view.name, dots=dots, index=view.index, line=False))
-    if not any(one.dots for one in series):
-        return None
     return chart(
         series, Axis(title="output throughput, tok/s", zero=True), Axis(title="TTFT p50, ms", log=True), title=title
     )
@@ -158,8 +152,6 @@ def distribution(views: Sequence[RunView], at: str, name: str, words: str, *, ti
         curve = np.percentile(values, shares)
         dots = [Dot(x=float(v), y=float(s)) for v, s in zip(curve, shares, strict=True) if v > DRAWN_FROM_MS]
         series.append(Series(name=view.name, dots=dots, index=view.index, plain=True))
-    if not series:
-        return None
     return chart(
         series,
         Axis(title=words, log=True),
@@ -190,15 +182,11 @@ def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]], *, tit
             parts[kind] = parts.get(kind, 0.0) + max(0.0, seconds - before)
             before = max(before, seconds)
         rows.append(Bar(name=name, parts=list(parts.items())))
-    if not rows:
-        return None
     return bars(rows, Axis(title="seconds", zero=True), title=title, text=lambda s: f"{s:.3g} s")
 
 
 def quality(rows: Sequence[tuple[str, float, float, float]], *, title: str, measure: str = "right") -> str | None:
     """Draw quality scores with their intervals: (name, share, low, high). `measure` says what the share means."""
-    if not rows:
-        return None
     return bars(
         [
             Bar(name=name, parts=[(measure, 100 * share)], low=100 * low, high=100 * high)
@@ -234,8 +222,7 @@ def quality_against_load(
         (speeds, "right answers/s", f"right answers per second on {name}"),
     )
     right, fast_right = (
-        chart(series, across, Axis(title=words, zero=True), title=title) if any(one.dots for one in series) else None
-        for series, words, title in drawn
+        chart(series, across, Axis(title=words, zero=True), title=title) for series, words, title in drawn
     )
     return right, fast_right
 

@@ -61,35 +61,26 @@ def load(data: Page) -> Section:
     repeated = any(row.repeat for one in data.runs for row in one.rows)
     bars = f"bars: {'lowest to highest repeat' if repeated else '95% interval'}; hollow: doubtful"
 
-    def latency(column: str, axis: Axis, title: str, limit: float | None) -> str | None:
-        marks = [Mark(y=limit, text=f"SLO {limit:g} ms")] if limit else ()
-        return charts.against_load(views, column, axis, title=title, unit="ms", marks=marks)
-
-    throughput_axis = Axis(title="output tokens per second", zero=True)
     ttft, tpot = data.limits.get("ttft_ms"), data.limits.get("tpot_ms")
-    figures = figures_of(
+    columns = (
         (
-            charts.against_load(
-                views, "output_throughput_tok_s", throughput_axis, title="output throughput by load", unit="tok/s"
-            ),
+            "output_throughput_tok_s",
             "Output throughput",
-            bars,
+            Axis(title="output tokens per second", zero=True),
+            "tok/s",
+            None,
         ),
-        (
-            latency("ttft_ms_p50", Axis(title="TTFT p50, ms", log=True), "time to first token by load", ttft),
-            "Time to first token, median",
-            bars,
-        ),
-        (
-            latency("ttft_ms_p99", Axis(title="TTFT p99, ms", log=True), "TTFT p99 by load", ttft),
-            "Time to first token, 99th percentile",
-            bars,
-        ),
-        (
-            latency("tpot_ms_mean", Axis(title="TPOT mean, ms", zero=True), "time per output token", tpot),
-            "Time per output token, mean",
-            bars,
-        ),
+        ("ttft_ms_p50", "Time to first token, median", Axis(title="TTFT p50, ms", log=True), "ms", ttft),
+        ("ttft_ms_p99", "Time to first token, 99th percentile", Axis(title="TTFT p99, ms", log=True), "ms", ttft),
+        ("tpot_ms_mean", "Time per output token, mean", Axis(title="TPOT mean, ms", zero=True), "ms", tpot),
+    )
+    against_load = []
+    for column, title, axis, unit, limit in columns:
+        marks = [Mark(y=limit, text=f"SLO {limit:g} ms")] if limit else ()
+        svg = charts.against_load(views, column, axis, title=f"{title} by load", unit=unit, marks=marks)
+        against_load.append((svg, title, bars))
+    figures = figures_of(
+        *against_load,
         (
             charts.pareto(views, title="speed per user against throughput of a GPU"),
             "Speed per user against throughput of the machine",

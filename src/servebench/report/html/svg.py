@@ -79,15 +79,9 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """Return the position of a value."""
-        low, high, at = (
-            (math.log10(max(v, 1e-12)) for v in (self.low, self.high, value))
-            if self.log
-            else (
-                self.low,
-                self.high,
-                value,
-            )
-        )
+        low, high, at = self.low, self.high, value
+        if self.log:
+            low, high, at = (math.log10(max(v, 1e-12)) for v in (low, high, at))
         share = (at - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
 
@@ -213,9 +207,11 @@ def chart(
     marks: Sequence[Mark] = (),
     height: int = HEIGHT,
     width: int = WIDTH,
-) -> str:
-    """Draw lines or points over two axes as an SVG element. Series without points are left out."""
+) -> str | None:
+    """Draw lines or points over two axes as an SVG element. Series without points are left out; None if all are."""
     series = [one for one in series if one.dots]
+    if not series:
+        return None
     named, head = _legend(series, width) if len(series) > 1 else ([], 0.0)
     top = TOP + head
     height = int(height + head)
@@ -297,8 +293,10 @@ class Bar:
     high: float | None = None
 
 
-def bars(rows: Sequence[Bar], x: Axis, *, title: str, text: Callable[[float], str] = tick_text) -> str:
-    """Draw horizontal bars, each with its name above and its sum behind; parts are coloured by name."""
+def bars(rows: Sequence[Bar], x: Axis, *, title: str, text: Callable[[float], str] = tick_text) -> str | None:
+    """Draw horizontal bars, each with its name above and its sum behind; parts are coloured by name. None without rows."""
+    if not rows:
+        return None
     names = list(dict.fromkeys(name for row in rows for name, _ in row.parts))
     series = [Series(name=name, dots=(), index=i, line=False, swatch=True) for i, name in enumerate(names)]
     named, head = _legend(series, WIDTH) if len(names) > 1 else ([], 0.0)

@@ -88,9 +88,6 @@ class Display:
 
     def status(self, text: str) -> None:
         """Show what is being waited for: in the live line, or without one in a line of its own when it takes long."""
-        self._wait_for(text)
-
-    def _wait_for(self, text: str) -> None:
         if self._waiting is None or self._waiting[0] != text:
             self._waiting = (text, time.monotonic())
             self._status = text
@@ -125,7 +122,7 @@ class Display:
         """Show the progress of a phase. `rate` is stream reads per second, close to tokens per second; `silent_s` is how
         long the engine has sent nothing although requests are in flight."""
         if silent_s > WAIT_SHOWN_S:
-            self._wait_for(f"{label}: the engine sends nothing for {in_flight} requests")
+            self.status(f"{label}: the engine sends nothing for {in_flight} requests")
             return
         left = f" · {seconds(left_s)} left" if left_s is not None else ""
         wrong = f" · {failed} failed" if failed else ""

@@ -33,9 +33,9 @@ def quality_lines(summaries: Sequence[QualitySummary]) -> list[str]:
     lines = []
     for summary in summaries:
         lines.append(quality_line(summary))
-        sums = {key: value for key, value in summary.details.items() if key.endswith(SUMMED)}
-        means = {key: value for key, value in summary.details.items() if key not in sums}
-        for title, numbers in (("mean", means), ("total", {key: value for key, value in sums.items() if value})):
+        means = {key: value for key, value in summary.details.items() if not key.endswith(SUMMED)}
+        sums = {key: value for key, value in summary.details.items() if key.endswith(SUMMED) and value}
+        for title, numbers in (("mean", means), ("total", sums)):
             if numbers:
                 text = ", ".join(f"{key.replace('_', ' ')} {_amount(key, value)}" for key, value in numbers.items())
                 lines.append(f"  {summary.benchmark} {title}: {text}")
