@@ -10,8 +10,9 @@ JOBS ?= 4
 ROUNDS ?= 20
 SEED ?= 1
 SECONDS ?= 60
+REPETITIONS ?= 200
 
-.PHONY: run test coverage check fix audit real bench chaos fuzz columns docs build clean help
+.PHONY: run test coverage check fix audit real bench chaos fuzz columns calibrate docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -56,6 +57,9 @@ fuzz: $(VENV)/.dev ## coverage-guided fuzzing of what reads servers' bytes (SECO
 
 columns: $(VENV)/.run ## write docs/columns.md anew from the column tables
 	$(BIN)/python -m servebench.store.column_reference > docs/columns.md
+
+calibrate: $(VENV)/.run ## measure on simulated engines how often the conclusions are right, and write docs/calibration.md (hours; REPETITIONS=50 for less)
+	-$(BIN)/servebench calibrate --repetitions $(REPETITIONS) --seed $(SEED) --processes $(JOBS) --output docs/calibration.md
 
 docs: $(VENV)/.dev ## check that every command in the docs runs
 	$(BIN)/python -m pytest tests/docs $(ARGS)

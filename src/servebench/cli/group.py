@@ -13,7 +13,7 @@ from servebench.util.errors import ConfigError
 
 COMMANDS = (
     *("run", "preview", "plugins", "resume", "work", "sync", "recover", "ls", "show", "compare", "recommend", "report"),
-    *("demo", "published", "selfcheck", "fleet", "export", "import", "dashboard", "help"),
+    *("demo", "published", "selfcheck", "calibrate", "fleet", "export", "import", "dashboard", "help"),
 )
 """The commands, as help lists them; each is `command` in `cli/commands/<name>.py`."""
 

@@ -7,7 +7,11 @@ moment it may run.
 import json
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
+
+import numpy as np
 
 from servebench.contracts.emulation import EmulationSpec, Variation
 from servebench.emulator.cost import BatchStep, Profile, StepCost, with_profile
@@ -16,6 +20,8 @@ from servebench.emulator.requests import ParsedRequest, RequestRejected, parse_r
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
 
 SECONDS_PER_MINUTE = 60.0
+NORMALS = 1024
+"""Normal values drawn at once: one at a time costs ten times as much."""
 
 
 class VaryingCost(StepCost):
@@ -25,9 +31,9 @@ class VaryingCost(StepCost):
         """`key` seeds everything that is random: another start has another key."""
         super().__init__(spec, profile)
         self._variation = variation
-        self._rng = random.Random(f"{key}/speed")
-        self._start = variation.slowdown * math.exp(variation.start_sd * self._rng.gauss(0.0, 1.0))
-        self._wander = self._rng.gauss(0.0, 1.0)
+        self._normals = _normals(f"{key}/speed")
+        self._start = variation.slowdown * math.exp(variation.start_sd * next(self._normals))
+        self._wander = next(self._normals)
         self._at_s = 0.0
 
     @property
@@ -37,18 +43,25 @@ class VaryingCost(StepCost):
 
     def seconds(self, step: BatchStep, now_s: float = 0.0) -> float:
         """Return the duration of a step that begins at `now_s`. The times of successive calls must not fall."""
-        own, gauss = self._variation, self._rng.gauss
+        own, normals = self._variation, self._normals
         exponent = 0.0
         if own.wander_sd:
             kept = math.exp((self._at_s - now_s) / own.wander_s)
-            self._wander = kept * self._wander + math.sqrt(max(0.0, 1.0 - kept * kept)) * gauss(0.0, 1.0)
+            self._wander = kept * self._wander + math.sqrt(max(0.0, 1.0 - kept * kept)) * next(normals)
             self._at_s = now_s
             exponent += own.wander_sd * self._wander
         if own.step_noise:
-            exponent += own.step_noise * gauss(0.0, 1.0)
+            exponent += own.step_noise * next(normals)
         if own.drift:
             exponent += own.drift * now_s / SECONDS_PER_MINUTE
         return super().seconds(step, now_s) * self._start * math.exp(exponent)
+
+
+def _normals(key: str) -> Iterator[float]:
+    """Yield standard normal values, the same for the same key."""
+    rng = np.random.default_rng(np.frombuffer(sha256(key.encode()).digest(), dtype=np.uint32))
+    while True:
+        yield from rng.standard_normal(NORMALS).tolist()
 
 
 @dataclass(slots=True, eq=False)

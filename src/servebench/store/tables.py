@@ -78,6 +78,22 @@ def _clean(error: str) -> str:
     return redact_text(error)
 
 
+def requests_frame(records: Sequence[Record]) -> pd.DataFrame:
+    """Return records in the form in which `read_requests` returns stored ones."""
+    import pyarrow as pa
+
+    schema = _requests_schema()
+    columns = [pa.array(_values(records, name), schema.field(name).type) for name in schema.names]
+    frame: pd.DataFrame = pa.table(columns, schema=schema).to_pandas()
+    return frame
+
+
+def points_frame(points: Sequence[Point]) -> pd.DataFrame:
+    """Return points in the form in which `read_points` returns stored ones."""
+    frame: pd.DataFrame = _points_table([point.judged_row for point in points]).to_pandas()
+    return frame
+
+
 def _values(records: Sequence[Record], name: str) -> list[Any]:
     if name == "error":
         # a server may repeat the key that it was given
@@ -169,21 +185,28 @@ def add_points(folder: RunFolder, points: Sequence[Point]) -> None:
 
 
 def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not rows:
         return
     cells = [row.as_dict() for row in rows]
-    names = list(dict.fromkeys(name for row in cells for name in row))
-    types = _point_types()
-    table = pa.table({name: pa.array([row.get(name) for row in cells], types.get(name)) for name in names})
+    table = _points_table(rows)
+    names = table.schema.names
     with replacing(folder.points) as beside:
         pq.write_table(table.replace_schema_metadata(_VERSION), beside, compression="zstd")
     with replacing(folder.points_csv) as beside, beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*names, KEY])
         writer.writerows([*(csv_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in cells)
+
+
+def _points_table(rows: Sequence[PointRow]) -> pa.Table:
+    import pyarrow as pa
+
+    cells = [row.as_dict() for row in rows]
+    names = list(dict.fromkeys(name for row in cells for name in row))
+    types = _point_types()
+    return pa.table({name: pa.array([row.get(name) for row in cells], types.get(name)) for name in names})
 
 
 def _arrow_type(one: Column) -> pa.DataType:

@@ -5,7 +5,7 @@ The launcher only describes the engine and names its start; `run.simulated` comp
 
 import re
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -93,32 +93,43 @@ class SimulatedLauncher(Launcher):
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
     ) -> RunningEngine:
         """Describe the engine and count this start in the log. Raises EngineError if the log cannot be written."""
-        assert isinstance(settings, SimulatedSettings)
         say(f"simulated {engine.name}: computed on a virtual clock; these numbers do not describe the real engine")
+        running = self.describe(engine, context, settings)
+        number = _log_start(log_path, _cold_start(engine, running.spec, running.started_ns).lines)
+        return replace(running, log_path=log_path, key=f"{running.key}/{log_path.parent.name}/{number}")
+
+    def describe(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> SimulatedEngine:
+        """Return the engine without a log; its key is the seed."""
+        assert isinstance(settings, SimulatedSettings)
         spec = spec_of(engine, context, EmulatedSettings(name=self.name, seed=settings.seed))
         started_ns = max(time.time_ns(), self.clock_ns)
-        lines, phases, ready_s = _cold_start(engine, spec, started_ns)
-        number = _log_start(log_path, lines)
+        start = _cold_start(engine, spec, started_ns)
         return SimulatedEngine(
             spec=spec,
             variation=settings.variation(),
             base_url=f"{ADDRESS}/v1",
             root_url=ADDRESS,
             version="simulated",
-            key=f"{settings.seed}/{log_path.parent.name}/{number}",
+            key=str(settings.seed),
             model=engine.served_model(context.model),
             started_ns=started_ns,
-            ready_s=ready_s,
-            log_path=log_path,
-            phases=phases,
+            ready_s=start.seconds,
+            log_path=None,
+            phases=start.phases,
             tokenizer=EmulatedTokenizer(),
         )
 
 
-def _cold_start(
-    engine: Engine, spec: EmulationSpec, started_ns: int
-) -> tuple[list[str], tuple[StartPhase, ...], float]:
-    """Return the lines of the engine's log, the phases that they end by the markers of its class, and the seconds in all."""
+@dataclass(frozen=True)
+class _ColdStart:
+    """The lines of the engine's log, the phases that they end by the markers of its class, and the seconds in all."""
+
+    lines: list[str]
+    phases: tuple[StartPhase, ...]
+    seconds: float
+
+
+def _cold_start(engine: Engine, spec: EmulationSpec, started_ns: int) -> _ColdStart:
     gigabytes = float(str(spec.model.get("parameters_b") or 0.0)) * 2.0
     lines, phases, seconds = [], [], 0.0
     for stage in spec.emulation.loading:
@@ -129,7 +140,7 @@ def _cold_start(
         names = [marker.phase for marker in engine.phases if re.search(marker.pattern, line)]
         phases += [StartPhase(name=name, ended_ns=ended_ns) for name in names]
     ready = StartPhase(name="first_token", ended_ns=started_ns + round(seconds * NS_PER_S))
-    return lines, (*phases, ready), seconds
+    return _ColdStart(lines, (*phases, ready), seconds)
 
 
 def _log_start(log_path: Path, lines: list[str]) -> int:

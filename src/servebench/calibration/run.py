@@ -1,0 +1,69 @@
+"""Runs the cells, in several processes, and writes the page of their results."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from fnmatch import fnmatchcase
+from itertools import chain
+from multiprocessing import get_context
+
+from servebench.calibration import comparisons, windows
+from servebench.calibration.cells import Cell, Line, Outcome, lines_of, repetitions_of
+from servebench.util.errors import ConfigError
+
+CHUNK = 5
+"""Repetitions that a process makes before it takes the next ones."""
+
+Progress = Callable[[Cell, int, Sequence[Line]], None]
+"""Called after each cell with the number of its repetitions and its lines."""
+
+
+def all_cells() -> list[Cell]:
+    """Return the cells of all promises."""
+    return list(chain(comparisons.cells(), windows.cells()))
+
+
+def chosen_cells(patterns: Sequence[str]) -> list[Cell]:
+    """Return the cells whose promise has a name that matches one of the patterns; all without patterns.
+
+    Raises ConfigError for a pattern that matches none.
+    """
+    cells = all_cells()
+    names = list(dict.fromkeys(cell.promise.name for cell in cells))
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"--only {pattern} matches no promise; available: {', '.join(names)}")
+    return [cell for cell in cells if not patterns or any(fnmatchcase(cell.promise.name, one) for one in patterns)]
+
+
+def calibrate(
+    cells: Iterable[Cell], *, repetitions: int, seed: int, processes: int = 1, progress: Progress | None = None
+) -> list[Line]:
+    """Return the lines of all cells. The same cells, repetitions and seed give the same lines, however many `processes`."""
+    found: list[Line] = []
+    for cell, outcomes in _outcomes(list(cells), repetitions, seed, processes):
+        lines = lines_of(cell, outcomes)
+        found += lines
+        if progress is not None:
+            progress(cell, len(outcomes), lines)
+    return found
+
+
+def _outcomes(
+    cells: Sequence[Cell], repetitions: int, seed: int, processes: int
+) -> Iterator[tuple[Cell, list[Outcome]]]:
+    if processes == 1:
+        for cell in cells:
+            yield cell, [cell.trial(one) for one in _seeds(cell, repetitions, seed)]
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for cell in cells:
+            yield cell, list(pool.map(cell.trial, _seeds(cell, repetitions, seed), chunksize=CHUNK))
+
+
+def _seeds(cell: Cell, repetitions: int, seed: int) -> list[int]:
+    """Return the seed of each repetition: the cells are independent of each other."""
+    rng = random.Random(f"{seed}/{cell.promise.name.partition('_')[0]}/{cell.name}")
+    return [rng.randrange(1 << 31) for _ in range(repetitions_of(cell, repetitions))]

@@ -1,0 +1,265 @@
+"""Cells of single points: coverage of intervals, open loops, searches, and alarms about trends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from servebench.calibration.cells import Cell, Outcome, Promise
+from servebench.calibration.simulate import STEADY, Plant, SimulatedRun, simulate_run, simulate_search
+from servebench.contracts.emulation import Variation
+from servebench.measure.points import HEADLINES
+
+COVERAGE = Promise(
+    name="coverage",
+    text="the 95% interval of a point holds the long-run value of its start in at least 92% of points",
+    bar=0.92,
+    at_most=False,
+)
+OPEN_LOOP = Promise(
+    name="open_loop", text="an open loop measures the long-run value within 2% on average", bar=0.02, kind="bias"
+)
+SEARCH_NEAR = Promise(
+    name="search_near",
+    text="a search that names a level is within 10% of the true one in at least 95% of searches",
+    bar=0.95,
+    at_most=False,
+)
+SEARCH_ABOVE = Promise(
+    name="search_above", text="a search names a level above the true one in at most 5% of searches", bar=0.05
+)
+STATIONARY = Promise(name="stationary", text="`not_stationary` is a false alarm in at most 2% of points", bar=0.02)
+
+TRUTH_REQUESTS = 20_000
+NEAR = 0.10
+
+LENGTHS_64 = "workload.output_tokens={kind:normal,mean:64,stdev:40,min:2,max:200}"
+LENGTHS_200 = "workload.output_tokens={kind:normal,mean:200,stdev:150,min:2,max:600}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A load on an engine, without its number of requests."""
+
+    name: str
+    words: tuple[str, ...]
+    variation: Variation = STEADY
+    counts: tuple[int, ...] = (100, 500, 2000)
+
+    def plant(self, requests: int) -> Plant:
+        """Return it with a number of requests."""
+        return Plant(words=(*self.words, f"load.requests={requests}"), variation=self.variation)
+
+
+SCENARIOS = (
+    Scenario(name="8 users, 64 ± 40 tokens", words=("load.concurrency=[8]", LENGTHS_64)),
+    Scenario(
+        name="8 users, 64 ± 40 tokens, no wander",
+        words=("load.concurrency=[8]", LENGTHS_64),
+        variation=Variation(start_sd=0.0, wander_sd=0.0),
+        counts=(100, 2000),
+    ),
+    Scenario(
+        name="8 users, 64 ± 40 tokens, wander 5% over 10 s",
+        words=("load.concurrency=[8]", LENGTHS_64),
+        variation=Variation(start_sd=0.0, wander_sd=0.05, wander_s=10.0),
+        counts=(100, 500),
+    ),
+    Scenario(name="32 users, 200 ± 150 tokens", words=("load.concurrency=[32]", LENGTHS_200), counts=(320, 2000)),
+    Scenario(name="1 user, 64 ± 40 tokens", words=("load.concurrency=[1]", LENGTHS_64)),
+    Scenario(name="6 requests/s, 64 ± 40 tokens", words=("load=rate", "load.rate=[6]", LENGTHS_64)),
+)
+
+OPEN_RATE = 4.0
+ANSWERS_S = {1.5: 130, 7.0: 600, 15.0: 1200}
+"""Tokens of answers of about so many seconds."""
+OPEN_METRICS = ("output_throughput_tok_s", "goodput_req_s", "ttft_ms_mean")
+
+
+def cells() -> Iterator[Cell]:
+    """Yield the cells."""
+    for scenario in SCENARIOS:
+        for count in scenario.counts:
+            trial = partial(_covered, scenario=scenario, requests=count)
+            share = min(1.0, 500 / count)
+            yield Cell(promise=COVERAGE, name=f"{scenario.name}, {count} requests", share=share, trial=trial)
+    for seconds in ANSWERS_S:
+        trial = partial(_open_loop, seconds=seconds)
+        yield Cell(promise=OPEN_LOOP, name=f"answers of {seconds:g} s at {OPEN_RATE:g}/s", share=0.2, trial=trial)
+    for name in SEARCHES:
+        yield Cell(promise=SEARCH_NEAR, name=name, share=0.2, trial=partial(_near, name=name))
+        yield Cell(promise=SEARCH_ABOVE, name=name, share=0.2, trial=partial(_above, name=name))
+    for name, (scenario, count) in TRENDS.items():
+        trial = partial(_alarmed, scenario=scenario, requests=count)
+        yield Cell(promise=STATIONARY, name=name, share=0.5, trial=trial)
+
+
+# intervals
+
+
+@lru_cache(maxsize=32)
+def _truth(scenario: Scenario) -> Mapping[str, float]:
+    """Return the long-run values of a scenario."""
+    row = simulate_run(scenario.plant(TRUTH_REQUESTS), "truth", seed=-1).rows[0]
+    return {name: float(value) for name in HEADLINES if (value := row.get(name)) is not None}
+
+
+def _covered(seed: int, *, scenario: Scenario, requests: int) -> Outcome:
+    """Return by metric whether the interval of a point holds the long-run value; None where no interval is shown."""
+    row = simulate_run(scenario.plant(requests), f"{seed}", seed=seed).rows[0]
+    outcome: dict[str, float | None] = {}
+    for name, true in _truth(scenario).items():
+        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+        outcome[name] = None if low is None or high is None else float(low <= true <= high)
+    return outcome
+
+
+def _alarmed(seed: int, *, scenario: Scenario, requests: int) -> Outcome:
+    """Return whether a point whose engine does not change for good is called not stationary."""
+    point = simulate_run(scenario.plant(requests), f"{seed}", seed=seed).points[0]
+    return {"": float("not_stationary" in {doubt.code for doubt in point.doubts})}
+
+
+TRENDS = {
+    "closed loop, no wander": (SCENARIOS[1], 200),
+    "closed loop, wander 2% over 5 s": (SCENARIOS[0], 200),
+    "closed loop, wander 2% over 30 s": (
+        Scenario(name="slow", words=SCENARIOS[0].words, variation=Variation(start_sd=0.0, wander_s=30.0)),
+        200,
+    ),
+    "open loop, wander 2% over 5 s": (SCENARIOS[5], 200),
+    "open loop near capacity": (
+        Scenario(name="busy", words=("load=rate", "load.rate=[12]", "engine.max_num_seqs=16", LENGTHS_64)),
+        300,
+    ),
+}
+
+
+# open loops
+
+
+def _open_plant(seconds: float, requests: int) -> Plant:
+    words = (
+        "load=rate",
+        f"load.rate=[{OPEN_RATE:g}]",
+        f"workload.output_tokens={ANSWERS_S[seconds]}",
+        "slo.ttft_ms=60000",
+        f"load.requests={requests}",
+    )
+    return Plant(words=words, variation=STEADY)
+
+
+@lru_cache(maxsize=8)
+def _open_truth(seconds: float) -> Mapping[str, float]:
+    """Return the true rates, which are those that are offered, and the TTFT of the long run away from the empty engine."""
+    row = simulate_run(_open_plant(seconds, 4000), "truth", seed=-1).rows[0]
+    assert row.ttft_ms_mean is not None
+    return {
+        "output_throughput_tok_s": OPEN_RATE * ANSWERS_S[seconds],
+        "goodput_req_s": OPEN_RATE,
+        "ttft_ms_mean": row.ttft_ms_mean,
+    }
+
+
+def _open_loop(seed: int, *, seconds: float) -> Outcome:
+    """Return by metric the relative error of a point of half a minute of arrivals."""
+    row = simulate_run(_open_plant(seconds, round(30 * OPEN_RATE)), f"{seed}", seed=seed).rows[0]
+    truth = _open_truth(seconds)
+    return {name: value / truth[name] - 1 if (value := row.get(name)) is not None else None for name in OPEN_METRICS}
+
+
+# searches
+
+SERVER = ("engine.max_num_seqs=16", "workload.output_tokens={kind:normal,mean:48,stdev:16,min:4,max:96}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchCase:
+    """A search, and whether a level meets what it looks for, by a long point there. `bounds` hold the true level."""
+
+    words: tuple[str, ...]
+    of: str
+    bounds: tuple[float, float]
+    variation: Variation = STEADY
+    possible: bool = True
+    """False if no level can meet it: then any level that is named is above the truth."""
+
+    @property
+    def plant(self) -> Plant:
+        """The search itself."""
+        return Plant(words=(*SERVER, *self.words), variation=self.variation)
+
+
+SLO = ("slo.ttft_ms=400", "slo.attainment=0.99")
+SEARCHES: Mapping[str, SearchCase] = {
+    "SLO, users": SearchCase(words=("load=search_slo", *SLO), of="concurrency", bounds=(8, 64)),
+    "SLO, rate": SearchCase(words=("load=search_slo", "load.search.of=rate", *SLO), of="rate", bounds=(4.0, 40.0)),
+    "highest rate": SearchCase(words=("load=search_saturation", "load.search.of=rate"), of="rate", bounds=(4.0, 40.0)),
+    **{
+        f"SLO, users, 2% of the requests fail in bursts of {burst}": SearchCase(
+            words=("load=search_slo", *SLO),
+            of="concurrency",
+            bounds=(1, 1),
+            variation=Variation(start_sd=0.0, failure_rate=0.02, failure_burst=burst),
+            possible=False,
+        )
+        for burst in (1, 4, 16)
+    },
+}
+
+
+@lru_cache(maxsize=16)
+def _true_level(name: str) -> float:
+    """Return the highest level that meets what a search looks for, by bisection with long points; 0 if there is none."""
+    case = SEARCHES[name]
+    if not case.possible:
+        return 0.0
+    low, high = case.bounds
+    if name == "highest rate":
+        return _capacity()
+    while high / low > 1.01 and (case.of == "rate" or high - low > 1):
+        middle = (low * high) ** 0.5 if case.of == "rate" else (low + high) // 2
+        low, high = (middle, high) if _meets(case, middle) else (low, middle)
+    return low
+
+
+def _meets(case: SearchCase, level: float) -> bool:
+    words = ("load=rate", f"load.rate=[{level:.4g}]") if case.of == "rate" else (f"load.concurrency=[{level:.0f}]",)
+    plant = Plant(words=(*SERVER, *words, *SLO, "load.requests=6000"), variation=case.variation)
+    row = simulate_run(plant, "truth", seed=-1).rows[0]
+    assert row.slo_good is not None
+    assert row.slo_requests
+    return row.slo_good / row.slo_requests >= 0.99
+
+
+def _capacity() -> float:
+    """Return the most requests a second that the engine of the searches answers: those of a closed loop that is always full."""
+    plant = Plant(words=(*SERVER, "load.concurrency=[48]", "load.requests=6000"), variation=STEADY)
+    row = simulate_run(plant, "truth", seed=-1).rows[0]
+    assert row.request_throughput_req_s is not None
+    return row.request_throughput_req_s
+
+
+@lru_cache(maxsize=4)
+def _searched(seed: int, name: str) -> SimulatedRun:
+    return simulate_search(SEARCHES[name].plant, f"{seed}", seed=seed)
+
+
+def _found(seed: int, name: str) -> float | None:
+    answer = _searched(seed, name).search
+    return answer.level if answer is not None else None
+
+
+def _near(seed: int, *, name: str) -> Outcome:
+    """Return whether the level that a search names is near the true one; None if it names none."""
+    level, true = _found(seed, name), _true_level(name)
+    if level is None or not true:
+        return {"": None}
+    return {"": float(abs(level / true - 1) <= NEAR)}
+
+
+def _above(seed: int, *, name: str) -> Outcome:
+    """Return whether a search names a level above the true one, by more than its own tolerance of 1%."""
+    level, true = _found(seed, name), _true_level(name)
+    return {"": float(level is not None and level > 1.01 * true)}

@@ -1,0 +1,57 @@
+"""`servebench calibrate`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from servebench.cli.command import FILE, define
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servebench.calibration.cells import Cell, Line
+
+REPETITIONS = 200
+
+
+@define(
+    "calibrate",
+    examples=[
+        ("servebench calibrate --only aa --repetitions 100", "how often equal engines are called different"),
+        ("servebench calibrate --output docs/calibration.md", "all promises, as in the docs (hours)"),
+    ],
+)
+@click.option("--repetitions", metavar="N", type=click.IntRange(2), default=REPETITIONS, show_default=True,
+              help="Repetitions of a cheap cell; costly cells make a stated part of them.")  # fmt: skip
+@click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Seeds everything random.")
+@click.option("--only", metavar="PROMISE", multiple=True, help="Only promises of this name (pattern); repeatable.")
+@click.option(
+    "--processes", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Processes to use."
+)
+@click.option("--output", metavar="FILE", type=FILE, help="Write the page here instead of to standard output.")
+def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: int, output: Path | None) -> int:
+    """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
+
+    Nothing is started and no engine is needed. Promises: aa, power5, power10, gate, recommend, coverage, open_loop,
+    search_near, search_above, stationary. The exit code is 1 if a promise is broken beyond doubt.
+    """
+    from servebench.calibration.page import page
+    from servebench.calibration.run import calibrate, chosen_cells
+    from servebench.report.files import write_file
+
+    lines = calibrate(
+        chosen_cells(only), repetitions=repetitions, seed=seed, processes=processes, progress=_show_progress
+    )
+    text = page(lines, repetitions=repetitions, seed=seed, only=only)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_file(output, text)
+    return 1 if any(line.verdict == "not met" for line in lines) else 0
+
+
+def _show_progress(cell: "Cell", repetitions: int, lines: "Sequence[Line]") -> None:
+    for line in lines:
+        measured = "-" if line.measured is None else f"{line.measured:.1%}"
+        click.echo(f"{cell.promise.name}: {line.cell}: {measured} of {repetitions}: {line.verdict}", err=True)

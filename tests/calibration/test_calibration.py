@@ -1,0 +1,105 @@
+"""The calibration: its arithmetic, its page, and a small seeded part of what it measures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from servebench.calibration.cells import Cell, Line, Promise, lines_of
+from servebench.calibration.comparisons import AA, QUICK
+from servebench.calibration.page import page
+from servebench.calibration.run import all_cells, calibrate, chosen_cells
+from servebench.calibration.simulate import STEADY, Plant, run_data, simulate_run, simulate_search
+from servebench.util.errors import ConfigError
+
+SHARE = Promise(name="p", text="a promise", bar=0.05)
+POWER = replace(SHARE, at_most=False, bar=0.8)
+BIAS = replace(SHARE, kind="bias", bar=0.02)
+
+
+def line(promise, values):
+    cell = Cell(promise=promise, name="c", trial=lambda seed: {})
+    (found,) = lines_of(cell, [{"": value} for value in values])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("promise", "values", "verdict"),
+    [
+        (SHARE, [0.0] * 100, "met"),
+        (SHARE, [1.0] * 7 + [0.0] * 93, "open"),
+        (SHARE, [1.0] * 20 + [0.0] * 80, "not met"),
+        (POWER, [1.0] * 80 + [0.0] * 20, "met"),
+        (POWER, [1.0] * 75 + [0.0] * 25, "open"),
+        (POWER, [1.0] * 20 + [0.0] * 80, "not met"),
+        (BIAS, [0.01, 0.02, 0.0], "met"),
+        (BIAS, [-0.1, 0.2, 0.0], "open"),
+        (BIAS, [-0.10, -0.11, -0.12], "not met"),
+        (SHARE, [None, None], "no data"),
+    ],
+)
+def test_a_promise_is_kept_broken_or_open(promise, values, verdict):
+    """By the measured value and its interval."""
+    found = line(promise, values)
+    assert found.verdict == verdict
+    assert found.trials + found.silent == len(values)
+
+
+def test_lines_show_wilson_intervals():
+    """Of the repetitions in which something was said."""
+    found = line(SHARE, [1.0, None, *[0.0] * 9])
+    assert (found.trials, found.silent, found.measured) == (10, 1, pytest.approx(0.1))
+    assert (found.low, found.high) == (pytest.approx(0.0179, abs=1e-3), pytest.approx(0.4042, abs=1e-3))
+
+
+def test_the_page_has_every_line():
+    """With its bar and verdict, and the command that writes it."""
+    lines = [line(SHARE, [0.0] * 40), line(BIAS, [0.5, 0.5, 0.501])]
+    text = page(lines, repetitions=40, seed=3, only=["p"])
+    assert "servebench calibrate --repetitions 40 --seed 3 --only p" in text
+    assert "| c | 40 | 0.0% | 0.0% to 8.8% | ≤ 5% | met |" in text
+    assert "| not met |" in text
+    assert "**1 of 2 lines are met, 0 are open, 1 are not met**" in text
+
+
+def test_promises_are_chosen_by_name():
+    """Every promise has cells, and a wrong name is reported with the right ones."""
+    names = {cell.promise.name for cell in all_cells()}
+    assert {cell.promise.name for cell in chosen_cells(["search_*", "aa"])} == {"search_near", "search_above", "aa"}
+    assert {"aa", "power5", "gate", "recommend", "coverage", "open_loop", "search_above", "stationary"} <= names
+    with pytest.raises(ConfigError, match="matches no promise; available: aa, power5"):
+        chosen_cells(["bb"])
+
+
+def test_a_run_in_memory_is_reproducible_and_starts_differ():
+    """The same key gives the same columns; starts of one run are planted apart."""
+    plant = Plant(words=("load.concurrency=[4]", "load.requests=50"), variation=replace(STEADY, start_sd=0.05))
+    one, two = (simulate_run(plant, "k", seed=5, starts=2) for _ in range(2))
+    assert one.rows == two.rows
+    first, second = one.rows
+    assert (first.repeat, second.repeat) == (0, 1)
+    assert abs(first.output_throughput_tok_s / second.output_throughput_tok_s - 1) > 0.005
+    data = run_data(one, plant, "r")
+    assert list(data.points["point"]) == ["c4", "c4-r1"] or len(data.point_rows) == 2
+    assert len(data.requests) == 100
+    assert simulate_run(plant, "other", seed=5).rows[0].ttft_ms_p50 != first.ttft_ms_p50
+
+
+def test_a_search_in_memory_has_an_answer():
+    """That of the search of a real run."""
+    words = ("load=search_slo", "load.search.upper=8", "slo.ttft_ms=10000", "slo.attainment=0.9")
+    found = simulate_search(Plant(words=words, variation=STEADY), "k")
+    assert found.search is not None
+    assert found.search.level == 8
+
+
+def test_equal_engines_are_not_called_different():
+    """A seeded part of `make calibrate`: five starts that differ by 3%."""
+    cells = [cell for cell in chosen_cells(["aa"]) if cell.name == "5 starts a side, starts differ by 3%"]
+    seen: list[Line] = []
+    (found,) = calibrate(cells, repetitions=6, seed=1, progress=lambda cell, count, lines: seen.extend(lines))
+    assert seen == [found]
+    assert found.promise == AA
+    assert (found.trials, found.measured) == (3, 0.0)
+    assert QUICK.planted(start_sd=0.03).variation.start_sd == 0.03
