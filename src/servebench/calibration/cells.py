@@ -28,7 +28,7 @@ class Promise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class CalibrationCell:
     """A situation in which a promise is tested. `trial` simulates one repetition from its seed and returns a value by line.
 
     Of the requested repetitions a cell makes this `share`: some cost more than others.
@@ -69,12 +69,12 @@ class Line:
         return "met" if self.measured >= bar else "open" if self.high >= bar else "not met"
 
 
-def repetitions_of(cell: Cell, repetitions: int) -> int:
+def repetitions_of(cell: CalibrationCell, repetitions: int) -> int:
     """Return how many repetitions of a cell are made."""
     return max(2, round(cell.share * repetitions))
 
 
-def lines_of(cell: Cell, outcomes: Iterable[Outcome]) -> list[Line]:
+def lines_of(cell: CalibrationCell, outcomes: Iterable[Outcome]) -> list[Line]:
     """Return the lines of a cell from the outcomes of its repetitions, in the order in which they first appear."""
     values: dict[str, list[float | None]] = {}
     for outcome in outcomes:

@@ -9,7 +9,7 @@ from servebench.analysis.advice import recommend_runs
 from servebench.analysis.gate import evaluate_gate
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import RunComparison, compare_runs
-from servebench.calibration.cells import Cell, Outcome, Promise
+from servebench.calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.calibration.simulate import Plant, run_data, simulate_run
 
 SPREADS = (0.0, 0.01, 0.02, 0.03)
@@ -52,22 +52,24 @@ VARIED = (
 """Requests of different lengths, so that latencies near a limit differ from request to request."""
 
 
-def cells() -> Iterator[Cell]:
+def cells() -> Iterator[CalibrationCell]:
     """Yield the cells."""
     for starts in (1, STARTS):
         for spread in SPREADS:
             name = f"{_count(starts)} a side, starts differ by {spread:.0%}"
             share = 1.0 if starts == 1 else 0.5
-            yield Cell(promise=AA, name=name, share=share, trial=partial(_equal, starts=starts, spread=spread))
+            yield CalibrationCell(
+                promise=AA, name=name, share=share, trial=partial(_equal, starts=starts, spread=spread)
+            )
     for promise, slowdown in ((POWER_5, 1.05), (POWER_10, 1.10)):
-        yield Cell(promise=promise, name="four levels", share=0.5, trial=partial(_slowed, slowdown=slowdown))
+        yield CalibrationCell(promise=promise, name="four levels", share=0.5, trial=partial(_slowed, slowdown=slowdown))
     for starts, spread in ((1, 0.0), (1, 0.01), (STARTS, 0.0), (STARTS, 0.01), (STARTS, 0.03)):
         name = f"7% slower, limit 5%, {_count(starts)}, starts differ by {spread:.0%}"
-        yield Cell(promise=GATE, name=name, share=0.25, trial=partial(_passed, starts=starts, spread=spread))
+        yield CalibrationCell(promise=GATE, name=name, share=0.25, trial=partial(_passed, starts=starts, spread=spread))
     for starts in (1, STARTS):
         name = f"{_count(starts)}, starts differ by 1%, a level near the SLO"
         share = 1.0 if starts == 1 else 0.25
-        yield Cell(promise=RECOMMEND, name=name, share=share, trial=partial(_won, starts=starts))
+        yield CalibrationCell(promise=RECOMMEND, name=name, share=share, trial=partial(_won, starts=starts))
 
 
 def _count(starts: int) -> str:

@@ -10,22 +10,22 @@ from itertools import chain
 from multiprocessing import get_context
 
 from servebench.calibration import comparisons, windows
-from servebench.calibration.cells import Cell, Line, Outcome, lines_of, repetitions_of
+from servebench.calibration.cells import CalibrationCell, Line, Outcome, lines_of, repetitions_of
 from servebench.util.errors import ConfigError
 
 CHUNK = 5
 """Repetitions that a process makes before it takes the next ones."""
 
-Progress = Callable[[Cell, int, Sequence[Line]], None]
+Progress = Callable[[CalibrationCell, int, Sequence[Line]], None]
 """Called after each cell with the number of its repetitions and its lines."""
 
 
-def all_cells() -> list[Cell]:
+def all_cells() -> list[CalibrationCell]:
     """Return the cells of all promises."""
     return list(chain(comparisons.cells(), windows.cells()))
 
 
-def chosen_cells(patterns: Sequence[str]) -> list[Cell]:
+def chosen_cells(patterns: Sequence[str]) -> list[CalibrationCell]:
     """Return the cells whose promise has a name that matches one of the patterns; all without patterns.
 
     Raises ConfigError for a pattern that matches none.
@@ -39,7 +39,12 @@ def chosen_cells(patterns: Sequence[str]) -> list[Cell]:
 
 
 def calibrate(
-    cells: Iterable[Cell], *, repetitions: int, seed: int, processes: int = 1, progress: Progress | None = None
+    cells: Iterable[CalibrationCell],
+    *,
+    repetitions: int,
+    seed: int,
+    processes: int = 1,
+    progress: Progress | None = None,
 ) -> list[Line]:
     """Return the lines of all cells. The same cells, repetitions and seed give the same lines, however many `processes`."""
     found: list[Line] = []
@@ -52,8 +57,8 @@ def calibrate(
 
 
 def _outcomes(
-    cells: Sequence[Cell], repetitions: int, seed: int, processes: int
-) -> Iterator[tuple[Cell, list[Outcome]]]:
+    cells: Sequence[CalibrationCell], repetitions: int, seed: int, processes: int
+) -> Iterator[tuple[CalibrationCell, list[Outcome]]]:
     if processes == 1:
         for cell in cells:
             yield cell, [cell.trial(one) for one in _seeds(cell, repetitions, seed)]
@@ -63,7 +68,7 @@ def _outcomes(
             yield cell, list(pool.map(cell.trial, _seeds(cell, repetitions, seed), chunksize=CHUNK))
 
 
-def _seeds(cell: Cell, repetitions: int, seed: int) -> list[int]:
+def _seeds(cell: CalibrationCell, repetitions: int, seed: int) -> list[int]:
     """Return the seed of each repetition: the cells are independent of each other."""
     rng = random.Random(f"{seed}/{cell.promise.name.partition('_')[0]}/{cell.name}")
     return [rng.randrange(1 << 31) for _ in range(repetitions_of(cell, repetitions))]

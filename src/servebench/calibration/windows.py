@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from servebench.calibration.cells import Cell, Outcome, Promise
+from servebench.calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.calibration.simulate import STEADY, Plant, SimulatedRun, simulate_run, simulate_search
 from servebench.contracts.emulation import Variation
 from servebench.measure.points import HEADLINES
@@ -77,22 +77,24 @@ ANSWERS_S = {1.5: 130, 7.0: 600, 15.0: 1200}
 OPEN_METRICS = ("output_throughput_tok_s", "goodput_req_s", "ttft_ms_mean")
 
 
-def cells() -> Iterator[Cell]:
+def cells() -> Iterator[CalibrationCell]:
     """Yield the cells."""
     for scenario in SCENARIOS:
         for count in scenario.counts:
             trial = partial(_covered, scenario=scenario, requests=count)
             share = min(1.0, 500 / count)
-            yield Cell(promise=COVERAGE, name=f"{scenario.name}, {count} requests", share=share, trial=trial)
+            yield CalibrationCell(promise=COVERAGE, name=f"{scenario.name}, {count} requests", share=share, trial=trial)
     for seconds in ANSWERS_S:
         trial = partial(_open_loop, seconds=seconds)
-        yield Cell(promise=OPEN_LOOP, name=f"answers of {seconds:g} s at {OPEN_RATE:g}/s", share=0.2, trial=trial)
+        yield CalibrationCell(
+            promise=OPEN_LOOP, name=f"answers of {seconds:g} s at {OPEN_RATE:g}/s", share=0.2, trial=trial
+        )
     for name in SEARCHES:
-        yield Cell(promise=SEARCH_NEAR, name=name, share=0.2, trial=partial(_near, name=name))
-        yield Cell(promise=SEARCH_ABOVE, name=name, share=0.2, trial=partial(_above, name=name))
+        yield CalibrationCell(promise=SEARCH_NEAR, name=name, share=0.2, trial=partial(_near, name=name))
+        yield CalibrationCell(promise=SEARCH_ABOVE, name=name, share=0.2, trial=partial(_above, name=name))
     for name, (scenario, count) in TRENDS.items():
         trial = partial(_alarmed, scenario=scenario, requests=count)
-        yield Cell(promise=STATIONARY, name=name, share=0.5, trial=trial)
+        yield CalibrationCell(promise=STATIONARY, name=name, share=0.5, trial=trial)
 
 
 # intervals

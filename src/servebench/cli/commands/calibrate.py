@@ -10,7 +10,7 @@ from servebench.cli.command import FILE, define
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from servebench.calibration.cells import Cell, Line
+    from servebench.calibration.cells import CalibrationCell, Line
 
 REPETITIONS = 200
 
@@ -51,7 +51,7 @@ def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: in
     return 1 if any(line.verdict == "not met" for line in lines) else 0
 
 
-def _show_progress(cell: "Cell", repetitions: int, lines: "Sequence[Line]") -> None:
+def _show_progress(cell: "CalibrationCell", repetitions: int, lines: "Sequence[Line]") -> None:
     for line in lines:
         measured = "-" if line.measured is None else f"{line.measured:.1%}"
         click.echo(f"{cell.promise.name}: {line.cell}: {measured} of {repetitions}: {line.verdict}", err=True)
