@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from servebench.analysis.comparison.methods import WITHIN_RUN
+from servebench.analysis.comparison.methods import ONE_START, WITHIN_RUN
 from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Metric
 from servebench.util import figures
 from servebench.util.figures import MISSING, change_interval, number, percent
@@ -42,6 +42,11 @@ def verdict_of(row: ComparisonRow) -> str:
         return "one start"
     text = f"no difference > {percent(row.bound)}" if row.result == "no difference" else str(row.result)
     return text if row.competes or row.result in ("not enough data", "unequal_settings") else f"({text})"
+
+
+def reason_of(row: ComparisonRow) -> str:
+    """Return why a row has no verdict, apart from what its verdict says already."""
+    return "; ".join(part for part in row.why.split("; ") if part and part != ONE_START)
 
 
 def cells_of(row: ComparisonRow) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from servebench.analysis.gate import Gate
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
-from servebench.report.comparison import HEADINGS, cells_of, change_of, starts_note, verdict_of
+from servebench.report.comparison import HEADINGS, cells_of, change_of, reason_of, starts_note, verdict_of
 from servebench.util import markdown
 from servebench.util.markdown import escape
 
@@ -90,7 +90,7 @@ def _markdown_section(found: RunComparison) -> list[str]:
     rows = []
     for row in comparison.rows:
         *cells, verdict = cells_of(row)
-        rows.append([*cells, verdict + (f"; {row.why}" if row.why else "")])
+        rows.append([*cells, verdict + (f"; {reason}" if (reason := reason_of(row)) else "")])
     lines += markdown.table(HEADINGS, rows, left=(1, 5))
     if note := starts_note(comparison):
         lines += ["", note]

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.analysis.run_comparison import RunComparison
-from servebench.report.comparison import HEADINGS, cells_of, starts_note
+from servebench.report.comparison import HEADINGS, cells_of, reason_of, starts_note
 from servebench.report.terminal.tables import new_table
 
 STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_settings": "yellow"}
@@ -25,7 +25,7 @@ def print_comparison(found: RunComparison, out: Console) -> None:
     table.add_column(HEADINGS[-1], overflow="fold")
     for row in comparison.rows:
         *cells, verdict = cells_of(row)
-        why = f" · {row.why}" if row.why else ""
+        why = f" · {reason}" if (reason := reason_of(row)) else ""
         styled = Text(verdict, style=STYLES.get(row.result, "dim")).append(why, style="dim")
         table.add_row(*map(Text, cells), styled)
     out.print(table)
