@@ -46,9 +46,7 @@ class EngineMetricsSource(TelemetrySource):
         """Return the response body as received."""
         assert self._http is not None
         answer = self._http.get(f"{self.subject.running.root_url}{self.subject.engine.metrics_path}")
-        if answer.status_code != httpx.codes.OK:
-            return None
-        return answer.content
+        return answer.content if answer.status_code == httpx.codes.OK else None
 
     def readings(self, t_ns: int, sample: bytes) -> Sequence[Reading]:
         """Return the readings under the common names, then every series under the engine's name, without histogram buckets."""

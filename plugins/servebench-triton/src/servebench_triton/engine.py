@@ -29,17 +29,8 @@ from servebench.plugin import (
     missing_executable,
 )
 
-VLLM_NAMES = {
-    "tensor_parallel_size": "tensor_parallel_size",
-    "max_model_len": "max_model_len",
-    "dtype": "dtype",
-    "quantization": "quantization",
-    "gpu_memory_fraction": "gpu_memory_utilization",
-    "max_num_seqs": "max_num_seqs",
-    "prefix_caching": "enable_prefix_caching",
-    "seed": "seed",
-}
-"""The shared settings as vLLM's engine arguments in `model.json`."""
+VLLM_NAMES = {"gpu_memory_fraction": "gpu_memory_utilization", "prefix_caching": "enable_prefix_caching"}
+"""The shared settings that have another name among vLLM's engine arguments, in `model.json`."""
 
 VLLM_CONFIG = """backend: "vllm"
 instance_group [
@@ -91,7 +82,7 @@ def vllm_arguments(settings: EngineSettings, model: ModelSettings) -> dict[str, 
         arguments["revision"] = model.revision
     for name in SHARED_SETTINGS:
         if getattr(settings, name) is not None:
-            arguments[VLLM_NAMES[name]] = getattr(settings, name)
+            arguments[VLLM_NAMES.get(name, name)] = getattr(settings, name)
     arguments.update(settings.extra_args)
     return arguments
 

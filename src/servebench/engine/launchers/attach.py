@@ -58,23 +58,22 @@ class AttachedEngine(EngineHandle):
 
 def _url_problem(base_url: str | None) -> str | None:
     advice = "use the server's address, such as http://host:8000/v1"
+    named = f"launch.base_url={base_url or 'null'}"
     try:
         url = httpx.URL(base_url or "")
     except (httpx.InvalidURL, ValueError) as error:
-        return f"launch.base_url={base_url}: {str(error).lower()}; {advice}"
-    if url.scheme not in ("http", "https") or not url.host:
-        return f"launch.base_url={base_url or 'null'} is not an http(s) URL; {advice}"
+        return f"{named}: {str(error).lower()}; {advice}"
+    route = next((route for route in ROUTES if url.path.rstrip("/").endswith(route)), None)
     if url.userinfo:
         return (
             f"launch.base_url must not contain a user name or password; {advice}, "
             "and name the variable of an API key with launch.api_key_env="
         )
+    if url.scheme not in ("http", "https") or not url.host:
+        return f"{named} is not an http(s) URL; {advice}"
     if url.query or url.fragment:
-        return f"launch.base_url={base_url} must not have a query or fragment, since paths are appended; {advice}"
-    route = next((route for route in ROUTES if url.path.rstrip("/").endswith(route)), None)
-    if route is not None:
-        return f"launch.base_url={base_url} must not include {route}, which servebench appends; {advice}"
-    return None
+        return f"{named} must not have a query or fragment, since paths are appended; {advice}"
+    return f"{named} must not include {route}, which servebench appends; {advice}" if route is not None else None
 
 
 def _key_problem(variable: str | None) -> str | None:

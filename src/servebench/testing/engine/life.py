@@ -140,7 +140,7 @@ class LifeTests(EngineSuite):
         killer = threading.Thread(target=kill, daemon=True)
         killer.start()
         try:
-            with pytest.raises(EngineError, match=f"{self.engine.name} died"):
+            with pytest.raises(EngineError, match=f"{self.engine.name} died: killed by SIGKILL"):
                 launch(life.context)
         finally:
             done.set()
