@@ -31,7 +31,7 @@ from servebench.engine.adapters.flags import command_output
 from servebench.engine.adapters.trtllm_plan import BUILDER, BuildPlan, digest, in_folder, is_engine
 from servebench.engine.describe import describe_command
 from servebench.engine.supervisor.guarded_process import GuardedProcess
-from servebench.engine.supervisor.logs import find_hint, last_lines, log_size
+from servebench.engine.supervisor.logs import explain_failure, log_size
 from servebench.util.errors import EngineError, FailureKind
 
 PHASE = "engine_build"
@@ -183,10 +183,6 @@ def _run(step: str, command: Command, plan: BuildPlan, hints: Sequence[LogHint])
         guarded.stop()
     if in_time and guarded.ended == "exit 0":
         return time.monotonic() - began_s
-    hint = find_hint(log, hints, since=since)
-    last = last_lines(log, 1, since=since)
     reason = guarded.exit_description() if in_time else f"longer than {plan.timeout_s:g} s (engine.build_timeout_s)"
-    parts = [f"the {step} step of the TensorRT engine failed: {reason}"]
-    parts += [hint.advice] if hint else []
-    parts += [f"last log line: {last[-1][:300]}"] if last else []
-    raise EngineError("; ".join([*parts, f"log: {log}"]), kind=hint.kind if hint else FailureKind.OTHER)
+    message, hint = explain_failure(f"the {step} step of the TensorRT engine failed: {reason}", log, hints, since=since)
+    raise EngineError(message, kind=hint.kind if hint else FailureKind.OTHER)

@@ -45,7 +45,7 @@ class LaunchedEngine(StartedEngine):
 
     def died(self) -> str | None:
         """Return one line if the engine is gone, None while it is alive. Costs one system call."""
-        return self.death_message() if self.guarded.has_ended() else None
+        return self.explain_death()[0] if self.guarded.has_ended() else None
 
     def stop(self) -> StopReport:
         """Stop the engine and check that no process, port or GPU memory is left.

@@ -10,6 +10,7 @@ from servebench.contracts.engine import LogHint, PhaseMarker, StartPhase
 TAIL_BYTES = 64_000
 TAIL_LINES = 20
 HINT_LINES = 400
+QUOTE_CHARACTERS = 300
 
 
 def log_size(path: Path) -> int:
@@ -36,6 +37,16 @@ def find_hint(path: Path, hints: Sequence[LogHint], *, since: int = 0) -> LogHin
     """Return the first hint whose pattern occurs near the end of the log, after byte `since`."""
     text = "\n".join(last_lines(path, HINT_LINES, since=since))
     return next((hint for hint in hints if re.search(hint.pattern, text)), None)
+
+
+def explain_failure(
+    reason: str, log: Path, hints: Sequence[LogHint] = (), *, since: int = 0
+) -> tuple[str, LogHint | None]:
+    """Return one line (the reason, the advice of the hint, the last log line, the log's path), and the hint that matches."""
+    hint = find_hint(log, hints, since=since)
+    last = last_lines(log, 1, since=since)
+    parts = [reason, *([hint.advice] if hint else []), *(f"last log line: {line[:QUOTE_CHARACTERS]}" for line in last)]
+    return "; ".join([*parts, f"log: {log}"]), hint
 
 
 class PhaseReader:

@@ -13,10 +13,10 @@ from typing import Literal
 
 import httpx
 
-from servebench.contracts.engine import Engine, Say, StartPhase
+from servebench.contracts.engine import Engine, LogHint, Say, StartPhase
 from servebench.engine.supervisor.engine_handle import EngineHandle
 from servebench.engine.supervisor.guarded_process import GuardedProcess
-from servebench.engine.supervisor.logs import PhaseReader, find_hint, last_lines
+from servebench.engine.supervisor.logs import PhaseReader, explain_failure
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
 from servebench.engine.supervisor.probe import generate_token, http_error_reason, served_models
 from servebench.util.bounded_http import client
@@ -26,8 +26,6 @@ POLL_S = 0.05
 REFUSAL_S = 20.0
 """A server that rejects the first request for this long will not change its mind. A server that says that it is not ready
 yet (503, say) is waited for until the deadline."""
-
-QUOTE_CHARACTERS = 300
 
 Step = Literal["listening", "healthy", "first_token"]
 
@@ -98,21 +96,10 @@ class StartedEngine(EngineHandle):
     port_is_ours: bool = False
     """Whether the launcher reserved the port for the engine (a container's), so that its owner needs no check."""
 
-    def death_message(self) -> str:
-        """Return one line: the exit code, advice if the log allows any, and the last log line."""
-        hint = find_hint(self.log, self.engine.hints, since=self.log_start)
-        parts = [f"{self.engine.name} died: {self.guarded.exit_description()}"]
-        return self._with_log(parts if hint is None else [*parts, hint.advice])
-
-    def timeout_message(self, timeout_s: float, problem: str) -> str:
-        """Return one line: what the engine did not do in time, and the last log line."""
-        late = f"{self.engine.name} was not ready within {timeout_s:g} s (engine.ready_timeout_s)"
-        return self._with_log([f"{late}: {problem}"])
-
-    def _with_log(self, parts: list[str]) -> str:
-        last = last_lines(self.log, 1, since=self.log_start)
-        quote = [f"last log line: {last[-1][:QUOTE_CHARACTERS]}"] if last else []
-        return "; ".join([*parts, *quote, f"log: {self.log}"])
+    def explain_death(self) -> tuple[str, LogHint | None]:
+        """Return one line (the exit code, advice if the log allows any, the last log line), and the hint of the advice."""
+        reason = f"{self.engine.name} died: {self.guarded.exit_description()}"
+        return explain_failure(reason, self.log, self.engine.hints, since=self.log_start)
 
 
 class ReadinessWatcher:
@@ -173,10 +160,14 @@ class ReadinessWatcher:
         started, problem = self._started, self._readiness.problem
         verdict = self._readiness.verdict(time.monotonic(), alive=not started.guarded.has_ended())
         if verdict is Verdict.DIED:
-            hint = find_hint(started.log, started.engine.hints, since=started.log_start)
-            raise EngineError(started.death_message(), kind=hint.kind if hint else FailureKind.DIED)
+            message, hint = started.explain_death()
+            raise EngineError(message, kind=hint.kind if hint else FailureKind.DIED)
         if verdict is Verdict.TIMED_OUT:
-            raise EngineError(started.timeout_message(self._timeout_s, problem), kind=FailureKind.NOT_READY)
+            late = (
+                f"{started.engine.name} was not ready within {self._timeout_s:g} s (engine.ready_timeout_s): {problem}"
+            )
+            message, _ = explain_failure(late, started.log, since=started.log_start)
+            raise EngineError(message, kind=FailureKind.NOT_READY)
         if verdict is Verdict.REFUSING:
             raise EngineError(
                 f"{started.engine.name} is running but generates nothing: {problem}; log: {started.log}",
