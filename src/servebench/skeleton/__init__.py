@@ -19,12 +19,12 @@ IN_TEXTS = re.compile(r"@([A-Z_]+)@")
 KINDS = {"engine": "engine", "scorer": "quality", "workload": "workload"}
 """What a plugin can add, with the config group that its name becomes an option of."""
 
-DONE = {
-    "engine": "{folder}: an engine plugin that runs with a stand-in for {name}-server; its README says what to change\n",
-    "scorer": "{folder}: a scorer plugin with eight questions; its README says what to change\n",
-    "workload": "{folder}: a workload plugin with three topics; its README says what to change\n",
+NEXT_STEPS = {
+    "engine": ("an engine plugin that runs with a stand-in for {name}-server", "engine={name} --cfg command"),
+    "scorer": ("a scorer plugin with eight questions", "quality={name}"),
+    "workload": ("a workload plugin with three topics", "workload={name} --preview"),
 }
-TRY = {"engine": "engine={name} --cfg command", "scorer": "quality={name}", "workload": "workload={name} --preview"}
+"""What the skeleton of each kind is, and the words that try it."""
 
 
 def placeholders(name: str) -> dict[str, str]:
@@ -87,8 +87,8 @@ def write_plugin(name: str, *, kind: str, directory: Path, taken: Mapping[str, I
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(f"plugins new: cannot write {folder}: {reason}; choose another --dir") from error
+    what, trial = (text.format(name=name) for text in NEXT_STEPS[kind])
     return (
-        DONE[kind].format(folder=folder, name=name) + f"  pip install -e '{folder}[test]'\n"
-        f"  pytest {folder}\n"
-        f"  servebench {TRY[kind].format(name=name)}\n"
+        f"{folder}: {what}; its README says what to change\n"
+        f"  pip install -e '{folder}[test]'\n  pytest {folder}\n  servebench {trial}\n"
     )

@@ -27,6 +27,7 @@ class DriverSource(TelemetrySource):
         self.library: Any = None
         self.errors: tuple[type[Exception], ...] = ()
         """What a query raises: the library's own errors, and those of a malformed reply."""
+        self.shut_down: Callable[[], object] | None = None
         self.handles: list[Any] = []
 
     def open(self) -> str | None:
@@ -39,15 +40,11 @@ class DriverSource(TelemetrySource):
 
     @abstractmethod
     def find_gpus(self) -> str | None:
-        """Set `library`, `errors` and `handles`; return why there are none, in one line."""
+        """Set `library`, `errors`, `shut_down` and `handles`; return why there are none, in one line."""
 
     @abstractmethod
     def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
         """Return the query of one GPU for each common name."""
-
-    @abstractmethod
-    def shut_down(self) -> None:
-        """Shut the library down."""
 
     def sample(self) -> list[Mapping[str, float]]:
         """Return the current values of each GPU."""
@@ -70,7 +67,7 @@ class DriverSource(TelemetrySource):
 
     def close(self) -> None:
         """Shut the library down if it was loaded."""
-        if self.library is not None:
+        if self.shut_down is not None:
             with contextlib.suppress(*self.errors):
                 self.shut_down()
 
@@ -92,7 +89,8 @@ class GpuSource(DriverSource):
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             return f"no NVIDIA driver here ({error})"
-        self.library, self.errors = pynvml, (pynvml.NVMLError,)
+        # NVML counts its users
+        self.library, self.errors, self.shut_down = pynvml, (pynvml.NVMLError,), pynvml.nvmlShutdown
         self.handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         return None if self.handles else "the NVIDIA driver lists no GPU"
 
@@ -107,7 +105,3 @@ class GpuSource(DriverSource):
             "gpu_sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         }
-
-    def shut_down(self) -> None:
-        """Shut NVML down; it counts its users."""
-        self.library.nvmlShutdown()

@@ -32,7 +32,8 @@ class AmdGpuSource(DriverSource):
             self.handles = list(amdsmi.amdsmi_get_processor_handles())
         except amdsmi.AmdSmiException as error:
             return f"no AMD driver here ({error})"
-        self.library, self.errors = amdsmi, (amdsmi.AmdSmiException, KeyError, TypeError, ValueError)
+        self.library, self.shut_down = amdsmi, amdsmi.amdsmi_shut_down
+        self.errors = (amdsmi.AmdSmiException, KeyError, TypeError, ValueError)
         return None if self.handles else "the AMD driver lists no GPU"
 
     def queries(self, handle: Any) -> Mapping[str, Callable[[], Any]]:
@@ -48,10 +49,6 @@ class AmdGpuSource(DriverSource):
                 handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
             ),
         }
-
-    def shut_down(self) -> None:
-        """Shut AMD SMI down."""
-        self.library.amdsmi_shut_down()
 
 
 def _power(info: Mapping[str, Any]) -> float:

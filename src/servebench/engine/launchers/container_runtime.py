@@ -16,9 +16,9 @@ QUERY_TIMEOUT_S = 20.0
 """A daemon that is reached over SSH takes seconds to answer."""
 
 
-def _query(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a short command. Raises OSError, subprocess.TimeoutExpired."""
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=False)
+def _run(*arguments: str, timeout_s: float = QUERY_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """Run a command. Raises OSError, subprocess.TimeoutExpired."""
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def _error_text(done: subprocess.CompletedProcess[str]) -> str:
@@ -32,7 +32,7 @@ def runtime_problems(settings: DockerSettings) -> list[str]:
     if shutil.which(runtime) is None:
         return [f"launch.runtime={runtime}: '{runtime}' is not on PATH; install it, or use launch=process"]
     try:
-        done = _query(runtime, "info")
+        done = _run(runtime, "info")
     except subprocess.TimeoutExpired:
         return [
             f"launch.runtime={runtime}: '{runtime} info' did not answer within {QUERY_TIMEOUT_S:g} s; "
@@ -43,39 +43,36 @@ def runtime_problems(settings: DockerSettings) -> list[str]:
     return [f"launch.runtime={runtime}: '{runtime} info' failed: {_error_text(done)}"] if done.returncode else []
 
 
+def _no_image(message: str) -> EngineError:
+    return EngineError(message, kind=FailureKind.IMAGE_MISSING)
+
+
 def pull_image(settings: DockerSettings, image: str, say: Say) -> None:
     """Make sure that the image is present, as `launch.pull` says. May take long. Raises EngineError."""
     runtime = settings.runtime
     if settings.pull != "always":
-        if _query(runtime, "image", "inspect", image).returncode == 0:
+        if _run(runtime, "image", "inspect", image).returncode == 0:
             return
         if settings.pull == "never":
-            raise EngineError(
-                f"the image {image} is not present and launch.pull=never; pull it with: {runtime} pull {image}",
-                kind=FailureKind.IMAGE_MISSING,
+            raise _no_image(
+                f"the image {image} is not present and launch.pull=never; pull it with: {runtime} pull {image}"
             )
     say(f"pulling {image}")
     began_s = time.monotonic()
     try:
-        done = subprocess.run(
-            [runtime, "pull", image], capture_output=True, text=True, check=False, timeout=PULL_TIMEOUT_S
-        )
+        done = _run(runtime, "pull", image, timeout_s=PULL_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise EngineError(
-            f"pulling the image {image} took longer than {PULL_TIMEOUT_S:g} s; pull it yourself: {runtime} pull {image}",
-            kind=FailureKind.IMAGE_MISSING,
-        ) from error
+        late = f"pulling the image {image} took longer than {PULL_TIMEOUT_S:g} s"
+        raise _no_image(f"{late}; pull it yourself: {runtime} pull {image}") from error
     if done.returncode:
-        raise EngineError(
-            f"cannot pull the image {image}: {_error_text(done)}; check launch.image", kind=FailureKind.IMAGE_MISSING
-        )
+        raise _no_image(f"cannot pull the image {image}: {_error_text(done)}; check launch.image")
     say(f"pulled {image} in {time.monotonic() - began_s:.0f} s")
 
 
 def main_pid(runtime: str, name: str) -> int | None:
     """Return the pid on this machine of the container's first process, to watch its CPU and memory; None if unknown."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError):
-        pid = int(_query(runtime, "inspect", "--format", "{{.State.Pid}}", name).stdout.strip())
+        pid = int(_run(runtime, "inspect", "--format", "{{.State.Pid}}", name).stdout.strip())
         return pid if pid > 0 and Path(f"/proc/{pid}").exists() else None
     return None
 
@@ -83,6 +80,6 @@ def main_pid(runtime: str, name: str) -> int | None:
 def image_with_id(runtime: str, image: str) -> str:
     """Return the image's name and id, so that a manifest identifies exactly what ran; only the name if the id is unknown."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = _query(runtime, "image", "inspect", "--format", "{{.Id}}", image)
+        done = _run(runtime, "image", "inspect", "--format", "{{.Id}}", image)
         return f"{image} {done.stdout.strip()}" if done.returncode == 0 and done.stdout.strip() else image
     return image
