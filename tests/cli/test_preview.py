@@ -15,8 +15,7 @@ ATTACHED = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_every_workload_can_be_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Examples, both histograms, the hit rate, who counted; nothing is contacted."""
+def test_every_workload_can_be_seen(name, capsys):
     short = ["workload.input_tokens=2000"] if name == "long_context" else []
     assert print_previews([*ATTACHED, f"workload={name}", "load.requests=12", *short], build([], set())) == 0
     shown = capsys.readouterr().out
@@ -33,8 +32,7 @@ def test_every_workload_can_be_seen(name: str, capsys: pytest.CaptureFixture[str
     assert "█" in shown
 
 
-def test_each_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """A sweep over something else shows a workload once, one over a workload's key each."""
+def test_each_once(capsys):
     registry = build([], set())
     print_previews(
         [*ATTACHED, "-m", "workload=unique", "load.requests=3", "load.timeout_s=1,2", "workload.seed=1,2"], registry
@@ -42,8 +40,7 @@ def test_each_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("unique for") == 2
 
 
-def test_adapters_and_sessions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """How many sessions, and how often each adapter."""
+def test_adapters_and_sessions_are_told(capsys):
     words = ["workload=multi_turn", "load.requests=12", "workload.adapters=[x]"]
     print_previews([*ATTACHED, *words], build([], set()))
     shown = capsys.readouterr().out
@@ -51,8 +48,7 @@ def test_adapters_and_sessions_are_told(capsys: pytest.CaptureFixture[str]) -> N
     assert "adapters: x 12" in shown
 
 
-def test_mistakes() -> None:
-    """A key that does not exist, and a workload that is impossible, are errors here, too."""
+def test_mistakes():
     with pytest.raises(ConfigError):
         print_previews([*ATTACHED, "workload.sed=1"], build([], set()))
     with pytest.raises(PreflightError, match=r"no\.csv"):
@@ -88,10 +84,7 @@ MISTAKES = (
 
 
 @pytest.mark.parametrize(("words", "parts"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
-def test_mistakes_are_one_line_each(
-    words: list[str], parts: list[str], tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The key with its value, what is wrong with it, and what to do."""
+def test_mistakes_are_one_line_each(words, parts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -101,8 +94,7 @@ def test_mistakes_are_one_line_each(
     assert all(part in line for part in parts)
 
 
-def test_requests_that_are_too_long(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are shown all the same, with a line that says how many no engine will take."""
+def test_requests_that_are_too_long(capsys):
     print_previews([*ATTACHED, "workload=multi_turn", "load.requests=8", "engine.max_model_len=500"], build([], set()))
     shown = " ".join(capsys.readouterr().out.split())
     assert "of 8 requests" in shown
@@ -118,6 +110,5 @@ def test_requests_that_are_too_long(capsys: pytest.CaptureFixture[str]) -> None:
         ([0, 104], [(0, 10, 1), *((11 * n, 11 * n + 10, 0) for n in range(1, 9)), (99, 104, 1)]),
     ],
 )
-def test_bins(lengths: list[int], expected: list[tuple[int, int, int]]) -> None:
-    """Equal ranges that hold every length once."""
+def test_bins(lengths, expected):
     assert bins(lengths) == expected

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pluggy
 import pytest
@@ -11,7 +10,7 @@ from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.quality import Scorer
 from servebench.contracts.request import Workload
 from servebench.contracts.settings import EngineSettings, LaunchSettings, WorkloadSettings
-from servebench.registry.registry import PluginInfo, Registry
+from servebench.registry.registry import Registry
 
 
 class OpenAi(Engine):
@@ -76,7 +75,7 @@ MakeRegistry = Callable[..., Registry]
 
 
 @pytest.fixture(scope="session")
-def plugin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plugin_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin") / "conf"
     (folder / "engine").mkdir(parents=True)
     (folder / "engine" / "llamacpp.yaml").write_text(LLAMA_YAML)
@@ -84,10 +83,10 @@ def plugin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_registry(plugin_folder: Path) -> MakeRegistry:
+def make_registry(plugin_folder):
     """A registry, with or without the plugin."""
 
-    def make(*, plugin: bool = True, plugins: tuple[PluginInfo, ...] = ()) -> Registry:
+    def make(*, plugin=True, plugins=()):
         engines: Mapping[str, type[Engine]] = {"openai": OpenAi, "llamacpp": Llama} if plugin else {"openai": OpenAi}
         return Registry(
             pluggy.PluginManager("servebench"),
@@ -105,5 +104,5 @@ def make_registry(plugin_folder: Path) -> MakeRegistry:
 
 
 @pytest.fixture(scope="session")
-def registry(make_registry: MakeRegistry) -> Registry:
+def registry(make_registry):
     return make_registry()

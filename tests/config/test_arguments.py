@@ -22,13 +22,11 @@ from servebench.config.arguments import parse_arguments
         (["study.name=cfg"], False),
     ],
 )
-def test_which_words_ask_for_information(arguments: list[str], expected: bool) -> None:
-    """Information is asked for with an option of Hydra's, never with an override."""
+def test_which_words_ask_for_information(arguments, expected):
     assert asks_hydra(arguments) is expected
 
 
-def test_words_are_sorted() -> None:
-    """Overrides, the sweep switch and the folders may come in any order."""
+def test_words_are_sorted():
     words = parse_arguments(["a=1", "-m", "-cd", "x", "b=2", "--config-dir=y", "-cn", "mine.yaml"])
     assert words.overrides == ["a=1", "b=2"]
     assert words.multirun
@@ -37,8 +35,7 @@ def test_words_are_sorted() -> None:
     assert words.problems == []
 
 
-def test_info_takes_only_its_own_choices() -> None:
-    """`--info engine=vllm` is an option without a value, and an override."""
+def test_info_takes_only_its_own_choices():
     words = parse_arguments(["--info", "engine=vllm"])
     assert (words.information, words.overrides) == (["--info"], ["engine=vllm"])
 
@@ -55,6 +52,5 @@ def test_info_takes_only_its_own_choices() -> None:
         (["--zzz"], "--zzz: unknown option; run 'servebench help' to list options"),
     ],
 )
-def test_unknown_options_are_faults(arguments: list[str], line: str) -> None:
-    """An option that is not understood is told, with the nearest one."""
+def test_unknown_options_are_faults(arguments, line):
     assert [fault.text for fault in parse_arguments(arguments).problems] == [line]

@@ -6,7 +6,7 @@ import pytest
 
 from servebench.config import compose_jobs
 from servebench.registry.conf import conf_dir
-from servebench.registry.registry import Registry, build
+from servebench.registry.registry import build
 from servebench.util.errors import ConfigError
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -20,24 +20,21 @@ NEEDED = {"search_slo": ["slo=interactive"]}
 """What an option asks for beside itself."""
 
 
-def choice(path: Path) -> str:
+def choice(path):
     return f"{path.parent.name}={path.stem}"
 
 
-def test_the_checkout_has_the_config_folder() -> None:
-    """In a checkout the folder beside the package is used."""
+def test_the_checkout_has_the_config_folder():
     assert conf_dir() == CONF
 
 
 @pytest.mark.parametrize("path", [*CONF.rglob("*.yaml")], ids=lambda path: str(path.relative_to(CONF)))
-def test_each_file_opens_with_a_comment(path: Path) -> None:
-    """Each config file says first what it is."""
+def test_each_file_opens_with_a_comment(path):
     assert path.read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("path", FILES, ids=choice)
-def test_each_file_composes_into_a_job(path: Path, registry: Registry) -> None:
-    """Each option composes with the default job and fits its settings; one without a class says only that."""
+def test_each_file_composes_into_a_job(path, registry):
     overrides = [choice(path), *NEEDED.get(path.stem, [])]
     if path.parent.name == "launch" and path.stem == "attach":
         overrides += ATTACHED[1:]
@@ -56,8 +53,7 @@ def test_each_file_composes_into_a_job(path: Path, registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=choice)
-def test_each_file_composes_with_the_real_classes(path: Path) -> None:
-    """The files fit the settings of the classes that servebench itself offers."""
+def test_each_file_composes_with_the_real_classes(path):
     real = build([], set())
     group, option = path.parent.name, path.stem
     if group == "engine" and option not in real.kinds["engine"]:
@@ -73,8 +69,7 @@ def test_each_file_composes_with_the_real_classes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=choice)
-def test_an_experiment_opens_with_the_command_that_runs_it(path: Path) -> None:
-    """The command composes, into the engines that the file sweeps, all of them emulated."""
+def test_an_experiment_opens_with_the_command_that_runs_it(path):
     package, command, *_ = path.read_text().splitlines()
     assert package == "# @package _global_"
     words = command.removeprefix("# servebench ").partition("   ")[0].split()
@@ -84,8 +79,7 @@ def test_an_experiment_opens_with_the_command_that_runs_it(path: Path) -> None:
     assert len(jobs) == {"demo": 9, "rtx5090_qwen7b_extreme": 2, "h100x2_gptoss120b_sharegpt": 1}.get(path.stem, 3)
 
 
-def test_the_default_job(registry: Registry) -> None:
-    """`servebench` alone is the embedded engine, the small model and a few levels."""
+def test_the_default_job(registry):
     (job,) = compose_jobs([], registry)
     settings = job.settings
     assert (settings.engine.name, settings.launch.name, settings.gpu.name) == ("llamacpp", "process", "none")
@@ -95,8 +89,7 @@ def test_the_default_job(registry: Registry) -> None:
     assert job.overrides == ()
 
 
-def test_the_steady_window_is_three_minutes(registry: Registry) -> None:
-    """The steady preset measures 180 s after 60 s of warm-up."""
+def test_the_steady_window_is_three_minutes(registry):
     (job,) = compose_jobs(["load=steady"], registry)
     load = job.settings.load
     assert load.duration_s is not None
@@ -104,8 +97,7 @@ def test_the_steady_window_is_three_minutes(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "model").glob("*.yaml")), ids=lambda path: path.stem)
-def test_model_shapes_agree(path: Path, registry: Registry) -> None:
-    """Key-value heads divide the heads, so that each file's shape can be one."""
+def test_model_shapes_agree(path, registry):
     if path.stem == "base":
         pytest.skip("it describes no model")
     (job,) = compose_jobs([choice(path)], registry)

@@ -1,5 +1,4 @@
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -30,24 +29,24 @@ GOOD = run_settings(
 )
 
 
-def load(**keys: Any) -> dict[str, Any]:
+def load(**keys):
     return {"load": LoadSettings(**{"name": "l", "concurrency": (1,), **keys})}
 
 
-def length(**keys: Any) -> dict[str, Any]:
+def length(**keys):
     return {"workload": WorkloadSettings(name="w", input_tokens=LengthSettings(**keys))}
 
 
-def bounded(limit: int | None, **lengths: Any) -> dict[str, Any]:
+def bounded(limit, **lengths):
     return {"engine": EngineSettings(name="e", max_model_len=limit), "workload": WorkloadSettings(name="w", **lengths)}
 
 
-def faults_of(*, launchable: bool = True, **change: Any) -> list[str]:
+def faults_of(*, launchable=True, **change):
     settings = replace(GOOD, **change)
     return consistency_problems(settings, launchable=launchable, local=settings.launch.name != "attach")
 
 
-def address(url: str | None) -> dict[str, Any]:
+def address(url):
     return {"launch": Address(name="attach", base_url=url)}
 
 
@@ -113,16 +112,14 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("change", "start"), FAULTS)
-def test_impossible_combination_is_told(change: dict[str, Any], start: str) -> None:
-    """Each impossible combination gives exactly one line, which says what to do next."""
+def test_impossible_combination_is_told(change, start):
     (line,) = faults_of(**change)
     assert line.startswith(start)
     assert "\n" not in line
 
 
 @pytest.mark.parametrize("change", ALLOWED)
-def test_possible_combination_passes(change: dict[str, Any]) -> None:
-    """What can be run is not refused."""
+def test_possible_combination_passes(change):
     assert faults_of(**change) == []
 
 
@@ -135,29 +132,25 @@ def test_possible_combination_passes(change: dict[str, Any]) -> None:
         (LaunchSettings(name="process"), True, 0),
     ],
 )
-def test_an_endpoint_cannot_be_launched(launch: LaunchSettings, launchable: bool, faults: int) -> None:
-    """An engine that only somebody else starts needs launch=attach; any engine may be attached to."""
+def test_an_endpoint_cannot_be_launched(launch, launchable, faults):
     assert len(faults_of(launchable=launchable, launch=launch)) == faults
 
 
-def test_all_combinations_are_told_at_once() -> None:
-    """One fault does not hide another."""
+def test_all_combinations_are_told_at_once():
     settings = replace(
         GOOD, **load(concurrency=None, requests=None), quality=QualitySettings(name="mmlu", concurrency=())
     )
     assert len(consistency_problems(settings)) == 3
 
 
-def test_checks_of_missing_sections_are_left_out() -> None:
-    """While a section is not valid, what does not depend on it is still checked."""
+def test_checks_of_missing_sections_are_left_out():
     assert len(section_problems({"load": LoadSettings(name="l")}, launchable=False)) == 1
 
 
 @pytest.mark.parametrize(
     ("count", "asked", "expected"), [(2, None, 2), (4, 2, 2), (1, None, None), (0, None, None), (0, 2, 2)]
 )
-def test_gpus_set_tensor_parallelism(count: int, asked: int | None, expected: int | None) -> None:
-    """Two GPUs and more set the tensor parallelism, unless it is told."""
+def test_gpus_set_tensor_parallelism(count, asked, expected):
     engine = EngineSettings(name="e", tensor_parallel_size=asked)
     settings = replace(GOOD, engine=engine, gpu=GpuSettings(name="h100", count=count))
     assert with_derived_values(settings).engine.tensor_parallel_size == expected
@@ -166,7 +159,6 @@ def test_gpus_set_tensor_parallelism(count: int, asked: int | None, expected: in
 @pytest.mark.parametrize(
     ("requests", "duration_s", "expected"), [("auto", 60.0, None), ("auto", None, "auto"), (50, None, 50)]
 )
-def test_a_timed_point_has_no_number_of_requests(requests: Any, duration_s: float | None, expected: Any) -> None:
-    """With a duration `auto` requests are none."""
+def test_a_timed_point_has_no_number_of_requests(requests, duration_s, expected):
     settings = replace(GOOD, **load(requests=requests, duration_s=duration_s))
     assert with_derived_values(settings).load.requests == expected

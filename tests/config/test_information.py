@@ -6,19 +6,17 @@ import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from servebench.config import print_hydra_information
-from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_folder(tmp_path, monkeypatch):
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
 
 
-def test_cfg_job_prints_the_composed_job(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--cfg job` prints the job as YAML, overrides applied, and writes nothing."""
+def test_cfg_job_prints_the_composed_job(registry, capsys):
     argv, environment = list(sys.argv), dict(os.environ)
     assert print_hydra_information(["--cfg", "job", "load=steady", "engine.threads=3", "model.name=foo"], registry) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
@@ -29,8 +27,7 @@ def test_cfg_job_prints_the_composed_job(registry: Registry, capsys: pytest.Capt
     assert (sys.argv, dict(os.environ)) == (argv, environment)
 
 
-def test_cfg_resolve(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --resolve interpolations are replaced by what they stand for."""
+def test_cfg_resolve(registry, capsys):
     words = ["engine.dtype=${load.name}", "--package", "engine", "--cfg=job"]
     print_hydra_information(words, registry)
     assert yaml.safe_load(capsys.readouterr().out)["dtype"] == "${load.name}"
@@ -38,14 +35,12 @@ def test_cfg_resolve(registry: Registry, capsys: pytest.CaptureFixture[str]) -> 
     assert yaml.safe_load(capsys.readouterr().out)["dtype"] == "quick"
 
 
-def test_a_config_that_cannot_run_can_be_shown(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
-    """What composes is shown, though its values are wrong or its engine has no class: that is what one looks for."""
+def test_a_config_that_cannot_run_can_be_shown(registry, capsys):
     assert print_hydra_information(["--cfg", "job", "engine=vllm", "engine.port=x"], registry) == 0
     assert yaml.safe_load(capsys.readouterr().out)["engine"]["port"] == "x"
 
 
-def test_a_users_folder_is_searched(registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--config-dir counts for what is shown as for what is run."""
+def test_a_users_folder_is_searched(registry, tmp_path, capsys):
     (tmp_path / "mine" / "slo").mkdir(parents=True)
     (tmp_path / "mine" / "slo" / "strict.yaml").write_text("ttft_ms: 1.0\n")
     print_hydra_information(["--cfg", "job", "-p", "slo", "-cd", str(tmp_path / "mine"), "slo=strict"], registry)
@@ -66,8 +61,7 @@ def test_a_users_folder_is_searched(registry: Registry, tmp_path: Path, capsys: 
         (["--cfg", "job", "--zzz"], "--zzz: unknown option"),
     ],
 )
-def test_faults_are_lines(words: list[str], line: str, registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is wrong is one line, without a traceback or Hydra's own words on stderr."""
+def test_faults_are_lines(words, line, registry, capsys):
     with pytest.raises(ConfigError) as caught:
         print_hydra_information(words, registry)
     (fault,) = caught.value.faults

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from servebench.util.errors import ConfigError
 ATTACHED = "launch=attach launch.base_url=http://h/v1"
 
 
-def told(line: str, registry: Registry) -> list[str]:
+def told(line, registry):
     with pytest.raises(ConfigError) as caught:
         compose_jobs(shlex.split(line), registry)
     for fault in caught.value.faults:
@@ -71,14 +70,12 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("line", "fault"), FAULTS)
-def test_each_fault_is_one_line(line: str, fault: str, registry: Registry) -> None:
-    """Whatever is wrong is told in exactly one line, with where it came from and what to do."""
+def test_each_fault_is_one_line(line, fault, registry):
     assert told(line, registry) == [fault]
 
 
 @pytest.mark.parametrize("override", ["load.concurrency=[1,2", "engine.dtype='a", "=", "engine.env={A:"])
-def test_syntax_errors_name_the_override(override: str, registry: Registry) -> None:
-    """An override that cannot be read is named, in one line without Hydra's grammar."""
+def test_syntax_errors_name_the_override(override, registry):
     with pytest.raises(ConfigError) as caught:
         compose_jobs([override], registry)
     (line,) = caught.value.faults
@@ -87,8 +84,7 @@ def test_syntax_errors_name_the_override(override: str, registry: Registry) -> N
     assert len(line) < 250
 
 
-def test_faults_of_all_kinds_are_told_together(registry: Registry) -> None:
-    """A syntax error, unknown names, wrong values and an impossible combination: none hides another."""
+def test_faults_of_all_kinds_are_told_together(registry):
     line = "engine=vlm gpu=h1000 engine.port=8.5 load.concurency=1 load.requests=x foo=[ quality=mmul launch=attach"
     starts = [
         "foo=[: invalid override",
@@ -104,15 +100,13 @@ def test_faults_of_all_kinds_are_told_together(registry: Registry) -> None:
     assert sorted(fault[:12] for fault in faults) == sorted(start[:12] for start in starts)
 
 
-def test_the_faults_of_all_jobs_are_told_once(registry: Registry) -> None:
-    """Every job of a sweep is checked before anything starts; what they share is told once."""
+def test_the_faults_of_all_jobs_are_told_once(registry):
     faults = told(f"-m {ATTACHED} engine=openai,vlm load=quick,fin load.repeats=0,1", registry)
     assert len(faults) == 3
     assert [re.split("[: ]", fault)[0] for fault in faults] == ["load.repeats", "load=fin", "engine=vlm"]
 
 
-def test_keys_of_an_unknown_engine_are_not_guessed_at(registry: Registry) -> None:
-    """Which keys an engine has is not known when the engine is not, but a wrong value of a shared key is."""
+def test_keys_of_an_unknown_engine_are_not_guessed_at(registry):
     assert len(told("engine=vlm engine.anything=1", registry)) == 1
     assert len(told("engine=vlm engine.anything=1 engine.port=x", registry)) == 2
 
@@ -124,13 +118,11 @@ MISSING = (
 
 
 @pytest.mark.parametrize("line", ["", "engine=llamacpp", "engine.threads=4", "-m engine.seed=1,2"])
-def test_the_missing_default_engine_says_how_to_get_it(line: str, make_registry: Callable[..., Registry]) -> None:
-    """Without its plugin, plain `servebench` is one line that names the distribution to install."""
+def test_the_missing_default_engine_says_how_to_get_it(line, make_registry):
     assert told(line, make_registry(plugin=False)) == [MISSING]
 
 
-def test_the_default_engine_is_not_needed_for_others(make_registry: Callable[..., Registry]) -> None:
-    """A sweep over other engines works though the default one is not installed."""
+def test_the_default_engine_is_not_needed_for_others(make_registry):
     jobs = compose_jobs(shlex.split(f"-m engine=openai engine.port=1,2 {ATTACHED}"), make_registry(plugin=False))
     assert [job.settings.engine.port for job in jobs] == [1, 2]
 
@@ -150,16 +142,12 @@ def test_the_default_engine_is_not_needed_for_others(make_registry: Callable[...
         ),
     ],
 )
-def test_a_plugin_that_did_not_load_is_told(
-    status: str, error: str | None, line: str, make_registry: Callable[..., Registry]
-) -> None:
-    """An engine whose plugin is there but broken or disabled is not told to be installed."""
+def test_a_plugin_that_did_not_load_is_told(status, error, line, make_registry):
     info = PluginInfo(name="llamacpp", distribution="servebench-llamacpp", version="1.0", status=status, error=error)
     assert told("engine=llamacpp", make_registry(plugin=False, plugins=(info,))) == [line]
 
 
-def test_an_engine_with_a_file_and_no_class(registry: Registry) -> None:
-    """An engine whose class is not there says so in one line, whatever keys are set."""
+def test_an_engine_with_a_file_and_no_class(registry):
     (line,) = told("engine=vllm engine.whatever=1", registry)
     assert line.startswith("engine=vllm has a config file but no installed plugin provides it")
 
@@ -178,8 +166,7 @@ SWEEPS = [
 
 
 @pytest.mark.parametrize(("line", "expected"), SWEEPS)
-def test_sweeps_are_in_hydras_order(line: str, expected: list[tuple[str, int]], registry: Registry) -> None:
-    """The last key varies fastest, and shared keys work whatever the default engine is."""
+def test_sweeps_are_in_hydras_order(line, expected, registry):
     jobs = compose_jobs(shlex.split(line), registry)
     assert [(job.settings.engine.name, job.settings.engine.port) for job in jobs] == expected
 
@@ -193,21 +180,18 @@ def test_sweeps_are_in_hydras_order(line: str, expected: list[tuple[str, int]], 
         ("-m launch.base_url=http://[::1]:1/v1,https://[::2]/v1", ["http://[::1]:1/v1", "https://[::2]/v1"]),
     ],
 )
-def test_an_address_in_brackets_needs_no_quotes(words: str, addresses: list[str], registry: Registry) -> None:
-    """Hydra's grammar takes the brackets of IPv6 for those of a list."""
+def test_an_address_in_brackets_needs_no_quotes(words, addresses, registry):
     jobs = compose_jobs(shlex.split(f"engine=openai launch=attach {words}"), registry)
     assert [job.resolved["launch"]["base_url"] for job in jobs] == addresses
 
 
-def test_keys_that_only_the_swept_engine_has(registry: Registry) -> None:
-    """A key of the swept engine alone can be set and swept; it needs no `+`."""
+def test_keys_that_only_the_swept_engine_has(registry):
     jobs = compose_jobs(["-m", "engine=llamacpp", "engine.threads=1,2"], registry)
     assert [job.resolved["engine"]["threads"] for job in jobs] == [1, 2]
     assert jobs[1].overrides == ("engine=llamacpp", "engine.threads=2")
 
 
-def test_resolved_is_the_whole_config(registry: Registry) -> None:
-    """The resolved config holds every section, no hydra node, and is JSON."""
+def test_resolved_is_the_whole_config(registry):
     (job,) = compose_jobs(
         ["engine.extra_args.some-flag=true", "engine.env.OMP_NUM_THREADS=4", "hydra.verbose=false"], registry
     )
@@ -229,17 +213,14 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("line", "name", "layers", "path"), MODELS)
-def test_a_model_named_by_hand_is_no_preset(
-    line: str, name: str, layers: int | None, path: str | None, registry: Registry
-) -> None:
-    """A name or path of one's own never takes the default model's file and shape; a chosen preset keeps its own."""
+def test_a_model_named_by_hand_is_no_preset(line, name, layers, path, registry):
     model = compose_jobs(line.split(), registry)[0].settings.model
     assert (model.name, model.layers, model.path) == (name, layers, path)
     assert (model.gguf is None) == (name != "smollm2-135m-instruct")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A user's config folder: an experiment that sweeps, one that does not, a load and broken files."""
     files = {
         "experiment/sweeping.yaml": "# @package _global_\ndefaults:\n  - override /load: fine\n  - _self_\n"
@@ -258,8 +239,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
-def test_an_experiments_sweep_comes_first(folder: Path, registry: Registry) -> None:
-    """The sweep of an experiment file varies slower than that of the command line, which may replace it."""
+def test_an_experiments_sweep_comes_first(folder, registry):
     words = ["-m", "--config-dir", str(folder), "experiment=sweeping"]
     jobs = compose_jobs([*words, "load.repeats=1,2"], registry)
     assert [(job.settings.engine.port, job.settings.load.repeats) for job in jobs] == [(1, 1), (1, 2), (2, 1), (2, 2)]
@@ -267,8 +247,7 @@ def test_an_experiments_sweep_comes_first(folder: Path, registry: Registry) -> N
     assert [job.settings.engine.port for job in compose_jobs([*words, "engine.port=9"], registry)] == [9]
 
 
-def test_each_swept_experiment_brings_its_own_sweep(folder: Path, registry: Registry) -> None:
-    """Over several experiments, each is expanded by its own sweep."""
+def test_each_swept_experiment_brings_its_own_sweep(folder, registry):
     jobs = compose_jobs(["-m", "-cd", str(folder), "experiment=sweeping,plain"], registry)
     assert [(job.settings.engine.port, job.settings.gpu.name) for job in jobs] == [
         (1, "none"),
@@ -277,14 +256,12 @@ def test_each_swept_experiment_brings_its_own_sweep(folder: Path, registry: Regi
     ]
 
 
-def test_a_sweeping_experiment_needs_m(folder: Path, registry: Registry) -> None:
-    """Without -m an experiment that makes several runs says so."""
+def test_a_sweeping_experiment_needs_m(folder, registry):
     faults = told(f"-cd {folder} experiment=sweeping", registry)
     assert faults == ["experiment=sweeping sweeps engine.port, so it makes several runs; add -m"]
 
 
-def test_faults_name_the_file(folder: Path, registry: Registry) -> None:
-    """A wrong value or key that no override set is told with the file that did."""
+def test_faults_name_the_file(folder, registry):
     assert told(f"-cd {folder} load=mine", registry) == [
         f"load.repeats must be at least 1 (got 0, from {folder}/load/mine.yaml)"
     ]
@@ -295,45 +272,39 @@ def test_faults_name_the_file(folder: Path, registry: Registry) -> None:
     assert line == "engine.env must be a mapping (got null)"
 
 
-def test_files_that_cannot_be_composed(folder: Path, registry: Registry) -> None:
-    """A file that is no YAML, or inherits what is not there, is named in one line."""
+def test_files_that_cannot_be_composed(folder, registry):
     (line,) = told(f"-cd {folder} load=broken", registry)
     assert f"{folder}/load/broken.yaml, line 2" in line
     (line,) = told(f"-cd {folder} load=orphan", registry)
     assert line.startswith("in 'load/orphan': could not load 'load/bse'")
 
 
-def test_a_users_folder_adds_options(folder: Path, registry: Registry) -> None:
-    """A file in a user's folder is an option like any other; a bare number is a list of one level."""
+def test_a_users_folder_adds_options(folder, registry):
     (job,) = compose_jobs(["--config-dir", str(folder), "load=good"], registry)
     assert job.settings.load.concurrency == (3,)
     assert "good" in told(f"-cd {folder} load=nothing", registry)[0]
 
 
-def test_a_hidden_file_is_told(folder: Path, registry: Registry) -> None:
-    """A file that Hydra would silently pass over, for a built-in one has its name, is a fault."""
+def test_a_hidden_file_is_told(folder, registry):
     (folder / "load" / "quick.yaml").write_text("name: quick\n")
     (line,) = told(f"-cd {folder}", registry)
     assert line.startswith(f"{folder}/load/quick.yaml is hidden by")
 
 
-def test_another_primary_config(folder: Path, registry: Registry) -> None:
-    """`--config-name` starts from a file of the user's, which may build on config.yaml."""
+def test_another_primary_config(folder, registry):
     (folder / "nightly.yaml").write_text("defaults:\n  - config\n  - _self_\nload:\n  repeats: 5\n")
     (job,) = compose_jobs(["-cd", str(folder), "-cn", "nightly"], registry)
     assert job.settings.load.repeats == 5
     assert len(told(f"-cd {folder} -cn nothing", registry)) == 1
 
 
-def test_a_plugin_folder_that_is_not_there_hurts_nobody(make_registry: Callable[..., Registry]) -> None:
-    """A plugin whose config folder is missing does not keep other engines from running."""
+def test_a_plugin_folder_that_is_not_there_hurts_nobody(make_registry):
     registry = make_registry(plugin=False)
     broken = Registry(registry.manager, (), registry.kinds, ("pkg://no_such_package.conf", "/no/such/folder"))
     assert len(compose_jobs(f"engine=openai {ATTACHED}".split(), broken)) == 1
 
 
-def test_nothing_is_written(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Composing makes no folder and changes no directory."""
+def test_nothing_is_written(registry, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     compose_jobs(["-m", "engine.port=1,2"], registry)
@@ -341,10 +312,7 @@ def test_nothing_is_written(registry: Registry, tmp_path: Path, monkeypatch: pyt
     assert Path.cwd() == tmp_path
 
 
-def test_a_users_own_conf_folder_is_not_picked_up(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """./conf is read only when --config-dir names it."""
+def test_a_users_own_conf_folder_is_not_picked_up(registry, tmp_path, monkeypatch):
     (tmp_path / "conf" / "load").mkdir(parents=True)
     (tmp_path / "conf" / "load" / "local.yaml").write_text("name: local\n")
     monkeypatch.chdir(tmp_path)

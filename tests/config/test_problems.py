@@ -17,8 +17,7 @@ KEYS = ["engine.port", "engine.host", "engine.reuse", "load.concurrency", "load.
         ("zzz", None),
     ],
 )
-def test_nearest_key(name: str, expected: str | None) -> None:
-    """The nearest name is of the same section if one is near there, else of the section that has the key."""
+def test_nearest_key(name, expected):
     assert nearest_name(name, KEYS) == expected
 
 
@@ -30,8 +29,7 @@ def test_nearest_key(name: str, expected: str | None) -> None:
         ([], "there are none"),
     ],
 )
-def test_hint_lists_what_is_known(known: list[str], expected: str) -> None:
-    """A hint names the nearest option, and all of them."""
+def test_hint_lists_what_is_known(known, expected):
     assert suggest("vlm", known, listed=True) == expected
 
 
@@ -39,23 +37,19 @@ def test_hint_lists_what_is_known(known: list[str], expected: str) -> None:
     ("value", "expected"),
     [(None, "null"), (True, "true"), ("8", "'8'"), ([0, 1], "[0, 1]"), (float("inf"), "Infinity")],
 )
-def test_values_are_shown_as_a_config_writes_them(value: object, expected: str) -> None:
-    """A value in a message looks like what the user would write."""
+def test_values_are_shown_as_a_config_writes_them(value, expected):
     assert format_value(value) == expected
 
 
-def test_long_values_are_cut() -> None:
-    """A fault stays one readable line whatever was given."""
+def test_long_values_are_cut():
     assert len(format_value("x" * 1000)) == 80
 
 
-def test_one_line_of_a_many_line_error() -> None:
-    """Advice for Hydra's programmers and further lines are dropped."""
+def test_one_line_of_a_many_line_error():
     error = ValueError("Could not override 'a'.\nTo append to your config use +a=1\nSee https://hydra.cc")
     assert summarize_error(error) == "could not override 'a'"
 
 
-def test_same_fault_is_told_once() -> None:
-    """The runs of a sweep share faults; each text is told once, in order."""
+def test_same_fault_is_told_once():
     faults = [Problem("b", "key"), Problem("a", "key"), Problem("b", "key")]
     assert [fault.text for fault in without_duplicates(faults)] == ["b", "a"]

@@ -3,31 +3,29 @@ from typing import Any
 
 import pytest
 
-from servebench.config import Job, compose_jobs, settings_from_dict
-from servebench.registry.registry import Registry
+from servebench.config import compose_jobs, settings_from_dict
 from servebench.util.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def job(registry: Registry) -> Job:
+def job(registry):
     (job,) = compose_jobs(["engine.threads=2", "gpu.count=2", "load=steady"], registry)
     return job
 
 
 @pytest.fixture
-def resolved(job: Job) -> dict[str, Any]:
+def resolved(job):
     stored: dict[str, Any] = json.loads(json.dumps(job.resolved))
     return stored
 
 
-def faults(resolved: dict[str, Any], registry: Registry) -> list[str]:
+def faults(resolved, registry):
     with pytest.raises(ConfigError) as caught:
         settings_from_dict(resolved, registry)
     return caught.value.faults
 
 
-def test_a_stored_config_gives_the_same_settings(job: Job, resolved: dict[str, Any], registry: Registry) -> None:
-    """What was stored as JSON gives the settings of the run that stored it, what followed from others included."""
+def test_a_stored_config_gives_the_same_settings(job, resolved, registry):
     settings = settings_from_dict(resolved, registry)
     assert settings == job.settings
     assert type(settings.engine) is type(job.settings.engine)
@@ -86,10 +84,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("section", "key", "value", "line"), VALUES)
-def test_each_wrong_value_is_one_line(
-    section: str, key: str, value: object, line: str, resolved: dict[str, Any], registry: Registry
-) -> None:
-    """A wrong value is told by its path, what it is and what is allowed; nothing is taken for something else."""
+def test_each_wrong_value_is_one_line(section, key, value, line, resolved, registry):
     resolved[section][key] = value
     assert faults(resolved, registry) == [line]
 
@@ -104,17 +99,13 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize(("section", "key", "value", "expected"), ACCEPTED)
-def test_what_is_plainly_meant_is_accepted(
-    section: str, key: str, value: object, expected: object, resolved: dict[str, Any], registry: Registry
-) -> None:
-    """A bare number is a list of one level, and an integer is text where text must be."""
+def test_what_is_plainly_meant_is_accepted(section, key, value, expected, resolved, registry):
     resolved[section][key] = value
     resolved["load"].update(duration_s=None, warmup_s=0.0, requests="auto")
     assert getattr(getattr(settings_from_dict(resolved, registry), section), key) == expected
 
 
-def test_all_faults_are_told_together(resolved: dict[str, Any], registry: Registry) -> None:
-    """Faults of several sections, an unknown section and a missing one are told at once."""
+def test_all_faults_are_told_together(resolved, registry):
     resolved["engine"]["port"] = -1
     resolved["load"]["repeats"] = 0
     resolved["lod"] = {}
@@ -127,15 +118,13 @@ def test_all_faults_are_told_together(resolved: dict[str, Any], registry: Regist
     ]
 
 
-def test_a_stored_interpolation_is_refused(resolved: dict[str, Any], registry: Registry) -> None:
-    """Nothing in a stored config is evaluated: an interpolation in it is a fault, not a lookup."""
+def test_a_stored_interpolation_is_refused(resolved, registry):
     resolved["engine"]["dtype"] = "${oc.env:HOME}"
     (line,) = faults(resolved, registry)
     assert line.startswith("engine.dtype must not be an interpolation")
 
 
-def test_the_input_is_left_alone(resolved: dict[str, Any], registry: Registry) -> None:
-    """Checking changes nothing in the dict that is checked."""
+def test_the_input_is_left_alone(resolved, registry):
     resolved["load"]["concurrency"] = 4
     before = json.dumps(resolved)
     settings_from_dict(resolved, registry)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pluggy
 import pytest
@@ -69,6 +70,17 @@ def job(known, *words):
     return only.settings
 
 
+def request_of(settings, scorers, folder):
+    """The request of a run as far as its quality needs it."""
+    return SimpleNamespace(
+        job=SimpleNamespace(settings=settings),
+        run_id="s/00",
+        folder=folder,
+        quality=scorers,
+        display=RecordingDisplay(),
+    )
+
+
 def test_a_plugins_scorer_has_its_config_and_its_keys(known):
     settings = job(known, "quality=echo", "quality.shout=true", "quality.items=3", "quality.concurrency=2")
     assert settings.quality == EchoSettings(name="echo", shout=True, items=3, concurrency=(2,))
@@ -111,7 +123,7 @@ def test_answered_questions_are_not_asked_again(known, tmp_path):
     settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]")
     chosen = select_scorers(settings, known, tmp_path)
     folder = RunFolder(tmp_path)
-    left = lambda: [level for _, _, level in unasked_questions(settings.quality, chosen, folder)]  # noqa: E731
+    left = lambda: [level for *_, level in unasked_questions(request_of(settings, chosen, folder))]  # noqa: E731
     assert left() == [1, 4]
     add_quality(folder, quality_records("echo", [True], concurrency=1))
     add_quality(folder, quality_records("echo", [True], concurrency=4, point="c4-r0"))
@@ -168,7 +180,7 @@ class Running:
 
 @pytest.fixture
 def quality_job(known, tmp_path, monkeypatch):
-    """`quality_job(reason, *words)`: a job at concurrency 1 and 4 whose engine's reset fails for this reason (None: works)."""
+    """`quality_job(reason, *words)`: questions at concurrency 1 and 4 of an engine whose reset fails for this reason."""
     path = tmp_path / "words"
     path.write_text("one two")
     resets = []
@@ -183,28 +195,22 @@ def quality_job(known, tmp_path, monkeypatch):
         settings = job(known, "quality=echo", f"quality.path={path}", "quality.concurrency=[1,4]", *words)
         folder = RunFolder(tmp_path / "run")
         folder.path.mkdir()
-        return grading.QualityJob(
-            settings=settings,
-            run_id="s/00",
-            folder=folder,
-            display=RecordingDisplay(),
-            engine=engine(),
-            running=Running(),
-            emulated=False,
-            selected=select_scorers(settings, known, tmp_path),
-        )
+        request = request_of(settings, select_scorers(settings, known, tmp_path), folder)
+        launcher = SimpleNamespace(emulated=False)
+        return request, SimpleNamespace(engine=engine(), running=Running(), launcher=launcher)
 
     build.resets = resets
     return build
 
 
 def warnings_of(quality_job):
-    grading.grade_questions(quality_job)
+    request, lease = quality_job
+    grading.grade_questions(request, lease)
     found = {}
-    for summary in grading.stored_summaries(quality_job.folder):
+    for summary in grading.stored_summaries(request.folder):
         found[summary.concurrency] = [doubt for doubt in summary.doubts if doubt.code == "cache_not_reset"]
-    assert [one.doubts for one in quality_job.display.calls["quality"]] == [
-        one.doubts for one in grading.stored_summaries(quality_job.folder)
+    assert [one.doubts for one in request.display.calls["quality"]] == [
+        one.doubts for one in grading.stored_summaries(request.folder)
     ], "what is shown is what is stored"
     return found
 

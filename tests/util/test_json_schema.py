@@ -31,13 +31,11 @@ SCHEMA: dict[str, Any] = {
         ("[" * 100_000, False, False),
     ],
 )
-def test_compliance(text: str, parsed: bool, valid: bool) -> None:
-    """One JSON value that fits, with nothing but blanks around it."""
+def test_compliance(text, parsed, valid):
     found = compliance(text, SCHEMA)
     assert (found.parsed, found.valid) == (parsed, valid)
     assert (found.reason is None) == valid
 
 
-def test_the_reason_names_the_place() -> None:
-    """Where in the answer it goes wrong, and how."""
+def test_the_reason_names_the_place():
     assert compliance('{"n": "x"}', SCHEMA).reason == "$.n: 'x' is not of type 'integer'"

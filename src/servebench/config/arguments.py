@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from servebench.config.problems import Problem, nearest_name
 
-_SWITCHES = {"-m": "multirun", "--multirun": "multirun"}
-_WITH_VALUE = {"-cd": "config_dir", "--config-dir": "config_dir", "-cn": "config_name", "--config-name": "config_name"}
+_SWITCHES = ("-m", "--multirun")
+_FOLDER = ("-cd", "--config-dir")
+_WITH_VALUE = (*_FOLDER, "-cn", "--config-name")
 _INFO_SWITCHES = ("--hydra-help", "--resolve", "--shell-completion", "-sc")
 _INFO_WITH_VALUE = ("--cfg", "-c", "--package", "-p")
 _INFO_WITH_CHOICE = ("--info", "-i")
@@ -48,32 +49,21 @@ def parse_arguments(arguments: Sequence[str]) -> Arguments:
             words.multirun = True
         elif name in _INFORMATION:
             words.information.append(word)
-            _take_information_value(words, name, bool(has_value), rest)
+            takes_next = name in _INFO_WITH_VALUE or (name in _INFO_WITH_CHOICE and set(rest[:1]) & set(_INFO_CHOICES))
+            if takes_next and rest and not has_value:
+                words.information.append(rest.pop(0))
         elif name in _WITH_VALUE:
-            if not has_value:
-                if not rest:
-                    words.problems.append(Problem(f"{name} needs a value", "words"))
-                    continue
-                value = rest.pop(0)
-            _keep(words, _WITH_VALUE[name], value)
+            if not has_value and not rest:
+                words.problems.append(Problem(f"{name} needs a value", "words"))
+                continue
+            value = value if has_value else rest.pop(0)
+            if name in _FOLDER:
+                words.config_dirs.append(value)
+            else:
+                words.config_name = value.removesuffix(".yaml")
         else:
             words.problems.append(_unknown(word))
     return words
-
-
-def _take_information_value(words: Arguments, name: str, has_value: bool, rest: list[str]) -> None:
-    """Take the value of an option: any next word for `--cfg` and `--package`, one of its choices for `--info`."""
-    if has_value or not rest:
-        return
-    if name in _INFO_WITH_VALUE or (name in _INFO_WITH_CHOICE and rest[0] in _INFO_CHOICES):
-        words.information.append(rest.pop(0))
-
-
-def _keep(words: Arguments, what: str, value: str) -> None:
-    if what == "config_dir":
-        words.config_dirs.append(value)
-    else:
-        words.config_name = value.removesuffix(".yaml")
 
 
 def _unknown(word: str) -> Problem:

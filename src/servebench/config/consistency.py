@@ -159,12 +159,11 @@ def _length_of_a_point(load: LoadSettings) -> list[str]:
     return problems
 
 
-def _not_yet(load: LoadSettings) -> list[str]:
-    problems: list[str] = []
+def _max_concurrency(load: LoadSettings) -> list[str]:
     closed = load.concurrency is not None or (load.search is not None and load.search.of == "concurrency")
-    if load.max_concurrency is not None and closed:
-        problems.append(f"load.max_concurrency={load.max_concurrency} only applies to open-loop levels (load.rate)")
-    return problems
+    if load.max_concurrency is None or not closed:
+        return []
+    return [f"load.max_concurrency={load.max_concurrency} only applies to open-loop levels (load.rate)"]
 
 
 def _quality(quality: QualitySettings) -> list[str]:
@@ -181,12 +180,8 @@ def _quality(quality: QualitySettings) -> list[str]:
 
 
 def _lengths(workload: WorkloadSettings) -> list[str]:
-    problems: list[str] = []
-    for key in ("input_tokens", "output_tokens"):
-        length = getattr(workload, key)
-        if isinstance(length, LengthSettings):
-            problems.extend(_length(f"workload.{key}", length))
-    return problems
+    lengths = {f"workload.{key}": getattr(workload, key) for key in ("input_tokens", "output_tokens")}
+    return [line for path, one in lengths.items() if isinstance(one, LengthSettings) for line in _length(path, one)]
 
 
 def _length(path: str, length: LengthSettings) -> list[str]:
@@ -207,11 +202,8 @@ def _fits(engine: EngineSettings, workload: WorkloadSettings) -> list[str]:
     if sum(lengths.values()) <= limit:
         return []
     lengths_shown = " and ".join(f"workload.{key}={tokens:g}" for key, tokens in lengths.items() if tokens)
-    return [
-        f"{lengths_shown} do not fit engine.max_model_len={limit}; raise it or lower them"
-        if all(lengths.values())
-        else f"{lengths_shown} does not fit engine.max_model_len={limit}; raise it or lower the length"
-    ]
+    verb, what = ("do", "them") if all(lengths.values()) else ("does", "the length")
+    return [f"{lengths_shown} {verb} not fit engine.max_model_len={limit}; raise it or lower {what}"]
 
 
 def _least(length: int | LengthSettings | None) -> float:
@@ -266,7 +258,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load",), _levels),
     (("load",), _shape),
     (("load",), _length_of_a_point),
-    (("load",), _not_yet),
+    (("load",), _max_concurrency),
     (("load", "slo"), _search_goal),
     (("quality",), _quality),
     (("workload",), _lengths),

@@ -37,7 +37,7 @@ def print_hydra_information(arguments: Sequence[str], registry: Registry) -> int
         if problems:
             raise ConfigError([problem.text for problem in problems])
     argv = [sys.argv[0], *overrides, *words.information]
-    with search_path(registry, words.config_dirs), _environment(_RAISE, "1"), _argv(argv):
+    with search_path(registry, words.config_dirs), _hydra_process(argv):
         return _run(words)
 
 
@@ -70,24 +70,14 @@ def _last_line(text: str) -> str:
 
 
 @contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-@contextmanager
-def _argv(argv: list[str]) -> Iterator[None]:
-    """Replace `sys.argv`, the only place from which Hydra reads the command line."""
-    before = sys.argv
-    sys.argv = argv
+def _hydra_process(argv: list[str]) -> Iterator[None]:
+    """Replace `sys.argv`, the only place from which Hydra reads the command line, and make Hydra raise its errors."""
+    before, errors = sys.argv, os.environ.get(_RAISE)
+    sys.argv, os.environ[_RAISE] = argv, "1"
     try:
         yield
     finally:
         sys.argv = before
+        del os.environ[_RAISE]
+        if errors is not None:
+            os.environ[_RAISE] = errors

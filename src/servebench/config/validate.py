@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from pathlib import PurePath
 from typing import Any
 
@@ -66,12 +67,14 @@ def check(
     plain = _lenient(plain)
     checked = Checked()
     types: dict[str, Any] = {}
-    trusted: dict[str, bool] = {}
+    trusted: set[str] = set()
     for section, base in section_types().items():
-        kind, problem = _type_of(section, base, plain.get(section), registry, options or {})
-        types[section] = kind
-        trusted[section] = section not in distrusted and problem is None
-        if problem is not None and section not in distrusted:
+        types[section], problem = _type_of(section, base, plain.get(section), registry, options or {})
+        if section in distrusted:
+            continue
+        if problem is None:
+            trusted.add(section)
+        else:
             checked.problems.append(problem)
     for section in plain:
         if section not in types:
@@ -79,11 +82,8 @@ def check(
             checked.problems.append(Problem(text + _from(origin, section), "key", section))
     for section in types:
         value, problems = _check_section(section, plain.get(section), types, origin)
-        if trusted[section]:
-            checked.problems.extend(problems)
-        else:
-            checked.problems.extend(_independent(section, problems))
-        if value is not None and trusted[section]:
+        checked.problems.extend(problems if section in trusted else _independent(section, problems))
+        if value is not None and section in trusted:
             checked.sections[section] = value
     _combine(checked, registry)
     return checked
@@ -271,13 +271,10 @@ def _with_numbers_as_text(value: Mapping[str, Any], errors: list[ErrorDetails]) 
     copied = copy.deepcopy(value)
     for error in errors:
         given = error["input"]
-        path = _data_path(value, error)
-        if error["type"] != "string_type" or isinstance(given, bool) or not isinstance(given, int):
-            continue
-        target: Any = copied
-        for part in path[:-1]:
-            target = target[part]
-        target[path[-1]] = str(given)
+        if error["type"] == "string_type" and isinstance(given, int) and not isinstance(given, bool):
+            *parents, key = _data_path(value, error)
+            target: Any = reduce(getitem, parents, copied)
+            target[key] = str(given)
     return copied
 
 
@@ -342,10 +339,7 @@ def _rule(error: ErrorDetails) -> str:
     }
     if kind in bounds:
         key, words = bounds[kind]
-        return f"{words} {_bound(context[key])}"
+        value = context[key]
+        return f"{words} {value:,}" if isinstance(value, int) and value >= 100_000 else f"{words} {value:g}"
     message = error["msg"]
     return f"fit: {message[0].lower()}{message[1:]}"
-
-
-def _bound(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) and value >= 100_000 else f"{value:g}"

@@ -16,19 +16,9 @@ SUMMED = ("_tokens", "_usd")
 """Details of graded answers whose name ends so are summed over all answers; others are averaged."""
 
 Outcome = Literal[
-    "ok",
-    "http_error",
-    "stream_error",
-    "truncated",
-    "empty",
-    "timeout",
-    "reset",
-    "refused",
-    "cancelled",
-    "protocol",
-    "abandoned",
-    "session_ended",
-]
+    "ok", "http_error", "stream_error", "truncated", "empty", "timeout", "reset", "refused", "cancelled", "protocol",
+    "abandoned", "session_ended",
+]  # fmt: skip
 """`ok`: answered completely. `http_error`: a status that is not 2xx. `stream_error`: an error event inside HTTP 200.
 `truncated`: the stream ended without a finish reason, `[DONE]` or usage, or the connection closed early. `empty`: no
 generated content. `abandoned`: the client left on purpose (`load.cancel_fraction`); neither ok nor failed.

@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -37,6 +37,11 @@ class PluginInfo:
     status: str
     hooks: tuple[str, ...] = ()
     error: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The name under which pluggy knows the plugin."""
+        return f"{self.distribution}:{self.name}"
 
 
 @dataclass(frozen=True)
@@ -93,40 +98,30 @@ def _first_line(error: BaseException) -> str:
 
 
 def _load(manager: pluggy.PluginManager, point: EntryPoint, disabled: set[str]) -> PluginInfo:
-    distribution = point.dist.name if point.dist else "?"
-    version = point.dist.version if point.dist else "?"
-
-    def info(status: str, hook_names: tuple[str, ...] = (), error: str | None = None) -> PluginInfo:
-        return PluginInfo(
-            name=point.name, distribution=distribution, version=version, status=status, hooks=hook_names, error=error
-        )
-
+    distribution, version = (point.dist.name, point.dist.version) if point.dist else ("?", "?")
+    info = PluginInfo(name=point.name, distribution=distribution, version=version, status="loaded")
     if point.name in disabled or "all" in disabled:
-        return info("disabled")
-    name = f"{distribution}:{point.name}"
+        return replace(info, status="disabled")
+    broken = partial(replace, info, status="broken")
     # a plugin is third-party code: any error of it becomes a line of the table
     try:
         plugin = point.load()
         wanted = getattr(plugin, "requires_api", hooks.API_VERSION)
         if wanted > hooks.API_VERSION:
-            return info("broken", error=f"it needs plugin API {wanted}; this servebench has {hooks.API_VERSION}")
-        manager.register(plugin, name)
+            return broken(error=f"it needs plugin API {wanted}; this servebench has {hooks.API_VERSION}")
+        manager.register(plugin, info.key)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        if manager.get_plugin(name) is not None:
-            manager.unregister(name=name)
-        return info("broken", error=_first_line(error))
-    callers = manager.get_hookcallers(manager.get_plugin(name)) or []
-    unknown = [
-        attribute
-        for attribute in dir(plugin)
-        if attribute.startswith("servebench_") and not hasattr(manager.hook, attribute)
-    ]
+        if manager.get_plugin(info.key) is not None:
+            manager.unregister(name=info.key)
+        return broken(error=_first_line(error))
+    unknown = [name for name in dir(plugin) if name.startswith("servebench_") and not hasattr(manager.hook, name)]
     if unknown:
-        manager.unregister(name=name)
-        return info("broken", error=f"it implements unknown hooks: {', '.join(unknown)}")
-    return info("loaded", tuple(sorted(caller.name for caller in callers)))
+        manager.unregister(name=info.key)
+        return broken(error=f"it implements unknown hooks: {', '.join(unknown)}")
+    callers = manager.get_hookcallers(plugin) or []
+    return replace(info, hooks=tuple(sorted(caller.name for caller in callers)))
 
 
 def _collect(
@@ -145,9 +140,8 @@ def _collect(
                 raise
             # its other hooks must not be called either
             manager.unregister(name=name)
-            for index, info in enumerate(infos):
-                if name == f"{info.distribution}:{info.name}":
-                    infos[index] = replace(info, status="broken", hooks=(), error=_first_line(error))
+            index = next(index for index, info in enumerate(infos) if info.key == name)
+            infos[index] = replace(infos[index], status="broken", hooks=(), error=_first_line(error))
             continue
         paths.extend(some)
         for kind, found in offered:

@@ -2,39 +2,25 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from servebench.analysis.quality.summary import summaries
-from servebench.contracts.engine import Engine, RunningEngine
 from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
-from servebench.contracts.settings import QualitySettings, RunSettings
+from servebench.contracts.settings import QualitySettings
 from servebench.engine.admin import reset_cache
+from servebench.engine.pool import EngineLease
 from servebench.load.plan.levels import Level
 from servebench.quality.ask import ask
-from servebench.report.terminal.display import Display
-from servebench.run.scorers import ALL, SelectedScorers
+from servebench.run.scorers import ALL
+from servebench.run.session import RunRequest
 from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
 from servebench.util.errors import EngineError, FailureKind, QualityError
-
-
-@dataclass(frozen=True, kw_only=True)
-class QualityJob:
-    """The quality of one run: its scorers, the engine they ask, and where their answers are stored."""
-
-    settings: RunSettings
-    run_id: str
-    folder: RunFolder
-    display: Display
-    engine: Engine
-    running: RunningEngine
-    emulated: bool
-    selected: SelectedScorers
 
 
 def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
@@ -42,109 +28,103 @@ def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
     return tuple(summaries(read_quality(folder)))
 
 
-def unasked_questions(
-    quality: QualitySettings, selected: SelectedScorers, folder: RunFolder
-) -> list[tuple[Scorer, Path, int]]:
+def unasked_questions(request: RunRequest) -> list[tuple[Scorer, Path, int]]:
     """Return each scorer, with its questions, and a concurrency at which no answers are stored yet. Raises StoreError."""
-    frame = read_quality(folder)
+    frame = read_quality(request.folder)
     frame = frame[frame["point"].isna()]
     names = [str(name).partition(".")[0] for name in frame["benchmark"]]
     stored = set(zip(names, (int(level) for level in frame["concurrency"]), strict=True))
     return [
         (scorer, path, concurrency)
-        for scorer, path in selected.scorers
+        for scorer, path in request.quality.scorers
         if not scorer.grades_load
-        for concurrency in quality.concurrency
+        for concurrency in request.job.settings.quality.concurrency
         if (scorer.name, concurrency) not in stored
     ]
 
 
-def grade_questions(job: QualityJob) -> None:
+def grade_questions(request: RunRequest, lease: EngineLease) -> None:
     """Ask all questions that have no stored answer, and store the grades of one scorer and concurrency at a time.
 
     Raises QualityError, StoreError, EngineError when the engine dies, KeyboardInterrupt.
     """
-    quality = job.settings.quality
-    for scorer, path, concurrency in unasked_questions(quality, job.selected, job.folder):
-        cache_error = _empty_cache(job, repeated=concurrency != quality.concurrency[0])
-        own_harness = scorer.asks_itself
-        graded = _evaluate(job, scorer, concurrency) if own_harness else _ask_and_grade(job, scorer, path, concurrency)
-        at: dict[str, Any] = {"concurrency": concurrency, "cache_error": cache_error}
-        records = [_record(one, scorer, emulated=job.emulated, run_id=job.run_id, **at) for one in graded]
-        _store(job.folder, records, job.display)
-        discard_answers(job.folder, scorer.name, concurrency)
+    first = request.job.settings.quality.concurrency[0]
+    for scorer, path, concurrency in unasked_questions(request):
+        cache_error = _empty_cache(request, lease, repeated=concurrency != first)
+        if scorer.asks_itself:
+            graded = _evaluate(request, lease, scorer, concurrency)
+        else:
+            graded = _ask_and_grade(request, lease, scorer, path, concurrency)
+        _store(request, lease, scorer, graded, concurrency=concurrency, cache_error=cache_error)
+        discard_answers(request.folder, scorer.name, concurrency)
         if graded and all(one.answer.error is not None for one in graded):
             raise QualityError(
                 f"quality={scorer.name}: none of {len(graded)} questions was answered: {graded[0].answer.error}"
             )
 
 
-def _empty_cache(job: QualityJob, *, repeated: bool) -> str | None:
+def _empty_cache(request: RunRequest, lease: EngineLease, *, repeated: bool) -> str | None:
     """Empty the engine's prefix cache. If that fails before questions that are `repeated`, return the reason: the answers
     may come from a warm cache."""
-    if job.engine.reset_path is None and not repeated:
+    if lease.engine.reset_path is None and not repeated:
         return None
-    reason = reset_cache(job.engine, job.running)
-    return reason if repeated and job.settings.engine.prefix_caching is not False else None
+    reason = reset_cache(lease.engine, lease.running)
+    return reason if repeated and request.job.settings.engine.prefix_caching is not False else None
 
 
 def grade_load(
-    selected: SelectedScorers,
-    level: Level,
-    requests: Sequence[Request],
-    records: Sequence[Record],
-    *,
-    settings: RunSettings,
-    run_id: str,
-    folder: RunFolder,
-    display: Display,
-    emulated: bool,
+    request: RunRequest, lease: EngineLease, level: Level, requests: Sequence[Request], records: Sequence[Record]
 ) -> None:
     """Grade the answers to a point's own requests, with those scorers that ask no questions. Raises StoreError."""
-    for scorer, _ in selected.scorers:
+    settings = request.job.settings
+    for scorer, _ in request.quality.scorers:
         if scorer.grades_load:
             graded = scorer.grade_load(requests, records)
             if not graded and settings.quality.name != ALL:
-                display.say(f"quality: {scorer.name} has nothing to grade in workload={settings.workload.name}")
-            at: dict[str, Any] = {"point": level.point, "concurrency": level.concurrency, "rate": level.rate}
-            _store(folder, [_record(one, scorer, emulated=emulated, run_id=run_id, **at) for one in graded], display)
+                request.display.say(f"quality: {scorer.name} has nothing to grade in workload={settings.workload.name}")
+            _store(request, lease, scorer, graded, point=level.point, concurrency=level.concurrency, rate=level.rate)
 
 
-def _store(folder: RunFolder, records: Sequence[QualityRecord], display: Display) -> None:
+def _store(request: RunRequest, lease: EngineLease, scorer: Scorer, graded: Sequence[Judged], **at: Any) -> None:
+    """Store and show grades; `at` says at which point or load the questions were asked. Raises StoreError."""
     import pandas as pd
 
-    add_quality(folder, records)
+    emulated = lease.launcher.emulated
+    records = [_record(one, scorer, emulated=emulated, run_id=request.run_id, **at) for one in graded]
+    add_quality(request.folder, records)
     for summary in summaries(pd.DataFrame(records)):
-        display.quality(summary)
+        request.display.quality(summary)
 
 
-def _watch(job: QualityJob, label: str) -> Callable[[str], None]:
+def _watch(request: RunRequest, lease: EngineLease, label: str) -> Callable[[str], None]:
     """Return a function that shows progress and raises EngineError if the engine has died."""
 
     def watch(text: str) -> None:
-        job.display.status(f"{label} · {text}")
-        if reason := job.running.died():
+        request.display.status(f"{label} · {text}")
+        if reason := lease.running.died():
             raise EngineError(reason, kind=FailureKind.DIED)
 
     return watch
 
 
-def _ask_and_grade(job: QualityJob, scorer: Scorer, path: Path, concurrency: int) -> list[Judged]:
+def _ask_and_grade(
+    request: RunRequest, lease: EngineLease, scorer: Scorer, path: Path, concurrency: int
+) -> list[Judged]:
     """Ask a scorer's questions at one concurrency, and grade the answers, those of an earlier attempt included."""
     quality = scorer.settings
     count = sys.maxsize if quality.items == "all" else quality.items
     items = [_with_max_tokens(item, quality) for item in scorer.items(path, count, quality.seed)]
     digests = {item.item_id: item.digest for item in items}
     label = f"quality {scorer.name} at concurrency {concurrency}"
-    watch = _watch(job, label)
-    with AnswerLog(job.folder, scorer.name, concurrency) as log:
+    watch = _watch(request, lease, label)
+    with AnswerLog(request.folder, scorer.name, concurrency) as log:
         unanswered = [item for item in items if digests[item.item_id] not in log.known]
         if len(unanswered) < len(items):
-            job.display.say(f"{label}: {len(items) - len(unanswered)} of {len(items)} answers are already stored")
-        dialect = job.engine.dialect
+            request.display.say(f"{label}: {len(items) - len(unanswered)} of {len(items)} answers are already stored")
+        dialect = lease.engine.dialect
         fresh = ask(
             unanswered,
-            _endpoint(job),
+            _endpoint(request, lease),
             concurrency=concurrency,
             timeout_s=quality.timeout_s,
             api=quality.api,
@@ -156,7 +136,7 @@ def _ask_and_grade(job: QualityJob, scorer: Scorer, path: Path, concurrency: int
             **{item.item_id: log.known[digest] for item in items if (digest := digests[item.item_id]) in log.known},
             **{answer.item_id: answer for answer in fresh},
         }
-    job.display.status(f"grading {len(items)} answers of {scorer.name}")
+    request.display.status(f"grading {len(items)} answers of {scorer.name}")
     return [_grade(scorer, item, answers[item.item_id]) for item in items]
 
 
@@ -169,25 +149,25 @@ def _with_max_tokens(item: Item, quality: QualitySettings) -> Item:
     return item if quality.max_tokens is None else replace(item, max_tokens=quality.max_tokens)
 
 
-def _evaluate(job: QualityJob, scorer: Scorer, concurrency: int) -> Sequence[Judged]:
+def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency: int) -> Sequence[Judged]:
     """Let a scorer with its own harness ask and grade."""
     items = scorer.settings.items
     label = f"quality {scorer.name} at concurrency {concurrency}"
-    job.display.status(label)
-    with AnswerLog(job.folder, scorer.name, concurrency) as log:
+    request.display.status(label)
+    with AnswerLog(request.folder, scorer.name, concurrency) as log:
         if log.known:
-            job.display.say(f"{label}: {len(log.known)} answers are already stored")
-        endpoint = replace(_endpoint(job), memory=log, watch=_watch(job, label))
+            request.display.say(f"{label}: {len(log.known)} answers are already stored")
+        endpoint = replace(_endpoint(request, lease), memory=log, watch=_watch(request, lease, label))
         return scorer.evaluate(endpoint, count=None if items == "all" else items, concurrency=concurrency)
 
 
-def _endpoint(job: QualityJob) -> Endpoint:
-    model = job.settings.model
+def _endpoint(request: RunRequest, lease: EngineLease) -> Endpoint:
+    model = request.job.settings.model
     return Endpoint(
-        base_url=job.running.base_url,
-        model=job.running.model,
-        headers=dict(job.running.headers),
-        verify_tls=job.running.verify_tls,
+        base_url=lease.running.base_url,
+        model=lease.running.model,
+        headers=dict(lease.running.headers),
+        verify_tls=lease.running.verify_tls,
         tokenizer=model.tokenizer or model.path or model.name,
     )
 

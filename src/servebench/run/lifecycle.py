@@ -9,7 +9,7 @@ from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Point, RunOutcome
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.source import LevelSource, level_source
-from servebench.run.grading import QualityJob, grade_load, grade_questions, stored_summaries, unasked_questions
+from servebench.run.grading import grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.ledger import Entry, faults
 from servebench.run.measure import measure_level
 from servebench.run.outcome import (
@@ -107,17 +107,8 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
         attempt = replace(level, id=level.id.with_attempt(request.attempts.get(level.id, 0)))
         measured = measure_level(session, attempt)
         if measured.stopped is None:
-            grade_load(
-                request.quality,
-                attempt,
-                measured.requests,
-                measured.records,
-                settings=session.settings,
-                run_id=request.run_id,
-                folder=request.folder,
-                display=request.display,
-                emulated=session.launcher.emulated,
-            )
+            assert progress.lease is not None
+            grade_load(request, progress.lease, attempt, measured.requests, measured.records)
         progress.points.append(measured.point)
         levels.add_point(level, measured.point)
         write_points(request.folder, [*progress.points, *later_points(request.done, progress.points)])
@@ -147,23 +138,11 @@ def _grade(request: RunRequest, progress: _Progress) -> None:
 
     Raises ServebenchError, KeyboardInterrupt.
     """
-    settings = request.job.settings
-    if not unasked_questions(settings.quality, request.quality, request.folder):
+    if not unasked_questions(request):
         return
     if progress.lease is None:
-        progress.lease = request.pool.acquire(settings, log_path=request.folder.engine_log)
-    grade_questions(
-        QualityJob(
-            settings=settings,
-            run_id=request.run_id,
-            folder=request.folder,
-            display=request.display,
-            engine=progress.lease.engine,
-            running=progress.lease.running,
-            emulated=progress.lease.launcher.emulated,
-            selected=request.quality,
-        )
-    )
+        progress.lease = request.pool.acquire(request.job.settings, log_path=request.folder.engine_log)
+    grade_questions(request, progress.lease)
 
 
 def _outcome(request: RunRequest, progress: _Progress, levels: LevelSource | None, ending: Ending) -> RunOutcome:
