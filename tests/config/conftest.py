@@ -1,21 +1,20 @@
-"""A registry with the built-in names, and one small plugin engine with a config folder and a key of its own."""
+"""A registry with a few of the built-in classes, and a small plugin engine with a config folder and a key of its own."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import pluggy
 import pytest
 
-from servebench.contracts.engine import Engine, Launcher
-from servebench.contracts.quality import Scorer
-from servebench.contracts.request import Workload
-from servebench.contracts.settings import EngineSettings, LaunchSettings, WorkloadSettings
-from servebench.registry.registry import Registry
+from servebench.contracts.engine import Engine
+from servebench.contracts.settings import EngineSettings
+from servebench.registry.registry import build
 
-
-class OpenAi(Engine):
-    name = "openai"
-    launchable = False
+BUILT_IN = {
+    "engine": ["openai"],
+    "launch": ["process", "attach"],
+    "workload": ["sharegpt", "unique"],
+    "quality": ["mmlu"],
+}
+LLAMA_YAML = "# llama.cpp\ndefaults:\n  - base\n  - _self_\n\nname: llamacpp\nthreads: null\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,77 +27,19 @@ class Llama(Engine):
     settings_type = LlamaSettings
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttachSettings(LaunchSettings):
-    base_url: str | None = None
-    api_key_env: str | None = None
-    verify_tls: bool = True
-
-
-class Attach(Launcher):
-    name = "attach"
-    local = False
-    settings_type = AttachSettings
-
-
-class Process(Launcher):
-    name = "process"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShareGptSettings(WorkloadSettings):
-    dataset: str = "builtin"
-    path: str | None = None
-    subset: str | None = None
-    split: str = "train"
-    min_prompt_tokens: int | None = None
-    max_prompt_tokens: int | None = None
-
-
-class ShareGpt(Workload):
-    name = "sharegpt"
-    settings_type = ShareGptSettings
-
-
-class Unique(Workload):
-    name = "unique"
-
-
-class Mmlu(Scorer):
-    name = "mmlu"
-    method = "letter"
-
-
-LLAMA_YAML = "# llama.cpp\ndefaults:\n  - base\n  - _self_\n\nname: llamacpp\nthreads: null\n"
-
-MakeRegistry = Callable[..., Registry]
-
-
 @pytest.fixture(scope="session")
-def plugin_folder(tmp_path_factory):
+def make_registry(tmp_path_factory):
+    """A registry, with or without the plugin."""
     folder = tmp_path_factory.mktemp("plugin") / "conf"
     (folder / "engine").mkdir(parents=True)
     (folder / "engine" / "llamacpp.yaml").write_text(LLAMA_YAML)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def make_registry(plugin_folder):
-    """A registry, with or without the plugin."""
+    real = build([], set())
+    kinds = {kind: {name: real.kinds[kind][name] for name in names} for kind, names in BUILT_IN.items()}
 
     def make(*, plugin=True, plugins=()):
-        engines: Mapping[str, type[Engine]] = {"openai": OpenAi, "llamacpp": Llama} if plugin else {"openai": OpenAi}
-        return Registry(
-            pluggy.PluginManager("servebench"),
-            plugins,
-            {
-                "engine": engines,
-                "launch": {"process": Process, "attach": Attach},
-                "workload": {"sharegpt": ShareGpt, "unique": Unique},
-                "quality": {"mmlu": Mmlu},
-            },
-            (str(plugin_folder),) if plugin else (),
-        )
+        engines = kinds["engine"] | ({"llamacpp": Llama} if plugin else {})
+        paths = (str(folder),) if plugin else ()
+        return replace(real, plugins=plugins, kinds={**kinds, "engine": engines}, config_paths=paths)
 
     return make
 

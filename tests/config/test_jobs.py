@@ -76,11 +76,8 @@ def test_each_fault_is_one_line(line, fault, registry):
 
 @pytest.mark.parametrize("override", ["load.concurrency=[1,2", "engine.dtype='a", "=", "engine.env={A:"])
 def test_syntax_errors_name_the_override(override, registry):
-    with pytest.raises(ConfigError) as caught:
-        compose_jobs([override], registry)
-    (line,) = caught.value.faults
+    (line,) = told(shlex.quote(override), registry)
     assert line.startswith(override)
-    assert "\n" not in line
     assert len(line) < 250
 
 

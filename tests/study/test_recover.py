@@ -109,7 +109,6 @@ def write_killed(outputs, name="killed", words=WORDS, **changes):
 
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
-    """The outputs folder of a fresh place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "outputs").mkdir()
@@ -121,7 +120,6 @@ def rows(folder):
 
 
 def test_a_killed_point_is_recovered(outputs, capsys):
-    """Its finished requests and the one in flight are rows; it is a point, void, because it was interrupted."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 2, cut=b"\x02half")
     assert recover() == 0
@@ -165,7 +163,6 @@ def test_an_earlier_attempt_does_not_come_back(outputs):
 
 
 def test_what_was_being_written_is_removed(outputs):
-    """Nobody will finish it, and nobody may take it for a table."""
     study, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 2)
     for path in (
@@ -203,7 +200,6 @@ def test_the_spools_of_all_workers_make_one_point(outputs):
     ],
 )
 def test_points_of_searches_and_traces_are_known_by_their_names(outputs, words, point, concurrency, rate):
-    """Their levels are in no list."""
     _, folder = write_killed(outputs, words=(*WORDS[:4], *words))
     write_spool(folder, point, 5, 3)
     assert recover(["killed"]) == 0
@@ -213,7 +209,6 @@ def test_points_of_searches_and_traces_are_known_by_their_names(outputs, words, 
 
 
 def test_the_study_and_its_run_are_marked(outputs):
-    """Nobody is at work on them any more."""
     study, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 1)
     recover(["killed"])
@@ -223,7 +218,6 @@ def test_the_study_and_its_run_are_marked(outputs):
 
 
 def test_a_second_time_there_is_nothing(outputs, capsys):
-    """And nothing is changed."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 2)
     recover()
@@ -235,7 +229,6 @@ def test_a_second_time_there_is_nothing(outputs, capsys):
 
 
 def test_a_warm_up_makes_no_point(outputs):
-    """Its requests are kept and told from the others."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 1, 1, warmup=True)
     recover()
@@ -265,7 +258,6 @@ def test_a_point_that_was_whole_is_not_called_interrupted(outputs):
 
 
 def test_points_that_were_written_stay(outputs):
-    """The recovered one is added behind them."""
     _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 3)
     recover()
@@ -288,7 +280,6 @@ def test_an_empty_spool(outputs, capsys):
 
 
 def test_a_study_at_work_is_left_alone(outputs, capsys):
-    """Its spools are being written; named, it is told why."""
     study, folder = write_killed(outputs, pid=os.getpid())
     spool = write_spool(folder, "c1-r0", 3, 1)
     assert recover(["killed"]) == 0
@@ -298,7 +289,6 @@ def test_a_study_at_work_is_left_alone(outputs, capsys):
 
 
 def test_a_config_that_cannot_be_composed_any_more(outputs, capsys):
-    """The records are recovered all the same, and the reason for no points is told."""
     _, folder = write_killed(outputs, words=("engine=gone",))
     write_spool(folder, "c1-r0", 3, 2)
     assert recover() == 0
@@ -309,7 +299,6 @@ def test_a_config_that_cannot_be_composed_any_more(outputs, capsys):
 
 
 def test_what_cannot_be_read_keeps_nothing_else_back(outputs, capsys):
-    """A broken study, broken facts of a phase, and a whole study behind them."""
     write_killed(outputs, name="a-broken")[0].state.write_text("{")
     _, second = write_killed(outputs, name="b-facts")
     spool = write_spool(second, "c1-r0", 3, 2)
@@ -377,7 +366,6 @@ def test_sync_goes_to_the_server_that_the_study_asked_for(outputs, capsys):
 
 
 def test_sync_without_studies(outputs, capsys):
-    """It says so, and that is no failure."""
     assert sync() == 0
     assert capsys.readouterr().out == "no studies to send\n"
 
