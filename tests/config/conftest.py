@@ -29,14 +29,15 @@ class Llama(Engine):
 
 @pytest.fixture(scope="session")
 def make_registry(tmp_path_factory):
-    """A registry, with or without the plugin."""
+    """A registry, with or without the plugin, and with a few of the built-in classes or with `everything`."""
     folder = tmp_path_factory.mktemp("plugin") / "conf"
     (folder / "engine").mkdir(parents=True)
     (folder / "engine" / "llamacpp.yaml").write_text(LLAMA_YAML)
     real = build([], set())
-    kinds = {kind: {name: real.kinds[kind][name] for name in names} for kind, names in BUILT_IN.items()}
+    few = {kind: {name: real.kinds[kind][name] for name in names} for kind, names in BUILT_IN.items()}
 
-    def make(*, plugin=True, plugins=()):
+    def make(*, plugin=True, plugins=(), everything=False):
+        kinds = real.kinds if everything else few
         engines = kinds["engine"] | ({"llamacpp": Llama} if plugin else {})
         paths = (str(folder),) if plugin else ()
         return replace(real, plugins=plugins, kinds={**kinds, "engine": engines}, config_paths=paths)

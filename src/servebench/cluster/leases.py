@@ -4,8 +4,6 @@ The kernel releases a lock when its process ends for any reason, so no lease out
 machine's own disk: in SERVEBENCH_LEASES, else in a folder of the user in the temporary folder.
 """
 
-import contextlib
-import getpass
 import os
 import random
 import tempfile
@@ -26,7 +24,7 @@ PORTS = range(20_000, 30_000)
 def lease_folder() -> Path:
     """Return the folder of this machine's locks, and create it if it is missing. Raises PreflightError."""
     named = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(named) if named else Path(tempfile.gettempdir()) / f"servebench-leases-{_user()}"
+    folder = Path(named) if named else Path(tempfile.gettempdir()) / f"servebench-leases-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -37,12 +35,6 @@ def lease_folder() -> Path:
 def _unusable(folder: Path, error: OSError) -> PreflightError:
     reason = (error.strerror or str(error)).lower()
     return PreflightError(f"cannot write leases to {folder}: {reason}; set {FOLDER_VARIABLE} to another folder")
-
-
-def _user() -> str:
-    with contextlib.suppress(KeyError, OSError):
-        return getpass.getuser()
-    return str(os.getuid())
 
 
 class Leases:

@@ -226,8 +226,5 @@ class ClientFloor:
 
     def at(self, events_s: float | None) -> FloorStage | None:
         """Return the stage for this many events a second: the first with as many or more, else the last."""
-        if events_s is None:
-            return self.stages[0] if self.stages else None
-        return next(
-            (stage for stage in self.stages if stage.events_s >= events_s), self.stages[-1] if self.stages else None
-        )
+        enough = (stage for stage in self.stages if events_s is None or stage.events_s >= events_s)
+        return next(enough, self.stages[-1] if self.stages else None)

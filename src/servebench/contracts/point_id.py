@@ -60,11 +60,14 @@ class PointId:
     @property
     def concurrency(self) -> int | None:
         """The concurrency of its level; None for another kind of level."""
-        found = _LEVEL.fullmatch(self.level)
-        return int(float(found["value"])) if found is not None and found["kind"] == "c" else None
+        value = self._level("c")
+        return None if value is None else int(value)
 
     @property
     def rate(self) -> float | None:
         """The rate of its level; None for another kind of level."""
+        return self._level("q")
+
+    def _level(self, kind: str) -> float | None:
         found = _LEVEL.fullmatch(self.level)
-        return float(found["value"]) if found is not None and found["kind"] == "q" else None
+        return float(found["value"]) if found is not None and found["kind"] == kind else None

@@ -100,11 +100,7 @@ class RunData:
             value = self.points[name].iloc[0]
             if isinstance(value, str):
                 return value
-        value = (
-            self.manifest.get("engine_version")
-            if name == "engine_version"
-            else mapping(self.config.get(name)).get("name")
-        )
+        value = self.manifest.get(name) if name == "engine_version" else mapping(self.config.get(name)).get("name")
         return None if value is None else str(value)
 
     @cached_property

@@ -12,6 +12,7 @@ from servebench.load.plan.levels import plan_levels
 from servebench.run.session import Turn
 from servebench.store import RunFolder, read_records, read_rows, read_run
 
+STORED_DOUBT = Doubt(code="", message="shown when the point was measured", remedy="see the output of that command")
 CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})
 """Warnings of a point that was cut off, so that it is measured again."""
 
@@ -56,12 +57,8 @@ def must_repeat(point: Point, status: str) -> bool:
 def stored_points(folder: RunFolder) -> list[Point]:
     """Return the stored points of a run. Only the codes of their warnings are known. Raises StoreError."""
     return [
-        Point(row=row, doubts=tuple(_doubt(code, void=row.verdict == "void") for code in row.doubts))
+        Point(
+            row=row, doubts=tuple(replace(STORED_DOUBT, code=code, void=row.verdict == "void") for code in row.doubts)
+        )
         for row in read_rows(folder)
     ]
-
-
-def _doubt(code: str, *, void: bool) -> Doubt:
-    return Doubt(
-        code=code, message="shown when the point was measured", remedy="see the output of that command", void=void
-    )

@@ -152,21 +152,15 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
     points_of = {PointId.parse(name) for name in dict.fromkeys(record.point for record in records)}
     points = []
     for level in _levels_of(job, records):
-        attempts = {one for one in points_of if one.first == level.id}
         # only the last attempt has a row
+        attempts = (one for one in points_of if one.first == level.id)
         last = max(attempts, key=lambda one: one.attempt, default=None)
-        if last is not None and last.format() not in written:
-            own = [record for record in records if record.point == last.format()]
-            name = last.format()
-            point = _point(
-                job,
-                replace(level, id=last),
-                own,
-                readings=telemetry.get(name, ()),
-                facts=facts.get(name),
-                engine_version=version,
-            )
-            points.append(point)
+        if last is None or (name := last.format()) in written:
+            continue
+        own = [record for record in records if record.point == name]
+        readings = telemetry.get(name, ())
+        again = replace(level, id=last)
+        points.append(_point(job, again, own, readings=readings, facts=facts.get(name), engine_version=version))
     add_points(folder, points)
     return len(points)
 

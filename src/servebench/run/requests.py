@@ -1,5 +1,6 @@
 """Requests of a phase, as the bytes that the load sends."""
 
+import re
 from collections.abc import Sequence
 
 import httpx
@@ -65,22 +66,19 @@ def split_at_answers(body: bytes, request: Request) -> tuple[bytes, tuple[tuple[
 
     Raises ConfigError when a mark is missing because the dialect changed the prompt.
     """
-    places = []
-    for answer in request.answers:
-        mark = answer.mark.encode()
-        at = body.find(mark)
-        if at < 0:
-            raise ConfigError(
-                f"request {request.request_id}: the engine's dialect changes the prompt, so earlier answers cannot be inserted; "
-                "set workload.history=scripted"
-            )
-        while at >= 0:
-            places.append((at, len(mark), answer.of))
-            at = body.find(mark, at + len(mark))
-    plain, holes, before = bytearray(), [], 0
-    for at, length, of in sorted(places):
-        plain += body[before:at]
-        holes.append((len(plain), of))
-        before = at + length
-    plain += body[before:]
+    if not request.answers:
+        return body, ()
+    answers = {answer.mark.encode(): answer.of for answer in request.answers}
+    parts = re.split(b"(%s)" % b"|".join(map(re.escape, answers)), body)
+    if not answers.keys() <= set(parts):
+        raise ConfigError(
+            f"request {request.request_id}: the engine's dialect changes the prompt, so earlier answers cannot be inserted; "
+            "set workload.history=scripted"
+        )
+    plain, holes = bytearray(), []
+    for part in parts:
+        if part in answers:
+            holes.append((len(plain), answers[part]))
+        else:
+            plain += part
     return bytes(plain), tuple(holes)

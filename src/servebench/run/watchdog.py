@@ -1,6 +1,7 @@
 """Progress of a phase while it runs, and the reasons to stop it early."""
 
 import time
+from dataclasses import KW_ONLY, dataclass
 
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import StopReason
@@ -8,32 +9,25 @@ from servebench.load.client.progress import Counts
 from servebench.report.terminal.display import Display
 
 
+@dataclass
 class Watcher:
     """Shows the progress of a phase, and stops the phase when the engine has died or sends nothing."""
 
-    def __init__(
-        self,
-        display: Display,
-        running: RunningEngine,
-        label: str,
-        planned: int,
-        duration_s: float | None,
-        *,
-        patience_s: float,
-    ) -> None:
-        """`patience_s` is how long an engine with open requests may send nothing."""
-        self._display = display
-        self._running = running
-        self._label = label
-        self._planned = planned
-        self._duration_s = duration_s
-        self._started = self._last = time.monotonic()
+    display: Display
+    running: RunningEngine
+    label: str
+    planned: int
+    duration_s: float | None
+    _: KW_ONLY
+    patience_s: float
+    """How long an engine with open requests may send nothing."""
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        self._started = self._last = self._last_data = time.monotonic()
         self._reads = 0
-        self._rate = 0.0
-        self._patience_s = patience_s
+        self._rate = self.silent_s = 0.0
         self._seen = Counts()
-        self._last_data = self._started
-        self.silent_s = 0.0
 
     def __call__(self, counts: Counts) -> StopReason | None:
         """Update the display, and return a reason to stop the phase. The load calls this about ten times a second."""
@@ -43,23 +37,23 @@ class Watcher:
             self._rate = (counts.reads - self._reads) / (now - self._last)
             self._reads, self._last = counts.reads, now
         done = counts.completed + counts.failed
-        if self._duration_s is not None:
-            left_s: float | None = max(0.0, self._duration_s - spent)
+        if self.duration_s is not None:
+            left_s: float | None = max(0.0, self.duration_s - spent)
         else:
-            left_s = spent / done * (self._planned - done) if done else None
-        self._display.progress(
-            label=self._label,
+            left_s = spent / done * (self.planned - done) if done else None
+        self.display.progress(
+            label=self.label,
             done=done,
-            planned=self._planned,
+            planned=self.planned,
             failed=counts.failed,
             in_flight=counts.in_flight,
             rate=self._rate or (counts.reads / spent if spent else 0.0),
             left_s=left_s,
             silent_s=self.silent_s,
         )
-        if self._running.died():
+        if self.running.died():
             return StopReason.ENGINE_DIED
-        return StopReason.NO_PROGRESS if self._silence(counts, now) > self._patience_s else None
+        return StopReason.NO_PROGRESS if self._silence(counts, now) > self.patience_s else None
 
     def _silence(self, counts: Counts, now: float) -> float:
         """Return for how long the engine has sent nothing although requests were open. Pauses of the plan do not count."""

@@ -1,5 +1,7 @@
 """Tracking of a study while it runs: results go to MLflow after each run, and a summary at the end."""
 
+from dataclasses import dataclass, field
+
 from servebench.contracts.settings import TrackingSettings
 from servebench.report.terminal.display import Display
 from servebench.store import StudyFolder, StudyState, sync_study, tracking_uri
@@ -7,46 +9,46 @@ from servebench.study.summary import write_summary
 from servebench.util.errors import ServebenchError
 
 
+@dataclass
 class StudyTracker:
     """Sends a study to its tracking server. After a failure the server is not tried again before `conclude`."""
 
-    def __init__(self, folder: StudyFolder, settings: TrackingSettings, display: Display) -> None:
-        """With `tracking=none` nothing is sent."""
-        self._folder = folder
-        self._settings = settings
-        self._display = display
-        self._down = False
+    folder: StudyFolder
+    settings: TrackingSettings
+    """With `tracking=none` nothing is sent."""
+    display: Display
+    _down: bool = field(default=False, init=False)
 
     def sync(self) -> None:
         """Send what is on disk so far."""
-        if self._settings.name == "none" or self._down:
+        if self.settings.name == "none" or self._down:
             return
-        self._display.status("logging to MLflow")
-        settings = self._settings
-        report = sync_study(self._folder, uri=self._uri(), experiment=settings.experiment, timeout_s=settings.timeout_s)
+        self.display.status("logging to MLflow")
+        settings = self.settings
+        report = sync_study(self.folder, uri=self._uri(), experiment=settings.experiment, timeout_s=settings.timeout_s)
         if report.error is not None:
             self._down = True
-            self._display.problem(
-                f"{report.error}; no results are lost: 'servebench sync {self._folder.name}' sends them later"
+            self.display.problem(
+                f"{report.error}; no results are lost: 'servebench sync {self.folder.name}' sends them later"
             )
 
     def conclude(self, state: StudyState) -> None:
         """Write the summary and send everything, also when the server was down before."""
-        if self._settings.name == "none":
+        if self.settings.name == "none":
             return
-        if any(self._folder.run(name).points.exists() for name in state.runs):
-            self._display.status("writing the summary")
+        if any(self.folder.run(name).points.exists() for name in state.runs):
+            self.display.status("writing the summary")
             try:
-                write_summary(self._folder.path)
+                write_summary(self.folder.path)
             except (ServebenchError, OSError) as error:
-                self._display.problem(f"no summary of the study for MLflow: {error}")
+                self.display.problem(f"no summary of the study for MLflow: {error}")
         self._down = False
         self.sync()
 
     def print_location(self) -> None:
         """Print where MLflow shows the study, if it was sent."""
-        if self._settings.name != "none" and not self._down:
-            self._display.tracked(self._uri(), self._settings.experiment)
+        if self.settings.name != "none" and not self._down:
+            self.display.tracked(self._uri(), self.settings.experiment)
 
     def _uri(self) -> str:
-        return tracking_uri(self._settings.uri, self._folder.path.parent)
+        return tracking_uri(self.settings.uri, self.folder.path.parent)

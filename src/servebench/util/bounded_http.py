@@ -42,11 +42,8 @@ def client(
 class _Budget(threading.local):
     """What an exchange may still take. Of each thread its own: a client may be used by several."""
 
-    def __init__(self) -> None:
-        self.deadline = 0.0
-        self.seconds = 0.0
-        self.left = 0
-        self.total = 0
+    deadline = seconds = 0.0
+    left = total = 0
 
     def begin(self, seconds: float, total: int) -> None:
         self.deadline = time.monotonic() + seconds

@@ -26,15 +26,9 @@ class Anchor:
 
 def take_anchor() -> Anchor:
     """Read both clocks as closely together as user space can: the tightest of five tries."""
-    best: tuple[int, Anchor] | None = None
-    for _ in range(5):
-        before = time.monotonic_ns()
-        realtime = time.time_ns()
-        after = time.monotonic_ns()
-        if best is None or after - before < best[0]:
-            best = (after - before, Anchor(realtime, (before + after) // 2))
-    assert best is not None
-    return best[1]
+    tries = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
+    before, realtime, after = min(tries, key=lambda one: one[2] - one[0])
+    return Anchor(realtime, (before + after) // 2)
 
 
 def step_ns(start: Anchor, end: Anchor) -> int:
