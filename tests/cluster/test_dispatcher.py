@@ -57,6 +57,13 @@ class Bench:
         assert self.cluster.closed
         assert not (self.folder.path / FILE).exists()
 
+    def reply(self, make):
+        """End each job as soon as it is submitted, as `make` says of its order."""
+        self.cluster.on_submit = lambda job, order: self.cluster.end(job, make(order))
+
+    def interrupt_at(self, time_s):
+        self.clock.at(time_s, lambda: signal.raise_signal(signal.SIGINT))
+
     def ordered(self):
         return [order.run for order in self.cluster.orders.values()]
 
@@ -89,7 +96,7 @@ def test_runs_are_submitted_as_places_become_free(bench):
 
 def test_an_order_has_the_ticket_and_what_the_run_needs(bench):
     b = bench(places=2)
-    b.cluster.on_submit = lambda job, order: b.cluster.end(job, finished(order.run))
+    b.reply(lambda order: finished(order.run))
     b.run()
     order = b.cluster.orders["j0"]
     assert (order.ticket, order.study, order.run) == ("t1", str(b.folder.path), RUNS[0])
@@ -100,7 +107,7 @@ def test_an_order_has_the_ticket_and_what_the_run_needs(bench):
 def test_a_lost_job_is_submitted_again_after_the_others(bench):
     b = bench(places=1)
     replies = iter([JobEnd(lost="node failed"), finished(RUNS[1]), finished(RUNS[0])])
-    b.cluster.on_submit = lambda job, order: b.cluster.end(job, next(replies))
+    b.reply(lambda _: next(replies))
     b.run()
     assert b.ordered() == [RUNS[0], RUNS[1], RUNS[0]]
     assert b.statuses() == [(RUNS[1], "finished", None), (RUNS[0], "finished", None)]
@@ -111,9 +118,7 @@ def test_a_lost_job_is_submitted_again_after_the_others(bench):
 
 def test_a_job_that_is_lost_too_often_ends_its_run_and_no_other(bench):
     b = bench(places=2, retries=1)
-    b.cluster.on_submit = lambda job, order: b.cluster.end(
-        job, JobEnd(lost="node failed") if order.run == RUNS[0] else finished(order.run)
-    )
+    b.reply(lambda order: JobEnd(lost="node failed") if order.run == RUNS[0] else finished(order.run))
     b.run()
     assert b.ordered().count(RUNS[0]) == 2
     assert {name: status for name, status, _ in b.statuses()} == {RUNS[0]: "interrupted", RUNS[1]: "finished"}
@@ -130,12 +135,11 @@ def test_a_lost_job_whose_machine_still_writes_is_not_doubled(bench):
     alive.write_text(json.dumps({"host": "far", "pid": 1, "job": None}))
     submitted = []
 
-    def on_submit(job, order):
+    def make(order):
         submitted.append((order.run, alive.exists()))
-        lost = JobEnd(lost="no contact") if len(submitted) == 1 else finished(order.run)
-        b.cluster.end(job, lost)
+        return JobEnd(lost="no contact") if len(submitted) == 1 else finished(order.run)
 
-    b.cluster.on_submit = on_submit
+    b.reply(make)
     b.clock.at(30, alive.unlink)
     b.run()
     assert submitted == [(RUNS[0], True), (RUNS[1], False), (RUNS[0], False)]
@@ -144,9 +148,7 @@ def test_a_lost_job_whose_machine_still_writes_is_not_doubled(bench):
 
 def test_a_refused_order_is_not_repeated(bench):
     b = bench(places=2)
-    b.cluster.on_submit = lambda job, order: b.cluster.end(
-        job, JobEnd(reply=RunReply(outcome=None, place={}, refused="already running on node7"))
-    )
+    b.reply(lambda _: JobEnd(reply=RunReply(outcome=None, place={}, refused="already running on node7")))
     b.run()
     assert b.ordered() == list(RUNS)
     assert b.statuses() == [(run, "interrupted", "lost") for run in RUNS]
@@ -156,10 +158,10 @@ def test_a_refused_order_is_not_repeated(bench):
 def test_a_cluster_that_rejects_an_order_ends_the_dispatch(bench):
     b = bench()
 
-    def reject(job, order):
+    def reject(order):
         raise PreflightError("no such partition")
 
-    b.cluster.on_submit = reject
+    b.reply(reject)
     with pytest.raises(PreflightError, match="no such partition"):
         b.dispatcher.run(b.tasks)
     assert b.cluster.closed
@@ -170,11 +172,7 @@ def test_a_cluster_that_rejects_an_order_ends_the_dispatch(bench):
 def test_ctrl_c_cancels_jobs_and_starts_no_others(bench, obeys):
     b = bench(places=1)
     b.cluster.obeys_cancel = obeys
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    b.clock.at(5, interrupt)
+    b.interrupt_at(5)
     b.run()
     assert b.cluster.cancelled
     assert b.dispatcher.interrupted
@@ -193,10 +191,6 @@ def test_a_run_that_stores_its_end_after_ctrl_c_is_collected(bench):
     b.cluster.obeys_cancel = False
     ended = RunOutcome(run_id=f"s/{RUNS[0]}", status="interrupted", error="interrupted", failure="interrupted")
     b.clock.at(20, lambda: b.cluster.end("j0", JobEnd(reply=RunReply(outcome=ended, place={"host": "n"}))))
-
-    def interrupt():
-        signal.raise_signal(signal.SIGINT)
-
-    b.clock.at(5, interrupt)
+    b.interrupt_at(5)
     b.run()
     assert b.statuses() == [(RUNS[0], "interrupted", "interrupted")]

@@ -4,6 +4,8 @@ import json
 import os
 import platform
 
+import pytest
+
 from servebench.cluster.heartbeat import FILE, SILENT_S, active_process, heartbeat
 
 
@@ -26,11 +28,7 @@ def test_a_process_of_another_host_counts_as_long_as_it_touches_the_file(tmp_pat
     assert active_process(tmp_path) is None
 
 
-def test_a_dead_process_of_this_host_does_not_count(tmp_path):
-    (tmp_path / FILE).write_text(json.dumps({"host": platform.node(), "pid": 2**22 + 1, "job": None}))
-    assert active_process(tmp_path) is None
-
-
-def test_a_broken_file_does_not_count(tmp_path):
-    (tmp_path / FILE).write_text("{")
+@pytest.mark.parametrize("text", [json.dumps({"host": platform.node(), "pid": 2**22 + 1, "job": None}), "{"])
+def test_a_dead_process_of_this_host_and_a_broken_file_do_not_count(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
     assert active_process(tmp_path) is None

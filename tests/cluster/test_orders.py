@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.cluster.archive import pack_run, unpack_run
 from servebench.cluster.heartbeat import FILE
-from servebench.cluster.orders import gpus_needed, named_variables, study_files
+from servebench.cluster.orders import gpus_needed, named_variables, pack_run, study_files, unpack_run
 from servebench.config import Job
 from servebench.contracts.settings import EngineSettings, GpuSettings
 from servebench.registry.registry import registry

@@ -57,16 +57,11 @@ def test_runs_are_executed_one_after_another():
     assert [label for *_, label, _ in runs.calls] == ["[1/3] ", "[2/3] ", "[3/3] "]
 
 
-def test_a_failed_run_does_not_stop_the_others():
-    runs = Runs(r0="failed")
-    assert runs.go(tasks_of(load(), load())) is False
-    assert runs.ended == [("r0", "failed"), ("r1", "finished")]
-
-
-def test_an_interrupted_run_stops_the_study():
-    runs = Runs(r0="interrupted")
-    assert runs.go(tasks_of(load(), load())) is True
-    assert runs.ended == [("r0", "interrupted")]
+@pytest.mark.parametrize(("status", "others"), [("failed", [("r1", "finished")]), ("interrupted", [])])
+def test_only_an_interrupted_run_stops_the_study(status, others):
+    runs = Runs(r0=status)
+    assert runs.go(tasks_of(load(), load())) is (status == "interrupted")
+    assert runs.ended == [("r0", status), *others]
 
 
 def test_a_single_run_has_no_label():

@@ -115,12 +115,17 @@ def outputs(tmp_path, monkeypatch):
     return tmp_path / "outputs"
 
 
+@pytest.fixture
+def folder(outputs):
+    """The folder of a run of a killed study."""
+    return write_killed(outputs)[1]
+
+
 def rows(folder):
     return pq.read_table(folder.points).to_pylist()
 
 
-def test_a_killed_point_is_recovered(outputs, capsys):
-    _, folder = write_killed(outputs)
+def test_a_killed_point_is_recovered(folder, capsys):
     write_spool(folder, "c1-r0", 3, 2, cut=b"\x02half")
     assert recover() == 0
     assert capsys.readouterr().out == f"killed/{RUN}: 3 requests and 1 points recovered\n"
@@ -139,9 +144,8 @@ def test_a_killed_point_is_recovered(outputs, capsys):
     assert not folder.parts.exists()
 
 
-def test_an_engine_that_went_with_servebench(outputs):
+def test_an_engine_that_went_with_servebench(folder):
     """All requests have ended, the last by a broken connection: the point is none to be kept."""
-    _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 2)
     spool.write_bytes(spool.read_bytes() + end_frame(2, BASE_NS + 20 * STEP_NS, "reset", "connection reset by peer"))
     assert recover() == 0
@@ -151,9 +155,8 @@ def test_an_engine_that_went_with_servebench(outputs):
     assert "interrupted" not in row["doubts"]
 
 
-def test_an_earlier_attempt_does_not_come_back(outputs):
+def test_an_earlier_attempt_does_not_come_back(folder):
     """Its row, which told why it did not count, was replaced by that of a later one."""
-    _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 3)
     write_spool(folder, "c1-r0-a10", 3, 3)
     write_spool(folder, "c1-r0-a9", 3, 1)
@@ -228,17 +231,15 @@ def test_a_second_time_there_is_nothing(outputs, capsys):
     assert {path: path.read_bytes() for path in outputs.rglob("*") if path.is_file()} == before
 
 
-def test_a_warm_up_makes_no_point(outputs):
-    _, folder = write_killed(outputs)
+def test_a_warm_up_makes_no_point(folder):
     write_spool(folder, "c1-r0", 1, 1, warmup=True)
     recover()
     assert list(read_requests(folder)["warmup"]) == [True]
     assert not folder.points.exists()
 
 
-def test_what_was_stored_already_is_not_there_twice(outputs):
+def test_what_was_stored_already_is_not_there_twice(folder):
     """Killed after the records were stored and before the spool was removed."""
-    _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 3)
     RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
     recover()
@@ -246,9 +247,8 @@ def test_what_was_stored_already_is_not_there_twice(outputs):
     assert not folder.spools()
 
 
-def test_a_point_that_was_whole_is_not_called_interrupted(outputs):
+def test_a_point_that_was_whole_is_not_called_interrupted(folder):
     """Killed after its last request and before its row was written: only the batch is there."""
-    _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 3)
     RecordWriter(folder).append(records_of([spool], PhaseFacts.load(spool.with_suffix(".json"))))
     discard_spools([spool])
@@ -257,8 +257,7 @@ def test_a_point_that_was_whole_is_not_called_interrupted(outputs):
     assert (row["requests_ok"], "interrupted" in row["doubts"]) == (3, False)
 
 
-def test_points_that_were_written_stay(outputs):
-    _, folder = write_killed(outputs)
+def test_points_that_were_written_stay(folder):
     write_spool(folder, "c1-r0", 3, 3)
     recover()
     before = rows(folder)
@@ -269,9 +268,8 @@ def test_points_that_were_written_stay(outputs):
     assert [row["point"] for row in after] == ["c1-r0", "c2-r0"]
 
 
-def test_an_empty_spool(outputs, capsys):
+def test_an_empty_spool(folder, capsys):
     """Killed before the first request was sent: the run is marked and nothing is recovered."""
-    _, folder = write_killed(outputs)
     write_spool(folder, "c1-r0", 3, 0).write_bytes(b"")
     assert recover() == 0
     assert capsys.readouterr().out == "nothing to recover\n"
@@ -378,9 +376,8 @@ READINGS = [
 SCHEMA = {"type": "object"}
 
 
-def test_a_recovered_point_has_the_columns_and_warnings_of_the_measured_one(outputs):
+def test_a_recovered_point_has_the_columns_and_warnings_of_the_measured_one(folder):
     """From the same spool, telemetry and stored facts, but for what only the client knew."""
-    _, folder = write_killed(outputs)
     spool = write_spool(folder, "c1-r0", 3, 3)
     facts = PhaseFacts.load(spool.with_suffix(".json"))
     first = next(iter(facts.planned))

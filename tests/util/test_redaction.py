@@ -20,7 +20,6 @@ SECRET = "s3cr3t-Value-42"
     ],
 )  # fmt: skip
 def test_names_of_secrets(name):
-    """Keys, flags and variables by which secrets are given, in every spelling."""
     assert secret_name(name)
 
 
@@ -35,7 +34,6 @@ def test_names_of_secrets(name):
     ],
 )  # fmt: skip
 def test_names_that_only_look_like_it(name):
-    """Token counts, tokenizers and names of variables are not secrets."""
     assert not secret_name(name)
 
 
@@ -69,7 +67,6 @@ PLANTED = {
 
 @pytest.mark.parametrize("place", PLANTED)
 def test_planted_secrets_are_gone(place):
-    """Wherever a secret was put, it is not in what comes out, and the mark is."""
     text = json.dumps(redact(PLANTED[place]))
     assert SECRET not in text
     assert "987654321" not in text
@@ -108,7 +105,6 @@ HARMLESS = [
 
 @pytest.mark.parametrize("value", HARMLESS, ids=range(len(HARMLESS)))
 def test_harmless_things_stay(value):
-    """Token counts, names of variables, URLs and prose come out as they went in."""
     assert redact(value) == value
 
 

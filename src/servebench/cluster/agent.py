@@ -11,10 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from servebench.cluster.archive import pack_run
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
-from servebench.cluster.orders import GPUS_VARIABLE
+from servebench.cluster.orders import GPUS_VARIABLE, pack_run
 from servebench.config import Job
 from servebench.contracts.cluster import RunOrder, RunReply
 from servebench.contracts.results import RunOutcome

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servebench.cluster.agent import execute_order, store_end
-from servebench.cluster.archive import unpack_run
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
-from servebench.cluster.orders import order_for
+from servebench.cluster.orders import order_for, unpack_run
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import Registry

@@ -1,8 +1,12 @@
 """The order for a run: what its machine must know, provide and receive."""
 
+import io
 import os
+import tarfile
 from collections.abc import Mapping
+from pathlib import Path
 
+from servebench.cluster.heartbeat import FILE
 from servebench.config import Job
 from servebench.contracts.cluster import ClusterSettings, RaySettings, RunOrder
 from servebench.contracts.engine import Launcher
@@ -10,6 +14,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.run.task import RunTask
 from servebench.store import StudyFolder, StudyState
+from servebench.util.errors import StoreError
 from servebench.util.redaction import redact
 
 GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -61,3 +66,20 @@ def study_files(folder: StudyFolder, run: str) -> dict[str, bytes]:
         path for path in sorted(run_folder.rglob("*")) if path.is_file() and path.stat().st_size <= SENT_FILE_BYTES_MAX
     ]
     return {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}
+
+
+def pack_run(run: Path) -> bytes:
+    """Return a run's folder as a compressed archive."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz", compresslevel=1) as archive:
+        archive.add(run, arcname="", filter=lambda member: None if Path(member.name).name == FILE else member)
+    return data.getvalue()
+
+
+def unpack_run(files: bytes, run: Path) -> None:
+    """Write the files of an archive into a run's folder. Raises StoreError."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(files), mode="r:gz") as archive:
+            archive.extractall(run, filter="data")
+    except (OSError, tarfile.TarError) as error:
+        raise StoreError(f"cannot write the files of {run.name} to {run}: {error}") from error
