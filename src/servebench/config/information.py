@@ -8,7 +8,6 @@ from contextlib import contextmanager, redirect_stderr
 
 import hydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from servebench.config.arguments import Arguments, parse_arguments
@@ -47,7 +46,8 @@ def _run(words: Arguments) -> int:
     errors = io.StringIO()
     try:
         with redirect_stderr(errors):
-            main(_nothing)()
+            # Hydra needs a task function, and does not call it when it prints information
+            main(lambda _: None)()
     except SystemExit as end:
         if end.code not in (None, 0):
             raise ConfigError(_last_line(errors.getvalue())) from end
@@ -55,11 +55,6 @@ def _run(words: Arguments) -> int:
         raise ConfigError(summarize_error(error)) from error
     sys.stderr.write(errors.getvalue())
     return 0
-
-
-def _nothing(config: DictConfig) -> None:
-    """Be the task function that Hydra requires; Hydra does not call it when it prints information."""
-    del config
 
 
 def _last_line(text: str) -> str:

@@ -50,14 +50,6 @@ class Job:
         return chosen_option(self.overrides, group, getattr(self.settings, group).name)
 
 
-@dataclass
-class Composed:
-    """The result of composing a job; `config` is None if Hydra failed."""
-
-    prepared: Prepared
-    config: DictConfig | None
-
-
 def compose_jobs(arguments: Sequence[str], registry: Registry) -> list[Job]:
     """Return the jobs of these command-line arguments, in Hydra's order: one, or with `-m` one for each combination.
 
@@ -106,14 +98,15 @@ def expand(
     return jobs, problems
 
 
-def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> Composed:
-    """Compose one job as far as possible; append to the problems of its `prepared`."""
+def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> Prepared:
+    """Compose one job as far as possible; its `config` is None if Hydra failed."""
     overrides, problems = parse(texts)
     prepared = prepare(overrides, source, registry)
     prepared.problems = [*problems, *prepared.problems]
     while True:
         try:
-            return Composed(prepared, source.compose(prepared.words))
+            prepared.config = source.compose(prepared.words)
+            return prepared
         except MissingConfigException as error:
             group, _, option = (error.missing_cfg_file or "").rpartition("/")
             # "In 'load/mine': Could not find ...": a file that inherits a missing one names itself
@@ -121,7 +114,7 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> C
             known = group in source.groups and not inherited
             if not known or group in prepared.distrusted or not source.has_abstract(group):
                 prepared.problems.append(Problem(summarize_error(error), "compose"))
-                return Composed(prepared, None)
+                return prepared
             # the default, or an experiment, names a missing option: continue with the group's base
             line = missing_option(group, option, registry, listed=source.options(group))
             prepared.problems.append(Problem(line, "group", group))
@@ -129,24 +122,19 @@ def compose_job(source: Composer, registry: Registry, texts: Sequence[str]) -> C
             prepared.words.append(f"{group}={ABSTRACT}")
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             prepared.problems.append(Problem(summarize_error(error), "compose"))
-            return Composed(prepared, None)
+            return prepared
 
 
-def check_job(source: Composer, registry: Registry, composed: Composed) -> Checked:
+def check_job(source: Composer, registry: Registry, prepared: Prepared) -> Checked:
     """Check a composed job. Its problems begin with those of composing."""
-    prepared = composed.prepared
-    if composed.config is None:
+    if prepared.config is None:
         return Checked(problems=list(prepared.problems))
-    plain, problems = _resolved(composed.config, prepared)
-
-    def origin(path: str) -> str:
-        return _origin(source, prepared, path)
-
+    plain, problems = _resolved(prepared.config, prepared)
     unresolved = {problem.path for problem in problems}
     checked = check(
         plain,
         registry,
-        origin=origin,
+        origin=lambda path: _origin(source, prepared, path),
         distrusted=prepared.distrusted | unresolved,
         options={group: source.options(group) for group in registry.kinds},
     )
@@ -161,9 +149,9 @@ def check_job(source: Composer, registry: Registry, composed: Composed) -> Check
 def _settings(
     source: Composer, registry: Registry, texts: Sequence[str]
 ) -> tuple[RunSettings | None, ClusterSettings | None, list[Problem]]:
-    composed = compose_job(source, registry, texts)
-    checked = check_job(source, registry, composed)
-    launcher, problems = select_launcher(composed.config) if composed.config is not None else (None, [])
+    prepared = compose_job(source, registry, texts)
+    checked = check_job(source, registry, prepared)
+    launcher, problems = select_launcher(prepared.config) if prepared.config is not None else (None, [])
     problems = [*checked.problems, *problems]
     return (None, None, problems) if problems else (checked.settings, launcher, [])
 
@@ -282,9 +270,9 @@ def compose_for_display(words: Arguments, registry: Registry) -> tuple[list[str]
                 )
         jobs, more = sweep(overrides, source)
         problems.extend(more)
-        composed = compose_job(source, registry, jobs[0])
-        checked = check_job(source, registry, composed)
+        prepared = compose_job(source, registry, jobs[0])
+        checked = check_job(source, registry, prepared)
         problems.extend(
             problem for problem in checked.problems if problem.kind in ("syntax", "group", "compose", "key")
         )
-    return composed.prepared.words, without_duplicates(problems)
+    return prepared.words, without_duplicates(problems)

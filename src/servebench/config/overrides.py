@@ -13,6 +13,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 
 from servebench.config.folders import Composer
 from servebench.config.keys import known_keys, section_types
@@ -38,6 +39,8 @@ class Prepared:
     choices: dict[str, str] = field(default_factory=dict)
     distrusted: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
+    config: DictConfig | None = None
+    """What Hydra composes of the words."""
 
 
 def parse(texts: Iterable[str]) -> tuple[list[Override], list[Problem]]:

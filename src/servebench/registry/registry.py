@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -76,7 +76,9 @@ class Registry:
     def tell(self, hook: str, event: object) -> list[str]:
         """Call a life-cycle hook of each plugin alone. Return a line for each that raised; none of them stops the run."""
         faults = []
-        for name, caller in _callers(self.manager, hook):
+        named = self.manager.list_name_plugin()
+        for name, plugin in named:
+            caller = self.manager.subset_hook_caller(hook, [other for _, other in named if other is not plugin])
             try:
                 caller(event=event)
             except BaseException as error:
@@ -84,13 +86,6 @@ class Registry:
                     raise
                 faults.append(f"plugin {name}: {hook} raised {_first_line(error)}; the run continues without it")
         return faults
-
-
-def _callers(manager: pluggy.PluginManager, hook: str) -> Iterator[tuple[str, pluggy.HookCaller]]:
-    """Yield a hook of each plugin alone, in the order in which they were loaded."""
-    named = manager.list_name_plugin()
-    for name, plugin in named:
-        yield name, manager.subset_hook_caller(hook, [other for _, other in named if other is not plugin])
 
 
 def _first_line(error: BaseException) -> str:
