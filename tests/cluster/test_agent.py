@@ -31,11 +31,8 @@ def decide(folder, clock=None, ticket="t"):
     return refusal(folder, state, order, now=clock.now, sleep=clock.sleep)
 
 
-def test_a_new_order_is_accepted(folder):
+def test_an_order_is_accepted_unless_an_earlier_command_gave_it(folder):
     assert decide(folder) is None
-
-
-def test_an_order_of_an_earlier_command_is_refused(folder):
     assert RUN in decide(folder, ticket="of an earlier command")
 
 

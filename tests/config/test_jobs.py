@@ -125,23 +125,15 @@ def test_the_default_engine_is_not_needed_for_others(make_registry):
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "line"),
+    ("status", "error", "why"),
     [
-        (
-            "broken",
-            "ImportError: no",
-            "engine=llamacpp: its plugin servebench-llamacpp 1.0 failed to load (ImportError: no)",
-        ),
-        (
-            "disabled",
-            None,
-            "engine=llamacpp: its plugin servebench-llamacpp is disabled by SERVEBENCH_DISABLE_PLUGINS; unset it",
-        ),
+        ("broken", "ImportError: no", "its plugin servebench-llamacpp 1.0 failed to load (ImportError: no)"),
+        ("disabled", None, "its plugin servebench-llamacpp is disabled by SERVEBENCH_DISABLE_PLUGINS; unset it"),
     ],
 )
-def test_a_plugin_that_did_not_load_is_told(status, error, line, make_registry):
+def test_a_plugin_that_did_not_load_is_told(status, error, why, make_registry):
     info = PluginInfo(name="llamacpp", distribution="servebench-llamacpp", version="1.0", status=status, error=error)
-    assert told("engine=llamacpp", make_registry(plugin=False, plugins=(info,))) == [line]
+    assert told("engine=llamacpp", make_registry(plugin=False, plugins=(info,))) == [f"engine=llamacpp: {why}"]
 
 
 def test_an_engine_with_a_file_and_no_class(registry):
@@ -253,20 +245,21 @@ def test_each_swept_experiment_brings_its_own_sweep(folder, registry):
     ]
 
 
-def test_a_sweeping_experiment_needs_m(folder, registry):
-    faults = told(f"-cd {folder} experiment=sweeping", registry)
-    assert faults == ["experiment=sweeping sweeps engine.port, so it makes several runs; add -m"]
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        ("experiment=sweeping", "experiment=sweeping sweeps engine.port, so it makes several runs; add -m"),
+        ("load=mine", "load.repeats must be at least 1 (got 0, from {folder}/load/mine.yaml)"),
+        ("load=typo", "load.concurency: unknown key; did you mean 'load.concurrency'? (from {folder}/load/typo.yaml)"),
+    ],
+)
+def test_faults_of_files_name_them(word, fault, folder, registry):
+    assert told(f"-cd {folder} {word}", registry) == [fault.format(folder=folder)]
 
 
-def test_faults_name_the_file(folder, registry):
-    assert told(f"-cd {folder} load=mine", registry) == [
-        f"load.repeats must be at least 1 (got 0, from {folder}/load/mine.yaml)"
-    ]
-    assert told(f"-cd {folder} load=typo", registry) == [
-        f"load.concurency: unknown key; did you mean 'load.concurrency'? (from {folder}/load/typo.yaml)"
-    ]
-    (line,) = told("engine.env=null workload=unique workload.output_tokens.mean=0", registry)[:1]
-    assert line == "engine.env must be a mapping (got null)"
+def test_a_null_section_is_a_fault_of_its_own(registry):
+    faults = told("engine.env=null workload=unique workload.output_tokens.mean=0", registry)
+    assert faults[0] == "engine.env must be a mapping (got null)"
 
 
 def test_files_that_cannot_be_composed(folder, registry):

@@ -14,6 +14,10 @@ REGISTRY = build([], set())
 RUN = ("-m", "engine=vllm,sglang", "launch=emulated", "gpu=rtx5090")
 
 
+UNKNOWN = "hydra.launcher.retrys: unknown key; did you mean 'retries'?"
+SOON = "hydra.launcher.timeout_min: input should be a valid integer (got 'soon')"
+
+
 def launcher(*words):
     first, second = compose_jobs([*RUN, *words], REGISTRY)
     assert first.launcher == second.launcher
@@ -57,18 +61,9 @@ def test_without_a_launcher_runs_are_done_here():
     ("words", "told"),
     [
         (["hydra/launcher=rayy"], "hydra/launcher=rayy: no such launcher; did you mean 'ray'?"),
-        (
-            ["hydra/launcher=ray", "+hydra.launcher.retrys=2"],
-            "hydra.launcher.retrys: unknown key; did you mean 'retries'?",
-        ),
-        (
-            ["hydra/launcher=ray", "hydra.launcher.retrys=2"],
-            "hydra.launcher.retrys: unknown key; did you mean 'retries'?",
-        ),
-        (
-            ["hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=soon"],
-            "hydra.launcher.timeout_min: input should be a valid integer (got 'soon')",
-        ),
+        (["hydra/launcher=ray", "+hydra.launcher.retrys=2"], UNKNOWN),
+        (["hydra/launcher=ray", "hydra.launcher.retrys=2"], UNKNOWN),
+        (["hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=soon"], SOON),
         (["hydra/launcher=ray", "hydra.launcher.runs_per_machine=0"], "hydra.launcher.runs_per_machine: "),
     ],
 )

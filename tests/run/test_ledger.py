@@ -9,16 +9,8 @@ from support.records import phase_report, record
 
 
 def one(**changes):
-    fields = {
-        "point": "c1-r0",
-        "warmup": False,
-        "planned": 10,
-        "sent": 10,
-        "recorded": 10,
-        "ok": 8,
-        "failed": {"timeout": 2},
-    }
-    return Entry(**{**fields, **changes})
+    counts = {"planned": 10, "sent": 10, "recorded": 10, "ok": 8, "failed": {"timeout": 2}}
+    return Entry(**{"point": "c1-r0", "warmup": False, **counts, **changes})
 
 
 @pytest.mark.parametrize(
@@ -40,12 +32,8 @@ def test_counts_that_do_not_match_are_faults(changes, stored, counts):
 
 def test_an_entry_counts_outcomes():
     report = phase_report(planned=5, sent=3)
-    records = [
-        record("r0"),
-        record("r1"),
-        record("r2", outcome="timeout"),
-        record("r3", outcome="refused", sent_ns=None),
-    ]
+    failed = [record("r2", outcome="timeout"), record("r3", outcome="refused", sent_ns=None)]
+    records = [record("r0"), record("r1"), *failed]
     found = entry("c1-r0", report, records, warmup=False)
     assert (found.recorded, found.ok, found.failed) == (3, 2, {"timeout": 1, "refused": 1})
     assert found.as_dict(4)["not_sent"] == 2

@@ -32,20 +32,15 @@ def serve():
         one.close()
 
 
-def ask_models(http, url):
-    return served_models(http, url)
-
-
-def ask_words(http, url):
-    return error_text(http.get(url).content)
-
-
-def ask_generate(http, url):
-    return generate_token(http, url, OpenAiEngine(), "tiny", TIMEOUT_S)
+ASKS = {
+    "models": served_models,
+    "words": lambda http, url: error_text(http.get(url).content),
+    "a token": lambda http, url: generate_token(http, url, OpenAiEngine(), "tiny", TIMEOUT_S),
+}
 
 
 @pytest.mark.parametrize("name", BEHAVIOURS)
-@pytest.mark.parametrize("ask", [ask_models, ask_words, ask_generate])
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 def test_no_behaviour_holds_the_client_up_or_fills_its_memory(serve, name, ask):
     # the slow ones never end by themselves: that this test ends shows that the client gave up
     url = serve(name)
