@@ -231,11 +231,11 @@ def test_stored_points_are_kept_and_others_measured_as_another_attempt(bench):
 
 def test_a_turn_measures_one_repeat(bench):
     job = with_load(repeats=2, order="interleaved")
-    first = bench.run(job, turn=Turn(0, first=True, last=False))
+    first = bench.run(job, turn=Turn(range(1), first=True, last=False))
     assert bench.load.phases == ["c1-r0", "c2-r0"]
     assert bench.events() == ["run_started", "point_finished", "point_finished"]
     done = {point.id.first: point for point in first.outcome.points}
-    last = bench.run(job, turn=Turn(1, first=False, last=True), done=done)
+    last = bench.run(job, turn=Turn(range(1, 2), first=False, last=True), done=done)
     assert bench.load.phases[2:] == ["c1-r1", "c2-r1"]
     assert [point.row.point for point in last.outcome.points] == ["c1-r0", "c2-r0", "c1-r1", "c2-r1"]
     assert bench.events()[-1] == "run_finished"
