@@ -119,7 +119,7 @@ def point_of(
     )  # fmt: skip
     row, sample = summarize(records, context=context, report=report, slo=load.slo)
     row = replace(row, start_id=f"{load.seed}-{repeat // load.repeats}")
-    return Point(row=with_intervals(row, headline_intervals(sample, resamples=100)), doubts=tuple(doubts))
+    return Point(row=with_intervals(row, headline_intervals(sample)), doubts=tuple(doubts))
 
 
 def manifest_of(engine: SimulatedEngine, load: SimulatedLoad, run_id: str) -> dict[str, Any]:

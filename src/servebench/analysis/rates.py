@@ -14,8 +14,6 @@ SLOW_WAVES = 3
 """How many of the slowest waves over a window estimate the error of its rate: fewer follow slow wandering better, more give
 a shorter interval. With 3, simulated engines were covered in 87 to 99 of 100 windows of ten requests per stream, by intervals
 up to 1.3 times as long as with the true error known; wandering slower than a third of a window is not seen."""
-RATE_SLICES = 1024
-"""Into how many slices a window is cut before its slow waves are weighed: far finer than they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +49,3 @@ def pooled_rate_error(slices: Sequence[Floats]) -> RateError | None:
     rates = [float(window.mean()) for window in slices]
     total = sum((error.share * rate) ** 2 for error, rate in zip(known, rates, strict=True))
     return RateError(float(total**0.5 / sum(rates)), sum(error.freedom for error in known))
-
-
-def rate_interval(
-    arrival_s: Floats, amounts: Floats, window_s: float, *, confidence: float = 0.95
-) -> tuple[float, float] | None:
-    """Return the interval of `amounts` per second over a window, by Student's t with the error of `rate_error`.
-
-    `arrival_s` are seconds from the window's start. None for fewer than two events or a window without length.
-    """
-    from scipy.special import stdtrit
-
-    if arrival_s.size < 2 or window_s <= 0:
-        return None
-    where = np.clip((arrival_s / window_s * RATE_SLICES).astype(np.int64), 0, RATE_SLICES - 1)
-    error = rate_error(np.bincount(where, weights=amounts, minlength=RATE_SLICES).astype(np.float64))
-    if error is None:
-        return None
-    rate = float(amounts.sum()) / window_s
-    half = rate * error.share * float(stdtrit(error.freedom, (1 + confidence) / 2))
-    return max(0.0, rate - half), rate + half

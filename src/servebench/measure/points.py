@@ -68,11 +68,16 @@ HEADLINES = (
     "output_throughput_tok_s",
     "ttft_ms_mean",
     "ttft_ms_p50",
+    "ttft_ms_p95",
     "ttft_ms_p99",
+    "ttfo_ms_mean",
     "itl_ms_mean",
     "itl_ms_p99",
     "tpot_ms_mean",
+    "tpot_ms_p50",
     "e2e_ms_mean",
+    "e2e_ms_p50",
+    "e2e_ms_p95",
 )
 """The columns that get an interval: `_low` and `_high`."""
 
@@ -112,12 +117,14 @@ class PointContext:
 class PointSample:
     """The data for the intervals of a point's headline numbers.
 
-    One entry a request in `ttft_ms`, `tpot_ms` and `e2e_ms`, requests without the metric are left out. `itl_ms` are all gaps,
-    request after request, `itl_counts` how many each request has. `arrival_s` and `arrival_tokens` are the events of
-    ok requests inside the window, in seconds from its start, and the tokens of each; None when a count is unknown.
+    All are in the order sent. One entry a request in `ttft_ms`, `ttfo_ms`, `tpot_ms` and `e2e_ms`, requests without the
+    metric are left out. `itl_ms` are all gaps, request after request, `itl_counts` how many each request has. `arrival_s`
+    and `arrival_tokens` are the events of ok requests inside the window, in seconds from its start, and the tokens of each;
+    None when a count is unknown.
     """
 
     ttft_ms: Floats
+    ttfo_ms: Floats
     tpot_ms: Floats
     e2e_ms: Floats
     itl_ms: Floats
@@ -143,7 +150,8 @@ def summarize(
         cooldown_s=context.cooldown_s,
         cooldown_requests=context.cooldown_requests,
     )
-    inside = [r for r in ok if window is not None and _sent_inside(r, window)]
+    # several workers' records lie one after another
+    inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
     sample = _sample(ok, inside, window)
     found: dict[str, Any] = {
         **_identity(context),
@@ -210,6 +218,7 @@ def _sample(ok: Sequence[Record], inside: Sequence[Record], window: Window | Non
     arrival_s, tokens = _arrivals(ok, window)
     return PointSample(
         ttft_ms=_floats([derive.ttft_ms(r) for r in inside]),
+        ttfo_ms=_floats([derive.ttfo_ms(r) for r in inside]),
         tpot_ms=_floats([derive.tpot_ms(r) for r in inside]),
         e2e_ms=_floats([derive.e2e_ms(r) for r in inside]),
         itl_ms=gaps,

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from servebench.analysis.comparison.model import P99_REQUESTS_MIN
 from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.statistics import missing_interval
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.report.points import best_row
@@ -74,8 +75,18 @@ def points_table(points: Sequence[Point], title: str) -> Table:
             weak = column == "ttft_ms_p99" and _is_weak_p99(row)
             cells.append(f"~{rough(row.ttft_ms_p99)}" if weak else cell_text(row, column))
         table.add_row(*cells, verdict_text(point.verdict))
-    table.caption = WEAK_P99_NOTE if any(_is_weak_p99(point.row) for point in points) else POINTS_NOTE
+    note = WEAK_P99_NOTE if any(_is_weak_p99(point.row) for point in points) else POINTS_NOTE
+    table.caption = "; ".join([note, *_missing_notes(points)])
     return table
+
+
+def _missing_notes(points: Sequence[Point]) -> list[str]:
+    """Return why throughputs are shown without an interval, with the levels."""
+    levels: dict[str, list[str]] = {}
+    for point in points:
+        if (why := missing_interval(point.row, "output_throughput_tok_s")) is not None:
+            levels.setdefault(why, []).append(point.row.level_label)
+    return [f"no ± at {', '.join(dict.fromkeys(labels))}: {why}" for why, labels in levels.items()]
 
 
 def warning_lines(points: Iterable[Point]) -> list[str]:
