@@ -218,7 +218,8 @@ class _Simulation:
         done = given & (self.left <= 0)
         self._note(done, self.last, number)
         self._end(done)
-        return given.sum(axis=1)
+        tokens: Ints = given.sum(axis=1)
+        return tokens
 
     def _note(self, which: NDArray[np.bool_], table: Ints, number: int) -> None:
         """Note the number of the step for these requests, if they are measured."""

@@ -67,10 +67,10 @@ def _models(waves: int, seconds: float) -> _Models:
             covariances.append(np.eye(waves + 1) + strength * wandering / wandering[1, 1])
             prior.append(each)
     stacked = np.array(covariances)
-    precision = np.linalg.inv(stacked[:, 1:, 1:])
+    precision: Floats = np.asarray(np.linalg.inv(stacked[:, 1:, 1:]), dtype=np.float64)
     slope = np.einsum("gk,gkl->gl", stacked[:, 0, 1:], precision)
     rest = stacked[:, 0, 0] - np.einsum("gk,gk->g", slope, stacked[:, 0, 1:])
-    half_log_det = 0.5 * np.linalg.slogdet(stacked[:, 1:, 1:])[1]
+    half_log_det: Floats = np.asarray(0.5 * np.linalg.slogdet(stacked[:, 1:, 1:])[1], dtype=np.float64)
     return _Models(np.array(prior), precision, half_log_det, slope, rest)
 
 
