@@ -1,7 +1,7 @@
 """Dispatch of a study's runs to a cluster: submit, watch, collect, and submit again what was lost with its machine."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +66,7 @@ class Dispatcher:
     jobs: dict[str, RunTask] = field(default_factory=dict, init=False)
     running: set[str] = field(default_factory=set, init=False)
     """Jobs that a machine executes."""
-    losses: dict[str, int] = field(default_factory=dict, init=False)
+    losses: Counter[str] = field(default_factory=Counter, init=False)
     """How often the job of a run was lost, by the run's name."""
     interrupted: bool = field(default=False, init=False)
 
@@ -112,17 +112,14 @@ class Dispatcher:
         if end.reply is not None and end.reply.outcome is not None:
             self._collect(task, end.reply, end.reply.outcome)
             return
-        if end.lost is not None and not self.interrupted and self._may_retry(task):
+        self.losses[task.name] += end.lost is not None
+        if end.lost is not None and not self.interrupted and self.losses[task.name] <= self.settings.retries:
             self.display.problem(f"{task.name}: {end.lost}; it is submitted again, and its stored points are kept")
             self._await_silence(task)
             self.waiting.append(task)
             return
         reason = end.lost or (end.reply.refused if end.reply is not None else None) or "the job sent no reply"
         self._give_up(task, "the job was cancelled; only its files on disk are left" if self.interrupted else reason)
-
-    def _may_retry(self, task: RunTask) -> bool:
-        self.losses[task.name] = self.losses.get(task.name, 0) + 1
-        return self.losses[task.name] <= self.settings.retries
 
     def _await_silence(self, task: RunTask) -> None:
         """Wait until nothing writes into the run's folder: a machine that cannot be reached may still be measuring."""

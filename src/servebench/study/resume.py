@@ -149,12 +149,8 @@ def skipped_exit_code(folder: StudyFolder, remaining: Remaining) -> int:
     return next((exit_code_of(state.status, state.failure) for state in states), 0)
 
 
-def stored_standings(folder: StudyFolder, names: Sequence[str]) -> list[Standing]:
-    """Return how these runs stand, from their states alone."""
-    return [_stored_standing(folder.run(name)) for name in names]
-
-
 def _stored_standing(run: RunFolder) -> Standing:
+    """Return how a run stands, from its state alone."""
     try:
         return standing_of(read_run(run), whole=True) if run.state.exists() else "unfinished"
     except StoreError:
@@ -177,7 +173,7 @@ def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here
 
 def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool = False) -> None:
     """Print, as the last line, the command that continues a study that is not whole."""
-    standings = stored_standings(folder, names)
+    standings = [_stored_standing(folder.run(name)) for name in names]
     command = continue_command(folder, standings, here=here)
     if command is not None:
         open_runs = sum(standing != "finished" for standing in standings)
