@@ -1,7 +1,5 @@
 """A phase of load on a virtual clock: the same schedule as the emulated server's, and deviations as large as planted."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -4,8 +4,6 @@ The client follows the same plan by the same rules as the load worker (`load.cli
 emulator. Only what lies between them is left out: sockets, bytes, and the wait for real time. Stamps are exact.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -4,8 +4,6 @@ Turns spread drift (a machine that heats up, other load on it) over all runs, so
 between engines.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
