@@ -7,8 +7,6 @@ start. Prints a Markdown table. Errors are reported values minus the true ones o
 machine too. CPU cost and lateness do not: the load average is printed next to them.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

@@ -5,8 +5,6 @@
 Prints one JSON object: seconds for the row and for its intervals, memory of the records, and peak memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

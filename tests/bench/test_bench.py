@@ -4,8 +4,6 @@ Needs a C compiler for the server with a known schedule. The limits hold on an i
 skipped.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """How long some computations take, and how exactly the emulated engines keep their schedule, on a quiet machine."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

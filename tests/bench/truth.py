@@ -6,8 +6,6 @@
 Prints one JSON object. `*_error_ms_*` are measured values minus true ones, request by request (TTFT) and gap by gap (ITL).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

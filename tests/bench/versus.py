@@ -6,8 +6,6 @@ Prints one JSON object a level. Ratios are this checkout's value over the other'
 machine that is not idle. The other checkout must read the same job and write the same spool.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

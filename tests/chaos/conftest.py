@@ -1,7 +1,5 @@
 """`make chaos`: faults at random moments. `--rounds` says how many kills, `--seed` at which moments."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """Starts servebench where it can be harmed, finds the processes of a study, and checks from disk that nothing was lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """Faults one by one: full and read-only disks, processes that are stopped, an engine that is silent, no descriptors, no
 ports, trackers that fail, networks that fail, a clock that is stepped. Each ends in time, says why, and can be resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """kill -9 of servebench, of a worker, of the engine and of its guard at random moments; then `resume`, and nothing is lost."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,8 +1,6 @@
 """A real MLflow server behind a line that fails in every way at random moments, killed and started again under a study
 that is killed too: the study loses nothing by it, and `sync` brings everything afterwards, each run once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Every servebench command in the docs is one that servebench takes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The plugin of docs/plugins.md, taken from the page and used."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The command, in this process or in another."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Whole runs against an endpoint that somebody else runs, and everything a user can get wrong on the way there."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Studies whose runs are jobs: gathered, tracked, cancelled and resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

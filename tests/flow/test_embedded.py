@@ -1,7 +1,5 @@
 """The main job, whole: the embedded engine, a real model, files, MLflow, and nothing left running."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole studies on emulated engines, and their faults, through the public command."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

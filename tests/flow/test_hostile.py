@@ -1,7 +1,5 @@
 """A server that means harm, measured by the command: every request has its row, and neither memory nor time run out."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Loads that are more than a list of levels, each a whole run against an endpoint."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Studies of older versions are shown, compared and resumed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

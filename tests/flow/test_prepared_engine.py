@@ -1,7 +1,5 @@
 """A run whose engine is built first: the build is told apart from the cold start, and the next study reuses it."""
 
-from __future__ import annotations
-
 import json
 
 from servebench.engine.supervisor.ports import free_port

@@ -1,7 +1,5 @@
 """Quality through the public command: asked on the running engine, stored, told, resumed and compared."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,10 +1,7 @@
 """A study that is killed and resumed: nothing finished is lost, nothing valid is done again."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import pandas as pd
 import psutil
@@ -20,13 +17,13 @@ WORDS = (
 )
 
 
-def killed_when(folder: Path, seen, *words: str) -> None:
+def killed_when(folder, seen, *words):
     """Run a study and kill it with SIGKILL once `seen` is true."""
     with servebench_started(folder, *words) as process:
         wait_until(seen, process=process)
 
 
-def points(folder: Path, run: str) -> list[str]:
+def points(folder, run):
     path = folder / "outputs" / "s" / run / "points.parquet"
     return list(pd.read_parquet(path).point) if path.exists() else []
 

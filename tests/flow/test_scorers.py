@@ -1,7 +1,5 @@
 """The scorers through the public command: code that is run, JSON of the load, a judge, and two engines side by side."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Whole searches against an endpoint that serves a few requests at a time."""
 
-from __future__ import annotations
-
 import json
 
 ATTACH = ("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", "workload=unique")

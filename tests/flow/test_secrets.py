@@ -1,7 +1,5 @@
 """Keys planted wherever one can be, and searched for in everything that is written, said and shown."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import suppress
@@ -37,12 +35,12 @@ def servebench_telemetry():
 """
 
 
-def secret(name: str) -> str:
+def secret(name):
     """Of no known form, so that it is found by where it stands alone."""
     return f"planted{name}{'0123456789'}zq"
 
 
-def found_in(folder: Path, needles: list[str]) -> dict[str, list[str]]:
+def found_in(folder, needles):
     """Files below the folder with a needle in them: as bytes, and in the columns of tables, which are compressed."""
     import pandas as pd
 

@@ -1,7 +1,5 @@
 """Studies on a virtual clock through the public command."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Workloads that are more than prompts, each a whole run against an endpoint."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pandas as pd

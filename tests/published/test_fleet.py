@@ -1,7 +1,5 @@
 """The fleet on paper, and the page that shows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

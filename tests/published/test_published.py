@@ -1,7 +1,5 @@
 """The published set-ups, simulated: near enough with few parameters, and the conclusions that the page draws."""
 
-from __future__ import annotations
-
 import pytest
 
 from servebench.emulator.profiles import stored_profiles
@@ -25,11 +23,11 @@ from servebench.util.proportions import wilson
 
 
 @pytest.fixture(scope="module")
-def simulator() -> Simulator:
+def simulator():
     return Simulator(registry())
 
 
-def test_every_number_of_the_articles_is_shipped() -> None:
+def test_every_number_of_the_articles_is_shipped():
     """176 of five sources; all that were measured under load have a case, but for those whose set-up is not told."""
     cells = published_cells()
     assert len(cells) == 176
@@ -42,7 +40,7 @@ def test_every_number_of_the_articles_is_shipped() -> None:
     assert all(case_of(cell) is not None for cell in told)
 
 
-def test_profiles_are_few_numbers_and_no_table() -> None:
+def test_profiles_are_few_numbers_and_no_table():
     """No profile has as many free numbers as there are published ones for its engine and GPU."""
     cells = published_cells()
     for one in stored_profiles():
@@ -63,7 +61,7 @@ SAMPLE = {
 
 
 @pytest.mark.parametrize(("engine", "sweep"), SAMPLE)
-def test_numbers_are_met_by_the_articles_method(engine: str, sweep: str, simulator: Simulator) -> None:
+def test_numbers_are_met_by_the_articles_method(engine, sweep, simulator):
     """Throughput within 10 %, TTFT within 30 %: most of what the whole page says for all."""
     cells = [
         cell
@@ -79,7 +77,7 @@ def test_numbers_are_met_by_the_articles_method(engine: str, sweep: str, simulat
     assert met >= SAMPLE[(engine, sweep)]
 
 
-def test_what_the_method_made_is_told_apart_from_the_engine(simulator: Simulator) -> None:
+def test_what_the_method_made_is_told_apart_from_the_engine(simulator):
     """Saturation at 64 is 50 requests; the TTFT jump is the client's pool; the 100s queue is a batch of 64."""
     at = {level: sound(simulator, "vllm", level).throughput_tok_s for level in (64, 128)}
     assert at[128] > 1.5 * at[64]
@@ -91,7 +89,7 @@ def test_what_the_method_made_is_told_apart_from_the_engine(simulator: Simulator
     assert same_requests(simulator, "vllm", 5000, 200, POOL) == behind
 
 
-def test_the_methods_doubts_are_told(simulator: Simulator) -> None:
+def test_the_methods_doubts_are_told(simulator):
     """50 requests for a level of 64 are void, at 50 they are too short, at 1 nothing is wrong."""
     said = {}
     for cell in published_cells():
@@ -105,18 +103,18 @@ def test_the_methods_doubts_are_told(simulator: Simulator) -> None:
     assert said[1] == ""
 
 
-def test_intervals_of_eight_questions_overlap() -> None:
+def test_intervals_of_eight_questions_overlap():
     """4/8 and 7/8: Wilson's interval, against a table (Newcombe 1998 gives [0.2152, 0.7848] for 4/8)."""
     assert wilson(4, 8) == pytest.approx((0.2152, 0.7848), abs=2e-4)
     assert wilson(7, 8)[0] < wilson(4, 8)[1]
 
 
-def test_a_table_keeps_bars_out_of_its_cells() -> None:
+def test_a_table_keeps_bars_out_of_its_cells():
     """A bar in a cell is escaped."""
     assert table(("a", "b"), [("1|2", "3")]).splitlines()[2] == "| 1\\|2 | 3 |"
 
 
-def test_a_cell_that_is_no_number_has_none() -> None:
+def test_a_cell_that_is_no_number_has_none():
     """A range, as some are."""
     some = [cell for cell in published_cells() if cell.number is None]
     assert all(isinstance(cell, Cell) and "-" in cell.value for cell in some)

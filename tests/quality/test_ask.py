@@ -1,7 +1,5 @@
 """Questions put to a server that means harm: in time, in bounded memory, and an answer that can be stored."""
 
-from __future__ import annotations
-
 import json
 import resource
 

@@ -1,7 +1,5 @@
 """servebench's own scorers keep what is asked of a plugin's."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -162,7 +160,7 @@ def test_it_dies_with_the_program_that_started_it(working, tmp_path):
 def test_programs_run_side_by_side(working):
     results: dict[int, str] = {}
 
-    def one(number: int) -> None:
+    def one(number):
         results[number] = run_program(f"open('/box/x', 'w').write('{number}'); print(open('/box/x').read())").last_line
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
@@ -173,7 +171,7 @@ def test_programs_run_side_by_side(working):
     assert results == {number: str(number) for number in range(4)}
 
 
-def _fake_bwrap(folder: Path, script: str) -> None:
+def _fake_bwrap(folder, script):
     program = folder / "bwrap"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -226,7 +224,7 @@ def test_the_filter_refuses_what_it_names_and_nothing_else(machine):
     steps = [struct.unpack("=HBBI", data[at : at + 8]) for at in range(0, len(data), 8)]
     arch, numbers = sandbox._FORBIDDEN[machine]
 
-    def answer(number: int, told_arch: int = arch) -> int:
+    def answer(number, told_arch=arch):
         place, value = 0, 0
         while True:
             code, yes, no, k = steps[place]

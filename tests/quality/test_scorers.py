@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path
@@ -26,7 +24,7 @@ MMLU = [
 ] + [{"question": "question", "correct_answer": "answer"}]
 
 
-def _lines(path: Path, rows: list[dict]) -> Path:
+def _lines(path, rows):
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return path
 

@@ -8,8 +8,6 @@ SERVEBENCH_REAL_MODEL=/models/SmolLM2-135M-Instruct          a small Hugging Fac
 SERVEBENCH_REAL_GGUF=/models/smollm2-135m-instruct.gguf      a small GGUF file, for llama.cpp
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 Needs root, `apt-get install slurm-wlm munge`, and a slurmd built for several daemons on one host, as Debian's is.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -6,8 +6,6 @@ Needs root, iproute2, util-linux and Ray. The bridge is in a namespace too: the 
 What the nodes share is the clock, the processors, and all folders but those named `private`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

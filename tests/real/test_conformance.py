@@ -1,7 +1,5 @@
 """The conformance suite with the real programs: what the other tests run with a stand-in."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The settings are those by which each engine runs on a CPU with little memory; see tests/real/conftest.py for what must be there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every command that we compose parses with the argument parser of the published package, to the values that we meant."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Quality of a real model on the embedded engine, through the public command."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Studies on a Ray cluster of three nodes with addresses and disks of their own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Scorers on a real model of the embedded engine, through the public command."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Studies on a real Slurm of two nodes on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 Prompts are counted by the server's own usage, hits by its usage and by its metrics.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

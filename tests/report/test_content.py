@@ -1,9 +1,5 @@
 """What a run's points say beside times."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from servebench.contracts.point_row import PointRow
@@ -43,6 +39,6 @@ from servebench.report.content import content_lines
         ({"needle_recall": 1 / 3}, ["needles: 33.3% found (at 4)"]),
     ],
 )
-def test_lines(row: dict[str, Any], said: list[str]) -> None:
+def test_lines(row, said):
     """A line for what is known, none for what is not."""
     assert content_lines([Point(row=PointRow(concurrency=4, **row))]) == said

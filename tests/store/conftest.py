@@ -1,22 +1,19 @@
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from servebench.contracts.results import Record
 from support.records import record
 
 
 @pytest.fixture
-def make() -> Callable[..., Record]:
+def make():
     """Return a record; any field may be given."""
     return partial(record, request_id="a", sent_ns=10**18 + 1, text="hi")
 
 
-def _mounted(folder: Path, *words: str) -> Iterator[Path]:
+def _mounted(folder, *words):
     folder.mkdir(exist_ok=True)
     if shutil.which("mount") is None:
         pytest.skip("there is no mount command here")
@@ -29,12 +26,12 @@ def _mounted(folder: Path, *words: str) -> Iterator[Path]:
 
 
 @pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+def tiny_disk(tmp_path):
     """A file system of 128 KiB."""
     yield from _mounted(tmp_path / "tiny", "-t", "tmpfs", "-o", "size=128k", "none")
 
 
 @pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
+def read_only(tmp_path):
     """A folder that nobody can write to, root neither."""
     yield from _mounted(tmp_path / "locked", "-t", "tmpfs", "-o", "ro,size=64k", "none")

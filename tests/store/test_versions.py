@@ -1,7 +1,5 @@
 """Files of older versions are read, files of newer ones refused in one line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -96,7 +94,7 @@ def test_every_kept_file_is_read(study):
     assert (len(points), len(runs)) == (3, 2)
 
 
-def newer(study: Path, name: str) -> None:
+def newer(study, name):
     """Make a file of a study one of a version to come."""
     path = study / name
     if path.suffix == ".json":

@@ -1,7 +1,5 @@
 """Run the `servebench` command: to its end, or in the background until the test is done with it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An OpenAI-like endpoint in the test's process, with a schedule, failures and a key."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A fake engine, its launcher, a workload, and a fake load: whole runs without sockets, processes or waiting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 python -m support.hostile BEHAVIOUR HOST PORT      serves one behaviour to every POST
 """
 
-from __future__ import annotations
-
 import gzip
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Fakes for tests of runs, studies and clusters: a clock, a display and a cluster. Nothing sleeps, nothing is started."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

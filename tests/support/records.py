@@ -1,7 +1,5 @@
 """Records of requests and of quality answers; a test names only the fields that matter to it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One scripted HTTP server for all tests. A script answers each request, in JSON or byte by byte."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

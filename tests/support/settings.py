@@ -1,7 +1,5 @@
 """Settings with defaults for tests that need a whole set of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from servebench.contracts.settings import (

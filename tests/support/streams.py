@@ -1,7 +1,5 @@
 """Streamed answers of the scripted server."""
 
-from __future__ import annotations
-
 from support.servers import LAST_CHUNK, SSE_HEAD, ScriptedServer, chunk, content_event
 
 

@@ -1,7 +1,5 @@
 """Stored studies without an engine: a simulated closed loop, written by servebench's own tables."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

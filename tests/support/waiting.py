@@ -1,7 +1,5 @@
 """Wait for a condition instead of for a time. The limits only catch hangs: no machine is so slow as to reach them."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable

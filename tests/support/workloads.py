@@ -1,7 +1,5 @@
 """Requests of a workload, for tests of what is in them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from servebench.contracts.request import Request, Tokenizer, Workload

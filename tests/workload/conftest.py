@@ -1,13 +1,10 @@
 """Tokenizers of known behaviour."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Sequence
 
 import pytest
 
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Tokenizer
 
 
 class PieceTokenizer:
@@ -17,10 +14,10 @@ class PieceTokenizer:
     name = "pieces"
     exact = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.counted = 0
 
-    def ends(self, text: str) -> list[int]:
+    def ends(self, text):
         """Where each token ends."""
         found: list[int] = []
         for match in re.finditer(r" ?[^\W_]+|\n+|[^\w\s]|_", text):
@@ -34,11 +31,11 @@ class PieceTokenizer:
                 found.append(end)
         return found
 
-    def count(self, texts: Sequence[str]) -> list[int]:
+    def count(self, texts):
         self.counted += len(texts)
         return [len(self.ends(text)) for text in texts]
 
-    def truncate(self, text: str, tokens: int) -> str:
+    def truncate(self, text, tokens):
         ends = self.ends(text)
         return text if len(ends) <= tokens else text[: ends[tokens - 1]] if tokens else ""
 
@@ -49,10 +46,10 @@ class ByteTokenizer:
     name = "bytes"
     exact = True
 
-    def count(self, texts: Sequence[str]) -> list[int]:
+    def count(self, texts):
         return [len(text.encode()) for text in texts]
 
-    def truncate(self, text: str, tokens: int) -> str:
+    def truncate(self, text, tokens):
         return text.encode()[:tokens].decode(errors="ignore")
 
 
@@ -62,34 +59,34 @@ class QuarterTokenizer:
     name = "approximate (4 characters a token)"
     exact = False
 
-    def count(self, texts: Sequence[str]) -> list[int]:
+    def count(self, texts):
         return [max(1, round(len(text) / 4)) if text else 0 for text in texts]
 
-    def truncate(self, text: str, tokens: int) -> str:
+    def truncate(self, text, tokens):
         return text[: tokens * 4]
 
 
 @pytest.fixture
-def pieces() -> PieceTokenizer:
+def pieces():
     return PieceTokenizer()
 
 
 @pytest.fixture
-def quarters() -> QuarterTokenizer:
+def quarters():
     return QuarterTokenizer()
 
 
 @pytest.fixture(params=[PieceTokenizer, ByteTokenizer, QuarterTokenizer], ids=lambda kind: kind.name.split()[0])
-def any_tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+def any_tokenizer(request):
     found: Tokenizer = request.param()
     return found
 
 
 @pytest.fixture
-def text_of() -> Callable[[Request], str]:
+def text_of():
     """The text of a request of one turn, and proof that it is either chat or completion."""
 
-    def get(request: Request) -> str:
+    def get(request):
         assert (request.messages is None) != (request.prompt is None)
         if request.messages is not None:
             (message,) = request.messages

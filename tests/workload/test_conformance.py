@@ -1,7 +1,5 @@
 """servebench's own workloads keep what is asked of a plugin's."""
 
-from __future__ import annotations
-
 from servebench.testing import WorkloadConformance
 from servebench.workload.agent_loop import AgentLoopWorkload
 from servebench.workload.long_context import LongContextWorkload

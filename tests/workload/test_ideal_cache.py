@@ -1,14 +1,11 @@
 """What a prefix cache could do at best."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Request
 from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.build.requests import add_extras
 from servebench.workload.ideal_cache import hit_rate, ideal_columns, ideal_hits
@@ -17,11 +14,11 @@ from servebench.workload.rag_prefix import RagPrefixSettings, RagPrefixWorkload
 from servebench.workload.unique import UniqueWorkload
 
 
-def settings(**keys: Any) -> WorkloadSettings:
+def settings(**keys):
     return WorkloadSettings(name="unique", **keys)
 
 
-def test_ideal_hits_of_documents(pieces: Tokenizer) -> None:
+def test_ideal_hits_of_documents(pieces):
     """All but the first request about a document find it: share 0.5 of 256 tokens is 8 blocks of 16."""
     rag = RagPrefixWorkload(
         RagPrefixSettings(name="rag_prefix", share=0.5, input_tokens=256, documents=4, api="completions")
@@ -31,13 +28,13 @@ def test_ideal_hits_of_documents(pieces: Tokenizer) -> None:
     assert hit_rate(hits) == pytest.approx(repeats * 128 / (40 * 256))
 
 
-def test_ideal_hits_of_unique_prompts(pieces: Tokenizer) -> None:
+def test_ideal_hits_of_unique_prompts(pieces):
     """None at all."""
     unique = UniqueWorkload(settings(input_tokens=200, api="completions"))
     assert hit_rate(ideal_hits(unique.requests(50, stream="c1-0", tokenizer=pieces), pieces)) == 0
 
 
-def test_ideal_hits_by_hand(pieces: Tokenizer) -> None:
+def test_ideal_hits_by_hand(pieces):
     """Whole blocks, never the last token, nothing between adapters, nothing before it was seen."""
     words = " ".join(["word"] * 32)
     texts = [words, words, f"{words} more", "else", words]
@@ -47,7 +44,7 @@ def test_ideal_hits_by_hand(pieces: Tokenizer) -> None:
     assert hit_rate([]) is None
 
 
-def test_ideal_hits_of_sessions(pieces: Tokenizer) -> None:
+def test_ideal_hits_of_sessions(pieces):
     """Each turn finds what was sent before it: most of its prompt."""
     talk = MultiTurnWorkload(MultiTurnSettings(name="multi_turn", turns=6, active=2, history="scripted"))
     rate = hit_rate(ideal_hits(talk.requests(60, stream="c1-0", tokenizer=pieces), pieces))
@@ -55,11 +52,11 @@ def test_ideal_hits_of_sessions(pieces: Tokenizer) -> None:
     assert 0.5 < rate < 0.9
 
 
-def sent(request_id: str, at_ns: int, outcome: str = "ok", warmup: bool = False) -> Any:
+def sent(request_id, at_ns, outcome="ok", warmup=False):
     return SimpleNamespace(request_id=request_id, sent_ns=at_ns, outcome=outcome, warmup=warmup, text="")
 
 
-def test_columns_follow_the_order_of_sending(pieces: Tokenizer, quarters: Tokenizer) -> None:
+def test_columns_follow_the_order_of_sending(pieces, quarters):
     """In the order sent, over ok requests inside the window; what failed was seen, too."""
     words = " ".join(["word"] * 33)
     requests = [Request(request_id=name, prompt=words) for name in "abc"]

@@ -1,14 +1,11 @@
 """Several workloads at once, and what goes with the requests of any."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Request
 from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.build.requests import add_extras
 from servebench.workload.mix import MixSettings, MixWorkload
@@ -17,11 +14,11 @@ from servebench.workload.unique import UniqueWorkload
 Text = Callable[[Request], str]
 
 
-def mix(parts: dict[str, dict[str, Any]], **keys: Any) -> MixWorkload:
+def mix(parts, **keys):
     return MixWorkload(MixSettings(name="mix", parts=parts, **keys))
 
 
-def test_weights(pieces: Tokenizer) -> None:
+def test_weights(pieces):
     """Parts come as often as their weights say, in a random order; one of weight 0 never."""
     parts = {"unique": {"weight": 3, "input_tokens": 64}, "sharegpt": {}, "rag_prefix": {"weight": 0}}
     requests = mix(parts).requests(400, stream="c1-0", tokenizer=pieces)
@@ -32,7 +29,7 @@ def test_weights(pieces: Tokenizer) -> None:
     assert names[:300].count("sharegpt") > 40
 
 
-def test_a_part_is_what_the_workload_gives(pieces: Tokenizer) -> None:
+def test_a_part_is_what_the_workload_gives(pieces):
     """The requests of a part are those of its workload, in its order, with the mix's seed and api."""
     found = mix({"mine": {"workload": "unique", "input_tokens": 50}}, seed=4, api="completions").requests(
         5, stream="c1-0", tokenizer=pieces
@@ -53,22 +50,22 @@ def test_a_part_is_what_the_workload_gives(pieces: Tokenizer) -> None:
         ({"mix": {}}, "workload.parts.mix"),
     ],
 )
-def test_mistakes(parts: dict[str, dict[str, Any]], said: str) -> None:
+def test_mistakes(parts, said):
     """Told before anything starts, with the part's name."""
     assert any(said in line for line in mix(parts).check())
 
 
-def test_lengths_belong_to_the_parts() -> None:
+def test_lengths_belong_to_the_parts():
     """A length that no part would heed is told."""
     assert len(mix({"unique": {}}, input_tokens=5).check()) == 1
     assert mix({"unique": {}}).check() == []
 
 
-def settings(**keys: Any) -> WorkloadSettings:
+def settings(**keys):
     return WorkloadSettings(name="unique", **keys)
 
 
-def test_adapters_by_popularity() -> None:
+def test_adapters_by_popularity():
     """The k-th adapter with a weight of 1 / k^skew; the same request always the same."""
     asked = settings(adapters=("a", "b", "c"), adapter_skew=1.0)
     requests = [add_extras(Request(request_id=f"r{n}", prompt=""), asked) for n in range(2200)]
@@ -77,7 +74,7 @@ def test_adapters_by_popularity() -> None:
     assert requests == [add_extras(Request(request_id=f"r{n}", prompt=""), asked) for n in range(2200)]
 
 
-def test_a_session_keeps_its_adapter_and_priority() -> None:
+def test_a_session_keeps_its_adapter_and_priority():
     """All requests of a session are alike in these."""
     asked = settings(adapters=tuple("abcdefgh"), priorities=(0, 1, 2, 3))
     some = [add_extras(Request(request_id=f"r{n}", prompt="", session_id="s"), asked).extra for n in range(20)]
@@ -88,7 +85,7 @@ def test_a_session_keeps_its_adapter_and_priority() -> None:
     assert others == {0, 1, 2, 3}
 
 
-def test_nothing_to_wear() -> None:
+def test_nothing_to_wear():
     """Without adapters and priorities a request stays as it is; what it brings itself stays, too."""
     request = Request(request_id="r", prompt="", extra={"top_k": 4})
     assert add_extras(request, settings()) is request

@@ -1,16 +1,13 @@
 """Questions about a few documents."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.seeding import zipf
@@ -24,17 +21,17 @@ workload = partial(workload_of, RagPrefixWorkload)
 asked = partial(requests_of, RagPrefixWorkload)
 
 
-def documents(requests: Sequence[Request], text_of: Text) -> list[str]:
+def documents(requests, text_of):
     return [text_of(request).split("\n\n")[0] for request in requests]
 
 
-def questions(requests: Sequence[Request], text_of: Text) -> list[str]:
+def questions(requests, text_of):
     return [text_of(request).split("\n\n")[-1] for request in requests]
 
 
 @pytest.mark.parametrize(("total", "share"), [(512, 0.75), (512, 0.95), (200, 0.5), (64, 0.25), (65, 0.37)])
 @pytest.mark.parametrize("cache", ["cold", "warm", "as_is"])
-def test_exact_lengths(any_tokenizer: Tokenizer, text_of: Text, total: int, share: float, cache: str) -> None:
+def test_exact_lengths(any_tokenizer, text_of, total, share, cache):
     """The document has exactly round(share * input_tokens) tokens, the prompt exactly input_tokens."""
     requests = asked(any_tokenizer, 20, input_tokens=total, share=share, cache=cache)
     assert set(any_tokenizer.count(documents(requests, text_of))) == {round(share * total)}
@@ -42,7 +39,7 @@ def test_exact_lengths(any_tokenizer: Tokenizer, text_of: Text, total: int, shar
     assert {request.prompt_tokens for request in requests} == {total}
 
 
-def test_defaults(pieces: Tokenizer) -> None:
+def test_defaults(pieces):
     """512 tokens in, 64 out, exactly; eight documents, three quarters of the prompt, all alike popular."""
     settings = RagPrefixSettings(name="rag_prefix")
     assert (settings.documents, settings.share, settings.skew) == (8, 0.75, 0.0)
@@ -50,7 +47,7 @@ def test_defaults(pieces: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("cache", ["warm", "as_is"])
-def test_streams_share_documents(pieces: Tokenizer, text_of: Text, cache: str) -> None:
+def test_streams_share_documents(pieces, text_of, cache):
     """Warm-up and all points ask about the same documents, however many requests and whichever documents each has."""
     streams = [
         documents(asked(pieces, count, stream, cache=cache, documents=4), text_of)
@@ -60,7 +57,7 @@ def test_streams_share_documents(pieces: Tokenizer, text_of: Text, cache: str) -
     assert set(streams[0]) >= set(streams[1]) | set(streams[2])
 
 
-def test_cold_streams_share_nothing(pieces: Tokenizer, text_of: Text) -> None:
+def test_cold_streams_share_nothing(pieces, text_of):
     """With `cold` no prompt of a stream begins like one of another stream, while within it documents are shared."""
     streams = [
         set(documents(asked(pieces, 200, stream, cache="cold", documents=4), text_of))
@@ -71,14 +68,14 @@ def test_cold_streams_share_nothing(pieces: Tokenizer, text_of: Text) -> None:
 
 
 @pytest.mark.parametrize("cache", ["cold", "as_is"])
-def test_documents_differ_from_their_first_words(pieces: Tokenizer, text_of: Text, cache: str) -> None:
+def test_documents_differ_from_their_first_words(pieces, text_of, cache):
     """Two documents, and those of two seeds, share no beginning."""
     both = [documents(asked(pieces, 100, cache=cache, documents=6, seed=seed), text_of) for seed in (0, 1)]
     assert len({document[:12] for some in both for document in some}) == 12
 
 
 @pytest.mark.parametrize("share", [0.0, 0.75])
-def test_questions_are_unique(pieces: Tokenizer, text_of: Text, share: float) -> None:
+def test_questions_are_unique(pieces, text_of, share):
     """No two questions of any stream begin alike."""
     starts = [
         question[:12]
@@ -88,14 +85,14 @@ def test_questions_are_unique(pieces: Tokenizer, text_of: Text, share: float) ->
     assert len(set(starts)) == 400
 
 
-def test_no_share(any_tokenizer: Tokenizer, text_of: Text) -> None:
+def test_no_share(any_tokenizer, text_of):
     """A share of 0 is a question alone, of the whole length."""
     requests = asked(any_tokenizer, 10, share=0, input_tokens=40)
     assert not any("\n" in text_of(request) for request in requests)
     assert set(any_tokenizer.count([text_of(request) for request in requests])) == {40}
 
 
-def test_chosen_is_what_is_asked_about(pieces: Tokenizer, text_of: Text) -> None:
+def test_chosen_is_what_is_asked_about(pieces, text_of):
     """`chosen` tells which document each request is about."""
     rag = workload(documents=5, skew=1.0)
     chosen = rag.documents_of(60, stream="c1-0")
@@ -103,7 +100,7 @@ def test_chosen_is_what_is_asked_about(pieces: Tokenizer, text_of: Text) -> None
     assert len(set(zip(chosen, texts, strict=True))) == len(set(chosen)) == len(set(texts)) == 5
 
 
-def test_lengths_from_a_distribution(pieces: Tokenizer, text_of: Text) -> None:
+def test_lengths_from_a_distribution(pieces, text_of):
     """A distribution is drawn once a document: its questions all make prompts of one length, with its share."""
     spec = LengthSettings(kind="uniform", min=100, max=400)
     requests = asked(pieces, 100, input_tokens=spec, share=0.5, documents=5)
@@ -125,13 +122,13 @@ def test_lengths_from_a_distribution(pieces: Tokenizer, text_of: Text) -> None:
         (float("inf"), [1, 0, 0, 0]),
     ],
 )
-def test_zipf(skew: float, expected: list[float]) -> None:
+def test_zipf(skew, expected):
     """p(k) is proportional to 1 / k^skew and sums to 1, also where the powers leave the range of floats."""
     assert zipf(4, skew) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("skew", [0.0, 1.0, 1.5])
-def test_popularity(skew: float) -> None:
+def test_popularity(skew):
     """Documents are asked about as often as Zipf's law says (chi square of 7 degrees of freedom under 24.3, p 0.001)."""
     count = 8000
     found = Counter(workload(skew=skew).documents_of(count, stream="c1-0"))
@@ -139,7 +136,7 @@ def test_popularity(skew: float) -> None:
     assert chi < 24.3
 
 
-def test_hit_rate_of_real_prompts(pieces: Any, text_of: Text) -> None:
+def test_hit_rate_of_real_prompts(pieces, text_of):
     """A cache of every prefix finds the document in all but the first request about it, and no question."""
     rag = workload(input_tokens=80, documents=4, skew=1.0)
     requests = rag.requests(50, stream="c1-0", tokenizer=pieces)
@@ -167,7 +164,7 @@ def test_hit_rate_of_real_prompts(pieces: Any, text_of: Text) -> None:
         ({"input_tokens": LengthSettings(kind="uniform", min=40, max=60)}, "leaves"),
     ],
 )
-def test_check(pieces: Tokenizer, keys: dict[str, Any], fault: str) -> None:
+def test_check(pieces, keys, fault):
     """Parts with no room for a salt are refused before anything starts, and again when asked for."""
     (line,) = workload(**keys).check()
     assert fault in line
@@ -177,13 +174,13 @@ def test_check(pieces: Tokenizer, keys: dict[str, Any], fault: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"input_tokens": 64}, {"share": 0.95}, {"share": 0.0, "input_tokens": 16}])
-def test_check_finds_nothing(keys: dict[str, Any]) -> None:
+def test_check_finds_nothing(keys):
     """What has room is fine, to the last token."""
     assert workload(**keys).check() == []
 
 
 @pytest.mark.parametrize("keys", [{"documents": 0}, {"share": 0.96}, {"share": -0.1}, {"skew": -1}, {"shares": 0.5}])
-def test_settings_out_of_range(keys: dict[str, Any]) -> None:
+def test_settings_out_of_range(keys):
     """Values that mean nothing, and unknown keys, are refused by the settings themselves."""
     with pytest.raises(ValidationError):
         TypeAdapter(RagPrefixSettings).validate_python({"name": "rag_prefix", **keys})

@@ -1,7 +1,5 @@
 """Conversations with the model's own answers in their history: where they stand, who waits, what they are filled with."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ import pytest
 
 from servebench.contracts.engine import Engine
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.request import Request, Tokenizer, answer_mark
+from servebench.contracts.request import answer_mark
 from servebench.contracts.settings import WorkloadSettings
 from servebench.run.requests import split_at_answers
 from servebench.util.errors import ConfigError
@@ -30,7 +28,7 @@ turns = partial(requests_of, MultiTurnWorkload)
 agents = partial(requests_of, AgentLoopWorkload)
 
 
-def sent_body(request: Request, texts: dict[str, str]) -> dict[str, Any]:
+def sent_body(request, texts):
     """The body as a server gets it: made by the dialect, cut at its holes, filled as the load fills it."""
     _, body = Engine.body(SimpleNamespace(dialect=Engine.dialect), request, "m", PLAIN)  # type: ignore[arg-type]
     plain, holes = split_at_answers(orjson.dumps(body), request)
@@ -44,7 +42,7 @@ def sent_body(request: Request, texts: dict[str, str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("make", [turns, agents])
 @pytest.mark.parametrize("api", ["chat", "completions"])
-def test_history_is_what_was_answered(pieces: Tokenizer, make: Any, api: str) -> None:
+def test_history_is_what_was_answered(pieces, make, api):
     """Each turn's prompt is the one before it, its answer to the letter, and something new; nothing told its length."""
     requests = make(pieces, api=api)
     texts = {request.request_id: f' an "odd"\\ answer\nto {request.request_id} é' for request in requests}
@@ -62,7 +60,7 @@ def test_history_is_what_was_answered(pieces: Tokenizer, make: Any, api: str) ->
             assert "<<answer to" not in str(after.filled(texts))
 
 
-def test_stand_ins_are_as_long_as_answers(pieces: Tokenizer) -> None:
+def test_stand_ins_are_as_long_as_answers(pieces):
     """What a preview shows in the place of an answer is what scripted history would have there."""
     for real, scripted in zip(turns(pieces), turns(pieces, history="scripted"), strict=True):
         assert real.filled({}).messages == scripted.messages
@@ -74,7 +72,7 @@ def test_stand_ins_are_as_long_as_answers(pieces: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("history", ["real", "scripted"])
-def test_sub_agents_wait_and_report(pieces: Tokenizer, history: str) -> None:
+def test_sub_agents_wait_and_report(pieces, history):
     """A sub-agent waits for its parent's first answer, the parent for the last of each; real ones bring what they said."""
     requests = agents(pieces, 80, fan_out=2, steps=3, sub_steps=2, active=2, history=history)
     sessions = by_session(requests)
@@ -94,13 +92,13 @@ def test_sub_agents_wait_and_report(pieces: Tokenizer, history: str) -> None:
     assert checked > 5
 
 
-def test_ideal_hits_know_the_answers(pieces: Tokenizer) -> None:
+def test_ideal_hits_know_the_answers(pieces):
     """Over the prompts as they were sent; an answer counts from its end on."""
     first, second = turns(pieces, 2, turns=2, active=1, system_tokens=0)
     said = "w " * 320
     row = PointRow(window_start_ns=0, window_end_ns=99)
 
-    def record(request_id: str, sent_ns: int, ended_ns: int, text: str) -> Any:
+    def record(request_id, sent_ns, ended_ns, text):
         return SimpleNamespace(
             request_id=request_id, sent_ns=sent_ns, ended_ns=ended_ns, outcome="ok", warmup=False, text=text
         )
@@ -115,13 +113,13 @@ def test_ideal_hits_know_the_answers(pieces: Tokenizer) -> None:
     assert without == pytest.approx(48 / 474, abs=0.02)
 
 
-def test_a_dialect_that_changes_the_prompt(pieces: Tokenizer) -> None:
+def test_a_dialect_that_changes_the_prompt(pieces):
     """Then there is nowhere to put an answer: one line says what to do."""
     with pytest.raises(ConfigError, match=r"history=scripted"):
         split_at_answers(b'{"prompt": "something else"}', turns(pieces, 8, turns=2, active=1)[1])
 
 
 @pytest.mark.parametrize(("first", "second"), [("c1-r0-0001", "c1-r0-00010")])
-def test_marks_do_not_begin_alike(first: str, second: str) -> None:
+def test_marks_do_not_begin_alike(first, second):
     """An id that begins another is not taken for it."""
     assert answer_mark(first) not in answer_mark(second)

@@ -1,7 +1,5 @@
 """Same settings and seed, same bytes: in another process, with another hash seed, today and next year."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -48,14 +46,14 @@ for seed in map(int, sys.argv[2:]):
 """
 
 
-def start(hash_seed: int, *seeds: int) -> subprocess.Popen[str]:
+def start(hash_seed, *seeds):
     """Start a process that prints a line for each seed, tokenizer and workload, with the hash of all its requests."""
     words = [str(Path(__file__).with_name("conftest.py")), *map(str, seeds)]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     return subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_other_processes() -> None:
+def test_other_processes():
     """A fresh process whose hashes of text are others gives the same requests; another seed gives others."""
     both = [start(1, 0, 1), start(2, 0)]
     first, second = (process.communicate(timeout=500)[0].splitlines() for process in both)

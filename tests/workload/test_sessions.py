@@ -1,16 +1,13 @@
 """Conversations and agents: growing histories, in an order in which sessions mingle."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.agent_loop import CALL_SCHEMA, AgentLoopSettings, AgentLoopWorkload
@@ -25,7 +22,7 @@ turns = partial(requests_of, MultiTurnWorkload, history="scripted")
 agents = partial(requests_of, AgentLoopWorkload, history="scripted")
 
 
-def by_session(requests: list[Request]) -> dict[str, list[Request]]:
+def by_session(requests):
     found: dict[str, list[Request]] = defaultdict(list)
     for request in requests:
         assert request.session_id is not None
@@ -34,7 +31,7 @@ def by_session(requests: list[Request]) -> dict[str, list[Request]]:
 
 
 @pytest.mark.parametrize("make", [turns, agents])
-def test_history_grows(pieces: Tokenizer, make: Any) -> None:
+def test_history_grows(pieces, make):
     """Each request of a session has all messages of the one before, an answer, and something new, users last."""
     requests = make(pieces)
     assert len(requests) == len({request.request_id for request in requests}) == 60
@@ -48,7 +45,7 @@ def test_history_grows(pieces: Tokenizer, make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [turns, agents])
-def test_messages_have_exact_lengths(any_tokenizer: Tokenizer, make: Any) -> None:
+def test_messages_have_exact_lengths(any_tokenizer, make):
     """Each message is as long as asked for, scripted answers as long as the answers; the sum is the prompt's."""
     requests = make(any_tokenizer, 12, input_tokens=120, output_tokens=100, system_tokens=500)
     for request in requests:
@@ -65,7 +62,7 @@ def test_messages_have_exact_lengths(any_tokenizer: Tokenizer, make: Any) -> Non
 
 
 @pytest.mark.parametrize("make", [turns, agents])
-def test_completions_are_transcripts(any_tokenizer: Tokenizer, make: Any) -> None:
+def test_completions_are_transcripts(any_tokenizer, make):
     """As completions the whole text is counted, and history is a common beginning too."""
     requests = make(any_tokenizer, 20, api="completions", input_tokens=100, system_tokens=400)
     assert any_tokenizer.count([r.prompt for r in requests]) == [r.prompt_tokens for r in requests]
@@ -75,7 +72,7 @@ def test_completions_are_transcripts(any_tokenizer: Tokenizer, make: Any) -> Non
 
 
 @pytest.mark.parametrize("make", [turns, agents])
-def test_what_is_shared(pieces: Tokenizer, make: Any) -> None:
+def test_what_is_shared(pieces, make):
     """Sessions share the system message and nothing else; cold streams not even that."""
     for cache, systems in (("cold", 2), ("warm", 1)):
         requests = [r for stream in ("c1-0", "c2-0") for r in make(pieces, stream=stream, cache=cache)]
@@ -84,7 +81,7 @@ def test_what_is_shared(pieces: Tokenizer, make: Any) -> None:
         assert len(set(firsts.values())) == len(firsts)
 
 
-def test_turns_and_active(pieces: Tokenizer) -> None:
+def test_turns_and_active(pieces):
     """As many turns as asked for; never more sessions open than `active`; they really mingle."""
     requests = turns(pieces, 80, turns=4, active=5)
     sessions = by_session(requests)
@@ -97,7 +94,7 @@ def test_turns_and_active(pieces: Tokenizer) -> None:
     assert {len(found) for found in by_session(turns(pieces, 200, turns=spec)).values()} >= {1, 2, 3, 4, 5, 6}
 
 
-def test_think_times(pieces: Tokenizer) -> None:
+def test_think_times(pieces):
     """None before the first turn; exponential with the mean asked for before the others."""
     assert {r.think_s for r in turns(pieces)} == {None}
     sessions = by_session(turns(pieces, 800, think_s=2.0))
@@ -107,7 +104,7 @@ def test_think_times(pieces: Tokenizer) -> None:
     assert sum(times) / len(times) == pytest.approx(2.0, rel=0.2)
 
 
-def test_fan_out(pieces: Tokenizer) -> None:
+def test_fan_out(pieces):
     """Sub-agents begin with their parent's first step and an answer, end before its second, and report to it."""
     requests = agents(pieces, 100, fan_out=3, steps=3, sub_steps=2, active=2)
     sessions = by_session(requests)
@@ -132,7 +129,7 @@ def test_fan_out(pieces: Tokenizer) -> None:
     assert checked > 5
 
 
-def test_enforced_calls(pieces: Tokenizer) -> None:
+def test_enforced_calls(pieces):
     """Then each request has the schema of a call, and answers may end."""
     assert {str(r.schema) for r in agents(pieces, enforce_calls=True, exact_output=False)} == {str(CALL_SCHEMA)}
     settings = AgentLoopSettings(name="agent_loop", enforce_calls=True)
@@ -141,13 +138,13 @@ def test_enforced_calls(pieces: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("make", [turns, agents])
-def test_too_short_is_an_error(pieces: Tokenizer, make: Any) -> None:
+def test_too_short_is_an_error(pieces, make):
     """Messages are never alike for want of room."""
     with pytest.raises(ConfigError, match="too short"):
         make(pieces, input_tokens=3)
 
 
-def test_interleave_keeps_what_depends_in_order() -> None:
+def test_interleave_keeps_what_depends_in_order():
     """A session that is opened by another begins after that step; one that waits goes on after the others."""
     parent = Session("p", (STEP, STEP), waits_for={1: ("c",)})
     child = Session("c", (STEP, STEP), opens_after=("p", 1))

@@ -1,16 +1,12 @@
 """What all workloads share: the fields of a request, and configs that say what the settings default to."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 from pydantic import TypeAdapter
 
-from servebench.contracts.request import Request, Tokenizer, Workload
 from servebench.workload.agent_loop import AgentLoopWorkload
 from servebench.workload.long_context import LongContextWorkload
 from servebench.workload.multi_turn import MultiTurnWorkload
@@ -28,9 +24,7 @@ PLAIN = (UniqueWorkload, RagPrefixWorkload, ShareGptWorkload)
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("api", ["chat", "completions"])
 @pytest.mark.parametrize("kind", PLAIN)
-def test_fields(
-    pieces: Tokenizer, text_of: Callable[[Request], str], kind: type[Workload], api: str, exact: bool
-) -> None:
+def test_fields(pieces, text_of, kind, api, exact):
     """Settings reach each request, and ids are the stream's, in order."""
     requests = requests_of(kind, pieces, 3, "c8-0", api=api, exact_output=exact, temperature=0.5)
     assert [request.request_id for request in requests] == ["c8-0-00000", "c8-0-00001", "c8-0-00002"]
@@ -41,7 +35,7 @@ def test_fields(
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_streams_do_not_depend_on_one_another(pieces: Tokenizer, kind: type[Workload]) -> None:
+def test_streams_do_not_depend_on_one_another(pieces, kind):
     """The same workload gives the same requests again after it was asked for others, and none when asked for none."""
     workload = kind(kind.settings_type(name=kind.name))
     first = workload.requests(20, stream="a", tokenizer=pieces)
@@ -61,7 +55,7 @@ def test_streams_do_not_depend_on_one_another(pieces: Tokenizer, kind: type[Work
         (RagPrefixWorkload, (512, 64)),
     ],
 )
-def test_config_files(kind: type[Workload], lengths: tuple[int | None, int] | None) -> None:
+def test_config_files(kind, lengths):
     """The shipped configs have only keys that the settings know, and their defaults but for api, cache and lengths."""
     plain = OmegaConf.to_container(OmegaConf.load(CONF / f"{kind.name}.yaml"))
     assert isinstance(plain, dict)

@@ -1,18 +1,15 @@
 """Prompts of real people."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.sharegpt import ShareGptWorkload
@@ -28,7 +25,7 @@ asked = partial(requests_of, ShareGptWorkload)
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> str:
+def dataset(tmp_path):
     """Four prompts of 1, 3, 6 and 10 tokens; the second has an answer of 4, the third an empty one."""
     answers: list[str | None] = [None, "a b c d", "", None]
     path = tmp_path / "set.jsonl"
@@ -37,7 +34,7 @@ def dataset(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_prompts_are_cycled(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+def test_prompts_are_cycled(pieces, text_of, dataset):
     """Every prompt comes once before any comes twice, each time round in another order."""
     texts = [text_of(request) for request in asked(pieces, 4 * 20 + 2, dataset=dataset)]
     rounds = [tuple(texts[start : start + 4]) for start in range(0, 80, 4)]
@@ -46,7 +43,7 @@ def test_prompts_are_cycled(pieces: Tokenizer, text_of: Text, dataset: str) -> N
     assert set(Counter(texts).values()) == {20, 21}
 
 
-def test_orders_differ_by_stream_and_seed(pieces: Tokenizer, text_of: Text) -> None:
+def test_orders_differ_by_stream_and_seed(pieces, text_of):
     """Each stream and each seed has an order of its own, the same each time."""
     first = asked(pieces, 100)
     assert first == asked(pieces, 100)
@@ -54,14 +51,14 @@ def test_orders_differ_by_stream_and_seed(pieces: Tokenizer, text_of: Text) -> N
         assert [text_of(request) for request in other] != [text_of(request) for request in first]
 
 
-def test_builtin(pieces: Tokenizer, text_of: Text) -> None:
+def test_builtin(pieces, text_of):
     """The shipped set is what is asked by default, unchanged, with its length in tokens."""
     requests = asked(pieces, len(builtin_prompts()))
     assert {text_of(request) for request in requests} == {prompt.text for prompt in builtin_prompts()}
     assert [r.prompt_tokens for r in requests] == pieces.count([text_of(r) for r in requests])
 
 
-def test_cold_salts_every_prompt(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+def test_cold_salts_every_prompt(pieces, text_of, dataset):
     """With `cold` no two requests of any stream begin alike, and the length told is that of what is sent."""
     requests = [
         r for stream in ("warmup-c1-0", "c1-0") for r in asked(pieces, 50, stream, dataset=dataset, cache="cold")
@@ -74,7 +71,7 @@ def test_cold_salts_every_prompt(pieces: Tokenizer, text_of: Text, dataset: str)
 
 
 @pytest.mark.parametrize("cache", ["warm", "as_is"])
-def test_others_are_left_as_they_are(pieces: Tokenizer, text_of: Text, dataset: str, cache: str) -> None:
+def test_others_are_left_as_they_are(pieces, text_of, dataset, cache):
     """Without `cold` prompts are sent as the data has them."""
     assert {text_of(request) for request in asked(pieces, dataset=dataset, cache=cache)} == set(TEXTS)
 
@@ -83,21 +80,19 @@ def test_others_are_left_as_they_are(pieces: Tokenizer, text_of: Text, dataset: 
     ("low", "high", "kept"), [(None, None, TEXTS), (3, 6, TEXTS[1:3]), (2, None, TEXTS[1:]), (None, 1, TEXTS[:1])]
 )
 @pytest.mark.parametrize("cache", ["cold", "as_is"])
-def test_limits(
-    pieces: Tokenizer, text_of: Text, dataset: str, low: int | None, high: int | None, kept: list[str], cache: str
-) -> None:
+def test_limits(pieces, text_of, dataset, low, high, kept, cache):
     """Both limits are included and count the prompt without its salt."""
     requests = asked(pieces, dataset=dataset, min_prompt_tokens=low, max_prompt_tokens=high, cache=cache)
     assert {text_of(request).split("\n")[-1] for request in requests} == set(kept)
 
 
-def test_limits_that_nothing_fits(pieces: Tokenizer, dataset: str) -> None:
+def test_limits_that_nothing_fits(pieces, dataset):
     """When no prompt fits, the error says how long they are."""
     with pytest.raises(ConfigError, match=r"no prompt of 7 to 9 tokens \(its prompts have 1 to 10\)"):
         asked(pieces, dataset=dataset, min_prompt_tokens=7, max_prompt_tokens=9)
 
 
-def test_sampled_by_length(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+def test_sampled_by_length(pieces, text_of, dataset):
     """With lengths asked for, the nearest prompts are taken, none twice before all were taken."""
     spec = LengthSettings(kind="uniform", min=5, max=7)
     requests = asked(pieces, 4, input_tokens=spec, path=dataset)
@@ -108,7 +103,7 @@ def test_sampled_by_length(pieces: Tokenizer, text_of: Text, dataset: str) -> No
     assert len({text_of(r) for r in many}) == 60
 
 
-def test_a_folder_as_the_hub_has_it(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+def test_a_folder_as_the_hub_has_it(pieces, text_of, dataset):
     """The package `datasets` reads a folder as it reads a data set of the hub."""
     pytest.importorskip("datasets")
     folder = Path(dataset).parent
@@ -118,20 +113,20 @@ def test_a_folder_as_the_hub_has_it(pieces: Tokenizer, text_of: Text, dataset: s
         asked(pieces, 4, dataset=f"hf:{folder}", split="nothing")
 
 
-def test_outputs_of_the_data(pieces: Tokenizer, text_of: Text, dataset: str) -> None:
+def test_outputs_of_the_data(pieces, text_of, dataset):
     """A null `output_tokens` is as long as the data's own answer; 128 where it has none."""
     got = {text_of(request): request.output_tokens for request in asked(pieces, dataset=dataset)}
     assert got == dict(zip(TEXTS, [128, 4, 128, 128], strict=True))
 
 
-def test_outputs_as_asked(pieces: Tokenizer, dataset: str) -> None:
+def test_outputs_as_asked(pieces, dataset):
     """`output_tokens` wins over the data, as a number and as a distribution."""
     assert {r.output_tokens for r in asked(pieces, dataset=dataset, output_tokens=9)} == {9}
     spec = LengthSettings(kind="uniform", min=2, max=3)
     assert {r.output_tokens for r in asked(pieces, 60, dataset=dataset, output_tokens=spec)} == {2, 3}
 
 
-def test_approximate(quarters: Tokenizer, text_of: Text) -> None:
+def test_approximate(quarters, text_of):
     """An approximate tokenizer serves as well; lengths are what it says."""
     requests = asked(quarters, 20)
     assert [r.prompt_tokens for r in requests] == quarters.count([text_of(r) for r in requests])
@@ -148,12 +143,12 @@ def test_approximate(quarters: Tokenizer, text_of: Text) -> None:
         ({"path": "nothing.json"}, "no such file"),
     ],
 )
-def test_check(keys: dict[str, Any], fault: str) -> None:
+def test_check(keys, fault):
     """What cannot be, or would not be heeded, is told before anything starts, one line each."""
     (line,) = workload(**keys).check()
     assert fault in line
 
 
-def test_check_finds_nothing(dataset: str) -> None:
+def test_check_finds_nothing(dataset):
     """The shipped set and a file that is there are fine; the file is not read yet."""
     assert workload().check() == workload(dataset=dataset, min_prompt_tokens=3, max_prompt_tokens=3).check() == []

@@ -1,16 +1,13 @@
 """Recorded arrivals and lengths with synthesised prompts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Request
 from servebench.util.errors import ConfigError
 from servebench.workload.sources.trace_files import TraceRow, trace_rows
 from servebench.workload.trace import TraceSettings, TraceWorkload
@@ -32,26 +29,26 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 asked = partial(requests_of, TraceWorkload)
 
 
-def mooncake(folder: Path, *rows: tuple[int, int, int, list[int]]) -> str:
+def mooncake(folder, *rows):
     names = ("timestamp", "input_length", "output_length", "hash_ids")
     path = folder / "trace.jsonl"
     path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
     return str(path)
 
 
-def common(one: str, other: str) -> str:
+def common(one, other):
     """The beginning that two texts share."""
     return one[: next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)]
 
 
-def test_burst_gpt(tmp_path: Path) -> None:
+def test_burst_gpt(tmp_path):
     """Seconds from the first request, in order, without the failures."""
     path = tmp_path / "burst.csv"
     path.write_text(BURST)
     assert trace_rows(str(path)) == (TraceRow(0, 472, 18), TraceRow(40, 87, 230))
 
 
-def test_azure(tmp_path: Path) -> None:
+def test_azure(tmp_path):
     """Dates of seven decimals and none."""
     path = tmp_path / "azure.csv"
     path.write_text(AZURE)
@@ -71,7 +68,7 @@ def test_azure(tmp_path: Path) -> None:
         ("100.25", "101.75"),
     ],
 )
-def test_azure_arrivals_whatever_the_decimals(tmp_path: Path, moments: tuple[str, str]) -> None:
+def test_azure_arrivals_whatever_the_decimals(tmp_path, moments):
     """The file of 2024 has six decimals and an offset; a moment that is missing leaves its request out."""
     path = tmp_path / "azure.csv"
     lines = ["TIMESTAMP,ContextTokens,GeneratedTokens", *(f"{moment},10,5" for moment in moments)]
@@ -91,13 +88,13 @@ def test_azure_arrivals_whatever_the_decimals(tmp_path: Path, moments: tuple[str
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,3,99999999999\n", "a request of 99999999999 tokens"),
     ],
 )
-def test_a_length_that_no_model_has_is_told(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_a_length_that_no_model_has_is_told(tmp_path, name, text, told):
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=told):
         trace_rows(str(tmp_path / name))
 
 
-def test_lengths_and_arrivals_are_the_traces(any_tokenizer: Tokenizer, text_of: Text) -> None:
+def test_lengths_and_arrivals_are_the_traces(any_tokenizer, text_of):
     """Every request of the shipped trace: exact input, output as recorded, at its time."""
     requests = asked(any_tokenizer, 30)
     rows = trace_rows("builtin")[:30]
@@ -107,7 +104,7 @@ def test_lengths_and_arrivals_are_the_traces(any_tokenizer: Tokenizer, text_of: 
     ]
 
 
-def test_equal_blocks_are_equal_text_and_others_are_not(pieces: Tokenizer, text_of: Text, tmp_path: Path) -> None:
+def test_equal_blocks_are_equal_text_and_others_are_not(pieces, text_of, tmp_path):
     """Two prompts share as many tokens as leading blocks, and differ right after."""
     path = mooncake(tmp_path, (0, 100, 5, [1, 2, 3]), (1, 100, 5, [1, 2, 4]), (2, 90, 5, [1, 5, 6]), (3, 70, 5, [9]))
     texts = [text_of(r) for r in asked(pieces, 4, path=path, block_tokens=40)]
@@ -118,7 +115,7 @@ def test_equal_blocks_are_equal_text_and_others_are_not(pieces: Tokenizer, text_
     assert again == texts[:2]
 
 
-def test_the_last_block_is_shared_where_it_is_the_same(pieces: Tokenizer, text_of: Text, tmp_path: Path) -> None:
+def test_the_last_block_is_shared_where_it_is_the_same(pieces, text_of, tmp_path):
     """A part of a block is the beginning of that block, also where the other prompt goes on."""
     path = mooncake(tmp_path, (0, 60, 5, [1, 2]), (1, 60, 5, [1, 2]), (2, 120, 5, [1, 2, 3]))
     first, second, third = (text_of(r) for r in asked(pieces, 3, path=path, block_tokens=40))
@@ -126,7 +123,7 @@ def test_the_last_block_is_shared_where_it_is_the_same(pieces: Tokenizer, text_o
     assert third.startswith(first)
 
 
-def test_cold_streams_and_laps_share_nothing(pieces: Tokenizer, text_of: Text, tmp_path: Path) -> None:
+def test_cold_streams_and_laps_share_nothing(pieces, text_of, tmp_path):
     """Cold: each stream has its own blocks. A second lap has others, too, and comes later."""
     path = mooncake(tmp_path, (0, 60, 5, [1]), (3000, 60, 5, [1]))
     cold = [asked(pieces, 4, stream, path=path, block_tokens=40, cache="cold") for stream in ("c1-0", "c2-0")]
@@ -137,14 +134,14 @@ def test_cold_streams_and_laps_share_nothing(pieces: Tokenizer, text_of: Text, t
     assert text_of(warm[0][0])[:80] == text_of(warm[1][0])[:80]
 
 
-def test_scale_and_limit(pieces: Tokenizer, tmp_path: Path) -> None:
+def test_scale_and_limit(pieces, tmp_path):
     """Lengths are scaled, then limited."""
     path = mooncake(tmp_path, (0, 400, 40, [1]), (1, 4000, 40, [1, 2]))
     requests = asked(pieces, 2, path=path, length_scale=0.5, max_input_tokens=300)
     assert [(r.prompt_tokens, r.output_tokens) for r in requests] == [(200, 20)] * 2
 
 
-def test_mistakes(pieces: Tokenizer, tmp_path: Path) -> None:
+def test_mistakes(pieces, tmp_path):
     """Each a line that says what to do."""
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"timestamp": 1}\n')

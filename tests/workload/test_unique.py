@@ -1,15 +1,12 @@
 """Prompts of exact length that share nothing."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
-from servebench.contracts.request import Request, Tokenizer
+from servebench.contracts.request import Request
 from servebench.contracts.settings import LengthSettings, WorkloadSettings
 from servebench.util.errors import ConfigError
 from servebench.workload.build.fill import fill, single_token_words
@@ -34,7 +31,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_exact_length(any_tokenizer: Tokenizer, text_of: Text, spec: int | LengthSettings) -> None:
+def test_exact_length(any_tokenizer, text_of, spec):
     """Each prompt has exactly the length drawn for it, by its tokenizer's count, and says so."""
     requests = asked(any_tokenizer, input_tokens=spec)
     wanted = sample_lengths(spec, 60, generator(0, "c1-0"))
@@ -42,33 +39,33 @@ def test_exact_length(any_tokenizer: Tokenizer, text_of: Text, spec: int | Lengt
     assert [request.prompt_tokens for request in requests] == wanted
 
 
-def test_default_lengths(pieces: Tokenizer) -> None:
+def test_default_lengths(pieces):
     """Null lengths are 128 tokens in and 64 out."""
     assert {(r.prompt_tokens, r.output_tokens) for r in asked(pieces)} == {(128, 64)}
 
 
-def test_outputs(pieces: Tokenizer) -> None:
+def test_outputs(pieces):
     """Answers are as long as asked, whatever the prompts are."""
     requests = asked(pieces, output_tokens=LengthSettings(kind="uniform", min=5, max=9))
     assert {request.output_tokens for request in requests} == {5, 6, 7, 8, 9}
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4])
-def test_shorter_than_the_salt(pieces: Tokenizer, text_of: Text, tokens: int) -> None:
+def test_shorter_than_the_salt(pieces, text_of, tokens):
     """A prompt with no room for its salt is the salt's beginning, of exactly that length."""
     (request,) = asked(pieces, 1, input_tokens=tokens)
     assert salt(0, "c1-0", 0).startswith(text_of(request))
     assert pieces.count([text_of(request)]) == [tokens] == [request.prompt_tokens]
 
 
-def test_too_short_to_be_unique(quarters: Tokenizer, pieces: Tokenizer) -> None:
+def test_too_short_to_be_unique(quarters, pieces):
     """Prompts that come out the same are refused, with the length that is enough."""
     with pytest.raises(ConfigError, match=r"workload.input_tokens.* 16 or more"):
         asked(pieces, 5000, input_tokens=1)
     assert len(asked(pieces, 5000, input_tokens=16)) == 5000
 
 
-def test_streams_share_nothing(any_tokenizer: Tokenizer, text_of: Text) -> None:
+def test_streams_share_nothing(any_tokenizer, text_of):
     """No two prompts of any stream or seed begin alike: the salt is the first thing in each."""
     starts = [
         text_of(request)[:12]
@@ -80,7 +77,7 @@ def test_streams_share_nothing(any_tokenizer: Tokenizer, text_of: Text) -> None:
     assert starts[0] == salt(0, "warmup-c1-0", 0)
 
 
-def test_words_are_asked_for_once(pieces: Any) -> None:
+def test_words_are_asked_for_once(pieces):
     """An engine that counts takes a call for each word: a second point costs none of them again."""
     workload = UniqueWorkload(WorkloadSettings(name="unique"))
     workload.requests(10, stream="a", tokenizer=pieces)
@@ -89,13 +86,13 @@ def test_words_are_asked_for_once(pieces: Any) -> None:
     assert pieces.counted - before == 20
 
 
-def test_single_token_words(pieces: Tokenizer, quarters: Tokenizer) -> None:
+def test_single_token_words(pieces, quarters):
     """With an exact tokenizer the words of one token each; all words when it only estimates."""
     assert single_token_words(pieces) == [word for word in vocabulary() if len(word) <= 6]
     assert single_token_words(quarters) == vocabulary()
 
 
-def test_fill_keeps_each_start(any_tokenizer: Tokenizer) -> None:
+def test_fill_keeps_each_start(any_tokenizer):
     """Each text begins with its start, whatever its length; a start that is too long is cut to its length."""
     starts = ["3f9a", "a start of several words", "x" * 60]
     texts, counts = fill(starts, [50, 64, 1], random.Random(0), any_tokenizer)
@@ -105,7 +102,7 @@ def test_fill_keeps_each_start(any_tokenizer: Tokenizer) -> None:
     assert starts[2].startswith(texts[2])
 
 
-def test_fill_with_words_of_many_tokens(pieces: Tokenizer) -> None:
+def test_fill_with_words_of_many_tokens(pieces):
     """Lengths that no number of words makes are reached by cutting the last word."""
     lengths = list(range(10, 60))
     texts, counts = fill(["ab"] * 50, lengths, random.Random(0), pieces, words=["elephant", "elegance"])

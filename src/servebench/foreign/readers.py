@@ -4,8 +4,6 @@ Their percentiles are over all successful requests, not over a window, and their
 so every imported point has the warning `foreign`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

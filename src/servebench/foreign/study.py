@@ -1,7 +1,5 @@
 """Stores the results of other load generators as a study, which every command can read."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Mapping, Sequence

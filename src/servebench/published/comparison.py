@@ -1,7 +1,5 @@
 """Write the page of `servebench published`: each published number with the simulated one, and which conclusions hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import groupby

@@ -3,8 +3,6 @@
 `docs/fleet.md` has the formulas, the source of each constant, and the limits of the estimate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Write numbers, tables and sections in Markdown, for docs/published.md."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 

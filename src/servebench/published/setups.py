@@ -4,8 +4,6 @@ Experiment files are composed as for a run, the launcher builds the emulation, a
 clock.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import statistics

@@ -1,7 +1,5 @@
 """Run the emulator's step loop on a virtual clock with a closed loop of clients: hundreds of points in seconds."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Send items to an OpenAI-compatible endpoint, several at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

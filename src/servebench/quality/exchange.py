@@ -1,7 +1,5 @@
 """Send one question to an endpoint that may be slow or hostile: every answer is bounded in time and size."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

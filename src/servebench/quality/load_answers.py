@@ -1,7 +1,5 @@
 """Convert the requests and records of the measured load to items and answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

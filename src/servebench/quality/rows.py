@@ -1,7 +1,5 @@
 """Read JSON lines from a file, gzipped or not, or from a member of a wheel (`file.whl!folder/member.jsonl`)."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import zipfile

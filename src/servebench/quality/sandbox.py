@@ -6,8 +6,6 @@ filter (no further process or thread, no namespace, no shared memory outside the
 file size and open files. Wall time and output are limited from outside.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

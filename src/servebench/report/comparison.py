@@ -1,7 +1,5 @@
 """The text of a comparison, the same in the terminal, Markdown, HTML and the dashboard."""
 
-from __future__ import annotations
-
 import math
 
 from servebench.analysis.comparison.methods import ONE_START, WITHIN_RUN

@@ -1,7 +1,5 @@
 """Non-latency metrics of points as lines: cache hits, JSON compliance, needles found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from servebench.contracts.point_row import PointRow

@@ -1,7 +1,5 @@
 """Writes report files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from servebench.util.errors import StoreError

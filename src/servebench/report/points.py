@@ -1,7 +1,5 @@
 """Selects and counts the points that reports show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from servebench.contracts.point_row import PointRow

@@ -3,8 +3,6 @@
 `python -m servebench.store.column_reference > docs/columns.md` writes it; a test fails while it is out of date.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Writing a file whole or not at all, and saying in one line why it could not be written."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

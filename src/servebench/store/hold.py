@@ -1,7 +1,5 @@
 """One command at a time works on a study: a lock that the system takes back from a process that is gone."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -1,7 +1,5 @@
 """The manifest: what was run, on what, by whom it could be run again. Without secrets."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """MLflow by its client with explicit run ids; the fluent interface keeps state in threads and ends the wrong runs."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

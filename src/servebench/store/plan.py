@@ -1,8 +1,6 @@
 """The plan of a study, written before anything starts: its runs with their whole configs, so that an edited YAML changes
 nothing and a study can be resumed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether a tracking server can be used, found out in bounded time and before MLflow is imported."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

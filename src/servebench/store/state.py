@@ -1,7 +1,5 @@
 """How far a study and its runs are, in two small JSON files that are always whole."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Sends studies to MLflow, from what is on disk alone: a dead server costs seconds and keeps nothing back."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

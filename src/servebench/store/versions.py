@@ -5,8 +5,6 @@ no plan. Version 2: every file says its version, and `study.json` where its runs
 Columns that an older table lacks are null. A new version adds a function to MIGRATIONS and a folder to `tests/store/old`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The workload `agent_loop`: agents that call tools, add the results to a growing context, and start sub-agents."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

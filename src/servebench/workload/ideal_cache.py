@@ -1,7 +1,5 @@
 """The best that a prefix cache can do for a sequence of prompts."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence

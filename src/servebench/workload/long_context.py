@@ -1,7 +1,5 @@
 """The workload `long_context`: a long chronicle with a few facts hidden in it, and a question about them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

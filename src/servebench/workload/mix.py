@@ -1,7 +1,5 @@
 """The workload `mix`: requests of several workloads, mixed by weight."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields

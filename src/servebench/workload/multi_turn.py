@@ -1,7 +1,5 @@
 """The workload `multi_turn`: conversations in which each turn carries the whole history."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

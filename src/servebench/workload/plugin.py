@@ -1,7 +1,5 @@
 """The built-in workloads, registered by an entry point as a third party registers its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from servebench.contracts.hooks import hookimpl

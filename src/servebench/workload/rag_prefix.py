@@ -1,7 +1,5 @@
 """The workload `rag_prefix`: questions about a few documents, which a prefix cache can share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

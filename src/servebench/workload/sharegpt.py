@@ -1,7 +1,5 @@
 """The workload `sharegpt`: real prompts, from the set that ships with servebench, a file or the hub."""
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

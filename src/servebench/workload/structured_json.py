@@ -1,7 +1,5 @@
 """The workload `structured_json`: notes to turn into JSON of a given schema, which the engine enforces."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

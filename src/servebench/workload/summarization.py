@@ -1,7 +1,5 @@
 """The workload `summarization`: long chronicles to summarize in a few sentences."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass

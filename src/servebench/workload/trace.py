@@ -1,7 +1,5 @@
 """The workload `trace`: lengths, arrivals and shared prefixes of a recorded service, with synthesized prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The workload `unique`: prompts of exact length that share nothing, so that no prefix cache can help."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from servebench.contracts.request import Request, Tokenizer

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -56,7 +52,7 @@ def test_better_of(text, place):
 class _Server(ScriptedServer):
     """An endpoint that answers a chat with what a function makes of the prompt: text, (status, bytes) or a script."""
 
-    def __init__(self, answer: Callable[[str], object]) -> None:
+    def __init__(self, answer):
         self.answer = answer
         super().__init__(self._reply)
 
@@ -67,15 +63,15 @@ class _Server(ScriptedServer):
         return (200, completion(said, usage=(100, 10))) if isinstance(said, str) else said
 
     @property
-    def seen(self) -> list[str]:
+    def seen(self):
         return [request.json()["messages"][0]["content"] for request in self.requests]
 
     @property
-    def keys(self) -> list[str | None]:
+    def keys(self):
         return [request.headers.get("authorization") for request in self.requests]
 
     @property
-    def formats(self) -> list[dict | None]:
+    def formats(self):
         return [request.json().get("response_format") for request in self.requests]
 
 

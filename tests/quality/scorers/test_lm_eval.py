@@ -1,7 +1,5 @@
 """The bridge to lm-evaluation-harness, as far as it goes without the harness; tests/real runs it."""
 
-from __future__ import annotations
-
 import pytest
 
 from servebench.contracts.settings import QualitySettings

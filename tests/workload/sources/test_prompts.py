@@ -1,12 +1,8 @@
 """Shipped prompts, and prompts from files of every shape that people have."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -27,18 +23,18 @@ from servebench.workload.sources.prompts import (
 LICENSES = {"HumanEval": "MIT", "GSM8K": "MIT", "TruthfulQA": "Apache-2.0"}
 
 
-def turn(who: str, what: Any) -> dict[str, Any]:
+def turn(who, what):
     return {"from": who, "value": what}
 
 
-def said(role: str, what: Any) -> dict[str, Any]:
+def said(role, what):
     return {"role": role, "content": what}
 
 
 TALK = [turn("human", "Hi?"), turn("gpt", "Hello.")]
 
 
-def test_shipped_rows() -> None:
+def test_shipped_rows():
     """Each shipped prompt has an id of its own, text, a source, and the licence of that source; none is there twice."""
     rows = builtin_rows()
     assert len({row["id"] for row in rows}) == len({row["prompt"] for row in rows}) == len(rows) == 364
@@ -48,7 +44,7 @@ def test_shipped_rows() -> None:
         assert row["prompt"].strip()
 
 
-def test_shipped_sources_are_acknowledged() -> None:
+def test_shipped_sources_are_acknowledged():
     """The notice names each source, with as many prompts as there are."""
     notice = files("servebench.workload").joinpath("data", "NOTICE.md").read_text(encoding="utf-8")
     sources = [row["source"] for row in builtin_rows()]
@@ -56,7 +52,7 @@ def test_shipped_sources_are_acknowledged() -> None:
         assert re.search(rf"\[{source}\].*\| {sources.count(source)} \| {license} \|", notice)
 
 
-def test_shipped_file_is_lines() -> None:
+def test_shipped_file_is_lines():
     """Every line of the file is a JSON object: nothing blank, nothing broken."""
     text = files("servebench.workload").joinpath("data", "prompts.jsonl").read_text(encoding="utf-8")
     lines = text.removesuffix("\n").split("\n")
@@ -64,7 +60,7 @@ def test_shipped_file_is_lines() -> None:
     assert [prompt.text for prompt in builtin_prompts()] == [json.loads(line)["prompt"] for line in lines]
 
 
-def test_vocabulary() -> None:
+def test_vocabulary():
     """Words are plain, sorted, and enough of them that prompts differ."""
     words = vocabulary()
     assert words == sorted(set(words))
@@ -113,23 +109,23 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("row", "prompt"), [case[1:] for case in ROWS], ids=[case[0] for case in ROWS])
-def test_prompt_of(row: Any, prompt: Prompt | None) -> None:
+def test_prompt_of(row, prompt):
     """The first turn of a person, or the field that holds the prompt, and the answer to it."""
     assert prompt_of(row) == prompt
 
 
-def test_half_a_character_can_be_sent() -> None:
+def test_half_a_character_can_be_sent():
     """JSON may escape a lone surrogate, which no UTF-8 can carry: it becomes the replacement character."""
     prompt = prompt_of(json.loads(r'{"prompt": "cut \ud83d", "answer": "\ud83d\ude00"}'))
     assert prompt == Prompt("cut \ufffd", "\U0001f600")
     assert orjson.dumps([prompt.text, prompt.answer])
 
 
-def two(key: str = "prompt") -> list[dict[str, str]]:
+def two(key="prompt"):
     return [{key: "one"}, {key: "two"}]
 
 
-def lines(rows: list[Any]) -> str:
+def lines(rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -159,7 +155,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("name", "text"), [case[1:] for case in FILES], ids=[case[0] for case in FILES])
-def test_text_files(tmp_path: Path, name: str, text: str) -> None:
+def test_text_files(tmp_path, name, text):
     """Whatever is whole in a file is read, in order."""
     path = tmp_path / name
     path.write_text(text, encoding="utf-8", newline="")
@@ -167,7 +163,7 @@ def test_text_files(tmp_path: Path, name: str, text: str) -> None:
     assert [prompt.text for prompt in load_prompts(str(path))] == ["one", "two"]
 
 
-def test_one_conversation_is_one_prompt(tmp_path: Path) -> None:
+def test_one_conversation_is_one_prompt(tmp_path):
     """A .json that is a single row is read as such; so are lines of conversations under that suffix."""
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"id": 1, "conversations": TALK}))
@@ -180,7 +176,7 @@ def test_one_conversation_is_one_prompt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows", [[{"conversations": TALK}, {"conversations": None}], [{"prompt": "Hi?", "answer": "Hello."}]]
 )
-def test_parquet(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+def test_parquet(tmp_path, rows):
     """Parquet with conversations or with columns of text; a null is left out."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
@@ -204,7 +200,7 @@ def test_parquet(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
         ("a", b"x", "file type"),
     ],
 )
-def test_files_that_hold_nothing(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_files_that_hold_nothing(tmp_path, name, content, message):
     """A file without prompts is refused in one line that names it, and what to give instead."""
     path = tmp_path / name
     path.write_bytes(content)
@@ -227,7 +223,7 @@ def test_files_that_hold_nothing(tmp_path: Path, name: str, content: bytes, mess
         ("", "is a folder"),
     ],
 )
-def test_files_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
+def test_files_that_are_not_there(tmp_path, monkeypatch, name, message):
     """A wrong path is found before anything starts, and refused again when it is read."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.jsonl").mkdir()
@@ -237,7 +233,7 @@ def test_files_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         load_prompts(name)
 
 
-def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home(tmp_path, monkeypatch):
     """A tilde is the user's home."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.jsonl").write_text(lines(two()))
@@ -245,7 +241,7 @@ def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(load_prompts("~/mine.jsonl")) == 2
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read(tmp_path):
     """What the system refuses is told as one line, with the system's reason."""
     path = tmp_path / "a.jsonl"
     # reading this fails for everybody, root too: the first page of a process is not mapped

@@ -1,7 +1,5 @@
 """GSM8K: grade-school arithmetic. Right when the last number of the answer equals the expected one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation

@@ -1,7 +1,5 @@
 """HumanEval: write a function from its docstring. Right when the problem's own tests pass, in a sandbox."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,8 +1,6 @@
 """A language model judges the answers: by a rubric, or against the answers of another run. The judge is any OpenAI-compatible
 endpoint; if it is down, slow or replies nonsense, the rows say so."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

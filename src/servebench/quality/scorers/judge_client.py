@@ -1,7 +1,5 @@
 """Call a judge that may be down, slow or hostile: every reply is bounded in time and size, and a failing judge is given up."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tasks of lm-evaluation-harness against the running endpoint. Needs the package lm-eval of the extra `quality`."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -4,8 +4,6 @@ Reads a job as JSON from standard input and writes JSON to the file that the job
 `{"error": "one line"}`. The API key comes in the environment, never in the job.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

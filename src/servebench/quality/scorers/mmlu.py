@@ -1,7 +1,5 @@
 """MMLU by generated letter: the model writes A, B, C or D. Comparing the likelihood of the letters is another method."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Parity: fixed prompts at temperature 0, answered alone and under load. The stored answers show whether two engines differ
 by more than each differs from itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

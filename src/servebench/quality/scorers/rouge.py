@@ -1,7 +1,5 @@
 """ROUGE: the overlap of an answer with a reference. Needs the package rouge-score of the extra `quality`."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path

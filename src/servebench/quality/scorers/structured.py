@@ -1,7 +1,5 @@
 """JSON: whether the answers of the workload `structured_json` match their schema, and how many fields are right."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Read the verdicts in a judge's replies and grade answers by them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

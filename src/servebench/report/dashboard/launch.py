@@ -1,7 +1,5 @@
 """Starts the dashboard: Streamlit on this machine's own address."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Comparisons as JSON, as Markdown for a pull request, and as JUnit XML for a pipeline."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Exports runs as CSV, JSON, and the Benchmark Report of llm-d (version 0.2)."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Collects what the HTML report of a run or study shows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

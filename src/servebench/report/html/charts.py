@@ -1,7 +1,5 @@
 """The charts of a report, from rows of points and plain arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What a report shows."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

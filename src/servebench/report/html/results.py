@@ -1,7 +1,5 @@
 """The contents of the page's sections on results: charts, points, repeats, timelines, cold start and quality."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from servebench.contracts.point_row import PointRow

@@ -1,7 +1,5 @@
 """The contents of the page's sections on conclusions: summary, comparison, warnings and how the runs were made."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import Any

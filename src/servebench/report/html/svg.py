@@ -4,8 +4,6 @@ Series differ by colour, marker and dash, so that they stay distinct with colour
 The colours are those of Okabe and Ito (2008). All text is escaped here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

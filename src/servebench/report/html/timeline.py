@@ -1,7 +1,5 @@
 """The timeline of a point: its requests over panels of telemetry."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """The output of `servebench recommend`, in the terminal and as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

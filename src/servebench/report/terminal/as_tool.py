@@ -1,7 +1,5 @@
 """A run's numbers by another load generator's definitions, next to servebench's, with the cause of each difference."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

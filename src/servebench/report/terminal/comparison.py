@@ -1,7 +1,5 @@
 """A comparison in the terminal."""
 
-from __future__ import annotations
-
 from rich.console import Console
 from rich.text import Text
 

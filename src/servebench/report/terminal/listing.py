@@ -1,7 +1,5 @@
 """The output of `servebench ls` and `servebench show`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The table of `servebench plugins`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict

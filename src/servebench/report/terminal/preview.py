@@ -1,7 +1,5 @@
 """The output of `--preview`: a workload's requests, lengths and cache hit rate."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Quality results as lines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from servebench.contracts.results import SUMMED, QualitySummary

@@ -1,7 +1,5 @@
 """The results of a run and a study as tables and lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

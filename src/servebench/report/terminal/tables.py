@@ -1,7 +1,5 @@
 """Consoles and tables of the terminal output."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import TextIO

@@ -1,7 +1,5 @@
 """Requests with a long chronicle: what `long_context` and `summarization` share."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

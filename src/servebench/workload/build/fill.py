@@ -1,7 +1,5 @@
 """Fill prompts with random words up to an exact number of tokens."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Draw token counts from a distribution."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Build requests from texts, and add what is not part of the prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Random generators and salts that follow from a seed, and Zipf's law."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 

@@ -1,7 +1,5 @@
 """Plan sessions whose history grows, and turn their steps into requests in an order that interleaves the sessions."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

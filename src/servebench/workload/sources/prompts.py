@@ -1,7 +1,5 @@
 """Read prompts: those that ship with servebench, a user's file, or a data set of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

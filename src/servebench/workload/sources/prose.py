@@ -1,7 +1,5 @@
 """Synthesize English: chronicles of invented towns of any length. Written for servebench and under its licence."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

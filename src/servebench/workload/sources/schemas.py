@@ -1,7 +1,5 @@
 """Read JSON Schemas, shipped or a user's own, and make documents that fit them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Mapping

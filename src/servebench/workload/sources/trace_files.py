@@ -1,7 +1,5 @@
 """Read traces of real services in their published formats: arrivals and lengths, never text."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping
