@@ -6,12 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any, Literal
 
 from servebench.util.proportions import wilson
-
-Outcome = Mapping[str, float | None]
-"""The result of one repetition by line: 1.0 or 0.0 for a share, a relative error for a bias, None where nothing was said."""
 
 Verdict = Literal["met", "not met", "open", "no data"]
 
@@ -27,16 +24,23 @@ class Promise:
     kind: Literal["share", "bias"] = "share"
 
 
+Outcome = Mapping[tuple[Promise, str], float | None]
+"""The result of one repetition by promise and line of the cell: 1.0 or 0.0 for a share, a relative error for a bias, None
+where nothing was said."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CalibrationCell:
-    """A situation in which a promise is tested. `trial` simulates one repetition from its seed and returns a value by line.
+    """A situation in which promises are tested.
 
-    Of the requested repetitions a cell makes this `share`: some cost more than others.
+    `trial` simulates one repetition from its seed and the truth, which `truth` finds once. Of the requested repetitions a
+    cell makes this `share`: some cost more than others.
     """
 
-    promise: Promise
+    promises: tuple[Promise, ...]
     name: str
-    trial: Callable[[int], Outcome]
+    trial: Callable[[int, Any], Outcome]
+    truth: Callable[[], Any] | None = None
     share: float = 1.0
 
 
@@ -55,15 +59,15 @@ class Line:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the promise is kept: `met` if the measured value keeps it, `not met` if its whole interval breaks it, and
-        `open` if only more repetitions can tell."""
+        """Whether the promise is kept: `met` if the measured share (of a bias: its whole interval) keeps it, `not met` if the
+        whole interval breaks it, and `open` if only more repetitions can tell."""
         if self.measured is None or self.low is None or self.high is None:
             return "no data"
         bar = self.promise.bar
         if self.promise.kind == "bias":
-            if abs(self.measured) <= bar:
+            if -bar <= self.low and self.high <= bar:
                 return "met"
-            return "open" if min(abs(self.low), abs(self.high)) <= bar or self.low <= 0 <= self.high else "not met"
+            return "not met" if self.low > bar or self.high < -bar else "open"
         if self.promise.at_most:
             return "met" if self.measured <= bar else "open" if self.low <= bar else "not met"
         return "met" if self.measured >= bar else "open" if self.high >= bar else "not met"
@@ -76,11 +80,13 @@ def repetitions_of(cell: CalibrationCell, repetitions: int) -> int:
 
 def lines_of(cell: CalibrationCell, outcomes: Iterable[Outcome]) -> list[Line]:
     """Return the lines of a cell from the outcomes of its repetitions, in the order in which they first appear."""
-    values: dict[str, list[float | None]] = {}
+    values: dict[tuple[Promise, str], list[float | None]] = {}
     for outcome in outcomes:
-        for name, value in outcome.items():
-            values.setdefault(name, []).append(value)
-    return [_line(cell.promise, f"{cell.name}{f', {name}' if name else ''}", found) for name, found in values.items()]
+        for key, value in outcome.items():
+            values.setdefault(key, []).append(value)
+    return [
+        _line(promise, f"{cell.name}{f', {name}' if name else ''}", found) for (promise, name), found in values.items()
+    ]
 
 
 def _line(promise: Promise, cell: str, values: Sequence[float | None]) -> Line:

@@ -59,17 +59,22 @@ def cells() -> Iterator[CalibrationCell]:
             name = f"{_count(starts)} a side, starts differ by {spread:.0%}"
             share = 1.0 if starts == 1 else 0.5
             yield CalibrationCell(
-                promise=AA, name=name, share=share, trial=partial(_equal, starts=starts, spread=spread)
+                promises=(AA,), name=name, share=share, trial=partial(_equal, starts=starts, spread=spread)
             )
     for promise, slowdown in ((POWER_5, 1.05), (POWER_10, 1.10)):
-        yield CalibrationCell(promise=promise, name="four levels", share=0.5, trial=partial(_slowed, slowdown=slowdown))
+        trial = partial(_slowed, promise=promise, slowdown=slowdown)
+        yield CalibrationCell(promises=(promise,), name="four levels", share=0.5, trial=trial)
     for starts, spread in ((1, 0.0), (1, 0.01), (STARTS, 0.0), (STARTS, 0.01), (STARTS, 0.03)):
         name = f"7% slower, limit 5%, {_count(starts)}, starts differ by {spread:.0%}"
-        yield CalibrationCell(promise=GATE, name=name, share=0.25, trial=partial(_passed, starts=starts, spread=spread))
+        yield CalibrationCell(
+            promises=(GATE,), name=name, share=0.25, trial=partial(_passed, starts=starts, spread=spread)
+        )
     for starts in (1, STARTS):
         name = f"{_count(starts)}, starts differ by 1%, a level near the SLO"
         share = 1.0 if starts == 1 else 0.25
-        yield CalibrationCell(promise=RECOMMEND, name=name, share=share, trial=partial(_won, starts=starts))
+        yield CalibrationCell(
+            promises=(RECOMMEND,), name=name, share=share, trial=partial(_won, starts=starts), truth=_near_slo
+        )
 
 
 def _count(starts: int) -> str:
@@ -86,22 +91,22 @@ def _compared(seed: int, starts: int, spread: float, slowdown: float) -> RunComp
     return compare_runs([(sides[0], sides[1])])[0]
 
 
-def _equal(seed: int, *, starts: int, spread: float) -> Outcome:
+def _equal(seed: int, _truth: None, *, starts: int, spread: float) -> Outcome:
     """Return whether two equal engines are called different."""
-    return {"": float(_compared(seed, starts, spread, 1.0).comparison.result in VERDICTS)}
+    return {(AA, ""): float(_compared(seed, starts, spread, 1.0).comparison.result in VERDICTS)}
 
 
-def _slowed(seed: int, *, slowdown: float) -> Outcome:
+def _slowed(seed: int, _truth: None, *, promise: Promise, slowdown: float) -> Outcome:
     """Return in which metrics a slowdown is found."""
     rows = _compared(seed, STARTS, 0.01, slowdown).comparison.regressions
     slower = {row.metric.name for row in rows}
-    return {title: float(name in slower) for name, title in FOUND.items()}
+    return {(promise, title): float(name in slower) for name, title in FOUND.items()}
 
 
-def _passed(seed: int, *, starts: int, spread: float) -> Outcome:
+def _passed(seed: int, _truth: None, *, starts: int, spread: float) -> Outcome:
     """Return whether the gate passes a regression of 2 points more than its limit."""
     gate = evaluate_gate([_compared(seed, starts, spread, 1.0 + LIMIT + 0.02)], LIMIT)
-    return {"": float(not gate.failures and not gate.undecided)}
+    return {(GATE, ""): float(not gate.failures and not gate.undecided)}
 
 
 @lru_cache(maxsize=1)
@@ -113,14 +118,13 @@ def _near_slo() -> Plant:
     return Plant(words=("load=quick", f"slo.ttft_ms={limit}", *VARIED))
 
 
-def _won(seed: int, *, starts: int) -> Outcome:
+def _won(seed: int, plant: Plant, *, starts: int) -> Outcome:
     """Return, by use case in which both have a score, whether one of two equal engines wins."""
-    plant = _near_slo()
     runs = [
         run_data(simulate_run(plant, f"{seed}/{name}", seed=seed, starts=starts), plant, name) for name in ("a", "b")
     ]
     return {
-        one.use_case.title: float(one.winner is not None)
+        (RECOMMEND, one.use_case.title): float(one.winner is not None)
         for one in recommend_runs(runs, load_rules(None))
         if len(one.ranking) > 1
     }

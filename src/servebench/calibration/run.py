@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, repeat
 from multiprocessing import get_context
 
 from servebench.calibration import comparisons, windows
@@ -16,8 +16,8 @@ from servebench.util.errors import ConfigError
 CHUNK = 5
 """Repetitions that a process makes before it takes the next ones."""
 
-Progress = Callable[[CalibrationCell, int, Sequence[Line]], None]
-"""Called after each cell with the number of its repetitions and its lines."""
+Progress = Callable[[Sequence[Line]], None]
+"""Called after each cell with its lines."""
 
 
 def all_cells() -> list[CalibrationCell]:
@@ -31,11 +31,15 @@ def chosen_cells(patterns: Sequence[str]) -> list[CalibrationCell]:
     Raises ConfigError for a pattern that matches none.
     """
     cells = all_cells()
-    names = list(dict.fromkeys(cell.promise.name for cell in cells))
+    names = list(dict.fromkeys(promise.name for cell in cells for promise in cell.promises))
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(f"--only {pattern} matches no promise; available: {', '.join(names)}")
-    return [cell for cell in cells if not patterns or any(fnmatchcase(cell.promise.name, one) for one in patterns)]
+    return [cell for cell in cells if not patterns or _matches(cell, patterns)]
+
+
+def _matches(cell: CalibrationCell, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(promise.name, pattern) for promise in cell.promises for pattern in patterns)
 
 
 def calibrate(
@@ -52,7 +56,7 @@ def calibrate(
         lines = lines_of(cell, outcomes)
         found += lines
         if progress is not None:
-            progress(cell, len(outcomes), lines)
+            progress(lines)
     return found
 
 
@@ -61,14 +65,17 @@ def _outcomes(
 ) -> Iterator[tuple[CalibrationCell, list[Outcome]]]:
     if processes == 1:
         for cell in cells:
-            yield cell, [cell.trial(one) for one in _seeds(cell, repetitions, seed)]
+            truth = cell.truth() if cell.truth is not None else None
+            yield cell, [cell.trial(one, truth) for one in _seeds(cell, repetitions, seed)]
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for cell in cells:
-            yield cell, list(pool.map(cell.trial, _seeds(cell, repetitions, seed), chunksize=CHUNK))
+            truth = cell.truth() if cell.truth is not None else None
+            seeds = _seeds(cell, repetitions, seed)
+            yield cell, list(pool.map(cell.trial, seeds, repeat(truth), chunksize=CHUNK))
 
 
 def _seeds(cell: CalibrationCell, repetitions: int, seed: int) -> list[int]:
     """Return the seed of each repetition: the cells are independent of each other."""
-    rng = random.Random(f"{seed}/{cell.promise.name.partition('_')[0]}/{cell.name}")
+    rng = random.Random(f"{seed}/{cell.promises[0].name}/{cell.name}")
     return [rng.randrange(1 << 31) for _ in range(repetitions_of(cell, repetitions))]

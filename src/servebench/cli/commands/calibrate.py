@@ -10,7 +10,7 @@ from servebench.cli.command import FILE, define
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from servebench.calibration.cells import CalibrationCell, Line
+    from servebench.calibration.cells import Line
 
 REPETITIONS = 200
 
@@ -51,7 +51,7 @@ def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: in
     return 1 if any(line.verdict == "not met" for line in lines) else 0
 
 
-def _show_progress(cell: "CalibrationCell", repetitions: int, lines: "Sequence[Line]") -> None:
+def _show_progress(lines: "Sequence[Line]") -> None:
     for line in lines:
         measured = "-" if line.measured is None else f"{line.measured:.1%}"
-        click.echo(f"{cell.promise.name}: {line.cell}: {measured} of {repetitions}: {line.verdict}", err=True)
+        click.echo(f"{line.promise.name}: {line.cell}: {measured} of {line.trials}: {line.verdict}", err=True)
