@@ -75,6 +75,7 @@ IMPRECISE = _define(
     "imprecise",
     "the throughput's confidence interval is wider than ±25%",
     "measure longer (load.requests, load.duration_s) on an otherwise idle machine: four times as long halves the interval",
+    mark=True,  # the interval carries it: what is concluded from the point takes that into account
 )
 ERRORS = _define(
     "errors",
