@@ -122,3 +122,12 @@ def test_kendall_is_exact() -> None:
     assert seasonal_kendall([np.arange(3.0), np.arange(3.0)]) == pytest.approx(2 / 36)
     assert seasonal_kendall([np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])]) == 1.0
     assert seasonal_kendall([np.zeros(6)]) == 1.0
+
+
+def test_levels_of_one_start_do_not_count_as_many_signs_of_drift() -> None:
+    """Four starts that happen to fall: each level repeats the same four speeds, which is one series and not four."""
+    speeds = [100.0, 97.0, 94.0, 91.0]
+    table = {level: [speed * factor for speed in speeds] for level, factor in (("1", 1), ("2", 2), ("4", 4), ("8", 8))}
+    rows = points(table)
+    assert any("fell" in note for note in summarize_repeats(rows).notes)
+    assert not summarize_repeats([replace(row, start_id=f"s{row.repeat}") for row in rows]).notes

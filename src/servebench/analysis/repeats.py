@@ -4,7 +4,8 @@
   independent, and their differences include what no single window can show.
 - An outlier is found by Grubbs' test (1969, Technometrics 11), on logarithms.
 - Drift over the repeats is found by the seasonal Kendall test (Hirsch, Slack and Smith 1982, Water Resour. Res. 18), each
-  level a season, with the exact distribution of the statistic. The order of the levels does not affect it.
+  level a season, with the exact distribution of the statistic. The order of the levels does not affect it. Where repeats are
+  starts of the engine, whose levels share its speed, the mean over levels is the only season.
 
 P-values are corrected for the number of tests of their kind by Holm's method. Effects below SMALLEST are not reported: they
 change no conclusion, however significant.
@@ -101,7 +102,10 @@ def summarize_repeats(points: Sequence[PointRow]) -> RepeatSummary:
         for metric in METRICS
         if (level, metric[0]) in series
     ]
-    return RepeatSummary(rows=tuple(summary), notes=(*_drifts(series), *_outliers(series)))
+    return RepeatSummary(
+        rows=tuple(summary),
+        notes=(*_drifts(series, several_starts=len({row.start_id for row in points}) > 1), *_outliers(series)),
+    )
 
 
 def _positive(value: Any) -> bool:
@@ -181,12 +185,15 @@ def seasonal_kendall(seasons: Sequence[Floats]) -> float:
     return float(min(1.0, 2 * null[: against + 1].sum()))
 
 
-def _drifts(series: Series) -> list[str]:
+def _drifts(series: Series, *, several_starts: bool) -> list[str]:
+    """What rose or fell over the repeats. The levels of one start share its speed: they count once."""
     found = []
     for name, title, _ in METRICS:
         seasons = [np.log([v for _, v in known]) for (_, own), known in series.items() if own == name]
         if not seasons:
             continue
+        if several_starts and len({values.size for values in seasons}) == 1:
+            seasons = [np.mean(seasons, axis=0)]
         # Sen's slope over all levels, from each level's first repeat to its last
         slopes = [
             float(values[j] - values[i]) / (j - i) * (values.size - 1)
