@@ -52,6 +52,24 @@ def test_each_start_draws_its_own_speed(run_main, tmp_path):
     assert log.read_text().count("simulated start") == 3
 
 
+def test_streams_of_fixed_answers_do_not_run_in_step(run_main, tmp_path):
+    """16 users of vLLM whose answers all have one length: by default each finds a running engine, and its TTFT is a quarter of
+    what it is when all prompts arrive together in each round, which is a warning."""
+    found = {}
+    for stagger in ("true", "false"):
+        words = ("load.concurrency=[16]", "load.requests=160", f"load.stagger={stagger}", f"study.name=s-{stagger}")
+        engine = ("engine=vllm", "launch=simulated", "workload=unique", "tracking=none", "gpu=h100")
+        done = run_main(*engine, "model=qwen2.5-7b-instruct", *words)
+        assert done.returncode == 0, done.stderr
+        (frame,) = points(tmp_path, f"s-{stagger}")
+        found[stagger] = frame.iloc[0]
+    assert "lock_step" not in found["true"]["doubts"]
+    assert "lock_step" in found["false"]["doubts"]
+    assert found["true"]["lock_step"] < 0.2 < 0.9 < found["false"]["lock_step"]
+    assert found["true"]["ttft_ms_p50"] < 0.5 * found["false"]["ttft_ms_p50"]
+    assert found["true"]["output_throughput_tok_s"] > found["false"]["output_throughput_tok_s"]
+
+
 def test_no_questions_without_a_server(run_main):
     """Quality needs answers of an engine."""
     done = run_main("engine=vllm", *SMALL, "quality=gsm8k")

@@ -27,7 +27,7 @@ ROUNDS_MIN = 7.0
 """How often the requests in flight have to be replaced for the series to say anything about its own error."""
 VALUES_PER_WAVE = 4
 """A series needs so many values for each cosine."""
-WANDER_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+WANDER_S = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Relaxation times of an engine's speed that are considered, in seconds."""
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 """The variance that wandering gives the slowest cosine, relative to what independent values give it."""

@@ -146,6 +146,9 @@ class PointRow:
     e2e_ms_p50_high: float | None = column("ms", "Upper end of the 95% interval of median E2E latency.")
     e2e_ms_p95_low: float | None = column("ms", "Lower end of the 95% interval of E2E latency p95.")
     e2e_ms_p95_high: float | None = column("ms", "Upper end of the 95% interval of E2E latency p95.")
+    lock_step: float | None = column(
+        "0..1", "How far the streams send in step: 0 at random times, 1 all at once in each round of answers."
+    )
     slo_requests: int | None = column("", "Requests tested against the SLO.")
     slo_good: int | None = column("", "Requests that met every limit of the SLO.")
     kept_up: float | None = column(

@@ -193,9 +193,11 @@ class LoadSettings(StrictSettings):
     most 32). `workers` processes send the load (`auto`: one for each 2,000 streams, at most a quarter of the cores; `ray`:
     one on each node of the Ray cluster at RAY_ADDRESS). `timeout_s` limits one request.
 
-    The window excludes the first `warmup_s`, the last `cooldown_s` and the last `cooldown_requests`. The client abandons
-    `cancel_fraction` of the requests `cancel_after_s` after sending. `time_scale` stretches the times of a trace (0.5:
-    twice as fast). `self_check` measures the client's own error before the study (`auto`: once a day on a machine).
+    With `stagger` the streams of a closed loop start at random moments over one answer's time, as the warm-up shows it, and
+    not all at once. The window excludes the first `warmup_s`, the last `cooldown_s` and the last `cooldown_requests`. The
+    client abandons `cancel_fraction` of the requests `cancel_after_s` after sending. `time_scale` stretches the times of a
+    trace (0.5: twice as fast). `self_check` measures the client's own error before the study (`auto`: once a day on a
+    machine).
     """
 
     name: str
@@ -205,6 +207,7 @@ class LoadSettings(StrictSettings):
     trace: ReplaySettings | None = None
     time_scale: PositiveFloat = 1.0
     ramp: RampSettings | None = None
+    stagger: bool = True
     arrival: Literal["constant", "poisson", "gamma"] = "poisson"
     burstiness: PositiveFloat = 1.0
     max_concurrency: PositiveInt | None = None

@@ -41,6 +41,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
+from servebench.measure.lock_step import lock_step
 from servebench.measure.trend import rate_trend, request_trend
 from servebench.measure.window import Window, find_window
 from servebench.util.percentile import percentile
@@ -161,6 +162,7 @@ def summarize(
         **_latencies(sample),
         **_means(inside),
         **_window_columns(window),
+        "lock_step": _lock_step(inside, context.concurrency),
         **_throughput(measured, ok, window, sample),
         "goodput_req_s": _goodput(inside, sample, slo),
         **_attained(measured, window, slo, from_schedule=context.rate is not None),
@@ -336,6 +338,13 @@ def _goodput(inside: Sequence[Record], sample: PointSample, slo: SloSettings) ->
     if slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None:
         return None
     return _rate(sum(_is_good(r, slo) for r in inside), sample.window_s)
+
+
+def _lock_step(inside: Sequence[Record], concurrency: int | None) -> float | None:
+    if concurrency is None or not inside:
+        return None
+    spans = np.array([(r.sent_ns, r.ended_ns) for r in inside], dtype=np.int64)
+    return lock_step(spans[:, 0], float((spans[:, 1] - spans[:, 0]).mean()), concurrency)
 
 
 def _rate(amount: float | None, seconds: float) -> float | None:

@@ -40,7 +40,7 @@ def find_window(
     cooldown_s: float = 0.0,
     cooldown_requests: int = 0,
 ) -> Window | None:
-    """Return the window of a point: the time from when `concurrency` requests are first in flight to when they last are.
+    """Return the window of a point: the time after `concurrency` requests are first in flight to when they last are.
 
     `warmup_s` is cut from its front; `cooldown_s` and the time from the sending of the last `cooldown_requests` on from
     its back. A request is in flight from sent to ended; warm-up records do not count. Without a concurrency (a load given
@@ -61,6 +61,8 @@ def find_window(
         if reached:
             # the last entry of `level` is 0, so there is always a moment at which the level is left
             start, end = int(times[at_level[0]]), int(times[at_level[-1] + 1])
+            # the request that completes the opening wave waits for all of that wave: it belongs to what is before
+            start += concurrency > 1
     if reached:
         if cooldown_requests:
             last = np.sort(sent)[-min(cooldown_requests, sent.size)]

@@ -26,6 +26,7 @@ from servebench.run.simulated import drive_simulated, reset_virtual_cache
 from servebench.run.watchdog import Watcher
 from servebench.store import add_telemetry
 from servebench.util.errors import ConfigError, ServebenchError
+from servebench.util.units import NS_PER_S
 
 DEATH_NOTICE_S = 5.0
 POLL_S = 0.05
@@ -50,22 +51,25 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
     """
     label = level_title(level, repeats=session.settings.load.repeats * session.settings.study.starts)
-    rate_req_s = None
+    rate_req_s = answer_s = None
     if level.warmup_requests:
         requests = _prepare_requests(session, level.warmup_requests, f"warmup-{level.point}")
-        report, _ = _run_phase(session, level, requests, warmup=True, label=f"{label}: warm-up")
+        report, answered = _run_phase(session, level, requests, warmup=True, label=f"{label}: warm-up")
         if report.stopped:
             evidence = _evidence(session, level, report, planned=0, cache_state="as_is")
             return MeasuredLevel(
                 point=build_point(evidence, extra=_warnings(session, level, report)), stopped=report.stopped
             )
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
+        answer_s = mean_answer_s(answered)
     requests = _prepare_requests(session, requests_to_prepare(level, rate_req_s), level.point)
     if level.trace and level.times_s is None:
         level, requests = _schedule_trace(session, level, requests)
     cache_state, cache_warnings = _prepare_cache(session)
     with session.telemetry.sampler() as sampler:
-        report, records = _run_phase(session, level, requests, warmup=False, label=label, cache_state=cache_state)
+        report, records = _run_phase(
+            session, level, requests, warmup=False, label=label, cache_state=cache_state, answer_s=answer_s
+        )
         if report.stopped is None and died_at_end(session.running, records):
             report = replace(report, stopped=StopReason.ENGINE_DIED)
     readings = sampler.readings()
@@ -83,6 +87,12 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
     )
     point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report)])
     return MeasuredLevel(point=point, stopped=report.stopped, requests=requests, records=records)
+
+
+def mean_answer_s(records: Sequence[Record]) -> float | None:
+    """Return the mean time from sent to the end of the ok requests, in seconds; None without one."""
+    times = [(r.ended_ns - r.sent_ns) / NS_PER_S for r in records if r.outcome == "ok" and r.sent_ns is not None]
+    return sum(times) / len(times) if times else None
 
 
 def _evidence(
@@ -202,13 +212,14 @@ def _run_phase(
     warmup: bool,
     label: str,
     cache_state: str | None = None,
+    answer_s: float | None = None,
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
     settings = session.settings
     planned = planned_requests(session.engine, session.running, settings, requests)
     if not warmup:
         planned = schedule_requests(level, settings.load, planned, settings.workload.seed)
-    plan = point_plan(level, settings.load, planned, warmup=warmup)
+    plan = point_plan(level, settings.load, planned, warmup=warmup, answer_s=answer_s, seed=settings.workload.seed)
     plan = replace(plan, answer_bytes_max=answer_bytes_max(requests))
     if any(request.holes for request in planned):
         plan = replace(plan, reader=ANSWER_READER)

@@ -86,6 +86,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
         [make(n, scheduled_ns=n * 100_000_000, sent_ns=n * 110_000_000) for n in range(200)], None,
         "level_not_reached", True, ["200 requests", "19.9 s", "10/s", "21.9 s"],
     ),
+    "in step": ({"lock_step": 0.9}, None, None, "lock_step", False, ["4 streams", "90%", "TTFT p50 of 50 ms"]),
     "few": ({"ttft_ms_n": 29}, None, None, "too_few_requests", False, ["29"]),
     "short": ({"window_s": 4.99}, None, None, "too_short", False, ["4.99 s", "5 s"]),
     "throughput drifts": (

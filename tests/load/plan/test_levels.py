@@ -104,6 +104,26 @@ def test_a_closed_loop_has_no_schedule():
     assert point_plan(level, settings, requests, warmup=False).concurrency == 8
 
 
+def test_streams_start_at_random_moments_over_one_answer():
+    """The same each time, the first at once; not without a known answer time, switched off, or with few requests a stream."""
+    settings = load(concurrency=(8,), requests=80)
+    (level,) = plan_levels(settings, 0)
+    starts = [
+        point_plan(level, settings, planned(80), warmup=False, answer_s=2.0, seed=seed).stream_starts_s
+        for seed in (1, 1, 2)
+    ]
+    assert starts[0] == starts[1] != starts[2]
+    assert starts[0] is not None
+    assert starts[0][0] == 0.0 < starts[0][1]
+    assert list(starts[0]) == sorted(starts[0])
+    assert 0.5 < starts[0][-1] <= 2.0
+    few = load(concurrency=(8,), requests=16)
+    for other, answer_s in ((settings, None), (load(concurrency=(8,), requests=80, stagger=False), 2.0), (few, 2.0)):
+        (level,) = plan_levels(other, 0)
+        plan = point_plan(level, other, planned(80), warmup=False, answer_s=answer_s)
+        assert plan.stream_starts_s is None
+
+
 def test_a_ramp_starts_streams_or_raises_the_rate():
     """The warm-up has no ramp."""
     ramp = RampSettings(over_s=10.0, start=0.25)

@@ -56,6 +56,12 @@ LEVEL_NOT_REACHED = _define(
     "or the client was late",
     void=True,
 )
+LOCK_STEP = _define(
+    "lock_step",
+    "the streams sent their requests all at once, round after round, so each prompt waited for those of the others",
+    "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; TTFT of "
+    "such a point is that of a burst, not that of users who arrive at different times",
+)
 TOO_FEW_REQUESTS = _define(
     "too_few_requests",
     "every number rests on few requests",

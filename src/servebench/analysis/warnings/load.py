@@ -12,6 +12,10 @@ LEVEL_SHARE_MIN = 0.95
 """The average in flight must be at least this share of the requested level."""
 SENDING_STRETCH_MAX = 1.05
 """How much longer than planned the sending of an open loop may take: what the 95% of a level are, for a rate."""
+LOCK_STEP_MAX = 0.5
+"""From here on most streams send within a third of an answer's time, and prompts wait for one another."""
+LOCK_STEP_STREAMS_MIN = 4
+"""Two or three streams are often in step by chance."""
 REQUESTS_MIN = 30
 """Below this many ok requests in the window a mean or median is weak: the usual rule for a mean to be near normal."""
 WINDOW_S_MIN = 5.0
@@ -74,6 +78,17 @@ def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
         f"sending {len(sent)} requests at {point.row.rate:g}/s took {taken_ns / NS_PER_S:.3g} s instead of the planned "
         f"{planned_ns / NS_PER_S:.3g} s",
         remedy="raise load.max_concurrency or set it to null, and leave a core free for the client",
+    )
+
+
+def lock_step(point: MeasuredPoint) -> Doubt | None:
+    """Warn when the streams ran in step."""
+    share, streams = point.row.lock_step, point.row.concurrency
+    if share is None or streams is None or streams < LOCK_STEP_STREAMS_MIN or share < LOCK_STEP_MAX:
+        return None
+    return catalog.LOCK_STEP.issue(
+        f"the {streams} streams sent their requests in step ({short_percent(share)}, where 0 is at random and 100% all at once in "
+        f"each round): prompts waited for one another, and the TTFT p50 of {point.row.ttft_ms_p50 or 0:.3g} ms is that of a burst"
     )
 
 

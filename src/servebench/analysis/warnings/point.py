@@ -14,6 +14,7 @@ from servebench.contracts.settings import RunSettings
 
 CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
     load.level_not_reached,
+    load.lock_step,
     load.too_few_requests,
     load.too_short,
     load.not_stationary,

@@ -79,6 +79,13 @@ def ramped_arrivals(times_s: Sequence[float], shape: ArrivalShape, over_s: float
     return [over_s * shape.time_of_area(time_s / over_s) for time_s in times_s]
 
 
+def staggered_starts(concurrency: int, over_s: float, seed: str) -> list[float]:
+    """Return when each stream of a closed loop starts, at random over a time, in seconds and ascending order; the first
+    starts at once."""
+    rng = random.Random(f"{seed}/stagger")
+    return [0.0, *sorted(rng.uniform(0, over_s) for _ in range(concurrency - 1))]
+
+
 def stream_starts(concurrency: int, shape: ArrivalShape, over_s: float) -> list[float]:
     """Return when each stream of a closed loop starts, in seconds and ascending order; the first starts at once."""
     return [0.0, *(over_s * shape.time_of_share((number + 1) / concurrency) for number in range(1, concurrency))]

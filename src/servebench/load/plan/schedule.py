@@ -10,7 +10,7 @@ from dataclasses import replace
 from servebench.contracts.exchange import PlannedRequest, PointPlan
 from servebench.contracts.settings import LoadSettings, RampSettings
 from servebench.load.plan.levels import TRACE_REQUESTS, Level
-from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, stream_starts
+from servebench.load.plan.pacers import ArrivalShape, arrivals, ramped_arrivals, staggered_starts, stream_starts
 
 SUPPLY_MARGIN = 2.0
 """A timed point gets twice the requests that it would use at the rate of the warm-up."""
@@ -21,6 +21,9 @@ RATE_CONNECTIONS = 16
 """Connections kept open ahead of the requests of an open loop, so that connecting is no part of their lateness."""
 
 RATE_SUPPLY_SIGMAS = 5.0
+
+STAGGERED_REQUESTS_MIN = 3
+"""Streams are staggered when each has at least so many requests."""
 
 
 def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:
@@ -44,8 +47,19 @@ def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:
     return max(least, level.concurrency + math.ceil(SUPPLY_MARGIN * rate_req_s * level.duration_s))
 
 
-def point_plan(level: Level, load: LoadSettings, requests: Sequence[PlannedRequest], *, warmup: bool) -> PointPlan:
-    """Return the plan of a level's warm-up (always a closed loop) or of its point."""
+def point_plan(
+    level: Level,
+    load: LoadSettings,
+    requests: Sequence[PlannedRequest],
+    *,
+    warmup: bool,
+    answer_s: float | None = None,
+    seed: int = 0,
+) -> PointPlan:
+    """Return the plan of a level's warm-up (always a closed loop) or of its point.
+
+    `answer_s` is how long an answer took in the warm-up; without it streams are not staggered.
+    """
     open_loop = level.open_loop and not warmup
     in_flight = level.warmup_concurrency
     if not warmup:
@@ -57,7 +71,7 @@ def point_plan(level: Level, load: LoadSettings, requests: Sequence[PlannedReque
         connect_timeout_s=load.connect_timeout_s,
         duration_s=None if warmup else level.duration_s,
         connections=RATE_CONNECTIONS if open_loop else None,
-        stream_starts_s=_stream_starts(level, load) if not open_loop and not warmup else None,
+        stream_starts_s=_stream_starts(level, load, answer_s, seed) if not open_loop and not warmup else None,
     )
 
 
@@ -101,10 +115,16 @@ def _with_send_times(
     ]
 
 
-def _stream_starts(level: Level, load: LoadSettings) -> tuple[float, ...] | None:
-    if load.ramp is None or level.concurrency is None:
+def _stream_starts(level: Level, load: LoadSettings, answer_s: float | None, seed: int) -> tuple[float, ...] | None:
+    if level.concurrency is None:
         return None
-    return tuple(stream_starts(level.concurrency, _ramp_shape(load.ramp), load.ramp.over_s))
+    if load.ramp is not None:
+        return tuple(stream_starts(level.concurrency, _ramp_shape(load.ramp), load.ramp.over_s))
+    # with fewer requests the first streams would be done before the last ones start
+    enough = level.requests is None or level.requests >= STAGGERED_REQUESTS_MIN * level.concurrency
+    if not load.stagger or not answer_s or level.concurrency == 1 or not enough:
+        return None
+    return tuple(staggered_starts(level.concurrency, answer_s, f"{seed}/{level.point}"))
 
 
 def _ramp_shape(ramp: RampSettings) -> ArrivalShape:
