@@ -83,12 +83,12 @@ def _rate_not_reached(point: MeasuredPoint) -> Doubt | None:
 
 def lock_step(point: MeasuredPoint) -> Doubt | None:
     """Warn when the streams ran in step."""
-    share, streams = point.row.lock_step, point.row.concurrency
+    share, streams, ttft_ms = point.row.lock_step, point.row.concurrency, point.row.ttft_ms_p50 or 0.0
     if share is None or streams is None or streams < LOCK_STEP_STREAMS_MIN or share < LOCK_STEP_MAX:
         return None
     return catalog.LOCK_STEP.issue(
         f"the {streams} streams sent their requests in step ({short_percent(share)}, where 0 is at random and 100% all at once "
-        f"in each round): prompts waited for one another, and the TTFT p50 of {point.row.ttft_ms_p50 or 0:.3g} ms is that of a burst"
+        f"in each round): prompts waited for one another, and the TTFT p50 of {ttft_ms:.3g} ms is that of a burst"
     )
 
 
