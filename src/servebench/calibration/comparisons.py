@@ -57,9 +57,8 @@ def cells() -> Iterator[CalibrationCell]:
     for starts in (1, STARTS):
         for spread in SPREADS:
             name = f"{_count(starts)} a side, starts differ by {spread:.0%}"
-            share = 1.0 if starts == 1 else 0.5
             yield CalibrationCell(
-                promises=(AA,), name=name, share=share, trial=partial(_equal, starts=starts, spread=spread)
+                promises=(AA,), name=name, share=0.5, trial=partial(_equal, starts=starts, spread=spread)
             )
     for promise, slowdown in ((POWER_5, 1.05), (POWER_10, 1.10)):
         trial = partial(_slowed, promise=promise, slowdown=slowdown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
@@ -13,8 +14,8 @@ from servebench.calibration import comparisons, windows
 from servebench.calibration.cells import CalibrationCell, Line, Outcome, lines_of, repetitions_of
 from servebench.util.errors import ConfigError
 
-CHUNK = 5
-"""Repetitions that a process makes before it takes the next ones."""
+CELLS_AHEAD = 4
+"""Cells that wait for their turn, so that no process is idle at the end of one."""
 
 Progress = Callable[[Sequence[Line]], None]
 """Called after each cell with its lines."""
@@ -69,10 +70,16 @@ def _outcomes(
             yield cell, [cell.trial(one, truth) for one in _seeds(cell, repetitions, seed)]
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        pending: deque[tuple[CalibrationCell, Iterator[Outcome]]] = deque()
         for cell in cells:
+            # found here while the processes work on the cells before
             truth = cell.truth() if cell.truth is not None else None
-            seeds = _seeds(cell, repetitions, seed)
-            yield cell, list(pool.map(cell.trial, seeds, repeat(truth), chunksize=CHUNK))
+            pending.append((cell, pool.map(cell.trial, _seeds(cell, repetitions, seed), repeat(truth))))
+            if len(pending) > CELLS_AHEAD:
+                earlier, outcomes = pending.popleft()
+                yield earlier, list(outcomes)
+        for earlier, outcomes in pending:
+            yield earlier, list(outcomes)
 
 
 def _seeds(cell: CalibrationCell, repetitions: int, seed: int) -> list[int]:
