@@ -16,6 +16,7 @@ from servebench.util.errors import ConfigError
 SHARE = Promise(name="p", text="a promise", bar=0.05)
 POWER = replace(SHARE, at_most=False, bar=0.8)
 BIAS = replace(SHARE, kind="bias", bar=0.02)
+WIDTH = replace(SHARE, kind="width", bar=2.0)
 
 
 def line(promise, values):
@@ -36,6 +37,8 @@ def line(promise, values):
         (BIAS, [0.01, 0.011, 0.012], "met"),
         (BIAS, [-0.1, 0.2, 0.0], "open"),
         (BIAS, [-0.10, -0.11, -0.12], "not met"),
+        (WIDTH, [(9.0, 2.0), (10.0, 2.0), (11.0, 2.0)] * 10, "met"),
+        (WIDTH, [(9.0, 20.0), (10.0, 20.0), (11.0, 20.0)] * 10, "not met"),
         (SHARE, [None, None], "no data"),
     ],
 )

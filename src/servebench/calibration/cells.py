@@ -15,18 +15,21 @@ Verdict = Literal["met", "not met", "open", "no data"]
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """A promise of the docs. A share of repetitions is `at_most` or at least the `bar`; a bias is at most the bar in size."""
+    """A promise of the docs. A share of repetitions is `at_most` or at least the `bar`; a bias is at most the bar in size; a
+    width is that of intervals over the width that their values scatter by, and at most the bar."""
 
     name: str
     text: str
     bar: float
     at_most: bool = True
-    kind: Literal["share", "bias"] = "share"
+    kind: Literal["share", "bias", "width"] = "share"
 
 
-Outcome = Mapping[tuple[Promise, str], float | None]
-"""The result of one repetition by promise and line of the cell: 1.0 or 0.0 for a share, a relative error for a bias, None
-where nothing was said."""
+Shown = tuple[float, float]
+"""A value and half the width of its interval."""
+Outcome = Mapping[tuple[Promise, str], float | Shown | None]
+"""The result of one repetition by promise and line of the cell: 1.0 or 0.0 for a share, a relative error for a bias, what was
+shown for a width, None where nothing was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,7 @@ def repetitions_of(cell: CalibrationCell, repetitions: int) -> int:
 
 def lines_of(cell: CalibrationCell, outcomes: Iterable[Outcome]) -> list[Line]:
     """Return the lines of a cell from the outcomes of its repetitions, in the order in which they first appear."""
-    values: dict[tuple[Promise, str], list[float | None]] = {}
+    values: dict[tuple[Promise, str], list[float | Shown | None]] = {}
     for outcome in outcomes:
         for key, value in outcome.items():
             values.setdefault(key, []).append(value)
@@ -89,20 +92,42 @@ def lines_of(cell: CalibrationCell, outcomes: Iterable[Outcome]) -> list[Line]:
     ]
 
 
-def _line(promise: Promise, cell: str, values: Sequence[float | None]) -> Line:
+def _line(promise: Promise, cell: str, values: Sequence[float | Shown | None]) -> Line:
     known = [value for value in values if value is not None]
-    silent = len(values) - len(known)
-    if not known or (promise.kind == "bias" and len(known) < 2):
-        return Line(promise=promise, cell=cell, trials=0, measured=None, low=None, high=None, silent=silent)
-    if promise.kind == "share":
-        low, high = wilson(round(sum(known)), len(known))
-    else:
-        half = _student(len(known)) * stdev(known) / math.sqrt(len(known))
-        low, high = fmean(known) - half, fmean(known) + half
-    return Line(promise=promise, cell=cell, trials=len(known), measured=fmean(known), low=low, high=high, silent=silent)
+    facts: dict[str, Any] = {"promise": promise, "cell": cell, "silent": len(values) - len(known)}
+    if not known or (promise.kind != "share" and len(known) < 2):
+        return Line(trials=0, measured=None, low=None, high=None, **facts)
+    measured, low, high = _MEASURES[promise.kind](known)
+    return Line(trials=len(known), measured=measured, low=low, high=high, **facts)
 
 
-def _student(count: int) -> float:
+Estimate = tuple[float, float, float]
+"""A measured value and its 95% interval."""
+
+
+def _share(values: Sequence[Any]) -> Estimate:
+    return fmean(values), *wilson(round(sum(values)), len(values))
+
+
+def _bias(values: Sequence[Any]) -> Estimate:
     from scipy.special import stdtrit
 
-    return float(stdtrit(count - 1, 0.975))
+    middle, half = fmean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+    return middle, middle - half, middle + half
+
+
+def _width(values: Sequence[Any]) -> Estimate:
+    """Return the mean half-width over 1.96 standard deviations of the values, with the interval of that deviation (from the
+    chi-squared distribution of its square)."""
+    from scipy.special import chdtri
+
+    freedom = len(values) - 1
+    measured = fmean(half for _, half in values) / (Z_95 * max(stdev(value for value, _ in values), TINY))
+    # a large deviation makes a small ratio
+    low, high = (measured * math.sqrt(float(chdtri(freedom, tail)) / freedom) for tail in (0.975, 0.025))
+    return measured, low, high
+
+
+Z_95 = 1.959964
+TINY = 1e-12
+_MEASURES: Mapping[str, Callable[[Sequence[Any]], Estimate]] = {"share": _share, "bias": _bias, "width": _width}

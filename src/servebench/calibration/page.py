@@ -14,12 +14,16 @@ engines ([`launch=simulated`](emulated.md#simulated-engines)) whose truth is kno
 the same windows, intervals, comparisons, recommendations, gate and searches. Unless a cell says otherwise, the speed of an engine
 wanders by 2% over 5 s and its steps vary by 3%.
 
-A share is shown with its 95% Wilson interval, a bias with Student's. *Met*: the measured share, or the whole interval of a bias,
+A share is shown with its 95% Wilson interval, a bias with Student's, a width with that of
+the standard deviation that it is divided by. *Met*: the measured share, or the whole interval of a bias,
 keeps the promise. *Not met*: the whole interval breaks it. *Open*: only more repetitions can tell. A simulated engine is simpler
 than a real one: what is kept here may still be broken there, and what is broken here is broken.
 
 **{met} of {all} lines are met, {open} are open, {unmet} are not met**{silent}.
 """
+
+
+FORMS = {"share": "{:.1%}", "bias": "{:+.1%}", "width": "{:.1f}"}
 
 
 def page(lines: Sequence[Line], *, repetitions: int, seed: int, only: Sequence[str] = ()) -> str:
@@ -49,10 +53,10 @@ def _section(promise: Promise, lines: Sequence[Line]) -> str:
 def _row(line: Line) -> list[str]:
     promise = line.promise
     sign = "±" if promise.kind == "bias" else "≤ " if promise.at_most else "≥ "
-    bar = f"{sign}{promise.bar:.0%}"
+    bar = f"{sign}{promise.bar:g}" if promise.kind == "width" else f"{sign}{promise.bar:.0%}"
     trials = f"{line.trials}" + (f" ({line.silent} without an answer)" if line.silent else "")
     if line.measured is None or line.low is None or line.high is None:
         return [line.cell, trials, "-", "-", bar, line.verdict]
-    form = "{:+.1%}" if promise.kind == "bias" else "{:.1%}"
+    form = FORMS[promise.kind]
     interval = f"{form.format(line.low)} to {form.format(line.high)}"
     return [line.cell, trials, form.format(line.measured), interval, bar, line.verdict]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from servebench.calibration.cells import CalibrationCell, Outcome, Promise
+from servebench.calibration.cells import CalibrationCell, Outcome, Promise, Shown
 from servebench.calibration.simulate import STEADY, Plant, simulate_run, simulate_search
 from servebench.contracts.emulation import Variation
 from servebench.measure.points import HEADLINES
@@ -16,6 +16,13 @@ COVERAGE = Promise(
     text="the 95% interval of a point holds the long-run value of its start in at least 92% of points",
     bar=0.92,
     at_most=False,
+)
+WIDTH = Promise(
+    name="width",
+    text="the 95% interval of a point is at most twice as wide as the 95% of values that repetitions give (coverage alone would "
+    "reward intervals that say nothing)",
+    bar=2.0,
+    kind="width",
 )
 OPEN_LOOP = Promise(
     name="open_loop", text="an open loop measures the long-run value within 2% on average", bar=0.02, kind="bias"
@@ -84,7 +91,7 @@ def cells() -> Iterator[CalibrationCell]:
     for scenario in SCENARIOS:
         for count in scenario.counts:
             yield CalibrationCell(
-                promises=(COVERAGE,),
+                promises=(COVERAGE, WIDTH),
                 name=f"{scenario.name}, {count} requests",
                 trial=partial(_covered, scenario=scenario, requests=count),
                 truth=partial(_truth, scenario),
@@ -122,12 +129,14 @@ def _truth(scenario: Scenario) -> Mapping[str, float]:
 
 
 def _covered(seed: int, truth: Mapping[str, float], *, scenario: Scenario, requests: int) -> Outcome:
-    """Return by metric whether the interval of a point holds the long-run value; None where no interval is shown."""
+    """Return by metric whether the interval of a point holds the long-run value, and what was shown; None without interval."""
     row = simulate_run(scenario.plant(requests), f"{seed}", seed=seed).rows[0]
-    outcome: dict[tuple[Promise, str], float | None] = {}
+    outcome: dict[tuple[Promise, str], float | Shown | None] = {}
     for name, true in truth.items():
         low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-        outcome[COVERAGE, name] = None if low is None or high is None else float(low <= true <= high)
+        known = low is not None and high is not None
+        outcome[COVERAGE, name] = float(low <= true <= high) if known else None
+        outcome[WIDTH, name] = (row[name], (high - low) / 2) if known else None
     return outcome
 
 

@@ -33,7 +33,7 @@ REPETITIONS = 200
 def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: int, output: Path | None) -> int:
     """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
 
-    Nothing is started and no engine is needed. Promises: aa, power5, power10, gate, recommend, coverage, open_loop,
+    Nothing is started and no engine is needed. Promises: aa, power5, power10, gate, recommend, coverage, width, open_loop,
     search_near, search_above, stationary. The exit code is 1 if a promise is broken beyond doubt.
     """
     from servebench.calibration.page import page
@@ -53,5 +53,5 @@ def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: in
 
 def _show_progress(lines: "Sequence[Line]") -> None:
     for line in lines:
-        measured = "-" if line.measured is None else f"{line.measured:.1%}"
+        measured = "-" if line.measured is None else f"{line.measured:.3g}"
         click.echo(f"{line.promise.name}: {line.cell}: {measured} of {line.trials}: {line.verdict}", err=True)
