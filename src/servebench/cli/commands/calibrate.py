@@ -29,7 +29,9 @@ REPETITIONS = 200
 @click.option(
     "--processes", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Processes to use."
 )
-@click.option("--output", metavar="FILE", type=FILE, help="Write the page here instead of to standard output.")
+@click.option(
+    "--output", metavar="FILE", type=FILE, help="Write the page here, after each cell, instead of to standard output."
+)
 def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: int, output: Path | None) -> int:
     """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
 
@@ -40,18 +42,22 @@ def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: in
     from servebench.calibration.run import calibrate, chosen_cells
     from servebench.report.files import write_file
 
-    lines = calibrate(
-        chosen_cells(only), repetitions=repetitions, seed=seed, processes=processes, progress=_show_progress
-    )
-    text = page(lines, repetitions=repetitions, seed=seed, only=only)
+    found: list[Line] = []
+
+    def keep(lines: "Sequence[Line]") -> None:
+        _show(lines)
+        found.extend(lines)
+        if output is not None:
+            # cells take minutes: a run that is stopped keeps those that have ended
+            write_file(output, page(found, repetitions=repetitions, seed=seed, only=only))
+
+    calibrate(chosen_cells(only), repetitions=repetitions, seed=seed, processes=processes, progress=keep)
     if output is None:
-        click.echo(text, nl=False)
-    else:
-        write_file(output, text)
-    return 1 if any(line.verdict == "not met" for line in lines) else 0
+        click.echo(page(found, repetitions=repetitions, seed=seed, only=only), nl=False)
+    return 1 if any(line.verdict == "not met" for line in found) else 0
 
 
-def _show_progress(lines: "Sequence[Line]") -> None:
+def _show(lines: "Sequence[Line]") -> None:
     for line in lines:
         measured = "-" if line.measured is None else f"{line.measured:.3g}"
         click.echo(f"{line.promise.name}: {line.cell}: {measured} of {line.trials}: {line.verdict}", err=True)
