@@ -151,6 +151,9 @@ class PointRow:
     )
     slo_requests: int | None = column("", "Requests tested against the SLO.")
     slo_good: int | None = column("", "Requests that met every limit of the SLO.")
+    slo_design_effect: float | None = column(
+        "", "Mean size of the burst that a request which missed the SLO belongs to; null without such requests."
+    )
     kept_up: float | None = column(
         "0..1", "How far the engine kept up with a rate: near 1, or smaller as its queue grew."
     )

@@ -360,8 +360,28 @@ def _attained(
     tested = [r for r in measured if r.outcome not in OURS and _sent_inside(r, window)]
     # refused before anything was sent: the user got nothing all the same
     tested += [r for r in measured if r.outcome not in OURS and r.sent_ns is None]
-    good = sum(r.outcome == "ok" and _is_good(r, slo, from_schedule=from_schedule) for r in tested)
-    return {"slo_requests": len(tested), "slo_good": good}
+    tested.sort(key=lambda r: r.scheduled_ns)
+    flags = [r.outcome == "ok" and _is_good(r, slo, from_schedule=from_schedule) for r in tested]
+    good, effect = sum(flags), design_effect(flags)
+    return {"slo_requests": len(tested), "slo_good": good, "slo_design_effect": effect}
+
+
+BURST_GAP = 2
+"""Bad requests with at most this many good ones between them belong to one burst."""
+
+
+def design_effect(good: Sequence[bool]) -> float | None:
+    """Return the mean size of the burst that a bad request belongs to, for requests in the order sent; None without bad ones.
+
+    The variance of a share of requests that fail in bursts is larger by this factor than that of independent ones (the design
+    effect of unequal clusters: Rao and Scott 1992, Biometrics 48).
+    """
+    bad = [index for index, is_good in enumerate(good) if not is_good]
+    if not bad:
+        return None
+    cuts = np.flatnonzero(np.diff(bad) > BURST_GAP + 1)
+    sizes = np.diff(np.concatenate([[0], cuts + 1, [len(bad)]]))
+    return float((sizes**2).sum() / sizes.sum())
 
 
 def _kept_up(measured: Sequence[Record]) -> float | None:

@@ -1,6 +1,9 @@
 """Intervals of a share."""
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=4096)
 def wilson(count: int, of: int, confidence: float = 0.95, *, one_sided: bool = False) -> tuple[float, float]:
     """Return the Wilson score interval of `count` out of `of`; 0 and 1 where `of` is 0.
 

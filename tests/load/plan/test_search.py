@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from servebench.contracts.settings import SearchSettings
@@ -17,6 +18,7 @@ from servebench.load.plan.search import (
     requests_needed,
     split_bracket,
 )
+from servebench.measure.points import design_effect
 from servebench.util.proportions import wilson
 
 
@@ -221,3 +223,36 @@ def test_warnings_of_the_points_are_caveats():
     work.add(Probe(point="p", level=1, good=1, judged=300, doubts=("client_bound",)))
     assert work.answer().caveats == ("client_bound at 1",)
     assert work.answer(interrupted=True).caveats[-1].startswith("the search was interrupted")
+
+
+@pytest.mark.parametrize("burst", [1, 4, 16])
+def test_failures_in_bursts_do_not_pass_for_a_met_slo(burst):
+    """2% of the requests fail at every level and 99% must be good: no level qualifies, and searches say so."""
+    rng = np.random.default_rng(burst)
+
+    def engine(level):
+        starts = rng.random(300) < 0.02 / burst
+        good = [not starts[max(0, at - burst + 1) : at + 1].any() for at in range(300)]
+        return sum(good), 300, 1.0, 1.0, design_effect(good)
+
+    found = 0
+    for _ in range(100):
+        work = Search(settings(), 0.99)
+        while (following := work.next_level()) is not None:
+            good, judged, *_, effect = engine(following[0])
+            work.add(Probe(point="p", level=following[0], good=good, judged=judged, design_effect=effect))
+        found += work.answer().outcome in ("found", "always_met")
+    assert found <= 11  # 5% and three standard errors of 100 searches
+
+
+@pytest.mark.parametrize(
+    ("good", "effect"),
+    [
+        ([True] * 5, None),
+        ([False] + [True] * 9, 1.0),
+        ([False, True, True, False] + [True] * 6, 2.0),
+        ([False] * 4, 4.0),
+    ],
+)
+def test_the_design_effect_is_the_mean_size_of_a_bad_requests_burst(good, effect):
+    assert design_effect(good) == effect

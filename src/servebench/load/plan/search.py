@@ -5,7 +5,9 @@ Two goals, each reached with as few points as possible:
 - `slo`: the highest level at which the share of good requests is `slo.attainment` or more. A level is *met* when the
   lower end of the one-sided Wilson score interval (Wilson 1927, J. Am. Stat. Assoc. 22) of that share reaches
   `attainment`, *missed* when the upper end is below it, and undecided otherwise: then it is measured again and the
-  counts are pooled, at most `probes_per_level` times. An undecided level never counts as met.
+  counts are pooled, at most `probes_per_level` times. An undecided level never counts as met. Requests fail in bursts: the
+  counts are divided by the design effect, which is that of all points of the search together, for one that saw no failure
+  cannot tell how they come. The highest level that is met is measured once more before it is the answer.
 - `saturation`: where more load no longer increases throughput. In a closed loop: the smallest concurrency with `share` of
   the highest output throughput seen; doubling stops after two doublings that each brought less than 1 / `share` - 1. In an
   open loop: the highest rate that the engine keeps up with, that is, its answers end within 1 / `share` of the time over
@@ -33,7 +35,8 @@ Outcome = Literal["found", "never_met", "always_met", "not_enough_data"]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """The part of a point that a search uses. `good` of `judged` requests met the SLO; `kept_up` is, in an open loop, the
+    """The part of a point that a search uses. `good` of `judged` requests met the SLO, the others in bursts of
+    `design_effect` (null: none missed it); `kept_up` is, in an open loop, the
     time over which requests were sent divided by that over which their answers ended. `usable` is false if the point
     says nothing about its level (the clock was stepped); `doubts` are its warning codes."""
 
@@ -41,6 +44,7 @@ class Probe:
     level: float
     good: int = 0
     judged: int = 0
+    design_effect: float | None = None
     throughput_tok_s: float | None = None
     kept_up: float | None = None
     usable: bool = True
@@ -81,7 +85,24 @@ def requests_needed(attainment: float, confidence: float) -> int:
     return math.ceil(z * z * attainment / (1 - attainment))
 
 
-def judge_slo(probes: Sequence[Probe], attainment: float, confidence: float) -> bool | None:
+BAD_SHARE_MAX = 0.2
+"""Points with a larger share of bad requests are overloaded: that those are neighbours says nothing of bursts."""
+
+
+def pooled_design_effect(probes: Sequence[Probe]) -> float:
+    """Return the design effect of the failures of all probes, weighted by how many each had; 1 without failures."""
+    seen = [
+        (probe.judged - probe.good, probe.design_effect)
+        for probe in probes
+        if probe.usable
+        and probe.design_effect is not None
+        and probe.judged - probe.good <= BAD_SHARE_MAX * probe.judged
+    ]
+    total = sum(bad for bad, _ in seen)
+    return max(1.0, sum(bad * effect for bad, effect in seen) / total) if total else 1.0
+
+
+def judge_slo(probes: Sequence[Probe], attainment: float, confidence: float, design_effect: float = 1.0) -> bool | None:
     """Whether a level meets the SLO, by the pooled counts of its points; None when they do not decide.
 
     An attainment of 1 requires every request to be good, which no sample can prove: it is met when none was bad.
@@ -90,7 +111,9 @@ def judge_slo(probes: Sequence[Probe], attainment: float, confidence: float) -> 
     judged = sum(probe.judged for probe in probes if probe.usable)
     if attainment >= 1:
         return good == judged if judged else None
-    low, high = wilson(good, judged, confidence, one_sided=True)
+    effective = math.floor(judged / design_effect)
+    bad = min(effective, math.ceil((judged - good) / design_effect))
+    low, high = wilson(effective - bad, effective, confidence, one_sided=True)
     if low >= attainment:
         return True
     return False if high < attainment else None
@@ -170,11 +193,16 @@ class Search:
         """Add a measured point."""
         self.probes.append(probe)
 
+    @property
+    def design_effect(self) -> float:
+        """By how much bursts of failures reduce what requests say, from all points so far."""
+        return pooled_design_effect(self.probes)
+
     def next_level(self) -> tuple[float, int] | None:
         """Return the next level to measure and the number of points that it already has; None when the search is over."""
         if len(self.probes) >= self.search.max_probes:
             return None
-        level = self._undecided_level() or self._new_level()
+        level = self._undecided_level() or self._new_level() or self._unconfirmed_level()
         return None if level is None else (level, len(self._probes_at(level)))
 
     def answer(self, interrupted: bool = False) -> SearchAnswer:
@@ -215,6 +243,13 @@ class Search:
         seen = self._probes_at(level)
         return level if len(seen) < self.search.probes_per_level and self._judge(seen) is None else None
 
+    def _unconfirmed_level(self) -> float | None:
+        """Return the answer of an SLO search if it rests on a single point: of many tested levels one passes by luck."""
+        if self.search.goal != "slo":
+            return None
+        met, _ = _bracket(self._judged())
+        return met if met is not None and len(self._probes_at(met)) == 1 else None
+
     def _new_level(self) -> float | None:
         if self.search.goal == "saturation" and self.search.of == "concurrency":
             measured = self._throughput()
@@ -225,7 +260,7 @@ class Search:
 
     def _judge(self, probes: Sequence[Probe]) -> bool | None:
         if self.search.goal == "slo":
-            return judge_slo(probes, self.attainment, self.search.confidence)
+            return judge_slo(probes, self.attainment, self.search.confidence, self.design_effect)
         if self.search.of == "rate":
             return judge_kept_up(probes, self.search.share)
         return True if any(probe.usable and probe.throughput_tok_s is not None for probe in probes) else None

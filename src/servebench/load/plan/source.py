@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from servebench.contracts.point_row import PointRow
@@ -10,6 +11,9 @@ from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import Level, level_at, plan_levels, with_trace_times
 from servebench.load.plan.search import Probe, Search, SearchAnswer, requests_needed
 from servebench.load.plan.traces import read_arrivals
+
+DESIGN_EFFECT_MAX = 4.0
+"""How many times as many requests a point of a search gets at most because failures come in bursts."""
 
 UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died", "no_progress"})
 """Warnings with which a point says nothing about its level. A level with errors, or one not reached, counts as missed."""
@@ -75,8 +79,9 @@ class _SearchedLevels:
         level = level_at(self._load, value, repeat, of=self._settings.of)
         if level.requests is None or self._load.requests != "auto" or not self._least:
             return level
-        # the window leaves out both ends of the point: add as many requests
-        return level_at(self._load, value, repeat, of=self._settings.of, requests_least=self._least + _edges(level))
+        # failures in bursts say less; the window leaves out both ends of the point: add as many requests
+        least = math.ceil(self._least * min(self._search.design_effect, DESIGN_EFFECT_MAX))
+        return level_at(self._load, value, repeat, of=self._settings.of, requests_least=least + _edges(level))
 
     def add_point(self, level: Level, point: Point) -> None:
         self._search.add(probe_of(point.row, [doubt.code for doubt in point.doubts]))
@@ -98,6 +103,7 @@ def probe_of(row: PointRow, doubts: list[str]) -> Probe:
         level=float(value),
         good=row.slo_good or 0,
         judged=row.slo_requests or 0,
+        design_effect=row.slo_design_effect,
         throughput_tok_s=row.output_throughput_tok_s,
         kept_up=row.kept_up,
         usable=not UNUSABLE.intersection(doubts),
