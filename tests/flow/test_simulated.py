@@ -3,6 +3,7 @@
 import json
 
 import pandas as pd
+import pytest
 
 SMALL = ("launch=simulated", "load.concurrency=[1,4]", "load.requests=20", "tracking=none", "workload=unique")
 SHORT = ("workload.output_tokens=16", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
@@ -68,6 +69,29 @@ def test_streams_of_fixed_answers_do_not_run_in_step(run_main, tmp_path):
     assert found["true"]["lock_step"] < 0.2 < 0.9 < found["false"]["lock_step"]
     assert found["true"]["ttft_ms_p50"] < 0.5 * found["false"]["ttft_ms_p50"]
     assert found["true"]["output_throughput_tok_s"] > found["false"]["output_throughput_tok_s"]
+
+
+@pytest.mark.parametrize("tokens", [240, 1100, 2000])
+def test_an_open_loop_is_measured_while_it_is_steady(run_main, tmp_path, tokens):
+    """Answers of 1.5, 7 and 15 s that arrive evenly: throughput and goodput are those offered, the engine keeps up, and TTFT is
+    that of an engine under its load."""
+    load = (
+        "load=rate",
+        "load.rate=[4]",
+        "load.arrival=constant",
+        f"workload.output_tokens={tokens}",
+        "slo.ttft_ms=1000",
+    )
+    engine = ("engine=vllm", "launch=simulated", "workload=unique", "tracking=none", "gpu=h100", "study.name=o")
+    done = run_main(*engine, "model=qwen2.5-7b-instruct", "launch.wander_sd=0", *load)
+    assert done.returncode == 0, done.stderr
+    (frame,) = points(tmp_path, "o")
+    row = frame.iloc[0]
+    assert row["output_throughput_tok_s"] == pytest.approx(4 * tokens, rel=0.02)
+    assert row["request_throughput_req_s"] == pytest.approx(4, rel=0.02)
+    assert row["goodput_req_s"] == pytest.approx(4, rel=0.02)
+    assert row["kept_up"] >= 0.95
+    assert "not_stationary" not in row["doubts"]
 
 
 def test_no_questions_without_a_server(run_main):

@@ -20,7 +20,8 @@ CASES = {
     "never reached": ([(0, 50), (10, 30)], 3, 40, 0, 50, False, (50 + 20) / 50),
     "ends and begins at one moment": ([(0, 10), (10, 20)], 1, 0, 0, 20, True, 1.0),
     "never both at one moment": ([(0, 10), (10, 20)], 2, 0, 0, 20, False, 1.0),
-    "a rate": ([(0, 50), (10, 30), (40, 200)], None, 0, 0, 40, True, (40 + 20) / 40),
+    "a rate": ([(0, 4), (10, 14), (20, 24), (30, 34), (40, 44)], None, 0, 6, 36, True, 12 / 30),
+    "a rate with long answers": ([(0, 50), (10, 30), (39, 200)], None, 0, 13, 26, True, (13 + 13) / 13),
 }
 
 

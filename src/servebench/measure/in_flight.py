@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servebench.util.units import NS_PER_S
+
 Ints = NDArray[np.int64]
+
+GROWTH_BLOCKS = 10
+"""Into how many equal parts the window is cut for the growth of the requests in flight."""
+GROWTH_T = 1.86
+"""The 95% quantile of Student's t with GROWTH_BLOCKS - 2 degrees of freedom."""
+_MOMENTS = 50
+"""In each part the requests in flight are counted so often."""
+
+
+class Stretch(Protocol):
+    """A stretch of time in CLOCK_REALTIME nanoseconds."""
+
+    @property
+    def start_ns(self) -> int:
+        """Its start."""
+        ...
+
+    @property
+    def end_ns(self) -> int:
+        """Its end."""
+        ...
 
 
 def in_flight_at(moments: NDArray[Any], sent: Ints, ended: Ints) -> Ints:
@@ -20,3 +43,20 @@ def in_flight_curve(sent: Ints, ended: Ints) -> tuple[Ints, Ints]:
     """Return the moments at which the number in flight may change, in order, and the number from each of them on."""
     moments = np.unique(np.concatenate((sent, ended)))
     return moments, in_flight_at(moments, sent, ended)
+
+
+def in_flight_growth(sent: Ints, ended: Ints, window: Stretch) -> float:
+    """Return how many requests more are in flight each second, at least: the lower end of the one-sided 95% interval of the
+    slope of a line through the means of equal parts of the window. Negative where it does not certainly grow, or for an
+    empty window."""
+    seconds = (window.end_ns - window.start_ns) / NS_PER_S
+    if seconds <= 0:
+        return 0.0
+    moments = np.linspace(window.start_ns, window.end_ns, GROWTH_BLOCKS * _MOMENTS)
+    means = in_flight_at(moments, sent, ended).reshape(GROWTH_BLOCKS, _MOMENTS).mean(axis=1)
+    at = (np.arange(GROWTH_BLOCKS) + 0.5) / GROWTH_BLOCKS * seconds
+    centred = at - at.mean()
+    slope = float(centred @ means / (centred @ centred))
+    rest = means - means.mean() - slope * centred
+    error = float(np.sqrt(rest @ rest / (GROWTH_BLOCKS - 2) / (centred @ centred)))
+    return slope - GROWTH_T * error

@@ -6,8 +6,9 @@ Which requests count for which column:
 - output throughput: tokens of ok requests whose event's stamp lies inside the window, over the window's length; the
   tokens of an event are those in the stream, else an equal share of the request's output tokens;
 - output throughput of the whole run: all tokens of ok requests, from the first request sent to the last one ended;
-- request throughput: ok requests that ended inside the window; goodput: ok requests sent inside it that met every SLO
-  limit that is set. A request without a TPOT (one token, or all in one event) does not fail that limit;
+- request throughput: ok requests, each by the share of its content events that lie inside the window, as for tokens;
+- goodput: ok requests sent inside the window that met every SLO limit that is set. A request without a TPOT (one token, or
+  all in one event) does not fail that limit;
 - `_p50_all` and `_p99_all`: every request sent inside the window, failed ones being infinitely slow; infinite where the
   percentile is a failed one. Requests that the client itself ended (`cancelled`, `abandoned`) are left out;
 - cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
@@ -20,8 +21,9 @@ Which requests count for which column:
   share of events that shared a read and so lost their stamps, how long the client may have left them unread (nap and lag);
 - `throughput_trend` and `ttft_trend`: their change over the window, relative to the median, with the probability `_p` of
   such an order by chance (`measure.trend` names method and sources);
-- `kept_up` (open loop only): the time from the first request's schedule to the last one's, over the time from the first
-  end to the last: near 1 while the engine keeps up, smaller as its queue grows.
+- `kept_up` (open loop only): 1 less the growth of the requests in flight (from their schedule on) over the rate of
+  arrivals, as far as the growth is certain (`in_flight.in_flight_growth`), times the share of ok requests: 1 while the
+  engine keeps up, smaller as its queue grows.
 
 Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, type 7). What is unknown is None.
 """
@@ -41,6 +43,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
+from servebench.measure.in_flight import in_flight_growth
 from servebench.measure.lock_step import lock_step
 from servebench.measure.trend import rate_trend, request_trend
 from servebench.measure.window import Window, find_window
@@ -166,7 +169,7 @@ def summarize(
         **_throughput(measured, ok, window, sample),
         "goodput_req_s": _goodput(inside, sample, slo),
         **_attained(measured, window, slo, from_schedule=context.rate is not None),
-        "kept_up": _kept_up(measured) if context.rate is not None else None,
+        "kept_up": _kept_up(measured, window) if context.rate is not None else None,
         **_client(measured, window, report, context),
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
@@ -325,13 +328,22 @@ def _throughput(
     first_ns = min(r.sent_ns for r in measured if r.sent_ns is not None)
     whole_s = (max(r.ended_ns for r in measured) - first_ns) / NS_PER_S
     arrived = None if sample.arrival_tokens is None else float(sample.arrival_tokens.sum())
-    ended = sum(window.start_ns <= r.ended_ns <= window.end_ns for r in ok)
     return {
         "output_tokens_total": total,
         "output_throughput_tok_s": _rate(arrived, window.seconds),
         "output_throughput_whole_run_tok_s": _rate(total, whole_s),
-        "request_throughput_req_s": _rate(ended, window.seconds),
+        "request_throughput_req_s": _rate(_answered(ok, window), window.seconds),
     }
+
+
+def _answered(ok: Sequence[Record], window: Window) -> float:
+    """Return how many requests were answered inside the window, by the share of each one's content events inside it; one
+    without events counts where it ended."""
+    stamps, counts = _flatten(ok)
+    inside = (stamps > window.start_ns) & (stamps <= window.end_ns)
+    shares = np.repeat(1 / np.maximum(counts, 1), counts)[inside]
+    silent = sum(not r.event_ns and window.start_ns < r.ended_ns <= window.end_ns for r in ok)
+    return float(shares.sum()) + silent
 
 
 def _goodput(inside: Sequence[Record], sample: PointSample, slo: SloSettings) -> float | None:
@@ -384,14 +396,17 @@ def design_effect(good: Sequence[bool]) -> float | None:
     return float((sizes**2).sum() / sizes.sum())
 
 
-def _kept_up(measured: Sequence[Record]) -> float | None:
-    ended = [r for r in measured if r.outcome == "ok"]
-    if len(ended) < 2:
-        return 0.0 if measured else None
-    planned_ns = max(r.scheduled_ns for r in measured) - min(r.scheduled_ns for r in measured)
-    ended_ns = max(r.ended_ns for r in measured) - min(r.ended_ns for r in ended)
+def _kept_up(measured: Sequence[Record], window: Window | None) -> float | None:
+    """Return the share of the arrivals that the engine kept up with: 1 less what of them certainly stayed in flight."""
+    if not measured or window is None:
+        return None
+    ended = sum(r.outcome == "ok" for r in measured)
+    wanted = np.array([r.scheduled_ns for r in measured], dtype=np.int64)
+    growth = in_flight_growth(wanted, np.array([r.ended_ns for r in measured], dtype=np.int64), window)
+    seconds = (int(wanted.max()) - int(wanted.min())) / NS_PER_S
+    staying = max(0.0, growth) * seconds / max(len(measured) - 1, 1)
     # what was dropped was not kept up with
-    return len(ended) / len(measured) * min(1.0, planned_ns / max(ended_ns, 1))
+    return ended / len(measured) * (1 - min(staying, 1.0))
 
 
 def _is_good(record: Record, slo: SloSettings, *, from_schedule: bool = False) -> bool:

@@ -12,6 +12,11 @@ from servebench.contracts.results import Record
 from servebench.measure.in_flight import in_flight_curve
 from servebench.util.units import NS_PER_S
 
+EDGE_PARTS = 3
+"""Of an open loop at least the middle third of the arrivals is the window."""
+FILLING = 1.5
+"""In the time of so many answers the engine of an open loop fills up: answers grow longer while it does."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -43,10 +48,14 @@ def find_window(
     """Return the window of a point: the time after `concurrency` requests are first in flight to when they last are.
 
     `warmup_s` is cut from its front; `cooldown_s` and the time from the sending of the last `cooldown_requests` on from
-    its back. A request is in flight from sent to ended; warm-up records do not count. Without a concurrency (a load given
-    as a rate) the window is from the first request sent to the last one sent. None when nothing was sent.
+    its back. A request is in flight from sent to ended; warm-up records do not count.
+
+    Without a concurrency (a load given as a rate) the window is from the first request sent to the last one sent, less the
+    time of FILLING of the longest answers in front and one behind (at most a third each): until then the engine is still
+    filling up, and what is sent later ends while nothing more arrives. None when nothing was sent.
     """
-    spans = [(r.sent_ns, r.ended_ns) for r in records if not r.warmup and r.sent_ns is not None]
+    measured = [r for r in records if not r.warmup and r.sent_ns is not None]
+    spans = [(r.sent_ns, r.ended_ns) for r in measured]
     if not spans:
         return None
     pairs = np.array(spans, dtype=np.int64)
@@ -54,7 +63,11 @@ def find_window(
     times, level = in_flight_curve(sent, ended)
     start, end, reached = int(times[0]), int(times[-1]), True
     if concurrency is None:
-        end = int(sent.max())
+        longest = max(
+            (r.ended_ns - r.sent_ns for r in measured if r.outcome == "ok" and r.sent_ns is not None), default=0
+        )
+        part = (int(sent.max()) - start) // EDGE_PARTS
+        start, end = start + min(round(FILLING * longest), part), int(sent.max()) - min(longest, part)
     else:
         at_level = np.flatnonzero(level >= concurrency)
         reached = at_level.size > 0

@@ -14,7 +14,7 @@ from servebench.contracts.results import Doubt, Point, Record
 from servebench.engine.admin import reset_cache
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
 from servebench.load.plan.levels import Level, with_trace_times
-from servebench.load.plan.schedule import point_plan, requests_to_prepare, schedule_requests
+from servebench.load.plan.schedule import point_plan, requests_to_prepare, schedule_requests, with_edges
 from servebench.measure.derive import count_missing
 from servebench.run.ledger import entry
 from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S
@@ -62,6 +62,7 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
             )
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
         answer_s = mean_answer_s(answered)
+        level = with_edges(level, session.settings.load, answer_s)
     requests = _prepare_requests(session, requests_to_prepare(level, rate_req_s), level.point)
     if level.trace and level.times_s is None:
         level, requests = _schedule_trace(session, level, requests)

@@ -22,8 +22,20 @@ RATE_CONNECTIONS = 16
 
 RATE_SUPPLY_SIGMAS = 5.0
 
+EDGE_ANSWERS = 3.5
+"""The window leaves out the time of two and a half answers, which take longer under the load than in the warm-up."""
+
 STAGGERED_REQUESTS_MIN = 3
 """Streams are staggered when each has at least so many requests."""
+
+
+def with_edges(level: Level, load: LoadSettings, answer_s: float | None) -> Level:
+    """Return the level of a rate with as many requests more as arrive in the time of EDGE_ANSWERS answers of the warm-up: the
+    window leaves out the first and the last. Others, and those without `load.requests=auto` and a known answer time, stay
+    as they are."""
+    if level.rate is None or level.trace or level.requests is None or load.requests != "auto" or not answer_s:
+        return level
+    return replace(level, requests=level.requests + math.ceil(EDGE_ANSWERS * answer_s * level.rate))
 
 
 def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:

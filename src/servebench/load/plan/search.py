@@ -10,8 +10,8 @@ Two goals, each reached with as few points as possible:
   cannot tell how they come. The highest level that is met is measured once more before it is the answer.
 - `saturation`: where more load no longer increases throughput. In a closed loop: the smallest concurrency with `share` of
   the highest output throughput seen; doubling stops after two doublings that each brought less than 1 / `share` - 1. In an
-  open loop: the highest rate that the engine keeps up with, that is, its answers end within 1 / `share` of the time over
-  which their requests were sent.
+  open loop: the highest rate that the engine keeps up with, that is, the requests in flight certainly grow by less than
+  1 - `share` of the arrivals.
 
 Levels are doubled from `lower` until one is missed or `upper` is met; then the bracket is bisected (in the logarithm)
 until it is `tolerance` wide. No level outside the bounds is measured.
@@ -36,8 +36,8 @@ Outcome = Literal["found", "never_met", "always_met", "not_enough_data"]
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """The part of a point that a search uses. `good` of `judged` requests met the SLO, the others in bursts of
-    `design_effect` (null: none missed it); `kept_up` is, in an open loop, the
-    time over which requests were sent divided by that over which their answers ended. `usable` is false if the point
+    `design_effect` (null: none missed it); `kept_up` is, in an open loop, the share of the arrivals that did not stay in
+    flight. `usable` is false if the point
     says nothing about its level (the clock was stepped); `doubts` are its warning codes."""
 
     point: str
@@ -329,8 +329,8 @@ class Search:
             )
         if search.of == "rate":
             return (
-                "the engine keeps up with a rate when the answers end within "
-                f"{1 / search.share:.3g} times the time over which the requests were sent; "
+                "the engine keeps up with a rate when the requests in flight grow by less than "
+                f"{100 * (1 - search.share):.2g}% of the arrivals (95% confidence); "
                 f"doubling from {search.lower:g}, then bisection"
             )
         return (
