@@ -155,7 +155,7 @@ class PointRow:
         "", "Mean size of the burst that a request which missed the SLO belongs to; null without such requests."
     )
     kept_up: float | None = column(
-        "0..1", "How far the engine kept up with a rate: near 1, or smaller as its queue grew."
+        "0..1", "Share of the arrivals at a rate that did not stay in flight: 1, or less as the queue grew."
     )
     client_error_ms_ttft: float | None = column("ms", "The client's own error in TTFT, by its self-check (p99).")
     client_error_ms_itl: float | None = column("ms", "The client's own error in ITL, by its self-check (p99).")
