@@ -63,9 +63,10 @@ def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
     found["ttfo_ms"] = _span_ms(frame["sent_ns"], frame["first_output_ns"])
     found["e2e_ms"] = _span_ms(frame["sent_ns"], frame["last_event_ns"])
     found["lateness_ms"] = _span_ms(frame["scheduled_ns"], frame["sent_ns"])
+    first = frame["event_tokens"].str[0].astype(float).fillna(1.0).clip(lower=1.0).to_numpy(dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = _span_ms(frame["first_event_ns"], frame["last_event_ns"]) / (tokens - 1)
-    found["tpot_ms"] = np.where((tokens >= 2) & (count >= 2), tpot, np.nan)
+        tpot = _span_ms(frame["first_event_ns"], frame["last_event_ns"]) / (tokens - first)
+    found["tpot_ms"] = np.where((tokens >= 2) & (tokens > first) & (count >= 2), tpot, np.nan)
     found["sent_ns"] = frame["sent_ns"].fillna(frame["scheduled_ns"]).astype(np.int64)
     return found.sort_values("sent_ns", kind="stable").reset_index(drop=True)
 

@@ -10,7 +10,7 @@ None, never 0.
 | TTFT from schedule | first content event - scheduled |
 | TTFO | first event with content that is not reasoning - sent; token ids alone do not show whether they are reasoning, and do not count |
 | ITL | each gap between consecutive content events of a request |
-| TPOT | (last content event - first) / (output tokens - 1); needs two tokens and two events: an answer that came in one piece shows no time between tokens |
+| TPOT | (last content event - first) / (output tokens - those of the first event, one where unknown); needs two tokens and two events: an answer that came in one piece shows no time between tokens |
 | E2E | last content event - sent |
 | lateness | sent - scheduled; in a closed loop the schedule is the moment the slot was free |
 | output tokens | the server's usage; else token ids in the stream; else a tokenizer. `counted_by` says which |
@@ -147,13 +147,16 @@ def itl_ms(record: Record) -> list[float]:
 
 
 def tpot_ms(record: Record) -> float | None:
-    """Return the time per output token after the first: (last content event - first) / (output tokens - 1).
+    """Return the time per output token after the first event: (last content event - first) / (output tokens - those of the
+    first event, one where the stream does not say).
 
     None for fewer than two or an unknown number of output tokens, and when all content came in one event.
     """
     if record.output_tokens is None or record.output_tokens < 2 or len(record.event_ns) < 2:
         return None
-    return (record.event_ns[-1] - record.event_ns[0]) / NS_PER_MS / (record.output_tokens - 1)
+    first = max(1, record.event_tokens[0]) if record.event_tokens else 1
+    later = record.output_tokens - first
+    return (record.event_ns[-1] - record.event_ns[0]) / NS_PER_MS / later if later > 0 else None
 
 
 def e2e_ms(record: Record) -> float | None:
