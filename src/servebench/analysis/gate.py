@@ -55,7 +55,8 @@ def _undecided(comparison: Comparison, limit: float) -> list[str]:
     judged = [row for row in comparison.rows if row.competes and row.p_corrected is not None]
     if comparison.result == "unequal_settings" or not judged:
         return [comparison.summary]
-    return [
+    unmeasured = [f"load {row.level}: {row.why}" for row in comparison.rows if row.level_missing]
+    return unmeasured + [
         f"{row.description}: up to {100 * worst:.1f}{' points' if row.metric is FAILED else '%'} worse is possible, more than "
         f"the limit of {100 * limit:g}%; more starts narrow the interval (study.starts)"
         for row in judged

@@ -9,8 +9,10 @@ import numpy as np
 from servebench.analysis.comparison.model import METRICS, StartSpread
 from servebench.analysis.comparison.starts import spread_of
 from servebench.analysis.fairness import unequal_settings
-from servebench.contracts.stored import RunData
+from servebench.contracts.stored import RunData, mapping
 
+LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check")
+"""Keys of `load` that do not change what a point at a level is."""
 Spreads = Mapping[tuple[str, str], StartSpread]
 """The spread of a set-up's starts by (level, metric)."""
 
@@ -28,9 +30,14 @@ def start_spreads(run: RunData, earlier: Iterable[RunData]) -> Spreads:
 
 def same_setup(a: RunData, b: RunData) -> bool:
     """Return whether two runs measured the same engine, in the same version, with the same settings that matter."""
-    if any(a.fact(name) != b.fact(name) for name in ("engine", "engine_version", "launch")):
+    if any(a.fact(name) != b.fact(name) for name in ("engine", "engine_version", "launch")) or _load(a) != _load(b):
         return False
     return not any(one.matters for one in unequal_settings(a, b))
+
+
+def _load(run: RunData) -> dict[str, object]:
+    """The settings of a run's load apart from its levels: values of longer points differ less from start to start."""
+    return {key: value for key, value in mapping(run.config.get("load")).items() if key not in LEVEL_KEYS}
 
 
 def _start_logs(run: RunData) -> dict[tuple[str, str], list[float]]:

@@ -7,7 +7,8 @@ import pytest
 
 from servebench.analysis.comparison.compare import compare
 from servebench.analysis.comparison.families import holm
-from servebench.analysis.comparison.model import ComparedPoint, Side, StartSpread
+from servebench.analysis.comparison.model import ComparedPoint, Side, StartSpread, StartValues
+from servebench.analysis.comparison.starts import compare_with_known_spread, spread_of
 from servebench.analysis.comparison.within_run import log_interval, statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
@@ -219,3 +220,16 @@ def test_the_interval_of_a_median_holds_the_truth_where_requests_share_their_tim
         low, high = log_interval([np.exp(wander + rng.normal(0, 0.1, 400))], 50)
         held += low <= 0 <= high
     assert held >= 178
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_equal_engines_of_one_start_are_rarely_called_different_by_a_known_spread(shared):
+    """Five earlier starts of one set-up give one estimate of the spread; those of two set-ups give two."""
+    rng = np.random.default_rng(11)
+    wrong = 0
+    for _ in range(2000):
+        spreads = [spread_of(rng.normal(0, 0.02, 5)) for _ in range(2)]
+        spreads = [spreads[0], spreads[0] if shared else spreads[1]]
+        values = StartValues(baseline=rng.normal(0, 0.02, 1), candidate=rng.normal(0, 0.02, 1), paired=True)
+        wrong += compare_with_known_spread(values, *spreads).p < 0.05
+    assert wrong / 2000 <= 0.05 + 3 * (0.05 * 0.95 / 2000) ** 0.5

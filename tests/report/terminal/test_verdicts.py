@@ -135,3 +135,13 @@ def test_json_names_the_starts_of_each_row(outputs, capsys):
     dispatch(["compare", *words(outputs, "base", "again", "--json")])
     rows = json.loads(capsys.readouterr().out)[0]["rows"]
     assert {tuple(row["starts"]) for row in rows if row["starts"]} == {(5, 5)}
+
+
+def test_the_gate_does_not_pass_where_the_candidate_lost_a_level(outputs, capsys, make_study):
+    for name, levels in (("two_levels", (2, 8)), ("one_level", (8,))):
+        load = SimulatedLoad(levels=levels, requests=60, starts=5, seed=len(name))
+        make_study((SimulatedEngine(name="alpha"), load), name=name)
+    gate = ["--max-regression", "30%"]
+    assert dispatch(["compare", *words(outputs, "one_level", "two_levels", *gate)]) == 0
+    assert dispatch(["compare", *words(outputs, "two_levels", "one_level", *gate)]) == 7
+    assert "the candidate has no such level" in capsys.readouterr().err

@@ -58,11 +58,12 @@ def _level_rows(level: str, baseline: Side, candidate: Side, with_doubtful: bool
     points = [point for side in (baseline, candidate) for point in side.samples if point.level == level]
     for name, side in (("baseline", baseline), ("candidate", candidate)):
         if not any(point.level == level for point in side.samples):
-            return [missing_row(level, METRICS[0], f"the {name} has no such level")]
+            row = missing_row(level, METRICS[0], f"the {name} has no such level")
+            return [replace(row, level_missing=name == "candidate")]
     void = [point for point in points if point.verdict == "void"]
     if void:
         codes = ", ".join(dict.fromkeys(code for point in void for code in point.doubts)) or "void"
-        return [missing_row(level, METRICS[0], f"void point: {codes}")]
+        return [replace(missing_row(level, METRICS[0], f"void point: {codes}"), level_missing=True)]
     doubts = tuple(dict.fromkeys(code for point in points if point.verdict != "valid" for code in point.doubts))
     why = f"doubtful: {', '.join(doubts)}" if doubts else ""
     competes = with_doubtful or not doubts

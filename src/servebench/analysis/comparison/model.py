@@ -129,6 +129,8 @@ class ComparisonRow:
     why: str = ""
     competes: bool = True
     doubts: tuple[str, ...] = ()
+    level_missing: bool = False
+    """Whether the whole level cannot be compared: the candidate lacks it, or a point of it is void."""
 
     @property
     def paired(self) -> bool:

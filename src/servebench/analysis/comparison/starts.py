@@ -80,14 +80,17 @@ def compare_starts(values: StartValues, *, least_error: float = 0.0, confidence:
 
 
 def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: StartSpread) -> StartTest:
-    """Compare two sides of few starts by the spread of earlier starts of their set-ups (Welch 1947)."""
+    """Compare two sides of few starts by the spread of earlier starts of their set-ups (Welch 1947).
+
+    Sides with the same spread share one estimate of it, which has its degrees of freedom once.
+    """
     from scipy.special import stdtr, stdtrit
 
     squares = [one.sd**2 / part.size for one, part in ((ours, values.baseline), (theirs, values.candidate))]
     freedoms = [one.count - 1 for one in (ours, theirs)]
     error = max(sum(squares) ** 0.5, UNEXPLAINED_SD)
     parts = sum(square**2 / freedom for square, freedom in zip(squares, freedoms, strict=True))
-    freedom = sum(squares) ** 2 / parts if parts else float(min(freedoms))
+    freedom = sum(squares) ** 2 / parts if parts and ours != theirs else float(min(freedoms))
     difference = float(values.candidate.mean() - values.baseline.mean())
     half = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
     return StartTest(
