@@ -14,7 +14,7 @@ from servebench.util.errors import ConfigError
 ATTACHED = "launch=attach launch.base_url=http://h/v1"
 
 
-def told(line, registry):
+def problem_lines(line, registry):
     with pytest.raises(ConfigError) as caught:
         compose_jobs(shlex.split(line), registry)
     for fault in caught.value.faults:
@@ -71,12 +71,12 @@ FAULTS = [
 
 @pytest.mark.parametrize(("line", "fault"), FAULTS)
 def test_each_fault_is_one_line(line, fault, registry):
-    assert told(line, registry) == [fault]
+    assert problem_lines(line, registry) == [fault]
 
 
 @pytest.mark.parametrize("override", ["load.concurrency=[1,2", "engine.dtype='a", "=", "engine.env={A:"])
 def test_syntax_errors_name_the_override(override, registry):
-    (line,) = told(shlex.quote(override), registry)
+    (line,) = problem_lines(shlex.quote(override), registry)
     assert line.startswith(override)
     assert len(line) < 250
 
@@ -93,19 +93,19 @@ def test_faults_of_all_kinds_are_told_together(registry):
         "load.requests must be",
         "launch.base_url is required",
     ]
-    faults = told(line, registry)
+    faults = problem_lines(line, registry)
     assert sorted(fault[:12] for fault in faults) == sorted(start[:12] for start in starts)
 
 
 def test_the_faults_of_all_jobs_are_told_once(registry):
-    faults = told(f"-m {ATTACHED} engine=openai,vlm load=quick,fin load.repeats=0,1", registry)
+    faults = problem_lines(f"-m {ATTACHED} engine=openai,vlm load=quick,fin load.repeats=0,1", registry)
     assert len(faults) == 3
     assert [re.split("[: ]", fault)[0] for fault in faults] == ["load.repeats", "load=fin", "engine=vlm"]
 
 
 def test_keys_of_an_unknown_engine_are_not_guessed_at(registry):
-    assert len(told("engine=vlm engine.anything=1", registry)) == 1
-    assert len(told("engine=vlm engine.anything=1 engine.port=x", registry)) == 2
+    assert len(problem_lines("engine=vlm engine.anything=1", registry)) == 1
+    assert len(problem_lines("engine=vlm engine.anything=1 engine.port=x", registry)) == 2
 
 
 MISSING = (
@@ -116,7 +116,7 @@ MISSING = (
 
 @pytest.mark.parametrize("line", ["", "engine=llamacpp", "engine.threads=4", "-m engine.seed=1,2"])
 def test_the_missing_default_engine_says_how_to_get_it(line, make_registry):
-    assert told(line, make_registry(plugin=False)) == [MISSING]
+    assert problem_lines(line, make_registry(plugin=False)) == [MISSING]
 
 
 def test_the_default_engine_is_not_needed_for_others(make_registry):
@@ -133,11 +133,11 @@ def test_the_default_engine_is_not_needed_for_others(make_registry):
 )
 def test_a_plugin_that_did_not_load_is_told(status, error, why, make_registry):
     info = PluginInfo(name="llamacpp", distribution="servebench-llamacpp", version="1.0", status=status, error=error)
-    assert told("engine=llamacpp", make_registry(plugin=False, plugins=(info,))) == [f"engine=llamacpp: {why}"]
+    assert problem_lines("engine=llamacpp", make_registry(plugin=False, plugins=(info,))) == [f"engine=llamacpp: {why}"]
 
 
 def test_an_engine_with_a_file_and_no_class(registry):
-    (line,) = told("engine=vllm engine.whatever=1", registry)
+    (line,) = problem_lines("engine=vllm engine.whatever=1", registry)
     assert line.startswith("engine=vllm has a config file but no installed plugin provides it")
 
 
@@ -254,30 +254,30 @@ def test_each_swept_experiment_brings_its_own_sweep(folder, registry):
     ],
 )
 def test_faults_of_files_name_them(word, fault, folder, registry):
-    assert told(f"-cd {folder} {word}", registry) == [fault.format(folder=folder)]
+    assert problem_lines(f"-cd {folder} {word}", registry) == [fault.format(folder=folder)]
 
 
 def test_a_null_section_is_a_fault_of_its_own(registry):
-    faults = told("engine.env=null workload=unique workload.output_tokens.mean=0", registry)
+    faults = problem_lines("engine.env=null workload=unique workload.output_tokens.mean=0", registry)
     assert faults[0] == "engine.env must be a mapping (got null)"
 
 
 def test_files_that_cannot_be_composed(folder, registry):
-    (line,) = told(f"-cd {folder} load=broken", registry)
+    (line,) = problem_lines(f"-cd {folder} load=broken", registry)
     assert f"{folder}/load/broken.yaml, line 2" in line
-    (line,) = told(f"-cd {folder} load=orphan", registry)
+    (line,) = problem_lines(f"-cd {folder} load=orphan", registry)
     assert line.startswith("in 'load/orphan': could not load 'load/bse'")
 
 
 def test_a_users_folder_adds_options(folder, registry):
     (job,) = compose_jobs(["--config-dir", str(folder), "load=good"], registry)
     assert job.settings.load.concurrency == (3,)
-    assert "good" in told(f"-cd {folder} load=nothing", registry)[0]
+    assert "good" in problem_lines(f"-cd {folder} load=nothing", registry)[0]
 
 
 def test_a_hidden_file_is_told(folder, registry):
     (folder / "load" / "quick.yaml").write_text("name: quick\n")
-    (line,) = told(f"-cd {folder}", registry)
+    (line,) = problem_lines(f"-cd {folder}", registry)
     assert line.startswith(f"{folder}/load/quick.yaml is hidden by")
 
 
@@ -285,7 +285,7 @@ def test_another_primary_config(folder, registry):
     (folder / "nightly.yaml").write_text("defaults:\n  - config\n  - _self_\nload:\n  repeats: 5\n")
     (job,) = compose_jobs(["-cd", str(folder), "-cn", "nightly"], registry)
     assert job.settings.load.repeats == 5
-    assert len(told(f"-cd {folder} -cn nothing", registry)) == 1
+    assert len(problem_lines(f"-cd {folder} -cn nothing", registry)) == 1
 
 
 def test_a_plugin_folder_that_is_not_there_hurts_nobody(make_registry):
@@ -306,4 +306,4 @@ def test_a_users_own_conf_folder_is_not_picked_up(registry, tmp_path, monkeypatc
     (tmp_path / "conf" / "load").mkdir(parents=True)
     (tmp_path / "conf" / "load" / "local.yaml").write_text("name: local\n")
     monkeypatch.chdir(tmp_path)
-    assert "local" not in told("load=local", registry)[0].partition("available:")[2]
+    assert "local" not in problem_lines("load=local", registry)[0].partition("available:")[2]

@@ -503,7 +503,7 @@ def test_count_missing_asks_nobody_when_nothing_is_missing() -> None:
 def test_tpot_leaves_out_the_tokens_of_the_first_event() -> None:
     """Four events of eight tokens, 80 ms apart: ten milliseconds a token; one where the stream does not say."""
     stamps = [100.0, 180.0, 260.0, 340.0]
-    told = record_ms(0, stamps, output_tokens=32, event_tokens=[8, 8, 8, 8])
-    assert derive.tpot_ms(told) == pytest.approx(10.0)
+    by_event = record_ms(0, stamps, output_tokens=32, event_tokens=[8, 8, 8, 8])
+    assert derive.tpot_ms(by_event) == pytest.approx(10.0)
     assert derive.tpot_ms(record_ms(0, stamps, output_tokens=4)) == pytest.approx(80.0)
     assert derive.tpot_ms(record_ms(0, [100.0, 180.0], output_tokens=8, event_tokens=[8, 0])) is None

@@ -88,7 +88,7 @@ def test_azure_arrivals_whatever_the_decimals(tmp_path, moments):
         ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,3,99999999999\n", "a request of 99999999999 tokens"),
     ],
 )
-def test_a_length_that_no_model_has_is_told(tmp_path, name, text, told):
+def test_a_length_that_no_model_has_is_named(tmp_path, name, text, told):
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=told):
         trace_rows(str(tmp_path / name))

@@ -1,7 +1,7 @@
 """An emulated engine on a virtual clock, for simulations: no server, no waiting, and deviations that are planted.
 
-The scheduler is that of the emulated server. Time is an argument in seconds, and whoever drives the engine says up to which
-moment it may run.
+The scheduler is that of the emulated server. Time is an argument in seconds, and the caller says up to which moment the
+engine may run.
 """
 
 import json

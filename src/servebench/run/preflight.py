@@ -56,7 +56,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
 
 
 def simulation_faults(settings: RunSettings, registry: Registry) -> list[str]:
-    """Return a fault for each setting that needs a server, which a simulated run does not have."""
+    """Return an error for each setting that needs a server, which a simulated run does not have."""
     faults = []
     scorer = registry.kinds["quality"].get(settings.quality.name)
     if settings.quality.name != NONE and (scorer is None or not scorer.grades_load):
@@ -86,7 +86,7 @@ def descriptor_faults(settings: RunSettings) -> list[str]:
 
 
 def process_list_faults(settings: RunSettings) -> list[str]:
-    """Return a fault for each engine flag with a secret, which every user of this machine could read."""
+    """Return an error for each engine flag with a secret, which every user of this machine could read."""
     return [
         f"engine.extra_args.{name}: all users of this machine could read this secret in the process list; set it as a "
         "variable with engine.env.NAME=..., or leave it out, because servebench connects over loopback"

@@ -12,7 +12,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def leave_stopping_to_the_parent() -> None:
     """Ignore the stopping signals in a process that ends when its parent does or says so.
 
-    A terminal, or whoever ends a whole group, sends these signals to both, and the parent decides what they mean.
+    A terminal sends these signals to both, as does a kill of the whole process group, and the parent decides what they mean.
     """
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)

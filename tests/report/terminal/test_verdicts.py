@@ -32,7 +32,7 @@ def words(outputs, *more):
 
 
 @pytest.mark.parametrize(
-    ("candidate", "limit", "code", "told"),
+    ("candidate", "limit", "code", "text"),
     [
         ("again", "20%", 0, ""),
         ("again", "0.5%", 7, "worse is possible"),
@@ -41,9 +41,9 @@ def words(outputs, *more):
         ("short", "5%", 7, "short/00_alpha_unique"),
     ],
 )
-def test_as_a_gate_it_ends_a_pipeline(outputs, capsys, candidate, limit, code, told):
+def test_as_a_gate_it_ends_a_pipeline(outputs, capsys, candidate, limit, code, text):
     found = dispatch(["compare", *words(outputs, candidate, "--baseline", "base", "--max-regression", limit)])
-    assert (found, told in capsys.readouterr().err) == (code, True)
+    assert (found, text in capsys.readouterr().err) == (code, True)
 
 
 def test_junit_has_a_case_a_row_and_a_failure_a_regression(outputs, tmp_path, capsys):

@@ -57,7 +57,7 @@ class SimulatedEngine(EngineHandle):
     """A RunningEngine without a server: what is simulated, the deviations, and the key that seeds this start.
 
     `started_ns` is second 0 of its clock; it is ready after `ready_s` seconds. `machine` is the virtual engine, made and kept
-    here by whoever drives it; `ended_ns` is how far its clock has come.
+    by `run.simulated`; `ended_ns` is how far its clock has come.
     """
 
     spec: EmulationSpec
