@@ -6,6 +6,7 @@ import pytest
 
 from servebench.cli.main import dispatch
 from servebench.contracts.stored import RunData, StudyData
+from servebench.store import StudyFolder, holding
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad
@@ -45,6 +46,15 @@ def test_a_study_is_loaded_with_its_runs_points_and_requests(outputs):
 )
 def test_runs_are_found_by_what_they_were(outputs, words, expected):
     assert sum(len(study.runs) for study in read.select(outputs, dict(word.split("=") for word in words))) == expected
+
+
+def test_a_run_whose_process_was_killed_is_shown_as_interrupted(outputs):
+    study = StudyFolder(outputs / "2026-two")
+    state = study.run("00_alpha_unique").state
+    state.write_text(json.dumps({**json.loads(state.read_text()), "status": "running"}))
+    assert [run.status for run in read.load_study(study.path).runs] == ["interrupted"]
+    with holding(study):
+        assert [run.status for run in read.load_study(study.path).runs] == ["running"]
 
 
 @pytest.mark.parametrize("word", ["2026-two/00_alpha_unique", "01_beta_rag_prefix", "beta", "2026-two"])

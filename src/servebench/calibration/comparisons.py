@@ -15,6 +15,8 @@ from servebench.calibration.simulate import Plant, run_data, simulate_run
 SPREADS = (0.0, 0.01, 0.02, 0.03)
 VERDICTS = ("faster", "slower", "mixed")
 STARTS = 5
+EARLIER = 8
+"""Starts of the set-up in earlier studies, where some are known."""
 LIMIT = 0.05
 
 AA = Promise(
@@ -60,6 +62,11 @@ def cells() -> Iterator[CalibrationCell]:
             yield CalibrationCell(
                 promises=(AA,), name=name, share=0.5, trial=partial(_equal, starts=starts, spread=spread)
             )
+    for spread in SPREADS:
+        name = f"one start a side, {EARLIER} earlier starts known, starts differ by {spread:.0%}"
+        yield CalibrationCell(
+            promises=(AA,), name=name, share=0.5, trial=partial(_equal, starts=1, spread=spread, earlier=EARLIER)
+        )
     for promise, slowdown in ((POWER_5, 1.05), (POWER_10, 1.10)):
         trial = partial(_slowed, promise=promise, slowdown=slowdown)
         yield CalibrationCell(promises=(promise,), name="four levels", share=0.5, trial=trial)
@@ -80,19 +87,24 @@ def _count(starts: int) -> str:
     return "one start" if starts == 1 else f"{starts} starts"
 
 
-def _compared(seed: int, starts: int, spread: float, slowdown: float) -> RunComparison:
-    """Compare two engines of which the second is slower by `slowdown`."""
+def _compared(seed: int, starts: int, spread: float, slowdown: float, earlier: int = 0) -> RunComparison:
+    """Compare two engines of which the second is slower by `slowdown`, with so many earlier starts of the first stored."""
     plant = QUICK.planted(start_sd=spread)
-    sides = [
-        run_data(simulate_run(side, f"{seed}/{name}", seed=seed, starts=starts), plant, name)
-        for name, side in (("a", plant), ("b", plant.planted(slowdown=slowdown)))
+    a, b, *stored = [
+        run_data(simulate_run(side, f"{seed}/{name}", seed=seed, starts=count), plant, name)
+        for name, side, count in (
+            ("a", plant, starts),
+            ("b", plant.planted(slowdown=slowdown), starts),
+            ("0", plant, earlier),
+        )
+        if count
     ]
-    return compare_runs([(sides[0], sides[1])])[0]
+    return compare_runs([(a, b)], earlier=stored)[0]
 
 
-def _equal(seed: int, _truth: None, *, starts: int, spread: float) -> Outcome:
+def _equal(seed: int, _truth: None, *, starts: int, spread: float, earlier: int = 0) -> Outcome:
     """Return whether two equal engines are called different."""
-    return {(AA, ""): float(_compared(seed, starts, spread, 1.0).comparison.result in VERDICTS)}
+    return {(AA, ""): float(_compared(seed, starts, spread, 1.0, earlier).comparison.result in VERDICTS)}
 
 
 def _slowed(seed: int, _truth: None, *, promise: Promise, slowdown: float) -> Outcome:

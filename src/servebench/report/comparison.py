@@ -47,6 +47,12 @@ def reason_of(row: ComparisonRow) -> str:
     return "; ".join(part for part in row.why.split("; ") if part and part != ONE_START)
 
 
+def reason_numbers(comparison: Comparison) -> dict[str, int]:
+    """Return the number of each reason, in the order of the rows: rows show numbers, each reason is printed once."""
+    reasons = dict.fromkeys(reason for row in comparison.rows if (reason := reason_of(row)))
+    return {reason: number for number, reason in enumerate(reasons, 1)}
+
+
 def cells_of(row: ComparisonRow) -> tuple[str, ...]:
     """Return the cells of a row under HEADINGS."""
     return (

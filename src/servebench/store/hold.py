@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from servebench.store.files import reason_of
 from servebench.store.layout import StudyFolder
@@ -28,6 +29,22 @@ def holding(folder: StudyFolder) -> Iterator[bool]:
         raise StoreError(f"{folder.path} cannot be opened: {reason_of(error)}") from error
     try:
         yield _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_abandoned(study: Path) -> bool:
+    """Whether no process works on a study; False where that cannot be known (a file system that locks no folders)."""
+    try:
+        descriptor = os.open(study, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        return True
     finally:
         os.close(descriptor)
 

@@ -21,6 +21,8 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.store import RunFolder, StudyFolder, find_studies, read_points, read_requests
+from servebench.store.hold import is_abandoned
+from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame
 from servebench.store.versions import FIRST, Kind, upgraded
 from servebench.store.versions import KEY as VERSION
@@ -99,6 +101,10 @@ def load_study(path: Path) -> StudyData:
     found = [child.name for child in sorted(path.iterdir()) if _is_run(child)]
     names = list(dict.fromkeys([*planned, *found]))
     loaded = tuple(load_run(path / name) for name in names)
+    if any(run.status == UNFINISHED for run in loaded) and is_abandoned(path):
+        # its process was killed before it could say so
+        cut = {"status": "interrupted"}
+        loaded = tuple(replace(one, state={**one.state, **cut}) if one.status == UNFINISHED else one for one in loaded)
     return StudyData(study_id=path.name, path=path, state=state, runs=loaded, faults=tuple(faults))
 
 
@@ -121,6 +127,12 @@ def load_outputs(outputs: Path) -> list[StudyData]:
     """All studies of a folder, oldest name first."""
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(load_study, study_paths(outputs)))
+
+
+def runs_beside(found: RunData | StudyData) -> list[RunData]:
+    """All runs in the outputs folder that holds this run or study, which are part of them."""
+    study = found.path if isinstance(found, StudyData) else found.path.parent
+    return [run for one in load_outputs(study.parent) for run in one.runs]
 
 
 def find(word: str, outputs: Path) -> RunData | StudyData:

@@ -1,8 +1,12 @@
 """What reports show of telemetry and quality tables."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
+from servebench.analysis.recommendation.rules import load_rules
+from servebench.analysis.run_comparison import compare_runs
 from servebench.report.html import build
 from servebench.report.html.timeline import panels_of
 from servebench.store import RunFolder, add_quality
@@ -57,3 +61,16 @@ def test_quality_is_the_share_right_with_wilsons_interval(make_study):
     assert found[0].share == pytest.approx(2 / 3)
     assert found[0].low < 2 / 3 < found[0].high
     assert build.quality_rows(read.load_run(path.parent), "none") == []
+
+
+def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study):
+    """Eight stored starts say how much starts differ: then one start of each engine gives a verdict."""
+    base = SimulatedEngine(run_sd=0.005)
+    make_study((base, SimulatedLoad(starts=8, seed=5)), name="earlier")
+    changed = (replace(base, slow=1.4), SimulatedLoad(seed=2, version="2.0"))
+    path = make_study((base, SimulatedLoad(seed=1)), changed, name="later")
+    study = read.load_study(path)
+    (shown,) = build.page_of(study, load_rules()).comparisons
+    (told,) = compare_runs([study.runs], earlier=read.runs_beside(study))
+    assert shown == told.comparison
+    assert shown.result == "slower"

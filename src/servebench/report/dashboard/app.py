@@ -272,7 +272,8 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     from servebench.report import comparison as texts
 
     runs = [load_run(outputs, key, changed) for key in keys]
-    found = compare_speed([(runs[0], run) for run in runs[1:]], with_doubtful=with_doubtful)
+    pairs = [(runs[0], run) for run in runs[1:]]
+    found = compare_speed(pairs, with_doubtful=with_doubtful, earlier=read.runs_beside(runs[0]))
     return [
         {
             "baseline": one.baseline,

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis.advice import recommend_runs
-from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.published import compare_published
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
@@ -35,7 +34,8 @@ def page_of(
     names = short_names(runs)
     pages = [run_page(run, names[run.run_id], index) for index, run in enumerate(runs)]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
-    comparisons, unjudged = _all_compared(readable, with_doubtful=with_doubtful, varying=varying)
+    pairs = _pairs(readable, "model", "gpu", "workload")
+    earlier = read.runs_beside(found) if pairs else []
     at = common_level(pages)
     over = [(one.view.name, repeats_of(one.run)) for one in pages]
     return Page(
@@ -44,9 +44,9 @@ def page_of(
         runs=pages,
         version=__version__,
         answers=recommend_runs(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
-        comparisons=comparisons,
+        comparisons=compare_speed(pairs, with_doubtful=with_doubtful, varying=varying, earlier=earlier),
         agreements=_all_agreements(runs),
-        unjudged=unjudged,
+        unjudged="" if pairs or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         published=[one for page in pages for one in compare_published(page.view.name, page.rows)],
@@ -57,24 +57,17 @@ def page_of(
     )
 
 
-def _all_agreements(runs: Sequence[RunData]) -> list[tuple[str, str, Agreement]]:
-    """Compare each run's answers with those of the first run of its model: (baseline, candidate, result)."""
-    groups: dict[str | None, list[RunData]] = {}
-    for run in runs:
-        groups.setdefault(run.fact("model"), []).append(run)
-    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
-    return [(a.run_id, b.run_id, one) for a, b in pairs for one in quality_agreements(a, b)]
-
-
-def _all_compared(runs: Sequence[RunData], *, with_doubtful: bool, varying: str | None) -> tuple[list[Comparison], str]:
-    """Compare each run with the first of its setup; and say why nothing can be compared."""
+def _pairs(runs: Sequence[RunData], *facts: str) -> list[tuple[RunData, RunData]]:
+    """Pair each run with the first one that has the same facts."""
     groups: dict[tuple[str | None, ...], list[RunData]] = {}
     for run in runs:
-        groups.setdefault(tuple(run.fact(name) for name in ("model", "gpu", "workload")), []).append(run)
-    pairs = [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
-    if not pairs:
-        return [], "one run per setup: there is nothing to compare" if len(runs) > 1 else ""
-    return compare_speed(pairs, with_doubtful=with_doubtful, varying=varying), ""
+        groups.setdefault(tuple(run.fact(name) for name in facts), []).append(run)
+    return [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
+
+
+def _all_agreements(runs: Sequence[RunData]) -> list[tuple[str, str, Agreement]]:
+    """Compare the scores of each run with those of the first run of its model."""
+    return [(a.run_id, b.run_id, one) for a, b in _pairs(runs, "model") for one in quality_agreements(a, b)]
 
 
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.analysis.run_comparison import RunComparison
-from servebench.report.comparison import HEADINGS, cells_of, reason_of, starts_note
+from servebench.report.comparison import HEADINGS, cells_of, reason_numbers, reason_of, starts_note
 from servebench.report.terminal.tables import new_table
 
 STYLES = {"faster": "green", "slower": "red", "no difference": "cyan", "unequal_settings": "yellow"}
@@ -21,12 +21,14 @@ def print_comparison(found: RunComparison, out: Console) -> None:
         left = name == "metric"
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     table.add_column(HEADINGS[-1], overflow="fold")
+    notes = reason_numbers(comparison)
     for row in comparison.rows:
         *cells, verdict = cells_of(row)
-        why = f" · {reason}" if (reason := reason_of(row)) else ""
-        styled = Text(verdict, style=STYLES.get(row.result, "dim")).append(why, style="dim")
-        table.add_row(*map(Text, cells), styled)
+        mark = f" ({notes[reason]})" if (reason := reason_of(row)) else ""
+        table.add_row(*map(Text, cells), Text(verdict, style=STYLES.get(row.result, "dim")).append(mark, style="dim"))
     out.print(table)
+    for reason, number in notes.items():
+        out.print(f"({number}) {reason}", markup=False, style="dim")
     if note := starts_note(comparison):
         out.print(note, markup=False, style="dim")
     for one in comparison.unequal:
