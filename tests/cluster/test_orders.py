@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from servebench.cluster.heartbeat import FILE
-from servebench.cluster.orders import gpus_needed, named_variables, pack_run, study_files, unpack_run
+from servebench.cluster.orders import (
+    gpus_needed,
+    keep_prompt_files,
+    named_variables,
+    pack_run,
+    study_files,
+    unpack_run,
+)
 from servebench.config import Job
 from servebench.contracts.settings import EngineSettings, GpuSettings
 from servebench.registry.registry import registry
@@ -53,6 +60,12 @@ def test_a_runs_files_reach_the_machine_and_return(tmp_path):
     (run / FILE).write_text("{}")
     folder.create_run("01_b")
     assert {"plan.json", "study.json", "00_a/raw/c1-r0.spool"} <= set(study_files(folder, "00_a"))
+    prompts = folder.prompts / "unique-1" / "c1-r0.json.gz"
+    keep_prompt_files(folder, {"prompts/unique-1/c1-r0.json.gz": b"first", "../outside": b"x"})
+    keep_prompt_files(folder, {"prompts/unique-1/c1-r0.json.gz": b"second"})
+    assert prompts.read_bytes() == b"first", "all runs send what was sized first"
+    assert study_files(folder, "01_b")["prompts/unique-1/c1-r0.json.gz"] == b"first"
+    assert not (tmp_path / "outside").exists()
     copy = tmp_path / "copy"
     unpack_run(pack_run(run), copy)
     assert (copy / "raw" / "c1-r0.spool").read_bytes() == b"\0\1"

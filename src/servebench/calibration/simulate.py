@@ -22,6 +22,7 @@ from servebench.load.plan.source import level_source
 from servebench.registry.registry import Registry, registry
 from servebench.report.terminal.display import Display
 from servebench.run.measure import measure_level
+from servebench.run.prompts import PromptSource
 from servebench.run.requests import target_of
 from servebench.run.session import RunSession
 from servebench.store import RecordWriter, RunFolder, points_frame, requests_frame
@@ -182,6 +183,7 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
     )
     writer = _Collected()
     assert running.tokenizer is not None
+    workload = _plugins().find("workload", settings.workload.name)(settings.workload)
     session = RunSession(
         settings=settings,
         run_id="calibration/run",
@@ -191,7 +193,7 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
         launcher=SimulatedLauncher(),
         running=running,
         target=target_of(running),
-        workload=_plugins().find("workload", settings.workload.name)(settings.workload),
+        prompts=PromptSource(workload, running.tokenizer, settings),
         tokenizer=running.tokenizer,
         writer=writer,
         ledger=[],

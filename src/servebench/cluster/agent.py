@@ -13,7 +13,7 @@ from typing import Any
 
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
 from servebench.cluster.leases import Leases, lease_folder
-from servebench.cluster.orders import GPUS_VARIABLE, pack_run
+from servebench.cluster.orders import GPUS_VARIABLE, pack_run, prompt_files
 from servebench.config import Job
 from servebench.contracts.cluster import RunOrder, RunReply
 from servebench.contracts.results import RunOutcome
@@ -26,7 +26,7 @@ from servebench.run.jobs import planned_job
 from servebench.run.preflight import check_jobs
 from servebench.run.prior import prior_progress
 from servebench.run.recovery import recover_run
-from servebench.run.task import RunContext, RunTask, measured_floor, run_task
+from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
 from servebench.run.turns import execute_in_order
 from servebench.store import (
     RunFolder,
@@ -73,7 +73,9 @@ def execute_order(order: RunOrder) -> RunReply:
         ):
             outcome, place = _execute_run(folder, state, order)
         files = None if shared else pack_run(run.path)
-    return RunReply(outcome=outcome, place=place, files=files)
+        prompts = {} if shared else prompt_files(folder)
+    sized = {name: content for name, content in prompts.items() if name not in order.files}
+    return RunReply(outcome=outcome, place=place, files=files, prompts=sized)
 
 
 @contextmanager
@@ -150,9 +152,8 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
                 return port
 
             keeper = EnginePool(known, display, cache_folder(), port_of)
-            context = RunContext(
-                folder, state.words, display, keeper, known, machine, measured_floor([job], known, display), facts
-            )
+            floor, prompts = measured_floor([job], known, display), shared_prompts(folder, state)
+            context = RunContext(folder, state.words, display, keeper, known, machine, floor, facts, prompts)
             task = RunTask(order.run, job, prior_progress(folder.run(order.run)))
             ended: list[RunOutcome] = []
             try:

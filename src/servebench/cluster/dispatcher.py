@@ -8,7 +8,7 @@ from pathlib import Path
 
 from servebench.cluster.agent import execute_order, store_end
 from servebench.cluster.heartbeat import SILENT_S, active_process, heartbeat
-from servebench.cluster.orders import order_for, unpack_run
+from servebench.cluster.orders import keep_prompt_files, order_for, unpack_run
 from servebench.contracts.cluster import Cluster, ClusterSettings, JobEnd, RaySettings, RunReply, SubmititSettings
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import Registry
@@ -130,6 +130,7 @@ class Dispatcher:
     def _collect(self, task: RunTask, reply: RunReply, outcome: RunOutcome) -> None:
         if reply.files is not None:
             unpack_run(reply.files, self.folder.create_run(task.name).path)
+        keep_prompt_files(self.folder, reply.prompts)
         self.display.say(f"{task.name}: {outcome.status} on {reply.place.get('host')}")
         error = None if outcome.error is None else redact_text(outcome.error)
         self._report_end(task, outcome, error)

@@ -14,6 +14,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.run.task import RunTask
 from servebench.store import StudyFolder, StudyState
+from servebench.store.files import replacing, writing
 from servebench.util.errors import StoreError
 from servebench.util.redaction import redact
 
@@ -59,13 +60,32 @@ def named_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def study_files(folder: StudyFolder, run: str) -> dict[str, bytes]:
-    """Return the files that a machine without the study's disk needs: the plan, and the run's own from earlier attempts."""
+    """Return the files that a machine without the study's disk needs: the plan, the prompts that its runs share, and the
+    run's own files from earlier attempts."""
     paths = [folder.plan, folder.state]
     run_folder = folder.run(run).path
     paths += [
         path for path in sorted(run_folder.rglob("*")) if path.is_file() and path.stat().st_size <= SENT_FILE_BYTES_MAX
     ]
+    return prompt_files(folder) | {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}
+
+
+def prompt_files(folder: StudyFolder) -> dict[str, bytes]:
+    """Return the prompts that the runs of a study share, by path in its folder."""
+    paths = sorted(folder.prompts.glob("*/*.json.gz"))
     return {str(path.relative_to(folder.path)): path.read_bytes() for path in paths}
+
+
+def keep_prompt_files(folder: StudyFolder, files: Mapping[str, bytes]) -> None:
+    """Store prompts that a run on another machine has sized; those of an earlier run stay. Raises StoreError."""
+    for name, content in files.items():
+        path = folder.path / name
+        if path.exists() or not path.resolve().is_relative_to(folder.prompts.resolve()):
+            continue
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as beside:
+            beside.write_bytes(content)
 
 
 def pack_run(run: Path) -> bytes:

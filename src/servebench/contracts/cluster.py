@@ -111,12 +111,13 @@ class RunOrder:
 @dataclass(frozen=True, kw_only=True)
 class RunReply:
     """Reply to an order. `outcome` is null if it was `refused` for that reason. `files` is a tar archive of the
-    run's folder if the machine does not share the study's disk."""
+    run's folder if the machine does not share the study's disk, `prompts` the study's prompts that the run has sized."""
 
     outcome: RunOutcome | None
     place: Mapping[str, Any]
     refused: str | None = None
     files: bytes | None = None
+    prompts: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -147,13 +148,17 @@ def tokenizer_file(model: ModelSettings) -> Path | None:
 
 
 def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSettings) -> Tokenizer:
-    """Return the most exact tokenizer available: the engine's endpoint, the model's file, or an approximation.
+    """Return the first tokenizer that is available: the model's file, the engine's endpoint, or an approximation.
 
-    Raises EngineError if `model.tokenizer` cannot be used.
+    The file is first because it is the same for all engines of a study. Raises EngineError if `model.tokenizer` cannot be used.
     """
     known: Tokenizer | None = getattr(running, "tokenizer", None)
     if known is not None:
         return known
+    path = tokenizer_file(model)
+    if path is not None:
+        with suppress(ImportError):
+            return FileTokenizer(path)
     if engine.tokenize_path is not None:
         tokenizer = EngineTokenizer(
             running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls

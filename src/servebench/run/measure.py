@@ -25,6 +25,7 @@ from servebench.run.session import RunSession
 from servebench.run.simulated import drive_simulated, reset_virtual_cache
 from servebench.run.watchdog import Watcher
 from servebench.store import add_telemetry
+from servebench.store.prompts import SizedPrompts
 from servebench.util.errors import ConfigError, ServebenchError
 from servebench.util.units import NS_PER_S
 
@@ -53,23 +54,23 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
     label = level_title(level, repeats=session.settings.load.repeats * session.settings.study.starts)
     rate_req_s = answer_s = None
     if level.warmup_requests:
-        requests = _prepare_requests(session, level.warmup_requests, f"warmup-{level.point}")
-        report, answered = _run_phase(session, level, requests, warmup=True, label=f"{label}: warm-up")
+        prompts = _prepare_prompts(session, level.warmup_requests, f"warmup-{level.point}")
+        report, answered = _run_phase(session, level, prompts, warmup=True, label=f"{label}: warm-up")
         if report.stopped:
-            evidence = _evidence(session, level, report, planned=0, cache_state="as_is")
+            evidence = _evidence(session, level, report, prompts, planned=0, cache_state="as_is")
             return MeasuredLevel(
                 point=build_point(evidence, extra=_warnings(session, level, report)), stopped=report.stopped
             )
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
         answer_s = mean_answer_s(answered)
         level = with_edges(level, session.settings.load, answer_s)
-    requests = _prepare_requests(session, requests_to_prepare(level, rate_req_s), level.point)
+    prompts = _prepare_prompts(session, requests_to_prepare(level, rate_req_s), level.point, whole=level.trace)
     if level.trace and level.times_s is None:
-        level, requests = _schedule_trace(session, level, requests)
+        level, prompts = _schedule_trace(session, level, prompts)
     cache_state, cache_warnings = _prepare_cache(session)
     with session.telemetry.sampler() as sampler:
         report, records = _run_phase(
-            session, level, requests, warmup=False, label=label, cache_state=cache_state, answer_s=answer_s
+            session, level, prompts, warmup=False, label=label, cache_state=cache_state, answer_s=answer_s
         )
         if report.stopped is None and died_at_end(session.running, records):
             report = replace(report, stopped=StopReason.ENGINE_DIED)
@@ -80,14 +81,15 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
         session,
         level,
         report,
+        prompts,
         planned=planned_count(level, report),
         cache_state=cache_state,
-        requests=requests,
+        requests=prompts.requests,
         records=records,
         readings=readings,
     )
     point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report)])
-    return MeasuredLevel(point=point, stopped=report.stopped, requests=requests, records=records)
+    return MeasuredLevel(point=point, stopped=report.stopped, requests=prompts.requests, records=records)
 
 
 def mean_answer_s(records: Sequence[Record]) -> float | None:
@@ -97,7 +99,14 @@ def mean_answer_s(records: Sequence[Record]) -> float | None:
 
 
 def _evidence(
-    session: RunSession, level: Level, report: PhaseReport, *, planned: int, cache_state: str, **measured: Any
+    session: RunSession,
+    level: Level,
+    report: PhaseReport,
+    prompts: SizedPrompts,
+    *,
+    planned: int,
+    cache_state: str,
+    **measured: Any,
 ) -> PointEvidence:
     """Return what a point is built from. `measured` are its requests, records and readings."""
     return PointEvidence(
@@ -111,8 +120,8 @@ def _evidence(
         planned=planned,
         cache_state=cache_state,
         tokenizer=session.tokenizer,
-        tokenizer_exact=session.tokenizer.exact,
-        tokenizer_name=session.tokenizer.name,
+        tokenizer_exact=prompts.exact,
+        tokenizer_name=prompts.tokenizer,
         floor=session.floor,
         start_id=session.start_id,
         **{"records": (), **measured},
@@ -162,11 +171,11 @@ def died_at_end(
     return True
 
 
-def _schedule_trace(session: RunSession, level: Level, requests: Sequence[Request]) -> tuple[Level, Sequence[Request]]:
-    """Return a trace's level with the workload's arrival times, and as many requests as it needs. Raises ConfigError."""
+def _schedule_trace(session: RunSession, level: Level, prompts: SizedPrompts) -> tuple[Level, SizedPrompts]:
+    """Return a trace's level with the workload's arrival times, and as many prompts as it needs. Raises ConfigError."""
     load = session.settings.load
     while True:
-        times = [request.arrival_s for request in requests]
+        times = [request.arrival_s for request in prompts.requests]
         known = [time_s for time_s in times if time_s is not None]
         if len(known) < len(times) or not known:
             raise ConfigError(
@@ -175,8 +184,8 @@ def _schedule_trace(session: RunSession, level: Level, requests: Sequence[Reques
             )
         if level.duration_s is None or (known[-1] - known[0]) * load.time_scale > level.duration_s:
             timed = with_trace_times(level, load, known)
-            return timed, requests[: len(timed.times_s or ())]
-        requests = _prepare_requests(session, 2 * len(requests), level.point)
+            return timed, replace(prompts, requests=prompts.requests[: len(timed.times_s or ())])
+        prompts = _prepare_prompts(session, 2 * len(times), level.point, whole=True)
 
 
 def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
@@ -198,17 +207,17 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
     return "salted", [catalog.CACHE_NOT_RESET.issue(message)]
 
 
-def _prepare_requests(session: RunSession, count: int, stream: str) -> Sequence[Request]:
+def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: bool = False) -> SizedPrompts:
     session.display.status(f"preparing {count} prompts")
     if session.uses:
         stream = f"{stream}-use{session.uses}"
-    return session.workload.requests(count, stream=stream, tokenizer=session.tokenizer)
+    return session.prompts.prompts(count, stream, whole=whole)
 
 
 def _run_phase(
     session: RunSession,
     level: Level,
-    requests: Sequence[Request],
+    prompts: SizedPrompts,
     *,
     warmup: bool,
     label: str,
@@ -216,7 +225,7 @@ def _run_phase(
     answer_s: float | None = None,
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
-    settings = session.settings
+    settings, requests = session.settings, prompts.requests
     planned = planned_requests(session.engine, session.running, settings, requests)
     if not warmup:
         planned = schedule_requests(level, settings.load, planned, settings.workload.seed)
@@ -237,8 +246,8 @@ def _run_phase(
         },
         engine_version=session.running.version,
         cache_state=cache_state,
-        tokenizer_name=session.tokenizer.name,
-        tokenizer_exact=session.tokenizer.exact,
+        tokenizer_name=prompts.tokenizer,
+        tokenizer_exact=prompts.exact,
         start_id=session.start_id,
         references=references_of(requests),
     )

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from servebench.config import Job
 from servebench.contracts.engine import Engine, Launcher, RunningEngine
 from servebench.contracts.exchange import ClientFloor, Target
 from servebench.contracts.point_id import PointId
-from servebench.contracts.request import Tokenizer, Workload
+from servebench.contracts.request import Tokenizer
 from servebench.contracts.results import Point
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Subject
@@ -17,6 +18,7 @@ from servebench.load.ray.nodes import ray_nodes
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Display
 from servebench.run.ledger import Entry
+from servebench.run.prompts import PromptSource
 from servebench.run.requests import target_of
 from servebench.run.scorers import SelectedScorers
 from servebench.store import RecordWriter, RunFolder
@@ -64,6 +66,8 @@ class RunRequest:
     """The scorers of the run; empty for `quality=none`."""
     turn: Turn = field(default_factory=Turn)
     """The part of the run to execute now."""
+    prompts: Path | None = None
+    """Where the study keeps the prompts that its runs share; null if they share none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,7 @@ class RunSession:
     launcher: Launcher
     running: RunningEngine
     target: Target
-    workload: Workload
+    prompts: PromptSource
     tokenizer: Tokenizer
     writer: RecordWriter
     ledger: list[Entry]
@@ -111,6 +115,8 @@ def open_session(
     """Return the session of a run on a leased engine, with workload and tokenizer loaded. Raises ServebenchError."""
     settings = request.job.settings
     request.display.status("preparing prompts")
+    workload = request.registry.find("workload", settings.workload.name)(settings.workload)
+    tokenizer = engine_tokenizer(lease.engine, lease.running, settings.model)
     return RunSession(
         settings=settings,
         run_id=request.run_id,
@@ -120,8 +126,8 @@ def open_session(
         launcher=lease.launcher,
         running=lease.running,
         target=target_of(lease.running),
-        workload=request.registry.find("workload", settings.workload.name)(settings.workload),
-        tokenizer=engine_tokenizer(lease.engine, lease.running, settings.model),
+        prompts=PromptSource(workload, tokenizer, settings, request.prompts),
+        tokenizer=tokenizer,
         writer=writer,
         ledger=ledger,
         telemetry=telemetry,

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from servebench import __version__
@@ -25,6 +26,7 @@ from servebench.store import (
     RunFolder,
     RunState,
     StudyFolder,
+    StudyState,
     build_manifest,
     read_manifest,
     redact_text,
@@ -60,6 +62,13 @@ class RunContext:
     machine: dict[str, Any]
     floor: ClientFloor | None
     facts: dict[str, Any]
+    prompts: Path | None = None
+    """Where the runs keep the prompts that they share; null if there is one run."""
+
+
+def shared_prompts(folder: StudyFolder, state: StudyState) -> Path | None:
+    """Return where the runs of a study keep the prompts that they share; null if there is one run."""
+    return folder.prompts if len(state.runs) > 1 else None
 
 
 def measured_floor(jobs: Sequence[Job], registry: Registry, display: Display) -> ClientFloor | None:
@@ -112,6 +121,7 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
             quality=scorers,
             turn=task.turn,
             floor=floor,
+            prompts=context.prompts,
         )
     )
     outcome = result.outcome

@@ -83,6 +83,8 @@ class StudyFolder(_Folder):
     """Its runs with their configs, as they were before the first started."""
     tracking = _Entry("tracking.json")
     """What was sent to MLflow."""
+    prompts = _Entry("prompts")
+    """The prompts that its runs share, if it has several."""
     summary = _Entry("summary")
     """Page, comparison and charts of the whole study."""
 

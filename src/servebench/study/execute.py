@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from servebench.contracts.cluster import ClusterSettings
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
-from servebench.run.task import RunContext, RunTask, measured_floor, run_task
+from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
 from servebench.run.turns import execute_in_order
 from servebench.store import capture_machine
 from servebench.study.session import StudySession
@@ -16,9 +16,12 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
     """Execute the runs in this process. Returns whether the study was interrupted. Raises KeyboardInterrupt."""
     display = session.display
     pool = EnginePool(registry, display, cache_folder())
+    prompts = shared_prompts(session.folder, session.state)
     try:
         floor = measured_floor([task.job for task in tasks], registry, display)
-        context = RunContext(session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {})
+        context = RunContext(
+            session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {}, prompts
+        )
         return execute_in_order(
             tasks, lambda task, following, label: run_task(context, task, following, label), session.add_outcome
         )

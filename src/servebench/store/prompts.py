@@ -1,0 +1,91 @@
+"""The prompts of a study with several runs: sized once, and sent by all of its runs."""
+
+import gzip
+import hashlib
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from servebench.contracts.request import Message, PriorAnswer, Request
+from servebench.contracts.settings import ModelSettings, WorkloadSettings
+from servebench.store.files import reason_of, writing
+from servebench.util.errors import StoreError
+
+
+@dataclass(frozen=True)
+class SizedPrompts:
+    """Requests, and the tokenizer with which their prompts were sized; `exact` as in `Tokenizer`."""
+
+    requests: tuple[Request, ...]
+    tokenizer: str
+    exact: bool
+
+
+def prompts_file(folder: Path, workload: WorkloadSettings, model: ModelSettings, stream: str) -> Path:
+    """Return the file for a stream of a workload (its seed included) for a model, by name."""
+    key = hashlib.sha256(orjson.dumps([workload, model.name], option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
+    return folder / f"{workload.name}-{key}" / f"{stream}.json.gz"
+
+
+def read_prompts(path: Path) -> SizedPrompts | None:
+    """Return stored prompts; None where there are none. Raises StoreError for a file that cannot be read."""
+    try:
+        return _decoded(gzip.decompress(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {reason_of(error)}") from error
+    except (EOFError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} is damaged: {error}; delete it, and the prompts are sized again") from error
+
+
+def keep_prompts(path: Path, prompts: SizedPrompts) -> SizedPrompts:
+    """Store prompts unless another run has done so meanwhile, and return those that are stored.
+
+    Prompts that cannot be stored as JSON without a change (of a plugin) are returned and not stored. Raises StoreError.
+    """
+    try:
+        data = orjson.dumps(prompts)
+        if _decoded(data) != prompts:
+            return prompts
+    except (TypeError, ValueError):
+        return prompts
+    beside = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(gzip.compress(data, 1))
+            _publish(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+    return read_prompts(path) or prompts
+
+
+def _publish(beside: Path, path: Path) -> None:
+    """Give a whole file its name, unless that exists."""
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        return
+    except OSError:
+        # a file system without hard links
+        beside.replace(path)
+
+
+def _decoded(data: bytes) -> SizedPrompts:
+    stored = orjson.loads(data)
+    return SizedPrompts(tuple(_request(one) for one in stored["requests"]), stored["tokenizer"], stored["exact"])
+
+
+def _request(stored: dict[str, Any]) -> Request:
+    messages = stored["messages"]
+    typed = {
+        "messages": None if messages is None else tuple(Message(**one) for one in messages),
+        "after": tuple(stored["after"]),
+        "answers": tuple(PriorAnswer(**one) for one in stored["answers"]),
+    }
+    return Request(**{**stored, **typed})

@@ -1,0 +1,43 @@
+"""One study sends one set of prompts to all of its engines."""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from servebench.engine.launchers import simulated
+from servebench.engine.tokenize import EmulatedTokenizer
+
+
+class Coarse(EmulatedTokenizer):
+    """Counts fewer tokens than the emulated engines': one for every five characters and a third."""
+
+    name = "coarse"
+
+    def count(self, texts):
+        return [-(-len(text) * 3 // 16) for text in texts]
+
+
+def test_two_engines_of_a_study_that_count_differently_get_the_same_prompts(run_main, tmp_path, monkeypatch):
+    """Without the study's prompts the second engine would get longer ones for the same 128 tokens."""
+    tokenizers = {"vllm": EmulatedTokenizer, "sglang": Coarse}
+    describe = simulated.SimulatedLauncher.describe
+
+    def described(self, engine, context, settings):
+        return replace(describe(self, engine, context, settings), tokenizer=tokenizers[engine.name]())
+
+    monkeypatch.setattr(simulated.SimulatedLauncher, "describe", described)
+    small = ("load.concurrency=[2]", "load.requests=20", "load.warmup_requests=4", "tracking=none", "study.name=s")
+    words = ("engine=vllm,sglang", "launch=simulated", "workload=unique", "workload.output_tokens=8", *small)
+    done = run_main("-m", *words, "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
+    assert done.returncode == 0, done.stderr
+    runs = [
+        pd.read_parquet(tmp_path / "outputs" / "s" / run / "requests.parquet").set_index("request_id").sort_index()
+        for run in ("00_vllm_unique", "01_sglang_unique")
+    ]
+    assert runs[0]["prompt_tokens"].equals(runs[1]["prompt_tokens"])
+    points = [pd.read_parquet(p) for p in sorted(tmp_path.glob("outputs/s/*/points.parquet"))]
+    assert "prompt_size_approximate" not in str(points[0].to_dict())
+    assert "prompt_size_approximate" in str(points[1].to_dict())
+    alone = run_main(*words[1:], "engine=sglang", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "study.name=alone")
+    assert alone.returncode == 0, alone.stderr
+    assert not (tmp_path / "outputs" / "alone" / "prompts").exists(), "a study of one run stores none"
