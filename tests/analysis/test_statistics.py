@@ -1,13 +1,9 @@
 """Intervals: those of one engine hold its long-run values as often as they say, and what has none says why."""
 
-import functools
-
 import numpy as np
 import pytest
 
 from servebench.analysis import statistics as stats
-from servebench.analysis.coverage import PROMISED_COLUMNS, Coverage, measure_coverage
-from servebench.analysis.coverage_engine import CoverageLoad, simulate
 from servebench.analysis.serial import SeriesSpan, mean_interval
 from servebench.contracts.point_row import PointRow
 from servebench.measure.points import HEADLINES, PointSample
@@ -52,12 +48,13 @@ def test_every_headline_has_an_interval_around_its_estimate() -> None:
         "e2e_ms_p50": np.percentile(drawn.e2e_ms, 50),
         "e2e_ms_p95": np.percentile(drawn.e2e_ms, 95),
     }
+    assert found.pop("ttft_ms_p99") is None, "a p99 takes 736 values"
     for name, interval in found.items():
         assert interval is not None, name
         low, high = interval
         assert low < estimates[name] < high
         assert type(low) is float
-    assert stats.headline_intervals(drawn) == found
+    assert stats.headline_intervals(drawn) == {**found, "ttft_ms_p99": None}
 
 
 def test_equal_values_have_an_interval_without_width() -> None:
@@ -98,7 +95,7 @@ def test_the_order_of_values_matters() -> None:
     assert ordered[1] - ordered[0] > 2.5 * (mixed[1] - mixed[0])
 
 
-@pytest.mark.parametrize(("percent", "needed"), [(50, 6), (95, 72), (99, 368)])
+@pytest.mark.parametrize(("percent", "needed"), [(50, 6), (95, 72), (99, 736)])
 def test_a_percentile_takes_so_many_values(percent: float, needed: int) -> None:
     """With one less there is no two-sided 95% interval, whatever the values are (Hahn and Meeker)."""
     assert stats.values_needed(percent) == needed
@@ -115,7 +112,7 @@ def test_too_short_a_window_has_no_interval_and_says_why() -> None:
         {"ttft_ms_mean": 10.0, "ttft_ms_p99": 20.0, "ttft_ms_n": 200, "e2e_ms_mean": 3000.0, "window_s": 9.0}
     )
     assert "3 times as long as an answer" in str(stats.missing_interval(row, "ttft_ms_mean"))
-    assert "takes 368 values, and the window has 200" in str(stats.missing_interval(row, "ttft_ms_p99"))
+    assert "takes 736 values, and the window has 200" in str(stats.missing_interval(row, "ttft_ms_p99"))
     assert stats.missing_interval(row, "itl_ms_mean") is None
 
 
@@ -127,49 +124,3 @@ def test_no_rate_without_events_or_tokens() -> None:
         itl_counts=np.array([2, 0]), arrival_s=np.array([1.0, 2.0]), arrival_tokens=None, window_s=3.0,
     )  # fmt: skip
     assert set(stats.headline_intervals(none).values()) == {None}
-
-
-@functools.cache
-def coverage(load: CoverageLoad, requests: int, repetitions: int) -> dict[str, Coverage]:
-    found = measure_coverage(load, requests=[requests], repetitions=repetitions, seed=4, columns=PROMISED_COLUMNS)
-    return {one.column: one for one in found}
-
-
-@pytest.mark.parametrize("column", PROMISED_COLUMNS)
-@pytest.mark.parametrize(
-    "load", [CoverageLoad(), CoverageLoad(wander=0.05, wander_s=10.0)], ids=lambda one: f"wander {one.wander}"
-)
-def test_intervals_hold_the_truth_as_often_as_promised(load: CoverageLoad, column: str) -> None:
-    """With 100 requests, for fewer repetitions than `servebench calibrate` makes: at least 92%, less two standard errors
-    of a share of 80."""
-    found = coverage(load, 100, 80)[column]
-    assert found.shown >= 60
-    assert found.share is not None
-    assert found.share >= 0.92 - 2 * (0.92 * 0.08 / found.shown) ** 0.5
-
-
-def test_intervals_that_take_requests_for_independent_are_fiction() -> None:
-    """Why the series is looked at: the textbook interval of mean TPOT holds the truth in less than half of the points."""
-    load = CoverageLoad()
-    points = simulate(load, 200, 60, seed=5)
-    truth = np.mean([points.sample(row).tpot_ms.mean() for row in range(60)])
-    hits = 0
-    for row in range(60):
-        values = points.sample(row).tpot_ms
-        hits += abs(values.mean() - truth) < 1.96 * values.std(ddof=1) / values.size**0.5
-    assert hits < 36
-
-
-def test_a_simulated_point_is_made_of_whole_requests() -> None:
-    """Its gaps belong to requests, add up to their times between first and last token, and its tokens to its throughput."""
-    points = simulate(CoverageLoad(), 60, 2, seed=1)
-    one = points.sample(0)
-    assert one.itl_counts.sum() == one.itl_ms.size
-    sums = np.add.reduceat(one.itl_ms, np.cumsum(one.itl_counts) - one.itl_counts)
-    assert sums == pytest.approx(one.e2e_ms - one.ttft_ms)
-    assert one.tpot_ms == pytest.approx(sums / one.itl_counts)
-    # tokens of requests that began before the window, or keep the level up until its end, belong to the throughput too
-    assert one.arrival_tokens is not None
-    assert (one.itl_counts + 1).sum() < one.arrival_tokens.sum() < 1.3 * (one.itl_counts + 1).sum()
-    assert (points.sample(0).ttft_ms == one.ttft_ms).all()
-    assert not np.array_equal(points.sample(1).ttft_ms, one.ttft_ms)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from servebench.calibration import windows
 from servebench.calibration.cells import CalibrationCell, Line, Promise, lines_of
 from servebench.calibration.comparisons import AA
 from servebench.calibration.page import page
@@ -118,3 +119,22 @@ def test_a_slowdown_is_found_with_five_starts():
     """10%, where starts differ by 1%."""
     (cell,) = chosen_cells(["power10"])
     assert [line.measured for line in calibrate([cell], repetitions=4, seed=1)] == [1.0, 1.0, 1.0]
+
+
+PROMISED = (
+    *("output_throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p95"),
+    *("tpot_ms_mean", "itl_ms_mean", "e2e_ms_mean"),
+)
+
+
+@pytest.mark.parametrize("scenario", [windows.SCENARIOS[0], windows.SCENARIOS[2]], ids=lambda one: one.name)
+def test_intervals_hold_the_truth_as_often_as_promised(scenario, monkeypatch):
+    """With 100 requests, for fewer repetitions than the command makes: at least 92%, less two standard errors. Intervals that
+    take requests for independent hold it in 14 to 68% of points."""
+    monkeypatch.setattr(windows, "TRUTH_REQUESTS", 6000)
+    (cell,) = [one for one in windows.cells() if one.name == f"{scenario.name}, 100 requests"]
+    lines = {line.cell.rsplit(", ", 1)[1]: line for line in calibrate([replace(cell, share=1.0)], repetitions=40, seed=4)
+             if line.promise is windows.COVERAGE}  # fmt: skip
+    for name in PROMISED:
+        assert lines[name].trials >= 30, name
+        assert lines[name].measured >= 0.92 - 2 * (0.92 * 0.08 / lines[name].trials) ** 0.5, name

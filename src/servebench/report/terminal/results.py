@@ -7,9 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.comparison.model import P99_REQUESTS_MIN
 from servebench.analysis.repeats import RepeatSummary
-from servebench.analysis.statistics import missing_interval
+from servebench.analysis.statistics import missing_interval, values_needed
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.report.points import best_row
@@ -27,7 +26,7 @@ COLUMNS = (
     ("TPOT\nmean", "tpot_ms_mean"),
     ("E2E\np50", "e2e_ms_p50"),
 )
-WEAK_P99_NOTE = f"{POINTS_NOTE}; ~ is a p99 of fewer than {P99_REQUESTS_MIN} requests: too few for an interval"
+WEAK_P99_NOTE = f"{POINTS_NOTE}; ~ is a p99 of fewer than {values_needed(99)} requests: too few for an interval"
 REPEATS_NOTE = "mean over repeats with its 95% interval (from three repeats on)"
 
 
@@ -50,7 +49,7 @@ def cell_text(row: PointRow, column: str) -> str:
 
 
 def _is_weak_p99(row: PointRow) -> bool:
-    return row.ttft_ms_p99 is not None and (row.ttft_ms_n or 0) < P99_REQUESTS_MIN
+    return row.ttft_ms_p99 is not None and (row.ttft_ms_n or 0) < values_needed(99)
 
 
 def points_table(points: Sequence[Point], title: str) -> Table:
