@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from servebench.analysis.comparison.compare import compare
-from servebench.analysis.comparison.families import holm
-from servebench.analysis.comparison.model import ComparedPoint, Side, StartSpread, StartValues
+from servebench.analysis.comparison.families import corrected, holm
+from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartSpread, StartValues
 from servebench.analysis.comparison.starts import compare_with_known_spread, spread_of
 from servebench.analysis.comparison.within_run import log_interval, statistic
 from servebench.analysis.fairness import SettingDifference
@@ -199,6 +199,28 @@ def test_all_pairs_share_the_correction(side):
 )
 def test_holm(p_values, expected):
     assert holm(p_values) == pytest.approx(expected)
+
+
+def test_levels_that_differ_alike_support_each_other_and_a_single_one_stays_alone():
+    """Four levels of p = 0.04 each: with one common difference their mean is certain, and each counts at 0.04; noise does not."""
+    rng = np.random.default_rng(5)
+
+    def rows_of(shifts):
+        noise = rng.normal(0, 0.01, (len(shifts), 6))
+        noise -= noise.mean(axis=1, keepdims=True)
+        sides = [(np.zeros(6), shift + own) for shift, own in zip(shifts, noise, strict=True)]
+        return [
+            ComparisonRow(
+                level=str(i), metric=METRICS[0], baseline=1.0, candidate=1.0, p=0.04,
+                starts=StartValues(baseline=a, candidate=b, paired=True),
+            )
+            for i, (a, b) in enumerate(sides)
+        ]  # fmt: skip
+
+    (alike,) = corrected([rows_of([0.02] * 4)])
+    (mixed,) = corrected([rows_of([0.02, -0.02, 0.02, -0.02])])
+    assert [row.p_corrected for row in alike] == pytest.approx([0.04] * 4, abs=0.001)
+    assert min(row.p_corrected for row in mixed) > 0.05
 
 
 def test_the_statistic_lets_failures_be_infinite():

@@ -1,10 +1,12 @@
 """Correction of p-values for how many questions a comparison asks.
 
-Each metric of each pair of runs is a family of levels. The family is tested first: by its mean over levels, start by start,
-or by its clearest level, whichever is clearer (Bonferroni over the two). The families of all pairs share Holm's correction
-(Holm 1979), and so do the levels in a family. A row's corrected p-value is the larger of the two, so a level counts only where
-its metric does (hierarchical testing: Meinshausen 2008, Biometrika 95). Two equal engines are called different in at most 5%
-of comparisons; a difference that all levels share is found almost as if only one question had been asked.
+Each metric of each pair of runs is a family of levels. Any set of levels is tested by its mean over the levels, start by start,
+or by its clearest level, whichever is clearer (Bonferroni over the two). A level counts where every set that holds it differs:
+closed testing (Marcus, Peritz and Gabriel 1976, Biometrika 63), in which levels that differ alike support each other. The
+families of all pairs share Holm's correction (Holm 1979) of their whole sets. A row's corrected p-value is the larger of the
+two, so a level counts only where its metric does (hierarchical testing: Meinshausen 2008, Biometrika 95). Two equal engines
+are called different in at most 5% of comparisons; a difference that all levels share is found almost as if only one question
+had been asked.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from dataclasses import replace
 import numpy as np
 
 from servebench.analysis.comparison.model import ComparisonRow, StartValues
-from servebench.analysis.comparison.starts import STARTS_MIN, compare_starts
+from servebench.analysis.comparison.starts import STARTS_MIN, p_values_of_means
+
+CLOSED_LEVELS_MAX = 10
+"""The most levels whose sets are all tested; more are corrected by Holm's rule."""
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -37,29 +42,33 @@ def corrected(comparisons: Sequence[Sequence[ComparisonRow]]) -> list[list[Compa
             if row.p is not None:
                 families.setdefault((number, row.metric.name), []).append(index)
     found = [list(rows) for rows in comparisons]
-    first = holm([_family_p([found[number][i] for i in own]) for (number, _), own in families.items()])
-    for ((number, _), own), family_p in zip(families.items(), first, strict=True):
-        rows = found[number]
-        for index, p in zip(own, holm([rows[i].p for i in own]), strict=True):
-            assert p is not None
-            assert family_p is not None
-            rows[index] = replace(rows[index], p_corrected=max(p, family_p))
+    levels = [_level_ps([found[number][i] for i in own]) for (number, _), own in families.items()]
+    first = holm([whole for whole, _ in levels])
+    for ((number, _), own), (_, ps), family_p in zip(families.items(), levels, first, strict=True):
+        for index, p in zip(own, ps, strict=True):
+            found[number][index] = replace(found[number][index], p_corrected=max(p, family_p or 0.0))
     return found
 
 
-def _family_p(rows: Sequence[ComparisonRow]) -> float:
-    """The p-value of "no level of this metric differs"."""
-    least = min(row.p for row in rows if row.p is not None)
-    if len(rows) == 1:
-        return least
+def _level_ps(rows: Sequence[ComparisonRow]) -> tuple[float, list[float]]:
+    """The p-value of "no level of this metric differs", and that of each level, corrected for the number of levels."""
+    own = np.array([row.p for row in rows], dtype=np.float64)
+    count = len(rows)
+    if count > CLOSED_LEVELS_MAX:
+        corrected_ps = [p for p in holm(own.tolist()) if p is not None]
+        return min(corrected_ps), corrected_ps
+    inside = (np.arange(1, 1 << count)[:, None] >> np.arange(count)) & 1 == 1
+    sizes = inside.sum(axis=1)
+    ps = sizes * np.where(inside, own, np.inf).min(axis=1)
     values = [row.starts for row in rows if row.starts is not None]
+    if _have_means(values, count):
+        means = p_values_of_means(values, inside / sizes[:, None])
+        ps = np.where(sizes == 1, ps, 2 * np.minimum(ps, means))
+    ps = np.minimum(ps, 1.0)
+    return float(ps[-1]), np.where(inside, ps[:, None], 0.0).max(axis=0).tolist()
+
+
+def _have_means(values: Sequence[StartValues], count: int) -> bool:
+    """Whether all levels have the same starts, and enough of them for a test."""
     sizes = {(one.baseline.size, one.candidate.size, one.paired) for one in values}
-    clearest = len(rows) * least
-    if len(values) < len(rows) or len(sizes) > 1 or min(values[0].baseline.size, values[0].candidate.size) < STARTS_MIN:
-        return min(1.0, clearest)
-    means = StartValues(
-        baseline=np.mean([one.baseline for one in values], axis=0),
-        candidate=np.mean([one.candidate for one in values], axis=0),
-        paired=values[0].paired,
-    )
-    return min(1.0, 2 * min(compare_starts(means).p, clearest))
+    return len(values) == count and len(sizes) == 1 and min(min(a, b) for a, b, _ in sizes) >= STARTS_MIN

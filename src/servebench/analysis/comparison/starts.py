@@ -60,23 +60,43 @@ def compare_starts(values: StartValues, *, least_error: float = 0.0, confidence:
     Starts that sent the same requests are compared by the paired t-test, others by Welch's (Student 1908; Welch 1947).
     `least_error` is the smallest standard error of the difference that is believed: few starts may agree by chance.
     """
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtrit
 
     a, b = values.baseline, values.candidate
-    difference = float(b.mean() - a.mean())
-    if values.paired:
-        error, freedom = float((b - a).std(ddof=1)) / a.size**0.5, a.size - 1.0
-        method = f"paired t-test over {a.size} starts"
-    else:
-        squares = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
-        error = sum(squares) ** 0.5
-        parts = squares[0] ** 2 / (a.size - 1) + squares[1] ** 2 / (b.size - 1)
-        freedom = sum(squares) ** 2 / parts if parts else min(a.size, b.size) - 1.0
-        method = f"Welch's t-test over {a.size} and {b.size} starts"
+    difference, error, freedom = (float(one) for one in _difference(a, b, values.paired))
+    method = (
+        f"paired t-test over {a.size} starts" if values.paired else f"Welch's t-test over {a.size} and {b.size} starts"
+    )
     error = max(error, least_error, UNEXPLAINED_SD)
     half = error * float(stdtrit(freedom, (1 + confidence) / 2))
-    p = float(2 * stdtr(freedom, -abs(difference) / error))
+    p = float(_two_sided(*(np.asarray(one) for one in (difference, error, freedom))))
     return StartTest(difference=difference, low=difference - half, high=difference + half, p=p, method=method)
+
+
+def p_values_of_means(values: Sequence[StartValues], subsets: Floats) -> Floats:
+    """Return the p-value of each subset of levels (a row of weights that add up to one): that of its mean, start by start."""
+    a, b = (subsets @ np.array(side) for side in zip(*((one.baseline, one.candidate) for one in values), strict=True))
+    return _two_sided(*_difference(a, b, values[0].paired))
+
+
+def _difference(a: Floats, b: Floats, paired: bool) -> tuple[Floats, Floats, Floats]:
+    """The difference of means over the last axis, its standard error and degrees of freedom."""
+    difference = b.mean(axis=-1) - a.mean(axis=-1)
+    sizes = a.shape[-1], b.shape[-1]
+    if paired:
+        return difference, (b - a).std(axis=-1, ddof=1) / sizes[0] ** 0.5, np.full_like(difference, sizes[0] - 1)
+    squares = [side.var(axis=-1, ddof=1) / size for side, size in zip((a, b), sizes, strict=True)]
+    parts = sum(square**2 / (size - 1) for square, size in zip(squares, sizes, strict=True))
+    fewest = np.full_like(difference, min(sizes) - 1)
+    freedom = np.divide(sum(squares) ** 2, parts, out=fewest, where=parts > 0)
+    return difference, sum(squares) ** 0.5, freedom
+
+
+def _two_sided(difference: Floats, error: Floats, freedom: Floats) -> Floats:
+    from scipy.special import stdtr
+
+    found: Floats = 2 * stdtr(freedom, -np.abs(difference) / np.maximum(error, UNEXPLAINED_SD))
+    return found
 
 
 def compare_with_known_spread(values: StartValues, ours: StartSpread, theirs: StartSpread) -> StartTest:
