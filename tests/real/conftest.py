@@ -17,10 +17,12 @@ from servebench.registry.registry import registry
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is real."""
+    """Everything here is real, and may take its time."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.real)
+            # a real engine on a busy machine is slow: this only ends what hangs
+            item.add_marker(pytest.mark.timeout(3 * 3600))
 
 
 @pytest.fixture

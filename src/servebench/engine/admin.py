@@ -14,6 +14,8 @@ RESET_TIMEOUT_S = 10.0
 """vLLM and SGLang refuse while requests still hold blocks; an idle engine releases them within a second."""
 
 RESET_PAUSE_S = 0.2
+SETTINGS_TIMEOUT_S = 60.0
+"""vLLM runs compilers and package managers to describe its system, which takes long on a busy machine."""
 BYTES_MAX = 2_000_000
 
 
@@ -52,7 +54,7 @@ def resolved_settings(engine: Engine, running: RunningEngine) -> dict[str, Any] 
     settings: dict[str, Any] = {}
     if not engine.settings_paths:
         return None
-    with client(running.headers, verify_tls=running.verify_tls) as http:
+    with client(running.headers, verify_tls=running.verify_tls, timeout_s=SETTINGS_TIMEOUT_S) as http:
         for path in engine.settings_paths:
             try:
                 response = http.get(f"{running.root_url}{path}")
