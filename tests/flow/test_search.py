@@ -23,7 +23,8 @@ def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path)
     manifest = json.loads(next(tmp_path.glob("outputs/s/*/manifest.json")).read_text())
     search = manifest["search"]
     assert (search["outcome"], search["level"], search["bracket"]) == ("found", 2.0, [2.0, 3.0])
-    assert [probe["level"] for probe in search["probes"]] == [1.0, 2.0, 4.0, 3.0, 2.0], "the answer is measured again"
+    assert [probe["level"] for probe in search["probes"]][:3] == [1.0, 2.0, 4.0], "doubled"
+    assert {2.0, 3.0} <= {probe["level"] for probe in search["probes"]}, "both ends of the bracket are measured"
     assert search["confidence"] == 0.95
 
 

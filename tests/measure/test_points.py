@@ -196,6 +196,15 @@ def test_goodput(make: Make, slo: SloSettings, good: int | None) -> None:
     assert row_of(records, slo)["goodput_req_s"] == (None if good is None else pytest.approx(good / 0.1))
 
 
+def test_goodput_at_a_rate_is_a_share_of_it(make: Make) -> None:
+    """One of two requests inside the window is good: half of the rate, however many arrived just then."""
+    records = [make(0, [10], 15), make(50, [60], 65), make(60, [90], 95), make(100, [110], 115)]
+    slo = SloSettings(ttft_ms=20)
+    row = row_of(records, slo, concurrency=None, rate=30.0, offered_req_s=30.0)
+    assert (row["slo_good"], row["slo_requests"]) == (1, 2)
+    assert row["goodput_req_s"] == pytest.approx(15.0)
+
+
 def test_hit_rate_is_over_prompts_that_tell(make: Make) -> None:
     """Cached over prompt tokens, where both are told; None where none tells; a true 0 stays 0."""
     silent = make(0, [10], 11)

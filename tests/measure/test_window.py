@@ -21,7 +21,7 @@ CASES = {
     "ends and begins at one moment": ([(0, 10), (10, 20)], 1, 0, 0, 20, True, 1.0),
     "never both at one moment": ([(0, 10), (10, 20)], 2, 0, 0, 20, False, 1.0),
     "a rate": ([(0, 4), (10, 14), (20, 24), (30, 34), (40, 44)], None, 0, 6, 36, True, 12 / 30),
-    "a rate with long answers": ([(0, 50), (10, 30), (39, 200)], None, 0, 13, 26, True, (13 + 13) / 13),
+    "a rate with long answers": ([(0, 50), (10, 30), (39, 200)], None, 0, 19.5, 29.25, True, 2.0),
 }
 
 

@@ -146,9 +146,9 @@ class SearchSettings(StrictSettings):
     """A search for a level instead of a list of levels. Each probe is a point; no level outside the bounds is measured.
 
     `goal`: `slo` finds the highest level that meets the SLO, `saturation` the level above which throughput stops growing.
-    `of` is the kind of level. `confidence` applies to each decision on the SLO; a level is saturated from `share` of the
-    best throughput on; the final bracket is `tolerance` wide. An undecided level is measured at most `probes_per_level`
-    times.
+    `of` is the kind of level. `confidence` is that of each end of the bracket; a level is saturated from `share` of the
+    best throughput on; the final bracket is `tolerance` wide. The levels that decide a knee, and one that could not be
+    judged, are measured `probes_per_level` times.
     """
 
     goal: Literal["slo", "saturation"]

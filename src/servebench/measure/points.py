@@ -7,8 +7,9 @@ Which requests count for which column:
   tokens of an event are those in the stream, else an equal share of the request's output tokens;
 - output throughput of the whole run: all tokens of ok requests, from the first request sent to the last one ended;
 - request throughput: ok requests, each by the share of its content events that lie inside the window, as for tokens;
-- goodput: ok requests sent inside the window that met every SLO limit that is set. A request without a TPOT (one token, or
-  all in one event) does not fail that limit;
+- goodput: ok requests sent inside the window that met every SLO limit that is set, a second; where requests arrive at a
+  given rate, their share of all that were sent inside it times the rate, for how many just arrive is chance. A request
+  without a TPOT (one token, or all in one event) does not fail that limit;
 - `_p50_all` and `_p99_all`: every request sent inside the window, failed ones being infinitely slow; infinite where the
   percentile is a failed one. Requests that the client itself ended (`cancelled`, `abandoned`) are left out;
 - cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
@@ -90,9 +91,10 @@ HEADLINES = (
 class PointContext:
     """What identifies and describes a point, apart from its records. `gpu_count` GPUs cost `price_usd_per_hour` each.
 
-    `concurrency` is null for a load given as a `rate`. `warmup_s` is cut from the window's front, `cooldown_s`
-    and the last `cooldown_requests` from its back. `workers` is the number of
-    processes that sent the load: the client's CPU share is the mean over them. `floor` is the client's error by its
+    `concurrency` is null for a load given as a `rate`; `offered_req_s` is that rate if requests are sent at it on
+    average at all times, which those of a trace, and of a limited number in flight, are not. `warmup_s` is cut from the
+    window's front, `cooldown_s` and the last `cooldown_requests` from its back. `workers` is the number of processes
+    that sent the load: the client's CPU share is the mean over them. `floor` is the client's error by its
     self-check; without it those columns are null.
     """
 
@@ -107,6 +109,7 @@ class PointContext:
     workload: str
     concurrency: int | None
     rate: float | None = None
+    offered_req_s: float | None = None
     repeat: int = 0
     warmup_s: float = 0.0
     cooldown_s: float = 0.0
@@ -167,7 +170,7 @@ def summarize(
         **_window_columns(window),
         "lock_step": _lock_step(inside, context.concurrency),
         **_throughput(measured, ok, window, sample),
-        "goodput_req_s": _goodput(inside, sample, slo),
+        "goodput_req_s": _goodput(measured, inside, window, slo, context.offered_req_s),
         **_attained(measured, window, slo, from_schedule=context.rate is not None),
         "kept_up": _kept_up(measured, window) if context.rate is not None else None,
         **_client(measured, window, report, context),
@@ -346,10 +349,16 @@ def _answered(ok: Sequence[Record], window: Window) -> float:
     return float(shares.sum()) + silent
 
 
-def _goodput(inside: Sequence[Record], sample: PointSample, slo: SloSettings) -> float | None:
-    if slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None:
+def _goodput(
+    measured: Sequence[Record], inside: Sequence[Record], window: Window | None, slo: SloSettings, offered: float | None
+) -> float | None:
+    if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
         return None
-    return _rate(sum(_is_good(r, slo) for r in inside), sample.window_s)
+    good = sum(_is_good(r, slo) for r in inside)
+    if offered is None:
+        return _rate(good, window.seconds)
+    sent = sum(_sent_inside(r, window) for r in measured)
+    return offered * good / sent if sent else None
 
 
 def _lock_step(inside: Sequence[Record], concurrency: int | None) -> float | None:
@@ -378,8 +387,9 @@ def _attained(
     return {"slo_requests": len(tested), "slo_good": good, "slo_design_effect": effect}
 
 
-BURST_GAP = 2
-"""Bad requests with at most this many good ones between them belong to one burst."""
+BURST_GAP, BURST_GAP_MAX, BURST_JOINED = 2, 30, 0.1
+"""Bad requests with few good ones between them belong to one burst: so many that chance puts a tenth of the bad ones as near, but
+at least BURST_GAP and at most BURST_GAP_MAX."""
 
 
 def design_effect(good: Sequence[bool]) -> float | None:
@@ -391,7 +401,8 @@ def design_effect(good: Sequence[bool]) -> float | None:
     bad = [index for index, is_good in enumerate(good) if not is_good]
     if not bad:
         return None
-    cuts = np.flatnonzero(np.diff(bad) > BURST_GAP + 1)
+    gap = min(BURST_GAP_MAX, max(BURST_GAP, BURST_JOINED * len(good) / len(bad)))
+    cuts = np.flatnonzero(np.diff(bad) > gap + 1)
     sizes = np.diff(np.concatenate([[0], cuts + 1, [len(bad)]]))
     return float((sizes**2).sum() / sizes.sum())
 

@@ -12,8 +12,9 @@ from servebench.contracts.results import Record
 from servebench.measure.in_flight import in_flight_curve
 from servebench.util.units import NS_PER_S
 
-EDGE_PARTS = 3
-"""Of an open loop at least the middle third of the arrivals is the window."""
+FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
+"""At most so much of the arrivals of an open loop is cut: an engine that is still filling up biases everything, one that
+empties only the latencies of the last answers."""
 FILLING = 1.5
 """In the time of so many answers the engine of an open loop fills up: answers grow longer while it does."""
 
@@ -51,8 +52,8 @@ def find_window(
     its back. A request is in flight from sent to ended; warm-up records do not count.
 
     Without a concurrency (a load given as a rate) the window is from the first request sent to the last one sent, less the
-    time of FILLING of the longest answers in front and one behind (at most a third each): until then the engine is still
-    filling up, and what is sent later ends while nothing more arrives. None when nothing was sent.
+    time of FILLING of the longest answers in front (at most FRONT_SHARE of it) and one behind (at most BACK_SHARE): until then
+    the engine is still filling up, and what is sent later ends while nothing more arrives. None when nothing was sent.
     """
     measured = [r for r in records if not r.warmup and r.sent_ns is not None]
     spans = [(r.sent_ns, r.ended_ns) for r in measured]
@@ -66,8 +67,9 @@ def find_window(
         longest = max(
             (r.ended_ns - r.sent_ns for r in measured if r.outcome == "ok" and r.sent_ns is not None), default=0
         )
-        part = (int(sent.max()) - start) // EDGE_PARTS
-        start, end = start + min(round(FILLING * longest), part), int(sent.max()) - min(longest, part)
+        last = int(sent.max())
+        front, back = round((last - start) * FRONT_SHARE), round((last - start) * BACK_SHARE)
+        start, end = start + min(round(FILLING * longest), front), last - min(longest, back)
     else:
         at_level = np.flatnonzero(level >= concurrency)
         reached = at_level.size > 0

@@ -30,6 +30,17 @@ def test_gaps_have_the_right_mean_and_variation(kind, burstiness, variation):
     assert pstdev(found) / mean(found) == pytest.approx(variation, rel=0.06)
 
 
+@pytest.mark.parametrize(("kind", "burstiness"), [("poisson", 1.0), ("gamma", 0.5), ("gamma", 4.0)])
+def test_the_rate_between_the_ends_is_exact(kind, burstiness):
+    """As many arrive in the middle half as at the rate, on average; without scaling they would scatter by a sixth."""
+    counts = [
+        sum(12.5 <= time < 37.5 for time in arrivals(kind, 4.0, 200, burstiness=burstiness, seed=seed))
+        for seed in range(400)
+    ]
+    assert mean(counts) == pytest.approx(100, abs=4 * pstdev(counts) / 20)
+    assert pstdev(counts) < 8 / math.sqrt(burstiness)
+
+
 def test_the_seed_fixes_the_times():
     """The same seed gives the same ascending times; another seed or rate gives others."""
     one = arrivals("poisson", 5.0, 50, seed=1)

@@ -18,12 +18,20 @@ def arrivals(kind: Arrival, rate_req_s: float, count: int, *, burstiness: float 
     The gaps have mean 1 / rate. `constant`: all are equal. `poisson`: exponential, density rate * exp(-rate * t). `gamma`:
     shape k = `burstiness` and scale 1 / (rate * k), so that the coefficient of variation is 1 / sqrt(k): below 1 is
     burstier than Poisson, 1 is Poisson, large is nearly constant (the convention of vLLM's `--burstiness`).
+
+    Random gaps are scaled, for how many requests arrive by chance would scatter throughput more than any engine does:
+    `count` + 1 gaps add up to (`count` + 1 - 1 / k) / rate, which gives the rate at all times between the ends (a renewal
+    process has (1 / k - 1) / 2 arrivals more after its start: Smith 1958, J. R. Stat. Soc. B 20). Poisson arrivals are
+    so those of a Poisson process that has `count` arrivals in `count` / rate.
     """
     if kind == "constant":
         return [(index + 1) / rate_req_s for index in range(count)]
     rng = random.Random(f"{seed}/{kind}/{rate_req_s!r}")
     shape = 1.0 if kind == "poisson" else burstiness
-    return list(accumulate(rng.gammavariate(shape, 1 / (rate_req_s * shape)) for _ in range(count)))
+    times = list(accumulate(rng.gammavariate(shape, 1.0) for _ in range(count + 1)))
+    # a few arrivals in long bursts have no rate between the ends
+    whole_s = max(count + 1 - 1 / shape, count / 2) / rate_req_s
+    return [time / times[-1] * whole_s for time in times[:-1]]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ RATE_CONNECTIONS = 16
 
 RATE_SUPPLY_SIGMAS = 5.0
 
-EDGE_ANSWERS = 3.5
-"""The window leaves out the time of two and a half answers, which take longer under the load than in the warm-up."""
+EDGE_ANSWERS = 5.0
+"""The window leaves out the time of two and a half answers, which take up to twice as long under the load as in the warm-up."""
 
 STAGGERED_REQUESTS_MIN = 3
 """Streams are staggered when each has at least so many requests."""

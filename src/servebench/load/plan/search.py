@@ -2,16 +2,17 @@
 
 Two goals, each reached with as few points as possible:
 
-- `slo`: the highest level at which the share of good requests is `slo.attainment` or more. A level is *met* when the
-  lower end of the one-sided Wilson score interval (Wilson 1927, J. Am. Stat. Assoc. 22) of that share reaches
-  `attainment`, *missed* when the upper end is below it, and undecided otherwise: then it is measured again and the
-  counts are pooled, at most `probes_per_level` times. An undecided level never counts as met. Requests fail in bursts: the
-  counts are divided by the design effect, which is that of all points of the search together, for one that saw no failure
-  cannot tell how they come. The highest level that is met is measured once more before it is the answer.
+- `slo`: the highest level at which the share of good requests is `slo.attainment` or more. A curve of that share over the level
+  (`slo_curve`) is fitted to all points: the answer is the level up to which the SLO is met with `confidence`, and the bracket
+  ends at the level above which it is missed with the same confidence. Points are added just below and above the middle of
+  the two, each pair with twice as many requests, until the bracket is `tolerance` wide. (An `attainment` of 1, which no
+  sample can prove, is met at a level where no request was bad, and found by bisection.)
 - `saturation`: where more load no longer increases throughput. In a closed loop: the smallest concurrency with `share` of
-  the highest output throughput seen; doubling stops after two doublings that each brought less than 1 / `share` - 1. In an
-  open loop: the highest rate that the engine keeps up with, that is, the requests in flight certainly grow by less than
-  1 - `share` of the arrivals.
+  the highest output throughput seen; doubling stops after two doublings that each brought less than 1 / `share` - 1. The
+  levels that decide it are measured `probes_per_level` times; the bracket holds the knee with `confidence` at each end, by
+  the scatter of repeated points (`sure_knee_bracket`). In an open loop: the most requests a second that the engine
+  completes while more arrive than it keeps up with (the requests in flight certainly grow by more than 1 - `share` of the
+  arrivals), as the lower end of Student's interval over SATURATED_PROBES such points at least: below it no queue lasts.
 
 Levels are doubled from `lower` until one is missed or `upper` is met; then the bracket is bisected (in the logarithm)
 until it is `tolerance` wide. No level outside the bounds is measured.
@@ -22,23 +23,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Any, Literal
 
 from servebench.contracts.settings import SearchSettings
-from servebench.util.proportions import wilson
+from servebench.load.plan.slo_curve import Crossing, crossing, pooled_design_effect
 
 FLAT_DOUBLINGS = 2
+SATURATED_PROBES = 3
+SATURATED_RANGE = 2.0
+"""Only levels up to so many times the lowest one that is not sustained say how much the engine completes there."""
+FALLS_UNDER_OVERLOAD = 0.9
+"""An overloaded engine that completes less than this share of what it sustained is slower for being overloaded."""
+
+DESIGN_EFFECT_MAX = 4.0
+GROWTH_MAX = 8
+"""A point of a search for the SLO load has at most so many times the requests for failures in bursts, and for the late stage."""
 
 Outcome = Literal["found", "never_met", "always_met", "not_enough_data"]
+Bracket = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """The part of a point that a search uses. `good` of `judged` requests met the SLO, the others in bursts of
     `design_effect` (null: none missed it); `kept_up` is, in an open loop, the share of the arrivals that did not stay in
-    flight. `usable` is false if the point
-    says nothing about its level (the clock was stepped); `doubts` are its warning codes."""
+    flight, and `completed_req_s` the requests that were answered, a second. `usable` is false if the point says nothing
+    about its level (the clock was stepped); `doubts` are its warning codes."""
 
     point: str
     level: float
@@ -46,15 +57,35 @@ class Probe:
     judged: int = 0
     design_effect: float | None = None
     throughput_tok_s: float | None = None
+    completed_req_s: float | None = None
     kept_up: float | None = None
     usable: bool = True
     doubts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class NextProbe:
+    """The level to measure next, how many points it already has, and the fewest requests (0: as many as usual)."""
+
+    level: float
+    repeat: int
+    requests: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the probes say: see SearchAnswer."""
+
+    outcome: Outcome
+    level: float | None
+    bracket: Bracket
+    said: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchAnswer:
-    """The result of a search. `level` is the answer; `bracket` is the highest level that qualifies and the lowest that
-    does not.
+    """The result of a search. `level` is the answer; `bracket` is the highest level that qualifies and the lowest that does
+    not, for a knee the highest below it and the lowest that is not: the truth lies between, with `confidence` at each end.
 
     `found`: the level. `never_met`: not even the lower bound qualifies (no level). `always_met`: every level up to the upper
     bound qualifies; the level is that bound. `not_enough_data`: the requests do not decide. `said` is the result as a
@@ -85,43 +116,55 @@ def requests_needed(attainment: float, confidence: float) -> int:
     return math.ceil(z * z * attainment / (1 - attainment))
 
 
-BAD_SHARE_MAX = 0.2
-"""Points with a larger share of bad requests are overloaded: that those are neighbours says nothing of bursts."""
+def next_for_slo(probes: Sequence[Probe], search: SearchSettings, attainment: float) -> tuple[float, int] | None:
+    """Return the next level of a search for the SLO load and its fewest requests; None when the search is over."""
+    met = [probe.good >= attainment * probe.judged for probe in probes]
+    top = max((probe.level for probe in probes), default=0.0)
+    if all(met) and top < search.upper:
+        return (min(2 * top, search.upper) if top else search.lower), 0
+    found = crossing(probes, attainment, search.confidence)
+    if _slo_decided(found, search):
+        return None
+    first = next((at for at, one in enumerate(met) if not one or probes[at].level >= search.upper), 0)
+    stage = len(probes) - first - 1
+    highest = max((probe.level for probe, one in zip(probes, met, strict=True) if one), default=search.lower)
+    level = min(_beside(found, search, probes, above=stage % 2 == 0), 2 * highest, search.upper)
+    effect = min(pooled_design_effect(probes, attainment), DESIGN_EFFECT_MAX)
+    factor = effect * min(2 ** (stage // 2), GROWTH_MAX)
+    return max(level, search.lower), math.ceil(factor * requests_needed(attainment, search.confidence))
 
 
-def pooled_design_effect(probes: Sequence[Probe]) -> float:
-    """Return the design effect of the failures of all probes, weighted by how many each had; 1 without failures."""
-    seen = [
-        (probe.judged - probe.good, probe.design_effect)
-        for probe in probes
-        if probe.usable
-        and probe.design_effect is not None
-        and probe.judged - probe.good <= BAD_SHARE_MAX * probe.judged
-    ]
-    total = sum(bad for bad, _ in seen)
-    return max(1.0, sum(bad * effect for bad, effect in seen) / total) if total else 1.0
+def _beside(found: Crossing, search: SearchSettings, probes: Sequence[Probe], *, above: bool) -> float:
+    """Return the level just above or below the middle of where the crossing lies; of two whole ones that with fewer requests."""
+    if search.of == "concurrency":
+        below = float(math.floor(found.middle))
+        return min((below + 1, below), key=lambda level: sum(p.judged for p in probes if p.level == level))
+    step = 1 + search.tolerance / 2
+    level = min(found.high, found.middle * step) if above else max(found.low, found.middle / step)
+    return float(f"{level:.4g}")
 
 
-def judge_slo(probes: Sequence[Probe], attainment: float, confidence: float, design_effect: float = 1.0) -> bool | None:
-    """Whether a level meets the SLO, by the pooled counts of its points; None when they do not decide.
+def _slo_ends(found: Crossing, search: SearchSettings) -> tuple[float, float]:
+    """Return the highest level that meets the SLO, and the lowest that does not."""
+    if search.of == "concurrency":
+        return math.floor(found.low), math.floor(found.high) + 1.0
+    return float(f"{found.low:.4g}"), float(f"{found.high:.4g}")
 
-    An attainment of 1 requires every request to be good, which no sample can prove: it is met when none was bad.
-    """
-    good = sum(probe.good for probe in probes if probe.usable)
-    judged = sum(probe.judged for probe in probes if probe.usable)
-    if attainment >= 1:
-        return good == judged if judged else None
-    effective = math.floor(judged / design_effect)
-    bad = min(effective, math.ceil((judged - good) / design_effect))
-    low, high = wilson(effective - bad, effective, confidence, one_sided=True)
-    if low >= attainment:
-        return True
-    return False if high < attainment else None
+
+def _slo_decided(found: Crossing, search: SearchSettings) -> bool:
+    low, high = _slo_ends(found, search)
+    # the highest level that may qualify
+    best = high - 1 if search.of == "concurrency" else high
+    return (
+        low >= search.upper
+        or found.high < search.lower
+        or (low >= search.lower and best <= low * (1 + search.tolerance))
+    )
 
 
 def judge_kept_up(probes: Sequence[Probe], share: float) -> bool | None:
     """Whether the engine kept up with a rate, by the mean over the points of the level; None without data."""
-    seen = [probe.kept_up for probe in probes if probe.usable and probe.kept_up is not None]
+    seen = [probe.kept_up for probe in probes if probe.kept_up is not None]
     return sum(seen) / len(seen) >= share if seen else None
 
 
@@ -166,6 +209,53 @@ def knee_bracket(throughput: Mapping[float, float], share: float) -> tuple[float
     return (max(below) if below else None), knee
 
 
+def sure_knee_bracket(levels: Mapping[float, Sequence[float]], share: float, confidence: float) -> Bracket:
+    """Return the highest level of which, and of all lower ones, the throughput is certainly below `share` of the best, and the
+    lowest at which it certainly is not; None where there is none.
+
+    `levels` are the throughputs of the points of each level. Their logarithms scatter by the same standard deviation, known from
+    the levels with several points, and are compared with those of the best level by Student's t, one side at a time.
+    """
+    from scipy.special import stdtrit
+
+    logs = {level: [math.log(value) for value in values] for level, values in levels.items()}
+    means = {level: fmean(values) for level, values in logs.items()}
+    freedom = sum(len(values) - 1 for values in logs.values())
+    if not freedom:
+        return None, None
+    variance = sum((value - means[level]) ** 2 for level, values in logs.items() for value in values) / freedom
+    best = max(means, key=means.__getitem__)
+    quantile = float(stdtrit(freedom, confidence))
+
+    def sure(level: float) -> float:
+        """Return 1 for certainly enough, -1 for certainly too little, else 0."""
+        over = means[level] - means[best] - math.log(share)
+        error = math.sqrt(variance * (1 / len(logs[level]) + 1 / len(logs[best]))) if level != best else 0.0
+        return 0 if abs(over) <= quantile * error else math.copysign(1, over)
+
+    enough = min(level for level in means if sure(level) > 0)
+    below = None
+    for level in sorted(means):
+        if sure(level) >= 0:
+            break
+        below = level
+    return below, enough
+
+
+def saturated_rate(probes: Sequence[Probe], share: float, confidence: float) -> tuple[float, float] | None:
+    """Return the ends of the one-sided intervals of the requests a second that an engine completes when more arrive, from the
+    probes that it did not keep up with; None for fewer than SATURATED_PROBES of them."""
+    from scipy.special import stdtrit
+
+    missed = [(p.level, p.completed_req_s) for p in probes if p.kept_up is not None and p.kept_up < share]
+    lowest = min((level for level, _ in missed), default=0.0)
+    seen = [rate for level, rate in missed if rate is not None and level <= SATURATED_RANGE * lowest]
+    if len(seen) < SATURATED_PROBES:
+        return None
+    half = float(stdtrit(len(seen) - 1, confidence)) * stdev(seen) / math.sqrt(len(seen))
+    return fmean(seen) - half, fmean(seen) + half
+
+
 def _flat(throughput: Mapping[float, float], share: float) -> bool:
     """Whether the last two doublings each brought less than 1 / share - 1 over the best before them."""
     values = [throughput[level] for level in sorted(throughput)]
@@ -182,99 +272,125 @@ def _bracket(judged: Mapping[float, bool | None]) -> tuple[float | None, float |
 
 
 class Search:
-    """A search in progress. `next_level` and `answer` are functions of the probes so far; it knows no engines."""
+    """A search in progress. `next_probe` and `answer` are functions of the probes so far; it knows no engines."""
 
     def __init__(self, search: SearchSettings, attainment: float) -> None:
         self.search = search
         self.attainment = attainment
         self.probes: list[Probe] = []
+        self._by_curve = search.goal == "slo" and attainment < 1
+        self._by_knee = search.goal == "saturation" and search.of == "concurrency"
 
     def add(self, probe: Probe) -> None:
         """Add a measured point."""
         self.probes.append(probe)
 
-    @property
-    def design_effect(self) -> float:
-        """By how much bursts of failures reduce what requests say, from all points so far."""
-        return pooled_design_effect(self.probes)
-
-    def next_level(self) -> tuple[float, int] | None:
-        """Return the next level to measure and the number of points that it already has; None when the search is over."""
+    def next_probe(self) -> NextProbe | None:
+        """Return what to measure next; None when the search is over."""
         if len(self.probes) >= self.search.max_probes:
             return None
-        level = self._undecided_level() or self._new_level() or self._unconfirmed_level()
-        return None if level is None else (level, len(self._probes_at(level)))
+        chosen = self._next()
+        if chosen is None:
+            return None
+        level, requests = chosen
+        return NextProbe(level, sum(probe.level == level for probe in self.probes), requests)
 
     def answer(self, interrupted: bool = False) -> SearchAnswer:
         """Return the result of the probes so far."""
         search = self.search
-        by_throughput = search.goal == "saturation" and search.of == "concurrency"
-        outcome, level, bracket, said = self._knee() if by_throughput else self._highest()
+        finding = self._finding()
         caveats = list(self._warned_levels())
         if interrupted:
             caveats.append("the search was interrupted: more points would have narrowed the bracket")
-        elif len(self.probes) >= search.max_probes and (self._undecided_level() or self._new_level()) is not None:
+        elif len(self.probes) >= search.max_probes and self._next() is not None:
             caveats.append(f"the search stopped at load.search.max_probes={search.max_probes}: the bracket is wide")
-        if by_throughput and outcome == "found" and not _flat(self._doublings(), search.share):
+        if self._by_knee and finding.outcome == "found" and not _flat(self._doublings(), search.share):
             caveats.append(
                 "throughput had not levelled off at the upper bound: with a higher load.search.upper the knee may be higher"
             )
         return SearchAnswer(
             goal=search.goal,
             of=search.of,
-            outcome=outcome,
-            level=level,
-            bracket=bracket,
-            confidence=search.confidence if search.goal == "slo" else None,
-            said=said,
+            outcome=finding.outcome,
+            level=finding.level,
+            bracket=finding.bracket,
+            confidence=search.confidence if self.attainment < 1 or search.goal == "saturation" else None,
+            said=finding.said,
             how=self._how(),
             probes=tuple(self.probes),
             caveats=tuple(caveats),
         )
 
-    def _probes_at(self, level: float) -> list[Probe]:
-        return [probe for probe in self.probes if probe.level == level]
-
-    def _undecided_level(self) -> float | None:
-        """Return the last level if it is undecided and may be measured again."""
-        if not self.probes:
-            return None
-        level = self.probes[-1].level
-        seen = self._probes_at(level)
-        return level if len(seen) < self.search.probes_per_level and self._judge(seen) is None else None
-
-    def _unconfirmed_level(self) -> float | None:
-        """Return the answer of an SLO search if it rests on a single point: of many tested levels one passes by luck."""
-        if self.search.goal != "slo":
-            return None
-        met, _ = _bracket(self._judged())
-        return met if met is not None and len(self._probes_at(met)) == 1 else None
-
-    def _new_level(self) -> float | None:
-        if self.search.goal == "saturation" and self.search.of == "concurrency":
-            measured = self._throughput()
-            if not measured and self.probes:
-                return None
-            return next_for_knee(measured, self.search)
-        return next_in_bracket(self._judged(), self.search)
-
-    def _judge(self, probes: Sequence[Probe]) -> bool | None:
+    def _says(self, probe: Probe) -> bool:
+        """Whether a probe says anything about its level."""
         if self.search.goal == "slo":
-            return judge_slo(probes, self.attainment, self.search.confidence, self.design_effect)
-        if self.search.of == "rate":
-            return judge_kept_up(probes, self.search.share)
-        return True if any(probe.usable and probe.throughput_tok_s is not None for probe in probes) else None
+            return probe.usable and probe.judged > 0
+        return probe.usable and (bool(probe.throughput_tok_s) if self._by_knee else probe.kept_up is not None)
+
+    @property
+    def _known(self) -> list[Probe]:
+        return [probe for probe in self.probes if self._says(probe)]
+
+    def _levels(self) -> dict[float, list[Probe]]:
+        """Return the probes of each level that say something, in the order of the levels' first ones."""
+        found: dict[float, list[Probe]] = {}
+        for probe in self._known:
+            found.setdefault(probe.level, []).append(probe)
+        return found
+
+    def _next(self) -> tuple[float, int] | None:
+        """Return the next level and its fewest requests; None when the search is over."""
+        if self.probes and not self._says(self.probes[-1]):
+            level = self.probes[-1].level
+            tried = sum(probe.level == level for probe in self.probes)
+            if tried < self.search.probes_per_level:
+                return level, 0
+            if not self._by_knee or not self._known:
+                return None
+        if self._by_curve:
+            return next_for_slo(self._known, self.search, self.attainment)
+        level_next = self._next_for_knee() if self._by_knee else self._next_in_bracket()
+        return None if level_next is None else (level_next, 0)
+
+    def _next_in_bracket(self) -> float | None:
+        judged = self._judged()
+        level = next_in_bracket(judged, self.search)
+        _, unmet = _bracket(judged)
+        if level is not None or unmet is None or self.search.goal == "slo" or unmet <= self.search.lower:
+            return level
+        return None if self._saturated() is not None else unmet
+
+    def _next_for_knee(self) -> float | None:
+        measured = self._throughput()
+        level = next_for_knee(measured, self.search)
+        if level is not None:
+            return level
+        levels = self._throughputs()
+        below, knee = knee_bracket(measured, self.search.share)
+        deciding = {one for one in (below, knee, max(measured, key=measured.__getitem__)) if one in levels}
+        least = min(deciding, key=lambda one: (len(levels[one]), one))
+        return least if len(levels[least]) < self.search.probes_per_level else None
+
+    def _throughputs(self) -> dict[float, list[float]]:
+        return {level: [p.throughput_tok_s or 0.0 for p in probes] for level, probes in self._levels().items()}
 
     def _judged(self) -> dict[float, bool | None]:
-        return {probe.level: self._judge(self._probes_at(probe.level)) for probe in self.probes}
+        if self.search.goal == "slo":
+            return {level: all(p.good == p.judged for p in probes) for level, probes in self._levels().items()}
+        return {level: judge_kept_up(probes, self.search.share) for level, probes in self._levels().items()}
+
+    def _saturated(self) -> tuple[float, float] | None:
+        return saturated_rate(self._known, self.search.share, self.search.confidence)
 
     def _throughput(self) -> dict[float, float]:
         """Return the mean over the points of each level; 0 for a level that could not be measured, which ends the doubling."""
-        found: dict[float, float] = {}
-        for level in dict.fromkeys(probe.level for probe in self.probes):
-            seen = [p.throughput_tok_s for p in self._probes_at(level) if p.usable and p.throughput_tok_s is not None]
-            found[level] = sum(seen) / len(seen) if seen else 0.0
-        return found if any(found.values()) else {}
+        levels = self._throughputs()
+        if not levels:
+            return {}
+        return {
+            level: fmean(levels[level]) if level in levels else 0.0
+            for level in dict.fromkeys(probe.level for probe in self.probes)
+        }
 
     def _doublings(self) -> dict[float, float]:
         """Return the levels of the doubling, without those of the bisection, which are lower than one before them."""
@@ -285,37 +401,83 @@ class Search:
                 found[level], climbed = value, level
         return found
 
-    def _highest(self) -> tuple[Outcome, float | None, tuple[float | None, float | None], str]:
+    def _finding(self) -> Finding:
+        if self._by_knee:
+            return self._knee()
+        if self._by_curve and self._known:
+            return self._slo_load(crossing(self._known, self.attainment, self.search.confidence))
+        return self._highest()
+
+    def _slo_load(self, found: Crossing) -> Finding:
+        search, unit = self.search, self._unit()
+        low, high = _slo_ends(found, search)
+        sure = f"{100 * search.confidence:g}% confidence"
+        if low >= search.upper:
+            said = f"every {unit} up to {search.upper:g}, the upper bound, meets the SLO ({sure})"
+            return Finding("always_met", search.upper, (search.upper, None), said)
+        if found.high < search.lower:
+            said = f"no {unit} meets the SLO: {search.lower:g}, the lower bound, does not ({sure})"
+            return Finding("never_met", None, (None, search.lower), said)
+        above = high if high <= search.upper else None
+        if low < search.lower:
+            said = f"not enough data to say whether any {unit} meets the SLO"
+            return Finding("not_enough_data", None, (None, above), said)
+        not_met = "" if above is None else f"; from {above:g} on it does not ({sure})"
+        return Finding("found", low, (low, above), f"{unit} {low:g} meets the SLO ({sure}){not_met}")
+
+    def _highest(self) -> Finding:
         judged = self._judged()
         met, unmet = _bracket(judged)
         what, what_not = ("meets the SLO", "does not") if self.search.goal == "slo" else ("is sustained", "is not")
         unit = self._unit()
+        saturated = self._saturated() if self.search.goal == "saturation" else None
+        if saturated is not None and unmet is not None and met is not None:
+            return self._sustained(saturated[0], met, unmet)
         if met is None:
             if unmet is None or judged[unmet] is None:
-                return "not_enough_data", None, (None, unmet), f"not enough data to say whether any {unit} {what}"
-            return "never_met", None, (None, unmet), f"no {unit} {what}: {unmet:g}, the lower bound, {what_not}"
+                said = f"not enough data to say whether any {unit} {what}"
+                return Finding("not_enough_data", None, (None, unmet), said)
+            said = f"no {unit} {what}: {unmet:g}, the lower bound, {what_not}"
+            return Finding("never_met", None, (None, unmet), said)
         if unmet is None:
             if met < self.search.upper:
-                return "not_enough_data", met, (met, None), f"{unit} {met:g} {what}; nothing above it was measured"
-            return "always_met", met, (met, None), f"every {unit} up to {met:g}, the upper bound, {what}"
-        above = f"{unmet:g} {what_not}" if judged[unmet] is False else f"{unmet:g} is undecided"
-        return "found", met, (met, unmet), f"{unit} {met:g} is the highest that {what} ({above})"
+                said = f"{unit} {met:g} {what}; nothing above it was measured"
+                return Finding("not_enough_data", met, (met, None), said)
+            return Finding("always_met", met, (met, None), f"every {unit} up to {met:g}, the upper bound, {what}")
+        said = f"{unit} {met:g} is the highest that {what} ({unmet:g} {what_not})"
+        return Finding("found", met, (met, unmet), said)
 
-    def _knee(self) -> tuple[Outcome, float | None, tuple[float | None, float | None], str]:
-        measured = self._throughput()
+    def _sustained(self, completed: float, met: float, unmet: float) -> Finding:
+        """Return the highest rate that is sustained: what the engine certainly completes when more arrives."""
+        sure = f"{100 * self.search.confidence:g}% confidence"
+        if completed < FALLS_UNDER_OVERLOAD * met:
+            level = float(f"{self.search.share * met:.4g}")
+            why = f"of {met:g} that arrived nearly all were completed; overloaded the engine completes only {completed:.3g}"
+            return Finding("found", level, (level, unmet), f"rate (req/s) {level:g} is sustained: {why}")
+        level = float(f"{min(completed, unmet):.4g}")
+        said = f"rate (req/s) {level:g} is sustained: the engine completes as many when more arrive ({sure}); {unmet:g} is not"
+        return Finding("found", level, (level, unmet), said)
+
+    def _knee(self) -> Finding:
+        measured, search = self._throughput(), self.search
         if len(measured) < FLAT_DOUBLINGS:
-            return "not_enough_data", None, (None, None), "not enough data to see where throughput levels off"
-        low, knee = knee_bracket(measured, self.search.share)
+            return Finding("not_enough_data", None, (None, None), "not enough data to see where throughput levels off")
+        _, knee = knee_bracket(measured, search.share)
         best, top = max(measured.values()), max(measured)
-        if top >= self.search.upper and knee >= self.search.share * top:
+        if top >= search.upper and knee >= search.share * top:
             # throughput proportional to concurrency reaches 95% of its maximum at 95% of the bound
             said = f"throughput still grows at concurrency {top:g}, the upper bound ({measured[top]:.4g} tok/s)"
-            return "always_met", top, (top, None), said
-        share = measured[knee] / best
-        said = (
-            f"concurrency {knee:g} gives {measured[knee]:.4g} tok/s, {100 * share:.3g}% of the highest throughput seen"
+            return Finding("always_met", top, (top, None), said)
+        low, high = sure_knee_bracket(self._throughputs(), search.share, search.confidence)
+        ends = [f"{side} {end:g}" for side, end in (("above", low), ("at most", high)) if end is not None]
+        sure = (
+            f"the knee is {' and '.join(ends)} ({100 * search.confidence:g}% confidence)" if ends else "no confidence"
         )
-        return "found", knee, (low, knee), said
+        said = (
+            f"concurrency {knee:g} gives {measured[knee]:.4g} tok/s, {100 * measured[knee] / best:.3g}% of the highest "
+            f"throughput seen; {sure}"
+        )
+        return Finding("found", knee, (low, high), said)
 
     def _unit(self) -> str:
         return "concurrency" if self.search.of == "concurrency" else "rate (req/s)"
@@ -324,14 +486,14 @@ class Search:
         search = self.search
         if search.goal == "slo":
             return (
-                f"a level is met when the one-sided {100 * search.confidence:g}% Wilson lower bound of the share of good "
-                f"requests is {self.attainment:g} or more; doubling from {search.lower:g}, then bisection"
+                f"a curve of the share of good requests, which must be {self.attainment:g}, over the level, through all points; "
+                f"doubling from {search.lower:g}, then points on both sides of where the curve crosses"
             )
         if search.of == "rate":
             return (
-                "the engine keeps up with a rate when the requests in flight grow by less than "
-                f"{100 * (1 - search.share):.2g}% of the arrivals (95% confidence); "
-                f"doubling from {search.lower:g}, then bisection"
+                "the engine does not keep up with a rate when the requests in flight grow by more than "
+                f"{100 * (1 - search.share):.2g}% of the arrivals (95% confidence); doubling from {search.lower:g}, then "
+                "bisection; what it completes at rates that it does not keep up with is what it sustains"
             )
         return (
             f"the smallest concurrency with {100 * search.share:g}% of the highest output throughput seen; doubling from "

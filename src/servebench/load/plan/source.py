@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import Level, level_at, plan_levels, with_trace_times
-from servebench.load.plan.search import Probe, Search, SearchAnswer, requests_needed
+from servebench.load.plan.search import Probe, Search, SearchAnswer
 from servebench.load.plan.traces import read_arrivals
-
-DESIGN_EFFECT_MAX = 4.0
-"""How many times as many requests a point of a search gets at most because failures come in bursts."""
 
 UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died", "no_progress"})
 """Warnings with which a point says nothing about its level. A level with errors, or one not reached, counts as missed."""
@@ -68,20 +64,17 @@ class _SearchedLevels:
         self._load = load
         self._settings = load.search
         self._search = Search(load.search, slo.attainment)
-        slo_searched = load.search.goal == "slo"
-        self._least = requests_needed(slo.attainment, load.search.confidence) if slo_searched else 0
 
     def next_level(self) -> Level | None:
-        chosen = self._search.next_level()
+        chosen = self._search.next_probe()
         if chosen is None:
             return None
-        value, repeat = chosen
-        level = level_at(self._load, value, repeat, of=self._settings.of)
-        if level.requests is None or self._load.requests != "auto" or not self._least:
+        level = level_at(self._load, chosen.level, chosen.repeat, of=self._settings.of)
+        if level.requests is None or self._load.requests != "auto" or not chosen.requests:
             return level
-        # failures in bursts say less; the window leaves out both ends of the point: add as many requests
-        least = math.ceil(self._least * min(self._search.design_effect, DESIGN_EFFECT_MAX))
-        return level_at(self._load, value, repeat, of=self._settings.of, requests_least=least + _edges(level))
+        # the window leaves out both ends of the point: add as many requests
+        least = chosen.requests + _edges(level)
+        return level_at(self._load, chosen.level, chosen.repeat, of=self._settings.of, requests_least=least)
 
     def add_point(self, level: Level, point: Point) -> None:
         self._search.add(probe_of(point.row, [doubt.code for doubt in point.doubts]))
@@ -105,6 +98,7 @@ def probe_of(row: PointRow, doubts: list[str]) -> Probe:
         judged=row.slo_requests or 0,
         design_effect=row.slo_design_effect,
         throughput_tok_s=row.output_throughput_tok_s,
+        completed_req_s=row.request_throughput_req_s,
         kept_up=row.kept_up,
         usable=not UNUSABLE.intersection(doubts),
         doubts=tuple(doubts),
