@@ -20,6 +20,25 @@ BIAS = replace(SHARE, kind="bias", bar=0.02)
 WIDTH = replace(SHARE, kind="width", bar=2.0)
 
 
+LENGTHS = "workload.output_tokens={kind: lognormal, mean: 100, stdev: 75, min: 8, max: 500}"
+
+
+def test_requests_that_end_last_are_measured_at_the_level():
+    """With two requests a stream half of them end while the level drains: their TPOT would be 11% too low."""
+    steady = replace(STEADY, wander_sd=0.0, step_noise=0.0)
+
+    def tpot_ms(requests, seeds, hold="true"):
+        words = (LENGTHS, "workload.exact_output=true", "load.concurrency=[32]", f"load.requests={requests}")
+        plant = Plant(words=(*words, f"load.hold_level={hold}"), variation=steady)
+        rows = [simulate_run(plant, f"k{seed}", seed=seed).rows[0] for seed in seeds]
+        assert all(row.requests_ok == requests for row in rows)
+        return sum(row.tpot_ms_mean or 0.0 for row in rows) / len(rows)
+
+    truth = tpot_ms(1600, [9])
+    assert tpot_ms(64, range(4)) == pytest.approx(truth, rel=0.02)
+    assert tpot_ms(64, range(4), hold="false") < 0.92 * truth
+
+
 def line(promise, values):
     cell = CalibrationCell(promises=(promise,), name="c", trial=lambda seed, truth: {})
     (found,) = lines_of(cell, [{(promise, ""): value} for value in values])

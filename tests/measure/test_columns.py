@@ -1,11 +1,16 @@
 """The metrics on whole columns are those of derive and points, to the digit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from servebench.contracts.settings import SloSettings
 from servebench.measure import columns, derive
+from servebench.measure.points import summarize
 from servebench.store import RunFolder, read_records, read_requests
+from support.records import phase_report, point_context
 from support.studies import SimulatedEngine, SimulatedLoad
 
 
@@ -25,6 +30,22 @@ def test_latencies_are_those_of_derive(run):
             told = found.loc[record.request_id, name]
             assert np.isnan(told) if expected is None else told == pytest.approx(expected), name
     assert sorted(columns.gaps_ms(frame)) == pytest.approx(sorted(gap for r in records for gap in derive.itl_ms(r)))
+
+
+def test_fillers_are_in_no_column(run):
+    """Rows of older versions do not say whether they are; those that are change nothing."""
+    frame, records, point = run
+    filler = frame.iloc[[-1]].assign(request_id="f", filler=True)
+    longer = pd.concat([frame.assign(filler=None), filler])
+    window = point["window_start_ns"], point["window_end_ns"]
+    pd.testing.assert_frame_equal(columns.request_metrics(longer), columns.request_metrics(frame))
+    np.testing.assert_array_equal(columns.token_slices(longer, *window), columns.token_slices(frame, *window))
+    late = replace(records[-1], request_id="f", filler=True, sent_ns=records[-1].ended_ns)
+    rows = [
+        summarize(some, context=point_context(concurrency=1), report=phase_report(), slo=SloSettings(ttft_ms=1.0))
+        for some in (records, [*records, late])
+    ]
+    assert rows[0][0] == rows[1][0]
 
 
 def test_throughput_over_slices_is_the_points_throughput(run):

@@ -30,6 +30,16 @@ def test_counts_that_do_not_match_are_faults(changes, stored, counts):
     assert [tuple(re.findall(r"\b\d+\b", line)) for line in lines] == counts
 
 
+def test_fillers_are_counted_apart():
+    """They are neither planned nor failed, but they are on disk."""
+    report = phase_report(planned=2, sent=2)
+    records = [record("r0"), record("r1"), record("f0", outcome="cancelled", filler=True)]
+    found = entry("c1-r0", report, records, warmup=False)
+    assert (found.planned, found.sent, found.ok, found.failed, found.fillers) == (2, 2, 2, {}, 1)
+    assert faults([found], {("c1-r0", False): 3}) == []
+    assert faults([found], {("c1-r0", False): 2}) != []
+
+
 def test_an_entry_counts_outcomes():
     report = phase_report(planned=5, sent=3)
     failed = [record("r2", outcome="timeout"), record("r3", outcome="refused", sent_ns=None)]

@@ -113,7 +113,9 @@ def fake_registry(**kinds: dict[str, type]) -> FakeRegistry:
 
 def fake_job(**changes: Any) -> Job:
     """Return a job on the fake engine: concurrency 1 and 2, four requests a point, no warm-up."""
-    load = LoadSettings(name="l", concurrency=(1, 2), requests=4, warmup_requests=0, self_check="never")
+    load = LoadSettings(
+        name="l", concurrency=(1, 2), requests=4, warmup_requests=0, self_check="never", hold_level=False
+    )
     groups = {
         "engine": EngineSettings(name="fake"),
         "launch": LaunchSettings(name="fake"),

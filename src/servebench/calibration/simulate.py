@@ -170,7 +170,7 @@ def _measured(
     for level in levels:
         writer.records.clear()
         point = measure_level(session, level).point
-        yield point, tuple(record for record in writer.records if not record.warmup)
+        yield point, tuple(record for record in writer.records if record.measured)
 
 
 def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple[RunSession, _Collected]:

@@ -62,14 +62,20 @@ class PlannedRequest:
 @dataclass(frozen=True, kw_only=True)
 class PointPlan:
     """One phase of load: `requests` in order, at most `concurrency` in flight. With `duration_s` the phase ends by time, and
-    requests in flight may finish within `drain_s`."""
+    requests in flight may finish within `drain_s`.
+
+    The last `fillers` of the requests are not measured: they keep the level while the measured ones end, and are cancelled
+    when the last of these has ended.
+    """
 
     requests: Sequence[PlannedRequest]
     concurrency: int
     timeout_s: float
     connect_timeout_s: float
+    fillers: int = 0
     duration_s: float | None = None
-    drain_s: float = 30.0
+    drain_s: float | None = None
+    """Null: as long as the answers so far suggest (`Scheduler.drain_limit_s`)."""
     connections: int | None = None
     """How many connections are opened before the start; null: one for each request that can be in flight."""
     stream_starts_s: tuple[float, ...] | None = None
@@ -79,6 +85,11 @@ class PointPlan:
     reader: str | None = None
     """`module:function` that returns the text for holes: called with the reads of an HTTP response (a list of bytes), and
     with `whole=False` for an abandoned one. Raises ValueError with the reason if there is no text."""
+
+    @property
+    def measured(self) -> int:
+        """The number of requests that are measured: the first ones."""
+        return len(self.requests) - self.fillers
 
 
 class Reads(Sequence[tuple[int, bytes]]):
@@ -161,6 +172,7 @@ class StopReason(StrEnum):
 class PhaseReport:
     """What the client reports of itself after a phase. `cpu_s` is that of the worker processes over `elapsed_s`.
 
+    `planned` and `sent` count measured requests, `fillers` those sent to keep the level while these ended.
     `loop_lag_ms_p99` is how late the loop woke up; `clock_step_ns` is how far the wall clock was stepped.
     `stopped` is why the phase was ended early, if it was; `error` then says how a worker died.
     """
@@ -177,6 +189,7 @@ class PhaseReport:
     stamp_source: Literal["kernel", "user"]
     stopped: StopReason | None = None
     error: str | None = None
+    fillers: int = 0
     connections_opened: int = 0
     connections_failed: int = 0
     """Connections that were refused or took too long, whether or not a request waited for them."""

@@ -70,8 +70,17 @@ class Record:
     stamp_source: str = field(
         metadata=about("", "Who stamped what arrived: `kernel`, or `user` for the client itself.")
     )
+    filler: bool = field(
+        default=False,
+        metadata=about("", "Whether it was sent only to keep the level while the last measured requests ended."),
+    )
     text: str = ""
     reasoning: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether it belongs to the measurement: sent neither before it nor to keep its level."""
+        return not self.warmup and not self.filler
 
 
 @dataclass(frozen=True, kw_only=True)

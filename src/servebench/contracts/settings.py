@@ -191,10 +191,12 @@ class LoadSettings(StrictSettings):
     `requests` is the number a point sends: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point
     runs for that long instead. `warmup_requests` are sent before each point and not measured (`auto`: two a stream, at
     most 32). `workers` processes send the load (`auto`: one for each 2,000 streams, at most a quarter of the cores; `ray`:
-    one on each node of the Ray cluster at RAY_ADDRESS). `timeout_s` limits one request.
+    one on each node of the Ray cluster at RAY_ADDRESS). `timeout_s` limits one request. `drain_s` is how long a
+    point that is ended by time waits for its last answers (`auto`: four times the longest answer so far, at least 30 s).
 
     With `stagger` the streams of a closed loop start at random moments over one answer's time, as the warm-up shows it, and
-    not all at once. The window excludes the first `warmup_s`, the last `cooldown_s` and the last `cooldown_requests`. The
+    not all at once. With `hold_level` it keeps its level with requests that are not measured until the measured ones have
+    ended. The window excludes the first `warmup_s`, the last `cooldown_s` and the last `cooldown_requests`. The
     client abandons `cancel_fraction` of the requests `cancel_after_s` after sending. `time_scale` stretches the times of a
     trace (0.5: twice as fast). `self_check` measures the client's own error before the study (`auto`: once a day on a
     machine).
@@ -208,6 +210,7 @@ class LoadSettings(StrictSettings):
     time_scale: PositiveFloat = 1.0
     ramp: RampSettings | None = None
     stagger: bool = True
+    hold_level: bool = True
     arrival: Literal["constant", "poisson", "gamma"] = "poisson"
     burstiness: PositiveFloat = 1.0
     max_concurrency: PositiveInt | None = None
@@ -220,6 +223,7 @@ class LoadSettings(StrictSettings):
     cancel_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
     cancel_after_s: PositiveFloat = 1.0
     timeout_s: PositiveFloat = 600.0
+    drain_s: PositiveFloat | Literal["auto"] = "auto"
     connect_timeout_s: PositiveFloat = 10.0
     workers: PositiveInt | Literal["auto", "ray"] = "auto"
     repeats: PositiveInt = 1

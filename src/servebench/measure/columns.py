@@ -42,8 +42,17 @@ def _span_ms(start: Any, end: Any) -> Floats:
     return found
 
 
+def measured_rows(requests: pd.DataFrame) -> pd.DataFrame:
+    """Return the stored requests without those of the warm-up and those that only kept the level (`filler`)."""
+    left_out = requests["warmup"].astype(bool)
+    if "filler" in requests:
+        # null in files of older versions
+        left_out |= requests["filler"] == True  # noqa: E712
+    return requests[~left_out]
+
+
 def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a request in the order sent, without the warm-up, with its latencies in ms.
+    """Return one row a measured request in the order sent, with its latencies in ms.
 
     Columns: point, request_id, ok, sent_ns, ended_ns, ttft_ms, ttft_from_schedule_ms, ttfo_ms, tpot_ms, e2e_ms,
     lateness_ms, output_tokens, prompt_tokens, planned_prompt_tokens, outcome, error. A latency is NaN where it is
@@ -53,7 +62,7 @@ def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
 
     if requests.empty:
         return pd.DataFrame(columns=[*_KEPT, *_LATENCIES, "ok"])
-    frame = requests[~requests["warmup"].astype(bool)]
+    frame = measured_rows(requests)
     count = frame["event_ns"].str.len().fillna(0).astype(np.int64).to_numpy()
     tokens = frame["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
     found = frame[list(_KEPT)].copy()
@@ -127,7 +136,7 @@ def _flat(lists: Any, kind: Any) -> Any:
 
 def token_slices(requests: pd.DataFrame, start_ns: int, end_ns: int, slices: int = SLICES) -> Floats | None:
     """Return output tokens a second of ok requests in each of `slices` equal slices of the window; None if unknown."""
-    ok = requests[(requests["outcome"] == "ok") & ~requests["warmup"].astype(bool)]
+    ok = measured_rows(requests[requests["outcome"] == "ok"])
     if ok.empty or end_ns <= start_ns:
         return None
     every = events(ok)

@@ -20,7 +20,7 @@ def json_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict
     which have the schema only in the prompt. `constraint_ttft_ms` and `constraint_tpot_ms`: the mean over pairs, both ok, of the
     constrained request's time less its twin's. Warm-up records are left out.
     """
-    ok = {r.request_id: r for r in records if not r.warmup and r.outcome == "ok"}
+    ok = {r.request_id: r for r in records if r.measured and r.outcome == "ok"}
     bound = [r for r in requests if r.schema is not None]
     if not bound:
         return {}

@@ -53,6 +53,7 @@ def record(
     warmup: bool,
     planned_prompt_tokens: int | None,
     asked_output_tokens: int | None,
+    filler: bool = False,
 ) -> Record:
     """Return the record of one exchange. Pure. Never raises for what a server sent: that becomes an outcome.
 
@@ -68,6 +69,7 @@ def record(
         request_id=exchange.request_id,
         session_id=exchange.session_id,
         warmup=warmup,
+        filler=filler,
         scheduled_ns=exchange.scheduled_ns,
         connect_started_ns=exchange.connect_started_ns,
         connected_ns=exchange.connected_ns,

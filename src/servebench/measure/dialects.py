@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.point_row import PointRow
-from servebench.measure.columns import gaps_ms
+from servebench.measure.columns import gaps_ms, measured_rows
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def retell(requests: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> li
 
     Empty when no request succeeded. Numbers that a tool does not have are left out. Pure.
     """
-    measured = requests[~requests["warmup"].astype(bool)]
+    measured = measured_rows(requests)
     ok = measured[(measured["outcome"] == "ok") & measured["sent_ns"].notna()]
     if ok.empty:
         return []

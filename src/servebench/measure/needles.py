@@ -33,7 +33,7 @@ def needle_columns(records: Sequence[Record], requests: Sequence[Request]) -> di
     found = [
         hit
         for record in records
-        if record.request_id in asked and not record.warmup and record.outcome == "ok"
+        if record.request_id in asked and record.measured and record.outcome == "ok"
         for hit in needles_found(record.text, asked[record.request_id])
     ]
     return {"needle_recall": fmean(found) if found else None}

@@ -146,9 +146,9 @@ def summarize(
 ) -> tuple[PointRow, PointSample]:
     """Return the row of a point without intervals (`_low` and `_high` are None), and the sample to compute them from.
 
-    `records` are all of the point; those of the warm-up are ignored. There may be none.
+    `records` are all of the point; those of the warm-up and fillers are ignored. There may be none.
     """
-    measured = [r for r in records if not r.warmup]
+    measured = [r for r in records if r.measured]
     ok = [r for r in measured if r.outcome == "ok" and r.sent_ns is not None]
     window = find_window(
         measured,

@@ -49,13 +49,13 @@ def find_window(
     """Return the window of a point: the time after `concurrency` requests are first in flight to when they last are.
 
     `warmup_s` is cut from its front; `cooldown_s` and the time from the sending of the last `cooldown_requests` on from
-    its back. A request is in flight from sent to ended; warm-up records do not count.
+    its back. A request is in flight from sent to ended; warm-up records and fillers do not count.
 
     Without a concurrency (a load given as a rate) the window is from the first request sent to the last one sent, less the
     time of FILLING of the longest answers in front (at most FRONT_SHARE of it) and one behind (at most BACK_SHARE): until then
     the engine is still filling up, and what is sent later ends while nothing more arrives. None when nothing was sent.
     """
-    measured = [r for r in records if not r.warmup and r.sent_ns is not None]
+    measured = [r for r in records if r.measured and r.sent_ns is not None]
     spans = [(r.sent_ns, r.ended_ns) for r in measured]
     if not spans:
         return None

@@ -13,7 +13,7 @@ def answered_requests(requests: Sequence[Request], records: Sequence[Record]) ->
     """Yield each request with its record, in the order of the records, without warm-up and abandoned ones."""
     by_id = {request.request_id: request for request in requests}
     for record in records:
-        if not record.warmup and record.outcome != "abandoned" and record.request_id in by_id:
+        if record.measured and record.outcome != "abandoned" and record.request_id in by_id:
             yield by_id[record.request_id], record
 
 

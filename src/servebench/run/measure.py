@@ -14,7 +14,13 @@ from servebench.contracts.results import Doubt, Point, Record
 from servebench.engine.admin import reset_cache
 from servebench.load.coordinator.share import usable_cores, worker_count, worker_spools
 from servebench.load.plan.levels import Level, with_trace_times
-from servebench.load.plan.schedule import point_plan, requests_to_prepare, schedule_requests, with_edges
+from servebench.load.plan.schedule import (
+    fillers_to_prepare,
+    point_plan,
+    requests_to_prepare,
+    schedule_requests,
+    with_edges,
+)
 from servebench.measure.derive import count_missing
 from servebench.run.ledger import entry
 from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S
@@ -68,9 +74,17 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
     if level.trace and level.times_s is None:
         level, prompts = _schedule_trace(session, level, prompts)
     cache_state, cache_warnings = _prepare_cache(session)
+    fillers = _prepare_fillers(session, level, prompts)
     with session.telemetry.sampler() as sampler:
         report, records = _run_phase(
-            session, level, prompts, warmup=False, label=label, cache_state=cache_state, answer_s=answer_s
+            session,
+            level,
+            prompts,
+            warmup=False,
+            label=label,
+            cache_state=cache_state,
+            answer_s=answer_s,
+            fillers=fillers,
         )
         if report.stopped is None and died_at_end(session.running, records):
             report = replace(report, stopped=StopReason.ENGINE_DIED)
@@ -207,6 +221,15 @@ def _prepare_cache(session: RunSession) -> tuple[str, list[Doubt]]:
     return "salted", [catalog.CACHE_NOT_RESET.issue(message)]
 
 
+def _prepare_fillers(session: RunSession, level: Level, prompts: SizedPrompts) -> Sequence[Request]:
+    """Return requests that keep the level of a closed loop while its last measured requests end."""
+    lengths = [request.output_tokens for request in prompts.requests]
+    spread = max(lengths, default=1) * len(lengths) / max(sum(lengths), 1)
+    sessions = any(request.session_id is not None for request in prompts.requests)
+    count = fillers_to_prepare(level, session.settings.load, spread, sessions=sessions)
+    return _prepare_prompts(session, count, f"{level.point}-fill").requests if count else ()
+
+
 def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: bool = False) -> SizedPrompts:
     session.display.status(f"preparing {count} prompts")
     if session.uses:
@@ -223,13 +246,22 @@ def _run_phase(
     label: str,
     cache_state: str | None = None,
     answer_s: float | None = None,
+    fillers: Sequence[Request] = (),
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
-    settings, requests = session.settings, prompts.requests
+    settings, requests = session.settings, (*prompts.requests, *fillers)
     planned = planned_requests(session.engine, session.running, settings, requests)
     if not warmup:
         planned = schedule_requests(level, settings.load, planned, settings.workload.seed)
-    plan = point_plan(level, settings.load, planned, warmup=warmup, answer_s=answer_s, seed=settings.workload.seed)
+    plan = point_plan(
+        level,
+        settings.load,
+        planned,
+        warmup=warmup,
+        answer_s=answer_s,
+        seed=settings.workload.seed,
+        fillers=len(fillers),
+    )
     plan = replace(plan, answer_bytes_max=answer_bytes_max(requests))
     if any(request.holes for request in planned):
         plan = replace(plan, reader=ANSWER_READER)
@@ -249,13 +281,14 @@ def _run_phase(
         tokenizer_name=prompts.tokenizer,
         tokenizer_exact=prompts.exact,
         start_id=session.start_id,
-        references=references_of(requests),
+        fillers=[request.request_id for request in fillers],
+        references=references_of(prompts.requests),
     )
     watch = Watcher(
         session.display,
         session.running,
         label,
-        len(planned),
+        plan.measured,
         plan.duration_s,
         patience_s=plan.timeout_s + SILENCE_MARGIN_S,
     )

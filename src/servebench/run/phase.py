@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,14 @@ class PhaseFacts:
     tokenizer_name: str = "the tokenizer"
     tokenizer_exact: bool = True
     start_id: str | None = None
+    fillers: Sequence[str] = ()
+    """The ids of the requests that only keep the level."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
+
+    @cached_property
+    def _filler_ids(self) -> frozenset[str]:
+        return frozenset(self.fillers)
 
     def dump(self) -> bytes:
         """Return the facts as JSON."""
@@ -70,6 +77,7 @@ class PhaseFacts:
             run_id=self.run_id,
             point=self.point,
             warmup=self.warmup,
+            filler=exchange.request_id in self._filler_ids,
             planned_prompt_tokens=prompt_tokens,
             asked_output_tokens=output_tokens,
         )

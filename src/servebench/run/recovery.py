@@ -147,7 +147,7 @@ def recover_points(folder: RunFolder, job: Job, facts: Mapping[str, PhaseFacts] 
     known = read_rows(folder)
     written = {row.point for row in known}
     version = next((row.engine_version for row in known if row.engine_version), None)
-    records = [record for record in read_records(folder, texts=True) if not record.warmup]
+    records = [record for record in read_records(folder, texts=True) if record.measured]
     telemetry = read_readings(folder)
     points_of = {PointId.parse(name) for name in dict.fromkeys(record.point for record in records)}
     points = []

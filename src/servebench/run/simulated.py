@@ -93,6 +93,7 @@ def _job(plan: PointPlan) -> PhaseJob:
         connect_timeout_s=plan.connect_timeout_s,
         duration_s=plan.duration_s,
         drain_s=plan.drain_s,
+        fillers=plan.fillers,
         stream_starts_s=plan.stream_starts_s,
         requests=[
             WireRequest(
@@ -176,8 +177,9 @@ class _Client:
         return PhaseReport(
             started_ns=self.ns(self._start_s),
             ended_ns=self.ns(self.now_s),
-            planned=len(self._plan.requests),
+            planned=self._plan.measured,
             sent=scheduler.sent,
+            fillers=scheduler.fillers,
             elapsed_s=self.now_s - self._start_s,
             cpu_s=0.0,
             loop_lag_ms_p99=float(percentile(np.asarray(self._lags_ms), 99)) if self._lags_ms else None,
@@ -285,6 +287,7 @@ class _Client:
             request_id=request.request_id,
             session_id=request.session_id,
             warmup=facts.warmup,
+            filler=request.request_id in facts.fillers,
             scheduled_ns=scheduled_ns,
             connect_started_ns=None,
             connected_ns=None,

@@ -83,7 +83,7 @@ def ideal_columns(
     Prompts contain the real answers that were sent; an answer is in the cache from its end on.
     """
     start_ns, end_ns = row.window_start_ns, row.window_end_ns
-    sent = {r.request_id: r for r in records if r.sent_ns is not None and not r.warmup}
+    sent = {r.request_id: r for r in records if r.sent_ns is not None and r.measured}
     if start_ns is None or end_ns is None or len(sent) > IDEAL_REQUESTS_MAX or not tokenizer.exact:
         return {}
     sent_requests = sorted((r for r in requests if r.request_id in sent), key=lambda r: sent[r.request_id].sent_ns or 0)

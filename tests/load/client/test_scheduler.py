@@ -227,6 +227,62 @@ def test_a_timed_phase_sends_nothing_after_its_end_and_drains():
     assert play.scheduler.ending(play.now) is not None
 
 
+def test_fillers_keep_the_level_until_the_measured_requests_have_ended():
+    play = Play([request(i) for i in range(7)], concurrency=2, more={"fillers": 4})
+    assert play.send(0.0) == [0, 1]
+    play.end(0, time_s=1.0)
+    assert play.send() == [2]
+    play.end(2, time_s=2.0)
+    assert play.send() == [3], "a filler takes the place of a measured request"
+    play.end(3, time_s=3.0)
+    assert play.send() == [4]
+    assert play.scheduler.ending(play.now) is None
+    play.end(1, time_s=4.0)
+    assert play.scheduler.ending(play.now)[0] == "cancelled"
+    play.end(4, outcome="cancelled")
+    counts = play.scheduler
+    assert (counts.measured, counts.sent, counts.completed, counts.failed, counts.fillers) == (3, 3, 3, 0, 2)
+
+
+def test_after_the_end_of_a_timed_phase_only_fillers_are_sent():
+    """Measured requests that were not sent in time never are, be they next in the plan, parked, or thinking."""
+    sessions = [request(i, session="s", think_s=9.5) for i in range(2)]
+    plain = [request(i) for i in range(2, 9)]
+    play = Play([*sessions, *plain], concurrency=2, more={"duration_s": 10.0, "fillers": 3})
+    assert play.send(0.0) == [0, 2]
+    play.end(0, time_s=1.0)
+    assert play.send() == [3]
+    play.end(3, time_s=10.5)
+    assert play.send() == [6]
+    play.end(6, time_s=11.0)
+    assert play.send() == [7], "the user who thinks until 10.5 s is too late"
+    assert play.scheduler.ending(play.now) is None
+    play.end(2, time_s=12.0)
+    assert play.scheduler.ending(play.now)[0] == "cancelled"
+    assert (play.scheduler.sent, play.scheduler.fillers) == (3, 2)
+
+
+@pytest.mark.parametrize(("answer_s", "drain_s", "limit_s"), [(2.0, None, 30.0), (40.0, None, 160.0), (40.0, 7.0, 7.0)])
+def test_a_timed_phase_drains_for_several_times_the_longest_answer(answer_s, drain_s, limit_s):
+    """Its requests may take as long as those before them; a limit that is set is the limit."""
+    more = {"duration_s": 50.0, "drain_s": drain_s, "timeout_s": 600.0}
+    play = Play([request(i) for i in range(9)], concurrency=2, more=more)
+    play.send(0.0)
+    play.end(0, time_s=answer_s)
+    play.end(1, time_s=answer_s)
+    play.send(49.9)
+    assert play.scheduler.ending(START_S + 50.0 + limit_s - 0.1) is None
+    assert play.scheduler.ending(START_S + 50.0 + limit_s)[0] == "timeout"
+
+
+def test_the_age_of_what_is_in_flight_at_the_end_counts_and_without_answers_the_timeout_does():
+    play = Play([request(i) for i in range(2)], concurrency=2, more={"duration_s": 50.0, "drain_s": None})
+    play.send(0.0)
+    assert play.scheduler.drain_limit_s == 100.0, "timeout_s"
+    play.end(1, time_s=1.0)
+    assert play.scheduler.drain_limit_s == 200.0
+
+
 def test_a_timed_phase_does_not_wait_for_users_who_think_longer():
     play = Play([request(i, session="s", think_s=3600.0) for i in range(2)], more={"duration_s": 10.0})
     assert play.send(0.0) == [0]

@@ -43,6 +43,28 @@ def load_workers():
     return [child for child in psutil.Process().children() if "servebench.load.client.worker" in child.cmdline()]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_fillers_end_with_the_last_measured_request(serve, run, workers):
+    """They are sent while it is answered, spooled like all others, cancelled at its end, and not counted as sent."""
+
+    def server(connection, request):
+        if request.json()["id"] in ("r0", "r1"):
+            connection.sendall(SSE_HEAD)
+            time.sleep(0.6)
+            connection.sendall(chunk(content_event("late")) + LAST_CHUNK)
+            return
+        slowly(connection, request)
+
+    report, exchanges = run(serve(server), 60, concurrency=4, workers=workers, fillers=50)
+    assert (report.planned, report.sent) == (10, 10)
+    assert report.fillers == len(exchanges) - 10 > 4
+    found = Counter(exchange.outcome for name, exchange in exchanges.items() if int(name[1:]) >= 10)
+    assert found["cancelled"] >= 1
+    assert set(found) <= {"complete", "cancelled"}
+    last = max(exchanges[f"r{number}"].ended_ns for number in range(10))
+    assert all(exchange.sent_ns <= last for exchange in exchanges.values())
+
+
 def test_a_killed_worker_loses_no_finished_request(serve, run, tmp_path):
     """The report says how it died; the spool has every finished request."""
 

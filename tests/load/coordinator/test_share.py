@@ -35,6 +35,12 @@ def plan(count, concurrency, session=lambda index: None, **more):
     return PointPlan(requests=requests, concurrency=concurrency, timeout_s=1, connect_timeout_s=1, **more)
 
 
+def test_each_worker_gets_its_share_of_the_fillers_after_its_measured_requests():
+    parts = split_plan(plan(10, 4, fillers=4), 2)
+    assert [part.fillers for part in parts] == [2, 2]
+    assert {r.request_id for part in parts for r in part.requests[part.measured :]} == {"r6", "r7", "r8", "r9"}
+
+
 def test_streams_and_requests_are_dealt_evenly_and_in_order():
     """Seven streams over three workers: three, two, two; requests in proportion, each once."""
     parts = split_plan(plan(70, 7), 3)

@@ -6,7 +6,7 @@ from servebench.contracts.exchange import PlannedRequest
 from servebench.contracts.point_id import PointId
 from servebench.contracts.settings import LoadSettings, RampSettings
 from servebench.load.plan.levels import Level, level_of, plan_levels
-from servebench.load.plan.schedule import point_plan, requests_to_prepare, schedule_requests
+from servebench.load.plan.schedule import fillers_to_prepare, point_plan, requests_to_prepare, schedule_requests
 
 
 def load(**settings):
@@ -122,6 +122,27 @@ def test_streams_start_at_random_moments_over_one_answer():
         (level,) = plan_levels(other, 0)
         plan = point_plan(level, other, planned(80), warmup=False, answer_s=answer_s)
         assert plan.stream_starts_s is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "spread", "sessions", "expected"),
+    [
+        ({}, 1.0, False, 8),
+        ({}, 2.5, False, 20),
+        ({}, 99.0, False, 32),
+        ({}, 1.0, True, 24),
+        ({"duration_s": 9.0, "requests": None}, 1.0, False, 8),
+        ({"hold_level": False}, 1.0, False, 0),
+        ({"concurrency": (1,)}, 1.0, False, 0),
+        ({"requests": 5}, 1.0, False, 0),
+        ({"concurrency": None, "rate": (4.0,)}, 1.0, False, 0),
+    ],
+)
+def test_fillers_are_enough_for_the_longest_answer(settings, spread, sessions, expected):
+    """One stream needs none, an open loop keeps its arrivals, and fewer requests than streams never reach the level."""
+    found = load(**{"concurrency": (8,), **settings})
+    (level,) = plan_levels(found, 0)
+    assert fillers_to_prepare(level, found, spread, sessions=sessions) == expected
 
 
 def test_a_ramp_starts_streams_or_raises_the_rate():

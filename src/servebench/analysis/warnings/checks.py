@@ -14,7 +14,7 @@ from servebench.contracts.settings import RunSettings
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """A point with everything that is known of it. `requests` excludes the warm-up."""
+    """A point with everything that is known of it. `requests` excludes the warm-up and `fillers`."""
 
     row: PointRow
     requests: Sequence[Record]
@@ -22,6 +22,7 @@ class MeasuredPoint:
     settings: RunSettings
     tokenizer_exact: bool
     tokenizer_name: str
+    fillers: Sequence[Record] = ()
 
     @cached_property
     def ok(self) -> list[Record]:

@@ -52,8 +52,9 @@ def point_warnings(
     `row` is the point's row, `records` are all its requests; those of the warm-up are ignored. `tokenizer_exact` says
     whether prompts were sized with the served model's own tokenizer.
     """
-    requests = [record for record in records if not record.warmup]
-    point = MeasuredPoint(row, requests, report, settings, tokenizer_exact, tokenizer_name)
+    requests = [record for record in records if record.measured]
+    fillers = [record for record in records if record.filler]
+    point = MeasuredPoint(row, requests, report, settings, tokenizer_exact, tokenizer_name, fillers)
     found = (check(point) for check in CHECKS)
     return (*(doubt for doubt in found if doubt is not None), *extra)
 

@@ -36,8 +36,11 @@ def _server_count(point: MeasuredPoint) -> str | None:
     counted, received = point.row.server_generation_tokens, point.row.output_tokens_total
     if counted is None or not received or len(point.ok) < len(point.requests):
         return None
+    # what fillers received before they were cancelled is known in events
+    events = sum(len(record.event_ns) for record in point.fillers)
+    received += round(events * received / (point.row.events or 1))
     # the last token of an answer may be its end token, which some engines count and some do not
-    allowed = max(SERVER_COUNT_SHARE_MAX * received, len(point.requests))
+    allowed = max(SERVER_COUNT_SHARE_MAX * received, len(point.requests) + 2 * len(point.fillers))
     if abs(counted - received) <= allowed:
         return None
     who = "another client used it too" if counted > received else "its counter lags or counts differently"

@@ -72,8 +72,9 @@ class PhaseJob:
     timeout_s: float
     connect_timeout_s: float
     duration_s: float | None
-    drain_s: float
+    drain_s: float | None
     requests: Sequence[WireRequest]
+    fillers: int = 0
     connections: int | None = None
     stream_starts_s: Sequence[float] | None = None
     reader: str | None = None
@@ -129,6 +130,7 @@ def encode_job(target: Target, plan: PointPlan, spool: Path, progress: Path) -> 
         "connect_timeout_s": plan.connect_timeout_s,
         "duration_s": plan.duration_s,
         "drain_s": plan.drain_s,
+        "fillers": plan.fillers,
         "connections": plan.connections,
         "stream_starts_s": plan.stream_starts_s,
         "answer_bytes_max": plan.answer_bytes_max,

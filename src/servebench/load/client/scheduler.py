@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from servebench.contracts.exchange import StopReason, WireOutcome
 from servebench.load.client.job import PhaseJob
@@ -15,12 +15,17 @@ ANSWERED: frozenset[WireOutcome] = frozenset({"complete", "abandoned"})
 """Outcomes with which a request counts as completed and its answer can become part of another's prompt."""
 
 
+DRAIN_ANSWERS = 4.0
+DRAIN_MIN_S = 30.0
+
+
 class Scheduler:
     """Decides which requests may be sent, gives out deadlines, and follows every request to its end.
 
     A request is named by its index in the plan. It is *parked* while it waits for other requests, *ready* when it may be
     sent, and *in flight* until it ends. A stream is one of the `concurrency` places for requests in flight: a request
-    takes a free stream when it becomes ready and frees it when it ends.
+    takes a free stream when it becomes ready and frees it when it ends. *Fillers* (the last requests of the plan) are sent
+    when no measured request can be sent any more; the phase ends when the measured ones have ended.
 
     Every time is an argument: `now` in seconds of a monotonic clock, `..._ns` in nanoseconds of CLOCK_REALTIME.
     """
@@ -37,7 +42,12 @@ class Scheduler:
         self.departures: list[tuple[float, int, int]] = []
         """A heap of (when the user goes away, serial number of the send, index)."""
         self.stopped: StopReason | None = None
+        self.measured = len(job.requests) - job.fillers
+        """The number of requests that are measured."""
         self.sent = self.completed = self.failed = 0
+        """Counts of measured requests."""
+        self.fillers = 0
+        """The number of fillers that were sent."""
         self.timed = bool(job.stream_starts_s) or any(
             request.scheduled_s is not None or request.think_s or request.cancel_after_s is not None
             for request in job.requests
@@ -47,6 +57,15 @@ class Scheduler:
         self._order = SessionOrder(job.requests)
         self._next = 0
         self._sends = 0
+        self._open = 0
+        """The measured requests that are ready or in flight."""
+        self._left = self.measured
+        """The measured requests that have not ended."""
+        self._begun: dict[int, float] = {}
+        self._longest_s = 0.0
+        """How long the longest complete answer took."""
+        self._filling = False
+        """Whether the time of a timed phase is over and only fillers are sent."""
         self._free_since_ns: deque[int] = deque()
         self._stream_starts_s: deque[float] = deque(job.stream_starts_s or ())
         self._timeouts: deque[tuple[float, int, int]] = deque()
@@ -70,7 +89,6 @@ class Scheduler:
         job = self._job
         self._start, self._start_ns = now, start_ns
         self._end_sending = now + job.duration_s if job.duration_s else None
-        self._end_draining = self._end_sending + job.drain_s if self._end_sending else None
         if not self._stream_starts_s:
             self._free_since_ns.extend([start_ns] * job.concurrency)
 
@@ -82,6 +100,11 @@ class Scheduler:
 
     def release_due(self, now: float) -> None:
         """Move the requests that are due to `ready`, as far as streams are free."""
+        if self._job.fillers:
+            if self._measured_over(now):
+                return
+            if self._is_sending_over(now) and not self._filling:
+                self._begin_filling()
         while self._stream_starts_s and self._start + self._stream_starts_s[0] <= now:
             self._free_since_ns.append(self._start_ns + int(self._stream_starts_s.popleft() * NS_PER_S))
         while len(self._free_since_ns) > len(self._reserving) and not self.stopped:
@@ -94,6 +117,7 @@ class Scheduler:
             scheduled_ns = free_ns if scheduled_s is None else self._start_ns + int(scheduled_s * NS_PER_S)
             # a turn of a session cannot be wanted before the answer that it follows
             self._scheduled_ns[index] = max(scheduled_ns, self._wanted_ns.pop(index, 0))
+            self._open += index < self.measured
             self.ready.append(index)
 
     def next_due(self, now: float) -> float | None:
@@ -123,7 +147,8 @@ class Scheduler:
         while self._timeouts and self.in_flight.get(self._timeouts[0][2]) != self._timeouts[0][1]:
             self._timeouts.popleft()
         limits = [self._timeouts[0][0]] if self._timeouts else []
-        limits += [end for end in (self._end_sending, self._end_draining) if end is not None and end > now]
+        if self._end_sending is not None:
+            limits += [end for end in (self._end_sending, self._end_sending + self.drain_limit_s) if end > now]
         return min(limits, default=None)
 
     def timed_out(self, now: float) -> Iterator[int]:
@@ -144,13 +169,30 @@ class Scheduler:
         """Return the outcome and message for requests still in flight if the phase ends now; None while it goes on."""
         if self.stopped:
             return "cancelled", f"the phase was stopped: {self.stopped}"
-        if self._end_draining is not None and now >= self._end_draining:
-            return "timeout", f"not answered within {self._job.drain_s:g} s after the end of the point"
+        if self._end_sending is not None and now >= self._end_sending and now >= self._end_sending + self.drain_limit_s:
+            return (
+                "timeout",
+                f"not answered within {self.drain_limit_s:.3g} s after the end of the point (load.drain_s)",
+            )
+        if self._job.fillers and self._measured_over(now):
+            return "cancelled", "it kept the level until the last measured request had ended"
         if self.in_flight or self.ready or self._may_release(now):
             return None
         if (self._thinking or self._reading) and self._may_send(now):
             return None
         return "cancelled", "the phase ended"
+
+    @property
+    def drain_limit_s(self) -> float:
+        """How long a timed phase waits for the requests in flight at its end: as configured, else DRAIN_ANSWERS times the
+        longest answer so far (one still in flight counts with its age at the end), at least DRAIN_MIN_S; the timeout of a
+        request where none has ended."""
+        if self._job.drain_s is not None:
+            return self._job.drain_s
+        if not self._longest_s or self._end_sending is None:
+            return self._job.timeout_s
+        oldest_s = next((self._end_sending - self._begun[index] for index in self.in_flight), 0.0)
+        return max(DRAIN_MIN_S, DRAIN_ANSWERS * max(self._longest_s, oldest_s))
 
     @property
     def all_released(self) -> bool:
@@ -176,8 +218,9 @@ class Scheduler:
     def begin(self, index: int, now: float) -> int:
         """Record that a request was sent, and return the serial number of the send."""
         self._sends += 1
-        self.sent += 1
+        self._count_sent(index, 1)
         self.in_flight[index] = self._sends
+        self._begun[index] = now
         self._timeouts.append((now + self._job.timeout_s, self._sends, index))
         cancel_after_s = self.requests[index].cancel_after_s
         if cancel_after_s is not None:
@@ -187,7 +230,7 @@ class Scheduler:
     def send_again(self, index: int) -> None:
         """Make a request ready again, first in line. The deadlines of its earlier send no longer count."""
         if self.in_flight.pop(index, None) is not None:
-            self.sent -= 1
+            self._count_sent(index, -1)
         self.ready.appendleft(index)
 
     def end(
@@ -198,13 +241,17 @@ class Scheduler:
         The requests that wait for it are released. With `reading` they wait until `answer_read` gives the answer's text.
         """
         self.in_flight.pop(index, None)
+        begun = self._begun.pop(index, now)
+        if outcome == "complete":
+            self._longest_s = max(self._longest_s, now - begun)
         self._scheduled_ns.pop(index, None)
         self._filled.pop(index, None)
         self._free_since_ns.append(now_ns)
-        if outcome in ANSWERED:
-            self.completed += 1
-        else:
-            self.failed += 1
+        if index < self.measured:
+            self._open -= 1
+            self._left -= 1
+            self.completed += outcome in ANSWERED
+            self.failed += outcome not in ANSWERED
         if reading:
             self._reading[index] = (now_ns, now)
             followers = self._order.followers(index)
@@ -230,8 +277,28 @@ class Scheduler:
     def _may_release(self, now: float) -> bool:
         return self._next < len(self.requests) and self._may_send(now)
 
+    def _is_sending_over(self, now: float) -> bool:
+        return self._end_sending is not None and now >= self._end_sending
+
+    def _measured_over(self, now: float) -> bool:
+        """Whether every measured request has ended that was or will be sent."""
+        return not self._left or (not self._open and self._is_sending_over(now))
+
     def _may_send(self, now: float) -> bool:
-        return self._end_sending is None or now < self._end_sending
+        return self._filling or not self._is_sending_over(now)
+
+    def _count_sent(self, index: int, change: int) -> None:
+        if index < self.measured:
+            self.sent += change
+        else:
+            self.fillers += change
+
+    def _begin_filling(self) -> None:
+        """From now on only fillers are sent."""
+        self._filling = True
+        self._next = max(self._next, self.measured)
+        self._thinking = [(due, index) for due, index in self._thinking if index >= self.measured]
+        heapify(self._thinking)
 
     def _next_due(self, now: float) -> int | None:
         """Return the next request that may be sent now. Those that wait for others are parked on the way."""
@@ -276,6 +343,8 @@ class Scheduler:
 
     def _start_thinking(self, index: int, ended_ns: int, ended: float, now_ns: int) -> None:
         """A request waits for nothing more than its think time, which counts from the end of the answer before it."""
+        if self._filling and index < self.measured:
+            return
         request = self.requests[index]
         wanted_ns = ended_ns + int(request.think_s * NS_PER_S)
         if request.holes:
@@ -293,4 +362,6 @@ class Scheduler:
     def _give_up(self, index: int) -> None:
         self._parked.discard(index)
         self.unsendable.append((index, self._impossible.pop(index)))
-        self.failed += 1
+        if index < self.measured:
+            self._left -= 1
+            self.failed += 1

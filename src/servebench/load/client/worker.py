@@ -87,8 +87,9 @@ def _drive(loop: EventLoop) -> dict[str, object]:
     return {
         "started_ns": before.realtime_ns,
         "ended_ns": after.realtime_ns,
-        "planned": len(phase.job.requests),
+        "planned": phase.scheduler.measured,
         "sent": phase.scheduler.sent,
+        "fillers": phase.scheduler.fillers,
         "elapsed_s": (after.monotonic_ns - before.monotonic_ns) / NS_PER_S,
         "cpu_s": _cpu_s() - cpu_s - (phase.reader.start_cpu_s if phase.reader is not None else 0.0),
         "loop_lag_ms_p99": loop.lags.percentile_ms(0.99),

@@ -55,21 +55,23 @@ def split_plan(plan: PointPlan, workers: int) -> list[PointPlan]:
         return [plan]
     streams = [plan.concurrency // workers + (number < plan.concurrency % workers) for number in range(workers)]
     dealt: list[list[PlannedRequest]] = [[] for _ in range(workers)]
+    fillers = [0] * workers
     worker_of_group: dict[str, int] = {}
-    for request, group in zip(plan.requests, _groups(plan.requests), strict=True):
+    for place, (request, group) in enumerate(zip(plan.requests, _groups(plan.requests), strict=True)):
         worker = worker_of_group.get(group) if group is not None else None
         if worker is None:
             worker = min(range(workers), key=lambda number: ((len(dealt[number]) + 1) / streams[number], number))
             if group is not None:
                 worker_of_group[group] = worker
         dealt[worker].append(request)
+        fillers[worker] += place >= plan.measured
     spare = None if plan.connections is None else max(1, plan.connections // workers)
     starts = [
         None if plan.stream_starts_s is None else plan.stream_starts_s[number::workers] for number in range(workers)
     ]
     return [
-        replace(plan, requests=requests, concurrency=count, connections=spare, stream_starts_s=start)
-        for requests, count, start in zip(dealt, streams, starts, strict=True)
+        replace(plan, requests=requests, fillers=extra, concurrency=count, connections=spare, stream_starts_s=start)
+        for requests, extra, count, start in zip(dealt, fillers, streams, starts, strict=True)
         if requests
     ]
 
@@ -107,6 +109,7 @@ def merge_reports(reports: Sequence[PhaseReport]) -> PhaseReport:
         ended_ns=max(report.ended_ns for report in reports),
         planned=sum(report.planned for report in reports),
         sent=sum(report.sent for report in reports),
+        fillers=sum(report.fillers for report in reports),
         elapsed_s=max(report.elapsed_s for report in reports),
         cpu_s=sum(report.cpu_s for report in reports),
         loop_lag_ms_p99=max(lags_p99, default=None),

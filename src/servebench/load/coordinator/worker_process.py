@@ -140,7 +140,7 @@ class WorkerProcess:
         return PhaseReport(
             started_ns=self._began.realtime_ns,
             ended_ns=now.realtime_ns,
-            planned=len(self.plan.requests),
+            planned=self.plan.measured,
             sent=counts.sent,
             elapsed_s=(now.monotonic_ns - self._began.monotonic_ns) / NS_PER_S,
             cpu_s=0.0,

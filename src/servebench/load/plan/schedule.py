@@ -25,6 +25,12 @@ RATE_SUPPLY_SIGMAS = 5.0
 EDGE_ANSWERS = 5.0
 """The window leaves out the time of two and a half answers, which take up to twice as long under the load as in the warm-up."""
 
+SPREAD_MAX = 4.0
+"""Longer answers than this many mean ones end after the level has begun to fall."""
+
+SESSION_TURNS = 3
+"""So many turns of its sessions each stream may keep the level for."""
+
 STAGGERED_REQUESTS_MIN = 3
 """Streams are staggered when each has at least so many requests."""
 
@@ -59,6 +65,18 @@ def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:
     return max(least, level.concurrency + math.ceil(SUPPLY_MARGIN * rate_req_s * level.duration_s))
 
 
+def fillers_to_prepare(level: Level, load: LoadSettings, spread: float, *, sessions: bool) -> int:
+    """Return how many requests keep the level of a closed loop while its last measured requests end; 0 where none are needed.
+
+    `spread` is how many times as long as the mean answer the longest may be: so many each stream may send in that time.
+    Sessions take several turns to end.
+    """
+    streams = level.concurrency or 0
+    if not load.hold_level or streams < 2 or (level.requests is not None and level.requests < streams):
+        return 0
+    return math.ceil(streams * min(max(spread, 1.0), SPREAD_MAX) * (SESSION_TURNS if sessions else 1))
+
+
 def point_plan(
     level: Level,
     load: LoadSettings,
@@ -67,10 +85,12 @@ def point_plan(
     warmup: bool,
     answer_s: float | None = None,
     seed: int = 0,
+    fillers: int = 0,
 ) -> PointPlan:
     """Return the plan of a level's warm-up (always a closed loop) or of its point.
 
-    `answer_s` is how long an answer took in the warm-up; without it streams are not staggered.
+    `answer_s` is how long an answer took in the warm-up; without it streams are not staggered. The last `fillers` of the
+    requests are not measured.
     """
     open_loop = level.open_loop and not warmup
     in_flight = level.warmup_concurrency
@@ -78,10 +98,12 @@ def point_plan(
         in_flight = level.concurrency or level.in_flight_max or max(1, len(requests))
     return PointPlan(
         requests=requests,
+        fillers=fillers,
         concurrency=in_flight,
         timeout_s=load.timeout_s,
         connect_timeout_s=load.connect_timeout_s,
         duration_s=None if warmup else level.duration_s,
+        drain_s=None if load.drain_s == "auto" else load.drain_s,
         connections=RATE_CONNECTIONS if open_loop else None,
         stream_starts_s=_stream_starts(level, load, answer_s, seed) if not open_loop and not warmup else None,
     )

@@ -12,7 +12,7 @@ from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import quality_agreements, quality_summaries, repeats_of, shared_limits
 from servebench.contracts.stored import RunData, StudyData, mapping
-from servebench.measure.columns import gaps_ms, in_window, request_metrics
+from servebench.measure.columns import gaps_ms, in_window, measured_rows, request_metrics
 from servebench.report.html.model import Page, QualityRow, RunPage
 from servebench.report.html.timeline import timeline_of
 from servebench.store import studies as read
@@ -131,7 +131,7 @@ def run_page(run: RunData, name: str, index: int) -> RunPage:
             latencies[row.level_label] = {
                 "ttft_ms": ok["ttft_ms"].dropna().to_numpy(dtype=np.float64),
                 "e2e_ms": ok["e2e_ms"].dropna().to_numpy(dtype=np.float64),
-                "itl_ms": gaps_ms(own[~own["warmup"].astype(bool)]),
+                "itl_ms": gaps_ms(measured_rows(own)),
             }
     gpus = int(mapping(run.config.get("gpu")).get("count") or 0)
     return RunPage(
