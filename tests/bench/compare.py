@@ -104,7 +104,7 @@ def _read_servebench(run: Run) -> Reported:
 
     (path,) = run.folder.glob("s/*/requests.parquet")
     table = pq.read_table(path).to_pandas()
-    ok = table[(table.outcome == "ok") & ~table.warmup]
+    ok = table[(table.outcome == "ok") & ~table.warmup & ~table.filler]
     ttft = (ok.first_event_ns - ok.sent_ns) / 1e6
     gaps = np.concatenate([np.diff(stamps) for stamps in ok.event_ns]) / 1e6
     return Reported(float(ttft.mean()), float(np.percentile(ttft, 99)), float(gaps.mean()))

@@ -24,7 +24,7 @@ GONE_S = 45.0
 
 FAST = (
     *("launch=emulated", "launch.time_scale=0.02", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "workload=unique"),
-    *("workload.output_tokens=16", "load.self_check=never", "engine.stop_timeout_s=5"),
+    *("workload.output_tokens=16", "load.self_check=never", "load.hold_level=false", "engine.stop_timeout_s=5"),
 )
 VICTIMS = {
     "servebench": "servebench",
@@ -169,7 +169,7 @@ def faults_of(study: Path, *, points: dict[str, int]) -> list[str]:
         whole = {}
         for _, row in rows.iterrows():
             level = row.point.partition("-a")[0]
-            own = requests[(requests.point == row.point) & ~requests.warmup]
+            own = requests[(requests.point == row.point) & ~requests.warmup & ~requests.filler]
             cut = "interrupted" in row.doubts or "worker_died" in row.doubts or "engine_died" in row.doubts
             if len(own) < row.requests_ok + row.requests_failed:
                 faults.append(f"{name}/{row.point}: {len(own)} records for {row.requests_ok + row.requests_failed}")

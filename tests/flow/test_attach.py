@@ -11,7 +11,14 @@ import pytest
 from support.commands import COMMAND_LIMIT_S, servebench_started
 from support.waiting import wait_ended, wait_until
 
-SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "tracking=none", "study.name=s")
+SMALL = (
+    "load.concurrency=[4]",
+    "load.requests=40",
+    "load.warmup_requests=4",
+    "load.hold_level=false",
+    "tracking=none",
+    "study.name=s",
+)
 
 
 def attach(url, *words, model="tiny"):

@@ -46,7 +46,7 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
         manifest = stored(tmp_path, name, "manifest.json")
         assert manifest["status"] == "finished"
         assert "port-28123" in manifest["place"]["leases"]
-        assert all(entry["stored"] == entry["planned"] for entry in manifest["ledger"])
+        assert all(entry["stored"] == entry["planned"] + entry["fillers"] for entry in manifest["ledger"])
         assert len(pd.read_csv(tmp_path / "outputs" / "s" / name / "points.csv")) == 2
     assert "study" in done.stdout
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/outputs/mlflow.db")

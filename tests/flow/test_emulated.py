@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 CARD = ("launch=emulated", "launch.time_scale=0.002", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none")
-SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "study.name=s")
+SMALL = ("load.concurrency=[4]", "load.requests=40", "load.warmup_requests=4", "load.hold_level=false", "study.name=s")
 SHORT = ("workload=unique", "workload.output_tokens=16")
 
 

@@ -9,7 +9,7 @@ from servebench.workload.structured_json import TWIN_SUFFIX
 
 ATTACH = (
     *("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", "study.name=s", "load=quick"),
-    *("load.warmup_requests=0", "workload.output_tokens=12"),
+    *("load.warmup_requests=0", "load.hold_level=false", "workload.output_tokens=12"),
 )
 
 

@@ -71,15 +71,19 @@ def test_invalid_files(tmp_path, name, text, fault):
 
 
 def test_a_requests_parquet(tmp_path):
-    """Warm-up requests do not count; one of several points must be selected."""
+    """Warm-up requests and fillers do not count, in files of older versions that do not name them either; one of several
+    points must be selected."""
     table = pa.table(
         {
-            "point": ["a", "a", "a", "b"],
-            "scheduled_ns": [5 * 10**9, 2 * 10**9, 3 * 10**9, 0],
-            "warmup": [False, True, False, False],
+            "point": ["a", "a", "a", "a", "b"],
+            "scheduled_ns": [5 * 10**9, 2 * 10**9, 3 * 10**9, 10**9, 0],
+            "warmup": [False, True, False, False, False],
+            "filler": [False, False, False, True, False],
         }
     )
     path = str(tmp_path / "requests.parquet")
+    pq.write_table(table.drop_columns("filler"), path)
+    assert read_arrivals(path, "a") == [0.0, 2.0, 4.0]
     pq.write_table(table, path)
     assert read_arrivals(path, "a") == [0.0, 2.0]
     with pytest.raises(ConfigError, match=r"load\.trace\.point=a"):

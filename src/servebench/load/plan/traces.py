@@ -96,14 +96,16 @@ def _read_requests_parquet(path: Path, name: str, point: str | None) -> list[flo
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, columns=["point", "scheduled_ns", "warmup"])
+        # not in files of older versions
+        filler = ["filler"] if "filler" in pq.read_schema(path).names else []
+        table = pq.read_table(path, columns=["point", "scheduled_ns", "warmup", *filler])
     except (pa.ArrowException, ValueError) as error:
         raise ConfigError(
             f"load.trace.path={name} is not a requests.parquet: {str(error).splitlines()[0]}; use {FORMATS}"
         ) from error
     points: dict[str, list[float]] = {}
     for row in table.to_pylist():
-        if not row["warmup"]:
+        if not row["warmup"] and not row.get("filler"):
             points.setdefault(row["point"], []).append(row["scheduled_ns"] / NS_PER_S)
     if point is not None and point not in points:
         raise ConfigError(f"load.trace.point={point} is not in {name}; its points: {', '.join(points) or 'none'}")
