@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import pstdev
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_promises_are_chosen_by_name():
     def names(cells):
         return {promise.name for cell in cells for promise in cell.promises}
 
-    assert names(chosen_cells(["search_*", "aa"])) == {"search_near", "search_above", "aa"}
+    assert names(chosen_cells(["search_*", "aa"])) == {"search_near", "search_above", "search_bracket", "aa"}
     assert {"aa", "power5", "gate", "recommend", "coverage", "open_loop", "search_above", "stationary"} <= names(
         all_cells()
     )
@@ -157,3 +158,24 @@ def test_intervals_hold_the_truth_as_often_as_promised(scenario, monkeypatch):
     for name in PROMISED:
         assert lines[name].trials >= 30, name
         assert lines[name].measured >= 0.92 - 2 * (0.92 * 0.08 / lines[name].trials) ** 0.5, name
+
+
+def test_random_arrivals_do_not_bias_an_open_loop():
+    """Throughput, goodput and TTFT of answers of 1.5 s at 4/s, of which the long-run values are known; points scatter by less
+    than the 10% that they would without arrivals at exactly their rate."""
+    load = windows.OpenLoad(seconds=1.5, rate=4.0, arrival="poisson")
+    truth = {"output_throughput_tok_s": 520.0, "goodput_req_s": 4.0, "ttft_ms_mean": 41.64}
+    errors = [windows._open_loop(seed, truth, load=load) for seed in range(10)]
+    for promise, name in errors[0]:
+        values = [one[promise, name] for one in errors]
+        assert abs(sum(values) / len(values)) <= 0.02, name
+        assert pstdev(values) <= 0.06, name
+
+
+def test_the_highest_rate_is_near_the_capacity():
+    """24.2 requests a second, of a closed loop that is always full."""
+    case = windows.SEARCHES["highest rate"]
+    plant = replace(case.plant, words=(*case.words, *windows.SERVER, "load.search.lower=16"))
+    answer = simulate_search(plant, "k", seed=3).search
+    assert answer.outcome == "found"
+    assert 0.9 * 24.2 <= answer.level <= 1.02 * 24.2 <= 1.02 * answer.bracket[1]

@@ -249,7 +249,7 @@ class SearchCase:
 SLO = ("slo.ttft_ms=400", "slo.attainment=0.99")
 SEARCHES: Mapping[str, SearchCase] = {
     "SLO, users": SearchCase(words=("load=search_slo", *SLO), of="concurrency", bounds=(8, 64)),
-    "SLO, rate": SearchCase(words=("load=search_slo", "load.search.of=rate", *SLO), of="rate", bounds=(4.0, 40.0)),
+    "SLO, rate": SearchCase(words=("load=search_slo", "load.search.of=rate", *SLO), of="rate", bounds=(16.0, 24.0)),
     "highest rate": SearchCase(words=("load=search_saturation", "load.search.of=rate"), of="rate", bounds=(4.0, 40.0)),
     "knee": SearchCase(words=("load=search_saturation",), of="concurrency", bounds=(1, 48)),
     **{
@@ -305,7 +305,11 @@ def _meets(case: SearchCase, level: float) -> bool:
 def _knee() -> float:
     """Return the smallest concurrency with 95% of the throughput of a full engine."""
     enough = 0.95 * _closed_throughput(48)
-    return next(float(users) for users in range(1, 49) if _closed_throughput(users) >= enough)
+    low, high = 1, 48
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _closed_throughput(middle) >= enough else (middle, high)
+    return float(high)
 
 
 def _capacity() -> float:
