@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from servebench.analysis.stored_runs import side_of
-from servebench.store import StudyFolder, studies
+from servebench.store import studies
+from servebench.store.layout import StudyFolder
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 

@@ -114,7 +114,8 @@ def kill(pid: int, number: int = signal.SIGKILL) -> bool:
 
 def stored(study: Path) -> dict[str, set[str]]:
     """Ids of the requests that are in each run's tables."""
-    from servebench.store import StudyFolder, read_records
+    from servebench.store.layout import StudyFolder
+    from servebench.store.tables import read_records
 
     folder = StudyFolder(study)
     return {

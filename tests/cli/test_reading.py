@@ -5,7 +5,8 @@ import json
 import pytest
 
 from servebench.cli.main import dispatch
-from servebench.store import RunFolder, add_quality
+from servebench.store.graded import add_quality
+from servebench.store.layout import RunFolder
 from support.records import quality_records
 from support.studies import SimulatedEngine, SimulatedLoad
 

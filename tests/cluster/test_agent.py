@@ -8,7 +8,8 @@ import pytest
 from servebench.cluster.agent import refusal, visible_gpus
 from servebench.cluster.heartbeat import FILE, SILENT_S
 from servebench.contracts.cluster import RunOrder
-from servebench.store import RunState, StudyFolder, StudyState, write_run, write_study
+from servebench.store.layout import StudyFolder
+from servebench.store.state import RunState, StudyState, write_run, write_study
 from support.orchestration import FakeClock
 
 RUN = "00_a"

@@ -12,7 +12,9 @@ from servebench.contracts.cluster import JobEnd, RunReply, SubmititSettings
 from servebench.contracts.results import RunOutcome
 from servebench.registry.registry import registry
 from servebench.run.task import RunTask
-from servebench.store import PlannedRun, StudyFolder, StudyState, read_run, write_plan, write_study
+from servebench.store.layout import StudyFolder
+from servebench.store.plan import PlannedRun, write_plan
+from servebench.store.state import StudyState, read_run, write_study
 from servebench.util.errors import PreflightError
 from support.orchestration import FakeClock, FakeCluster, RecordingDisplay
 

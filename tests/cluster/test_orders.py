@@ -16,7 +16,7 @@ from servebench.cluster.orders import (
 from servebench.config import Job
 from servebench.contracts.settings import EngineSettings, GpuSettings
 from servebench.registry.registry import registry
-from servebench.store import StudyFolder
+from servebench.store.layout import StudyFolder
 from servebench.util.errors import StoreError
 from support.settings import run_settings
 

@@ -6,7 +6,8 @@ import pytest
 from servebench.cli.main import dispatch
 from servebench.contracts.point_row import PointRow
 from servebench.measure.dialects import DIALECTS, retell
-from servebench.store import RecordWriter, RunFolder, read_requests
+from servebench.store.layout import RunFolder
+from servebench.store.tables import RecordWriter, read_requests
 from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad, closed_loop
 

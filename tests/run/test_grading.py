@@ -16,7 +16,8 @@ from servebench.registry.registry import Registry, registry
 from servebench.run import grading
 from servebench.run.grading import unasked_questions
 from servebench.run.scorers import configured_scorers, select_scorers
-from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
+from servebench.store.graded import AnswerLog, add_quality, discard_answers, read_quality
+from servebench.store.layout import RunFolder
 from servebench.util.errors import ConfigError
 from support.orchestration import RecordingDisplay
 from support.records import quality_records

@@ -11,7 +11,9 @@ from servebench.run import measure, session
 from servebench.run.lifecycle import execute_run
 from servebench.run.prior import prior_progress
 from servebench.run.session import RunRequest, Turn
-from servebench.store import RunFolder, RunState, read_points, read_requests, write_run
+from servebench.store.layout import RunFolder
+from servebench.store.state import RunState, write_run
+from servebench.store.tables import read_points, read_requests
 from servebench.util.errors import FailureKind, LoadError
 from support.fake_engine import FakeLoad, FakeTokenizer, fake_job, fake_registry
 from support.orchestration import RecordingDisplay

@@ -5,13 +5,16 @@ import sys
 
 import pytest
 
-from servebench.store import StudyFolder, hold, holding
+from servebench.store import hold
+from servebench.store.hold import holding
+from servebench.store.layout import StudyFolder
 from servebench.util.errors import StoreError
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from servebench.store import StudyFolder, holding
+from servebench.store.hold import holding
+from servebench.store.layout import StudyFolder
 with holding(StudyFolder(Path(sys.argv[1]))) as ours:
     print(ours, flush=True)
     time.sleep(9999)

@@ -4,8 +4,15 @@ import re
 
 import pytest
 
-from servebench.store import RunFolder, StudyFolder, check_writable, create_study, find_studies, outputs_folder
-from servebench.store.layout import slug
+from servebench.store.layout import (
+    RunFolder,
+    StudyFolder,
+    check_writable,
+    create_study,
+    find_studies,
+    outputs_folder,
+    slug,
+)
 from servebench.util.errors import ConfigError, PreflightError, StoreError
 
 

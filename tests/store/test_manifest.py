@@ -5,9 +5,15 @@ import subprocess
 
 import pytest
 
-from servebench.store import build_manifest, capture_machine, read_manifest, write_manifest
 from servebench.store import manifest as store_manifest
-from servebench.store.manifest import capture_git, capture_packages
+from servebench.store.manifest import (
+    build_manifest,
+    capture_git,
+    capture_machine,
+    capture_packages,
+    read_manifest,
+    write_manifest,
+)
 from servebench.util.errors import StoreError
 from support.waiting import wait_ended
 

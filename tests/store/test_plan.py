@@ -2,7 +2,8 @@
 
 import pytest
 
-from servebench.store import PlannedRun, StudyFolder, read_plan, with_secrets, write_plan
+from servebench.store.layout import StudyFolder
+from servebench.store.plan import PlannedRun, read_plan, with_secrets, write_plan
 from servebench.util.errors import ConfigError, StoreError
 
 CONFIG = {

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.store import RunFolder, RunState, StudyFolder, StudyState, read_run, read_study, write_run, write_study
+from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.util.errors import StoreError
 
 STUDY = StudyState(study_id="s", words=("a=1", "-m"), runs=("00_x", "01_y"), tracking={"name": "mlflow"})
@@ -99,7 +100,7 @@ def test_a_pid_that_is_none(pid):
 def test_a_killed_process_is_not_at_work_even_before_it_is_reaped(tmp_path):
     """A zombie still has its pid and its time of start."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom servebench.store import *\n"
+        "import sys, time\nfrom pathlib import Path\nfrom servebench.store.layout import *\nfrom servebench.store.state import *\n"
         "write_study(StudyFolder(Path(sys.argv[1])), StudyState(study_id='s', words=(), runs=()))\n"
         "print(flush=True)\ntime.sleep(9999)"
     )

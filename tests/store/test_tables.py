@@ -14,16 +14,9 @@ import pytest
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
-from servebench.store import (
-    RecordWriter,
-    RunFolder,
-    add_points,
-    read_points,
-    read_records,
-    read_requests,
-    tables,
-    write_points,
-)
+from servebench.store import tables
+from servebench.store.layout import RunFolder
+from servebench.store.tables import RecordWriter, add_points, read_points, read_records, read_requests, write_points
 from servebench.util.errors import StoreError
 
 REQUESTS_TEXT = """
@@ -132,7 +125,8 @@ CHILD = """
 import itertools, sys
 from pathlib import Path
 from servebench.contracts.results import Record
-from servebench.store import RecordWriter, RunFolder
+from servebench.store.layout import RunFolder
+from servebench.store.tables import RecordWriter
 folder = RunFolder(Path(sys.argv[1]))
 empty = dict.fromkeys(Record.__slots__)
 numbers = itertools.count()

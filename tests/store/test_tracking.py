@@ -15,19 +15,12 @@ import pytest
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point
-from servebench.store import (
-    RunState,
-    StudyFolder,
-    StudyState,
-    build_manifest,
-    sync_study,
-    tracking_uri,
-    write_manifest,
-    write_points,
-    write_run,
-    write_study,
-)
+from servebench.store.layout import StudyFolder
+from servebench.store.manifest import build_manifest, write_manifest
 from servebench.store.mlflow_client import Mlflow, metric_name
+from servebench.store.state import RunState, StudyState, write_run, write_study
+from servebench.store.tables import write_points
+from servebench.store.tracking import sync_study, tracking_uri
 from support.commands import run_program
 from support.hostile import silent
 

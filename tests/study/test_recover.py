@@ -21,22 +21,11 @@ from servebench.run.jobs import jobs_of
 from servebench.run.phase import PhaseFacts, discard_spools, records_of, references_of
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.run.recovery import UNKNOWN_COLUMNS
-from servebench.store import (
-    RecordWriter,
-    RunState,
-    StudyFolder,
-    StudyState,
-    add_telemetry,
-    build_manifest,
-    read_requests,
-    read_rows,
-    read_run,
-    read_study,
-    write_manifest,
-    write_run,
-    write_study,
-)
+from servebench.store.layout import StudyFolder
+from servebench.store.manifest import build_manifest, write_manifest
+from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.store.studies import named_studies
+from servebench.store.tables import RecordWriter, add_telemetry, read_requests, read_rows
 from servebench.study.recover import recover_studies
 from servebench.study.sync import sync_studies
 from servebench.util.errors import ConfigError

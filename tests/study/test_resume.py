@@ -8,16 +8,9 @@ from tests.study.test_recover import DEAD_PID, WORDS, outputs, write_spool
 from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
 from servebench.registry.registry import registry
-from servebench.store import (
-    PlannedRun,
-    RunState,
-    StudyFolder,
-    StudyState,
-    read_study,
-    write_plan,
-    write_run,
-    write_study,
-)
+from servebench.store.layout import StudyFolder
+from servebench.store.plan import PlannedRun, write_plan
+from servebench.store.state import RunState, StudyState, read_study, write_run, write_study
 from servebench.study.resume import (
     continue_command,
     print_continuation,

@@ -7,7 +7,9 @@ import pytest
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
-from servebench.store import StudyFolder, sync_study, write_points
+from servebench.store.layout import StudyFolder
+from servebench.store.tables import write_points
+from servebench.store.tracking import sync_study
 from servebench.study.summary import FOLDER, label, standalone, write_summary
 from support.studies import SimulatedEngine, SimulatedLoad
 

@@ -12,8 +12,9 @@ from servebench.analysis.statistics import headline_intervals
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure.points import summarize, with_intervals
-from servebench.store import RecordWriter, RunFolder, RunState, StudyFolder, StudyState, write_points, write_run
-from servebench.store.state import write_study
+from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.state import RunState, StudyState, write_run, write_study
+from servebench.store.tables import RecordWriter, write_points
 from support.records import MS, failed_record, phase_report, point_context, record
 from support.records import SENT_NS as START_NS
 

@@ -25,7 +25,8 @@ from servebench.run.measure import measure_level
 from servebench.run.prompts import PromptSource
 from servebench.run.requests import target_of
 from servebench.run.session import RunSession
-from servebench.store import RecordWriter, RunFolder, points_frame, requests_frame
+from servebench.store.layout import RunFolder
+from servebench.store.tables import RecordWriter, points_frame, requests_frame
 from servebench.telemetry import Telemetry
 from servebench.util.units import NS_PER_S
 

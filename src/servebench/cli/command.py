@@ -131,7 +131,7 @@ def _parse_rate(text: str) -> float:
 
 
 def _parse_outputs(text: str) -> Path:
-    from servebench.store import outputs_folder
+    from servebench.store.layout import outputs_folder
 
     return outputs_folder(text)
 

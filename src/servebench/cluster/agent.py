@@ -28,20 +28,13 @@ from servebench.run.prior import prior_progress
 from servebench.run.recovery import recover_run
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
 from servebench.run.turns import execute_in_order
-from servebench.store import (
-    RunFolder,
-    RunState,
-    StudyFolder,
-    StudyState,
-    capture_machine,
-    read_plan,
-    read_run,
-    read_study,
-    redact_text,
-    write_run,
-)
+from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.manifest import capture_machine
+from servebench.store.plan import read_plan
+from servebench.store.state import RunState, StudyState, read_run, read_study, write_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
+from servebench.util.redaction import redact_text
 from servebench.util.signals import interrupts
 
 LOG = "node.log"

@@ -16,8 +16,10 @@ from servebench.report.terminal.display import Display
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
 from servebench.run.task import RunTask
-from servebench.store import StudyFolder, StudyState, read_run, redact_text
+from servebench.store.layout import StudyFolder
+from servebench.store.state import StudyState, read_run
 from servebench.util.errors import FailureKind, ServebenchError
+from servebench.util.redaction import redact_text
 
 POLL_S = 0.5
 STOPPING_S = 90.0

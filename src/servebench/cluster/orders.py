@@ -13,8 +13,9 @@ from servebench.contracts.engine import Launcher
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.run.task import RunTask
-from servebench.store import StudyFolder, StudyState
 from servebench.store.files import replacing, writing
+from servebench.store.layout import StudyFolder
+from servebench.store.state import StudyState
 from servebench.util.errors import StoreError
 from servebench.util.redaction import redact
 

@@ -30,9 +30,9 @@ def about(unit: str, description: str, *, bits: int = 64) -> dict[str, Any]:
     return {"unit": unit, "description": description, "bits": bits}
 
 
-def column(unit: str, description: str, *, default: Any = None) -> Any:
+def column(unit: str, description: str, *, default: Any = None, bits: int = 64) -> Any:
     """Declare a dataclass field as a column with a default, null unless given."""
-    return field(default=default, metadata=about(unit, description))
+    return field(default=default, metadata=about(unit, description, bits=bits))
 
 
 @cache

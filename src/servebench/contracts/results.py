@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from servebench.contracts.columns import about
+from servebench.contracts.columns import about, column
 from servebench.contracts.point_id import PointId
 from servebench.contracts.point_row import PointRow, Verdict
 from servebench.util.errors import FailureKind
@@ -30,43 +30,39 @@ CountedBy = Literal["usage", "token_ids", "tokenizer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One request, failed ones too: a row of requests.parquet. Its answer is stored apart, in answers.parquet."""
+    """One request, failed ones too: a row of requests.parquet. Its answer is stored apart, in answers.parquet. What is
+    unknown is null."""
 
     run_id: str = field(metadata=about("", "The run, as `study/run`."))
     point: str = field(metadata=about("", "Name of the point that it belongs to."))
     request_id: str = field(metadata=about("", "Name of the request, unique in its point."))
-    session_id: str | None = field(metadata=about("", "The conversation that it belongs to."))
+    session_id: str | None = column("", "The conversation that it belongs to.")
     scheduled_ns: int = field(metadata=about("ns", "When the plan wanted it sent."))
-    sent_ns: int | None = field(metadata=about("ns", "When its first byte was handed to the kernel."))
-    first_event_ns: int | None = field(metadata=about("ns", "When the first content event arrived."))
-    last_event_ns: int | None = field(metadata=about("ns", "When the last content event arrived."))
+    sent_ns: int | None = column("ns", "When its first byte was handed to the kernel.")
+    first_event_ns: int | None = column("ns", "When the first content event arrived.")
+    last_event_ns: int | None = column("ns", "When the last content event arrived.")
     ended_ns: int = field(metadata=about("ns", "When it was over, answered or not."))
-    event_ns: list[int] = field(metadata=about("ns", "When each content event arrived."))
+    event_ns: list[int] = field(default_factory=list, metadata=about("ns", "When each content event arrived."))
     event_tokens: list[int] | None = field(
-        metadata=about("tokens", "Tokens that each content event carried, where the stream says so.", bits=32)
+        default=None,
+        metadata=about("tokens", "Tokens that each content event carried, where the stream says so.", bits=32),
     )
-    prompt_tokens: int | None = field(metadata=about("tokens", "Prompt tokens, by the server's count.", bits=32))
-    cached_tokens: int | None = field(metadata=about("tokens", "Prompt tokens found in the prefix cache.", bits=32))
-    output_tokens: int | None = field(metadata=about("tokens", "Output tokens, counted as `counted_by` says.", bits=32))
-    counted_by: CountedBy | None = field(metadata=about("", "Who counted the output: usage, token_ids or tokenizer."))
+    prompt_tokens: int | None = column("tokens", "Prompt tokens, by the server's count.", bits=32)
+    cached_tokens: int | None = column("tokens", "Prompt tokens found in the prefix cache.", bits=32)
+    output_tokens: int | None = column("tokens", "Output tokens, counted as `counted_by` says.", bits=32)
+    counted_by: CountedBy | None = column("", "Who counted the output: usage, token_ids or tokenizer.")
     outcome: Outcome = field(metadata=about("", "How it ended: `ok`, or why it failed."))
-    http_status: int | None = field(metadata=about("", "Status of the HTTP response.", bits=32))
-    error: str | None = field(metadata=about("", "What went wrong, in one line."))
-    warmup: bool = field(metadata=about("", "Whether it was sent before the measurement."))
-    connect_started_ns: int | None = field(metadata=about("ns", "When a new connection for it was started."))
-    connected_ns: int | None = field(metadata=about("ns", "When that connection was ready."))
-    first_output_ns: int | None = field(metadata=about("ns", "When the first content that is not reasoning arrived."))
-    reads_merged: int = field(
-        metadata=about("", "Content events that arrived in one read with an earlier one.", bits=32)
-    )
-    planned_prompt_tokens: int | None = field(
-        metadata=about("tokens", "Prompt tokens, by the workload's count.", bits=32)
-    )
-    reasoning_tokens: int | None = field(metadata=about("tokens", "Output tokens that are reasoning.", bits=32))
-    asked_output_tokens: int | None = field(
-        metadata=about("tokens", "The most output tokens that were requested.", bits=32)
-    )
-    finish_reason: str | None = field(metadata=about("", "Why the engine ended the answer, such as stop or length."))
+    http_status: int | None = column("", "Status of the HTTP response.", bits=32)
+    error: str | None = column("", "What went wrong, in one line.")
+    warmup: bool = column("", "Whether it was sent before the measurement.", default=False)
+    connect_started_ns: int | None = column("ns", "When a new connection for it was started.")
+    connected_ns: int | None = column("ns", "When that connection was ready.")
+    first_output_ns: int | None = column("ns", "When the first content that is not reasoning arrived.")
+    reads_merged: int = column("", "Content events that arrived in one read with an earlier one.", bits=32, default=0)
+    planned_prompt_tokens: int | None = column("tokens", "Prompt tokens, by the workload's count.", bits=32)
+    reasoning_tokens: int | None = column("tokens", "Output tokens that are reasoning.", bits=32)
+    asked_output_tokens: int | None = column("tokens", "The most output tokens that were requested.", bits=32)
+    finish_reason: str | None = column("", "Why the engine ended the answer, such as stop or length.")
     stamp_source: str = field(
         metadata=about("", "Who stamped what arrived: `kernel`, or `user` for the client itself.")
     )

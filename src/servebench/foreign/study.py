@@ -12,17 +12,11 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION, Point
 from servebench.contracts.stored import FOREIGN_KEY
 from servebench.foreign.readers import ForeignRun
-from servebench.store import (
-    RunState,
-    StudyState,
-    create_study,
-    redact,
-    write_manifest,
-    write_points,
-    write_run,
-    write_study,
-)
-from servebench.store.layout import slug
+from servebench.store.layout import create_study, slug
+from servebench.store.manifest import write_manifest
+from servebench.store.state import RunState, StudyState, write_run, write_study
+from servebench.store.tables import write_points
+from servebench.util.redaction import redact
 
 UNKNOWN = "unknown"
 GROUPS = ("engine", "model", "gpu", "workload")

@@ -19,7 +19,8 @@ from servebench.load.plan.levels import Level
 from servebench.quality.ask import ask
 from servebench.run.scorers import ALL
 from servebench.run.session import RunRequest
-from servebench.store import AnswerLog, RunFolder, add_quality, discard_answers, read_quality
+from servebench.store.graded import AnswerLog, add_quality, discard_answers, read_quality
+from servebench.store.layout import RunFolder
 from servebench.util.errors import EngineError, FailureKind, QualityError
 
 

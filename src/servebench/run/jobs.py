@@ -7,7 +7,8 @@ from pathlib import Path
 
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.registry.registry import Registry
-from servebench.store import PlannedRun, read_manifest, with_secrets
+from servebench.store.manifest import read_manifest
+from servebench.store.plan import PlannedRun, with_secrets
 from servebench.util.errors import ConfigError
 
 LOCK_WORD = "--lock"

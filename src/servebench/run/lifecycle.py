@@ -21,7 +21,7 @@ from servebench.run.outcome import (
     with_ledger_faults,
 )
 from servebench.run.session import RunRequest, RunSession, open_session, open_telemetry
-from servebench.store import RecordWriter, stored_counts, write_points
+from servebench.store.tables import RecordWriter, stored_counts, write_points
 from servebench.telemetry import Telemetry
 from servebench.util.errors import ServebenchError
 

@@ -7,7 +7,7 @@ from typing import Any
 from servebench.contracts.engine import StartPhase, StopReport
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EngineLease
-from servebench.store import RunState
+from servebench.store.state import RunState
 from servebench.util.units import NS_PER_S
 
 

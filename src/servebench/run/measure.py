@@ -30,8 +30,8 @@ from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
 from servebench.run.simulated import drive_simulated, reset_virtual_cache
 from servebench.run.watchdog import Watcher
-from servebench.store import add_telemetry
 from servebench.store.prompts import SizedPrompts
+from servebench.store.tables import add_telemetry
 from servebench.util.errors import ConfigError, ServebenchError
 from servebench.util.units import NS_PER_S
 

@@ -10,7 +10,9 @@ from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
 from servebench.load.plan.levels import plan_levels
 from servebench.run.session import Turn
-from servebench.store import RunFolder, read_records, read_rows, read_run
+from servebench.store.layout import RunFolder
+from servebench.store.state import read_run
+from servebench.store.tables import read_records, read_rows
 
 STORED_DOUBT = Doubt(code="", message="shown when the point was measured", remedy="see the output of that command")
 CUT_OFF = frozenset({"interrupted", "engine_died", "worker_died", "no_progress"})

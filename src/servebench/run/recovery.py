@@ -20,21 +20,11 @@ from servebench.registry.registry import registry
 from servebench.run.outcome import BROKEN
 from servebench.run.phase import PhaseFacts, discard_spools, records_of
 from servebench.run.point import PointEvidence, build_point, planned_count
-from servebench.store import (
-    RecordWriter,
-    RunFolder,
-    StudyFolder,
-    StudyState,
-    add_points,
-    merged_count,
-    read_plan,
-    read_readings,
-    read_records,
-    read_rows,
-    read_run,
-    write_run,
-)
 from servebench.store.files import writing
+from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.plan import read_plan
+from servebench.store.state import StudyState, read_run, write_run
+from servebench.store.tables import RecordWriter, add_points, merged_count, read_readings, read_records, read_rows
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
 from servebench.util.units import NS_PER_S
 

@@ -21,7 +21,8 @@ from servebench.run.ledger import Entry
 from servebench.run.prompts import PromptSource
 from servebench.run.requests import target_of
 from servebench.run.scorers import SelectedScorers
-from servebench.store import RecordWriter, RunFolder
+from servebench.store.layout import RunFolder
+from servebench.store.tables import RecordWriter
 from servebench.telemetry import Telemetry
 from servebench.util.clock import utc_time
 

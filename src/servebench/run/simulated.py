@@ -289,19 +289,14 @@ class _Client:
             warmup=facts.warmup,
             filler=request.request_id in facts.fillers,
             scheduled_ns=scheduled_ns,
-            connect_started_ns=None,
-            connected_ns=None,
             sent_ns=sent_ns or None,
             first_event_ns=event_ns[0] if event_ns else None,
             first_output_ns=event_ns[0] if event_ns else None,
             last_event_ns=event_ns[-1] if event_ns else None,
             ended_ns=self.ns(end.at_s),
             event_ns=event_ns,
-            event_tokens=None,
-            reads_merged=0,
             planned_prompt_tokens=prompt_tokens,
             asked_output_tokens=output_tokens,
-            reasoning_tokens=None,
             stamp_source="kernel",
             text="".join(answer.request.pieces[: answer.request.generated]) if answer is not None else "",
             **_outcome(end, streamed=bool(event_ns)),
@@ -324,14 +319,13 @@ def _outcome(end: _End, *, streamed: bool) -> dict[str, Any]:
 
 
 def _usage(spec: EmulationSpec, whole: VirtualAnswer | None) -> dict[str, Any]:
-    """Return the columns that a complete answer reports about itself, as far as the engine does; null without one."""
-    columns = ("finish_reason", "prompt_tokens", "cached_tokens", "output_tokens", "counted_by")
+    """Return the columns that a complete answer reports about itself, as far as the engine does."""
     if whole is None:
-        return dict.fromkeys(columns)
+        return {}
     finish = "stop" if whole.parsed.ends_itself else "length"
     where = spec.emulation.usage if whole.parsed.chat else spec.emulation.completion_usage
     if where == "never" or (where == "asked" and not whole.parsed.usage):
-        return {**dict.fromkeys(columns), "finish_reason": finish}
+        return {"finish_reason": finish}
     return {
         "finish_reason": finish,
         "prompt_tokens": whole.request.prompt_tokens,

@@ -22,20 +22,12 @@ from servebench.run.manifest import engine_facts, run_facts, starting_facts, sto
 from servebench.run.prior import PriorProgress
 from servebench.run.scorers import select_scorers
 from servebench.run.session import RunRequest, Turn
-from servebench.store import (
-    RunFolder,
-    RunState,
-    StudyFolder,
-    StudyState,
-    build_manifest,
-    read_manifest,
-    redact_text,
-    write_manifest,
-    write_run,
-)
+from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.manifest import build_manifest, read_manifest, write_manifest
+from servebench.store.state import RunState, StudyState, write_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, LoadError, StoreError
-from servebench.util.redaction import remember_config
+from servebench.util.redaction import redact_text, remember_config
 
 BETWEEN_TURNS = "the other repeats of this run follow in turns with those of other runs"
 

@@ -20,10 +20,10 @@ from servebench.contracts.columns import columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
-from servebench.store import RunFolder, StudyFolder, find_studies, read_points, read_requests
 from servebench.store.hold import is_abandoned
+from servebench.store.layout import RunFolder, StudyFolder, find_studies
 from servebench.store.state import UNFINISHED
-from servebench.store.tables import read_frame
+from servebench.store.tables import read_frame, read_points, read_requests
 from servebench.store.versions import FIRST, Kind, upgraded
 from servebench.store.versions import KEY as VERSION
 from servebench.util.errors import ConfigError, StoreError

@@ -7,7 +7,7 @@ from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
 from servebench.run.turns import execute_in_order
-from servebench.store import capture_machine
+from servebench.store.manifest import capture_machine
 from servebench.study.session import StudySession
 from servebench.util.cache import cache_folder
 

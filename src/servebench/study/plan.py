@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 from servebench import __version__
 from servebench.config import Job
-from servebench.store import PlannedRun, StudyState
 from servebench.store.layout import slug
+from servebench.store.plan import PlannedRun
+from servebench.store.state import StudyState
 
 
 def study_label(jobs: Sequence[Job]) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from servebench.cluster.heartbeat import active_process
 from servebench.run.recovery import print_problem, recover_run
-from servebench.store import StudyFolder, StudyState, holding, read_study, write_study
+from servebench.store.hold import holding
+from servebench.store.layout import StudyFolder
+from servebench.store.state import StudyState, read_study, write_study
 from servebench.util.errors import DamagedError, FailureKind, StoreError
 
 

@@ -14,16 +14,10 @@ from servebench.registry.registry import Registry
 from servebench.run.jobs import planned_job
 from servebench.run.prior import PriorProgress, prior_progress, stored_points
 from servebench.run.recovery import print_problem
-from servebench.store import (
-    RunFolder,
-    RunState,
-    StudyFolder,
-    find_studies,
-    read_plan,
-    read_run,
-    read_study,
-)
 from servebench.store.files import writing
+from servebench.store.layout import RunFolder, StudyFolder, find_studies
+from servebench.store.plan import read_plan
+from servebench.store.state import RunState, read_run, read_study
 from servebench.study.recover import recover_study, running_process
 from servebench.util.errors import ConfigError, DamagedError, FailureKind, StoreError
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from servebench.contracts.results import RunOutcome
 from servebench.report.terminal.display import Display
-from servebench.store import StudyFolder, StudyState, write_study
+from servebench.store.layout import StudyFolder
+from servebench.store.state import StudyState, write_study
 from servebench.study.tracking import StudyTracker
 from servebench.util.errors import FailureKind
 

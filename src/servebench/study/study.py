@@ -10,17 +10,10 @@ from servebench.report.terminal.display import Display
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs
 from servebench.run.task import RunTask
-from servebench.store import (
-    StudyFolder,
-    StudyState,
-    check_writable,
-    create_study,
-    holding,
-    outputs_folder,
-    read_study,
-    write_plan,
-    write_study,
-)
+from servebench.store.hold import holding
+from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder
+from servebench.store.plan import write_plan
+from servebench.store.state import StudyState, read_study, write_study
 from servebench.study.execute import execute_here, execute_on_cluster
 from servebench.study.plan import new_state, planned_runs, resumed_state, study_label
 from servebench.study.recover import running_process

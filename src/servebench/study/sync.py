@@ -5,7 +5,10 @@ import sys
 from collections.abc import Sequence
 
 from servebench.run.recovery import print_problem
-from servebench.store import StudyFolder, StudyState, read_manifest, read_study, sync_study, tracking_uri
+from servebench.store.layout import StudyFolder
+from servebench.store.manifest import read_manifest
+from servebench.store.state import StudyState, read_study
+from servebench.store.tracking import sync_study, tracking_uri
 from servebench.study.summary import write_summary
 from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.redaction import MARK

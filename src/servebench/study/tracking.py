@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 
 from servebench.contracts.settings import TrackingSettings
 from servebench.report.terminal.display import Display
-from servebench.store import StudyFolder, StudyState, sync_study, tracking_uri
+from servebench.store.layout import StudyFolder
+from servebench.store.state import StudyState
+from servebench.store.tracking import sync_study, tracking_uri
 from servebench.study.summary import write_summary
 from servebench.util.errors import ServebenchError
 

@@ -22,8 +22,8 @@ FIVE = {"starts": 5, "requests": 60}
 @pytest.fixture
 def side(tmp_path):
     """A simulated run as one side of a comparison, read from disk as any other."""
-    from servebench.store import StudyFolder
     from servebench.store import studies as read
+    from servebench.store.layout import StudyFolder
 
     def make(name="run", *, seed=0, requests=200, level=8, repeats=1, starts=1, **engine) -> Side:
         folder = StudyFolder(tmp_path / "study").run(f"{name}-{seed}-{len(list(tmp_path.glob('study/*')))}")

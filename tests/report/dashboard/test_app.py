@@ -7,7 +7,8 @@ import pytest
 from servebench.cli.main import dispatch
 from servebench.report.dashboard import launch
 from servebench.report.dashboard.launch import dashboard_command
-from servebench.store import RunFolder, add_quality
+from servebench.store.graded import add_quality
+from servebench.store.layout import RunFolder
 from servebench.util.errors import ConfigError, PreflightError
 from support.records import quality_records
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run

@@ -9,8 +9,9 @@ from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_runs
 from servebench.report.html import build
 from servebench.report.html.timeline import panels_of
-from servebench.store import RunFolder, add_quality
 from servebench.store import studies as read
+from servebench.store.graded import add_quality
+from servebench.store.layout import RunFolder
 from support.records import quality_records
 from support.studies import SimulatedEngine, SimulatedLoad
 

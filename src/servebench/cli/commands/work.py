@@ -22,7 +22,7 @@ def command(study: str, run: str, outputs: Path) -> int:
     """Do one run of a stored plan on this machine: the command for a job of your own scheduler."""
     from servebench.cluster.agent import execute_order
     from servebench.contracts.cluster import RunOrder
-    from servebench.store import read_study
+    from servebench.store.state import read_study
     from servebench.store.studies import named_studies
     from servebench.util.errors import ConfigError
 
