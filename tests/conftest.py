@@ -25,7 +25,6 @@ settings.load_profile("servebench")
 
 @pytest.fixture
 def make_study(tmp_path: Path) -> Callable[..., Path]:
-    """Write a study of simulated runs below `tmp_path/outputs` and return its folder."""
     return partial(write_simulated_study, tmp_path / "outputs")
 
 

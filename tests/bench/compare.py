@@ -9,7 +9,6 @@ machine too. CPU cost and lateness do not: the load average is printed next to t
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import resource
@@ -18,12 +17,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial, reduce
+from operator import getitem
 from pathlib import Path
+from typing import Any
 
 import psutil
+import yaml
 from truth import server
+
+PEERS = Path(__file__).with_name("peers.yaml")
 
 TIMEOUT_S = 240
 SAMPLE_S = 0.1
@@ -57,10 +62,18 @@ class Run:
     folder: Path
     tokenizer: str
 
-    @property
-    def url(self) -> str:
-        """The address of the server."""
-        return f"http://127.0.0.1:{self.port}"
+    def fill(self, text: str) -> str:
+        """Return the text with the parameters of the run in the places for them."""
+        level = self.level
+        return text.format(
+            url=f"http://127.0.0.1:{self.port}",
+            streams=level.streams,
+            requests=level.requests,
+            tokens=level.tokens,
+            rounds=level.requests // level.streams,
+            tokenizer=self.tokenizer,
+            folder=self.folder,
+        )
 
 
 @dataclass(frozen=True)
@@ -82,20 +95,9 @@ class Tool:
     own_home: bool = False
 
 
-def _servebench(run: Run) -> list[str]:
-    level = run.level
-    return [
-        *(sys.executable, "-m", "servebench", "engine=openai", "launch=attach", f"launch.base_url={run.url}/v1"),
-        *(
-            "model.name=truth",
-            "tracking=none",
-            "telemetry.enabled=false",
-            "workload=unique",
-            "workload.input_tokens=64",
-        ),
-        *(f"workload.output_tokens={level.tokens}", f"load.concurrency=[{level.streams}]"),
-        *(f"load.requests={level.requests}", "load.warmup_requests=0", f"study.dir={run.folder}", "study.name=s"),
-    ]
+SERVEBENCH = """-m servebench engine=openai launch=attach launch.base_url={url}/v1 model.name=truth tracking=none
+telemetry.enabled=false workload=unique workload.input_tokens=64 workload.output_tokens={tokens} load.concurrency=[{streams}]
+load.requests={requests} load.warmup_requests=0 study.dir={folder} study.name=s"""
 
 
 def _read_servebench(run: Run) -> Reported:
@@ -110,161 +112,45 @@ def _read_servebench(run: Run) -> Reported:
     return Reported(float(ttft.mean()), float(np.percentile(ttft, 99)), float(gaps.mean()))
 
 
-def _vllm(run: Run) -> list[str]:
-    """The compiled client takes the same arguments: `VLLM_USE_RUST_BENCH=1 vllm` executes `vllm-rs`."""
-    level = run.level
-    return [
-        *("bench", "serve", "--backend", "openai-chat", "--base-url", run.url, "--endpoint", "/v1/chat/completions"),
-        *("--model", "truth", "--tokenizer", run.tokenizer, "--dataset-name", "random", "--random-input-len", "64"),
-        *("--random-output-len", str(level.tokens), "--num-prompts", str(level.requests), "--ignore-eos"),
-        *("--max-concurrency", str(level.streams), "--save-result", "--result-dir", str(run.folder)),
-        *("--result-filename", "r.json", "--disable-tqdm"),
-    ]
-
-
-def _read_vllm(run: Run) -> Reported:
-    found = json.loads((run.folder / "r.json").read_text())
-    return Reported(found["mean_ttft_ms"], found["p99_ttft_ms"], found["mean_itl_ms"])
-
-
-def _sglang(run: Run) -> list[str]:
-    level = run.level
-    return [
-        *("--backend", "sglang-oai-chat", "--base-url", run.url, "--model", "truth", "--tokenizer", run.tokenizer),
-        *("--dataset-name", "random-ids", "--random-input-len", "64", "--random-output-len", str(level.tokens)),
-        *("--random-range-ratio", "1", "--num-prompts", str(level.requests), "--max-concurrency", str(level.streams)),
-        *("--warmup-requests", "0", "--output-file", f"{run.folder}/r.json", "--disable-tqdm"),
-    ]
-
-
-def _guidellm(run: Run) -> list[str]:
-    level = run.level
-    return [
-        *("run", "--backend", f"kind=openai_http,target={run.url},model=truth", "--disable-progress"),
-        *("--tokenizer", f"kind=huggingface_auto,model={run.tokenizer}"),
-        *("--profile", f"kind=concurrent,streams={level.streams}"),
-        *("--constraint", f"kind=max_requests,count={level.requests}"),
-        *("--data", f"kind=synthetic_text,prompt_tokens=64,output_tokens={level.tokens}"),
-        *("--output", f"kind=json,path={run.folder}/r.json"),
-    ]
-
-
-def _read_guidellm(run: Run) -> Reported:
-    (path,) = run.folder.glob("*.json")
-    metrics = json.loads(path.read_text())["benchmarks"][0]["metrics"]
-    ttft, itl = metrics["time_to_first_token_ms"]["successful"], metrics["inter_token_latency_ms"]["successful"]
-    return Reported(ttft["mean"], ttft["percentiles"]["p99"], itl["mean"])
-
-
-def _aiperf(run: Run) -> list[str]:
-    level = run.level
-    return [
-        *("profile", "--model", "truth", "--url", run.url, "--endpoint-type", "chat", "--streaming"),
-        *("--tokenizer", run.tokenizer, "--concurrency", str(level.streams), "--request-count", str(level.requests)),
-        *("--synthetic-input-tokens-mean", "64", "--output-tokens-mean", str(level.tokens)),
-        *("--artifact-dir", str(run.folder), "--ui", "none"),
-    ]
-
-
-def _read_aiperf(run: Run) -> Reported:
-    path = next(run.folder.rglob("profile_export_aiperf.json"))
-    found = json.loads(path.read_text())
-    found = found.get("records", found)
-    return Reported(
-        found["time_to_first_token"]["avg"], found["time_to_first_token"]["p99"], found["inter_token_latency"]["avg"]
-    )
-
-
-def _genai_bench(run: Run) -> list[str]:
-    level = run.level
-    return [
-        *("benchmark", "--api-backend", "openai", "--api-base", run.url, "--api-key", "none"),
-        *("--api-model-name", "truth", "--model-tokenizer", run.tokenizer, "--task", "text-to-text"),
-        *("--traffic-scenario", f"D(64,{level.tokens})", "--num-concurrency", str(level.streams)),
-        *("--max-requests-per-run", str(level.requests), "--max-time-per-run", str(TIMEOUT_S // 60 - 1)),
-        *("--metrics-time-unit", "ms", "--experiment-base-dir", str(run.folder), "--experiment-folder-name", "r"),
-        *("--log-dir", str(run.folder)),
-    ]
-
-
-def _read_genai_bench(run: Run) -> Reported:
-    """Read its result, which has TPOT but no gaps between tokens."""
-    path = next(run.folder.glob("r/D64_*.json"))
-    ttft = json.loads(path.read_text())["aggregated_metrics"]["stats"]["ttft"]
-    return Reported(ttft["mean"], ttft["p99"], None)
-
-
-def _llama_benchy(run: Run) -> list[str]:
-    """It is no closed loop: it sends batches of `streams` and waits for each. Its text comes from the server, not from a book."""
-    level = run.level
-    return [
-        *("--base-url", f"{run.url}/v1", "--model", "truth", "--tokenizer", run.tokenizer, "--pp", "64"),
-        *("--tg", str(level.tokens), "--exact-tg", "--concurrency", str(level.streams)),
-        *("--runs", str(level.requests // level.streams), "--no-warmup", "--no-adapt-prompt", "--skip-coherence"),
-        *("--book-url", f"{run.url}/v1/models", "--save-result", f"{run.folder}/r.json", "--format", "json"),
-    ]
-
-
-def _read_llama_benchy(run: Run) -> Reported:
-    ttft = json.loads((run.folder / "r.json").read_text())["benchmarks"][0]["e2e_ttft"]
-    ordered = sorted(ttft["values"])
-    return Reported(ttft["mean"], ordered[int(0.99 * len(ordered))], None)
-
-
-def _inference_perf(run: Run) -> list[str]:
-    """Only its generator for images makes chat prompts of a given length; it is configured for no images."""
-    level = run.level
-
-    def length(tokens: int) -> dict[str, str | int]:
-        same = {"min": tokens, "max": tokens, "mean": tokens, "std_dev": 0}
-        return {"type": "fixed", "total_count": level.requests, **same}
-
-    data = {"input_distribution": length(64), "output_distribution": length(level.tokens)}
-    settings = {
-        "api": {"type": "chat", "streaming": True},
-        "server": {"type": "vllm", "model_name": "truth", "base_url": run.url, "ignore_eos": True},
-        "tokenizer": {"pretrained_model_name_or_path": run.tokenizer},
-        "data": {"type": "synthetic", "multimodal": {}, **data},
-        "load": {
-            "type": "concurrent",
-            "stages": [{"num_requests": level.requests, "concurrency_level": level.streams}],
-        },
-        "storage": {"local_storage": {"path": f"{run.folder}/r"}},
-    }
-    (run.folder / "settings.json").write_text(json.dumps(settings))
-    return ["--config_file", f"{run.folder}/settings.json"]
-
-
-def _read_inference_perf(run: Run) -> Reported:
-    found = json.loads((run.folder / "r" / "summary_lifecycle_metrics.json").read_text())["successes"]["latency"]
-    ttft, itl = found["time_to_first_token"], found["inter_token_latency"]
-    return Reported(1000 * ttft["mean"], 1000 * ttft["p99"], 1000 * itl["mean"])
-
-
 def tools(peers: Path | None) -> list[Tool]:
-    """Return servebench and the other tools that are installed."""
-    found = [Tool("servebench", _servebench, _read_servebench)]
-
-    def add(
-        name: str,
-        program: str,
-        words: Callable[[Run], list[str]],
-        read: Callable[[Run], Reported],
-        own_home: bool = False,
-    ) -> None:
-        if peers is not None and (peers / name / "bin" / program).exists():
-            path = str(peers / name / "bin" / program)
-            found.append(Tool(name, lambda run: [path, *words(run)], read, own_home))
-
-    add("guidellm", "guidellm", _guidellm, _read_guidellm)
-    add("aiperf", "aiperf", _aiperf, _read_aiperf)
-    add("vllm", "vllm", _vllm, _read_vllm)
-    add("vllm-compiled", "vllm-rs", _vllm, _read_vllm)
-    add("sglang-compiled", "sglang-bench", _sglang, _read_vllm)
-    add("genai-bench", "genai-bench", _genai_bench, _read_genai_bench)
-    add("llama-benchy", "llama-benchy", _llama_benchy, _read_llama_benchy, own_home=True)
-    add("inference-perf", "inference-perf", _inference_perf, _read_inference_perf)
+    found = [Tool("servebench", lambda run: [sys.executable, *map(run.fill, SERVEBENCH.split())], _read_servebench)]
+    for name, peer in yaml.safe_load(PEERS.read_text(encoding="utf-8")).items():
+        if peers is not None and (program := peers / name / "bin" / peer["program"]).exists():
+            words, read = partial(_peer_words, str(program), peer), partial(_read_peer, peer)
+            found.append(Tool(name, words, read, peer.get("own_home", False)))
     return found
+
+
+def _peer_words(program: str, peer: Mapping[str, Any], run: Run) -> list[str]:
+    if "settings" in peer:
+        (run.folder / "settings.json").write_text(json.dumps(_filled(peer["settings"], run)))
+    return [program, *map(run.fill, peer["words"].split())]
+
+
+def _filled(value: Any, run: Run) -> Any:
+    """Return a peer's settings with the parameters of the run: as numbers where they are."""
+    if isinstance(value, dict):
+        return {key: _filled(item, run) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, run) for item in value]
+    if not isinstance(value, str):
+        return value
+    text = run.fill(value)
+    return int(text) if text.isdigit() else text
+
+
+def _read_peer(peer: Mapping[str, Any], run: Run) -> Reported:
+    document = json.loads(next(run.folder.glob(peer["result"])).read_text())
+    document = document.get(peer.get("within"), document)
+
+    def figure(name: str) -> float | None:
+        if name not in peer:
+            return None
+        value = reduce(getitem, peer[name], document)
+        value = sorted(value)[int(0.99 * len(value))] if isinstance(value, list) else value
+        return float(peer.get("ms", 1) * value)
+
+    return Reported(figure("ttft_mean"), figure("ttft_p99"), figure("itl_mean"))
 
 
 class Memory(threading.Thread):
@@ -345,7 +231,7 @@ def once(tool: Tool, level: Level, tokenizer: str) -> dict[str, float | None] | 
         }
 
 
-@functools.cache
+@cache
 def idle_cpu_s(tool: Tool, tokenizer: str) -> float:
     """Return the CPU time of a run of one request: the minimum of two, as the first also fills caches. 0 if it failed."""
     alone = [once(tool, Level(1, 1, 1000, 1000, 8), tokenizer) for _ in range(2)]
@@ -353,7 +239,6 @@ def idle_cpu_s(tool: Tool, tokenizer: str) -> float:
 
 
 def table(chosen: Sequence[Tool], level: Level, tokenizer: str) -> str:
-    """Return the results of all tools at one level as Markdown."""
     lines = [
         f"{level.streams} streams, {level.requests} requests, TTFT {level.ttft_us / 1000:g} ms, "
         f"ITL {level.itl_us / 1000:g} ms, {level.tokens} tokens",

@@ -10,14 +10,17 @@ import json
 import resource
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from servebench.analysis.statistics import headline_intervals
-from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
-from servebench.measure.points import PointContext, summarize
+from servebench.measure.points import summarize
+from support.records import phase_report, point_context, record
 
 MS = 1_000_000
 
@@ -34,35 +37,16 @@ def records(events: int, an_answer: int, concurrency: int = 1000) -> list[Record
         stamps = (first + np.cumsum(rng.gamma(25, 0.8, an_answer) * MS).astype(np.int64)).tolist()
         free[stream] = ended = stamps[-1] + 1000
         made.append(
-            Record(
-                run_id="r",
-                point="c1000-r0",
-                request_id=f"r{number}",
-                session_id=None,
-                warmup=False,
-                scheduled_ns=sent,
-                connect_started_ns=None,
-                connected_ns=None,
+            record(
+                f"r{number}",
                 sent_ns=sent,
-                first_event_ns=stamps[0],
-                first_output_ns=stamps[0],
-                last_event_ns=stamps[-1],
-                ended_ns=ended,
                 event_ns=stamps,
-                event_tokens=None,
-                reads_merged=0,
+                point="c1000-r0",
+                ended_ns=ended,
                 prompt_tokens=100,
                 planned_prompt_tokens=100,
                 cached_tokens=0,
-                reasoning_tokens=None,
-                output_tokens=an_answer,
                 asked_output_tokens=an_answer,
-                counted_by="usage",
-                finish_reason="length",
-                outcome="ok",
-                http_status=200,
-                error=None,
-                stamp_source="kernel",
             )
         )
     return made
@@ -76,30 +60,8 @@ def main() -> None:
     asked = words.parse_args()
     made = records(asked.events, asked.an_answer)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    context = PointContext(
-        run_id="r",
-        point="c1000-r0",
-        engine="e",
-        engine_version=None,
-        launch="attach",
-        model="m",
-        gpu="none",
-        gpu_count=0,
-        workload="unique",
-        concurrency=1000,
-    )
-    report = PhaseReport(
-        started_ns=0,
-        ended_ns=1,
-        planned=len(made),
-        sent=len(made),
-        elapsed_s=1.0,
-        cpu_s=1.0,
-        loop_lag_ms_p99=0.1,
-        loop_lag_ms_max=1.0,
-        clock_step_ns=0,
-        stamp_source="kernel",
-    )
+    context = point_context(point="c1000-r0", concurrency=1000)
+    report = phase_report(planned=len(made), sent=len(made))
     began = time.process_time()
     row, sample = summarize(made, context=context, report=report, slo=SloSettings(ttft_ms=600.0))
     row_s = time.process_time() - began

@@ -73,7 +73,6 @@ class Scene:
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def living(self) -> dict[int, str]:
-        """Pid and command of each living process of this scene."""
         found = {}
         needle = f"{MARK}={self.mark}".encode()
         for pid in psutil.pids():
@@ -113,7 +112,6 @@ def kill(pid: int, number: int = signal.SIGKILL) -> bool:
 
 
 def stored(study: Path) -> dict[str, set[str]]:
-    """Ids of the requests that are in each run's tables."""
     from servebench.store.layout import StudyFolder
     from servebench.store.tables import read_records
 

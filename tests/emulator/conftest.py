@@ -24,7 +24,6 @@ GPU = GpuSettings(name="toy", count=1, memory_gb=24, bandwidth_gb_s=1008, bf16_t
 
 @pytest.fixture
 def context_of(tmp_path):
-    """What a launch of an engine depends on, by the engine's name and settings."""
 
     def make(name, **own):
         settings = {"ready_timeout_s": 300.0, "stop_timeout_s": 300.0, **own}
@@ -41,7 +40,6 @@ def context_of(tmp_path):
 
 @pytest.fixture
 def launch(tmp_path, context_of):
-    """Launches an emulated engine by its name; stops what is left at the end."""
     started = []
 
     def start(name, *, faults=None, **own):

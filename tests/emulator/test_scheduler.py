@@ -35,7 +35,6 @@ def scheduler_of(spec, costs=FLAT):
 
 
 def submit(core, count, prompt_tokens, answer_tokens):
-    """Submit requests with different prompts at time 0 and return them."""
     requests = [
         EmulatedRequest(
             key=i,

@@ -29,7 +29,6 @@ def serve():
 
 @pytest.fixture
 def run(tmp_path):
-    """Drive requests against a server; returns the report and the exchanges by request id."""
 
     def go(
         server,

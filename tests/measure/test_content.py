@@ -11,7 +11,7 @@ from servebench.contracts.engine import Dialect, Engine
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request
 from servebench.engine.tokenize import ApproximateTokenizer
-from servebench.run.content import content_columns, content_doubts
+from servebench.run.point import content_columns, content_doubts
 from servebench.util.proportions import wilson
 
 SCHEMA = {"type": "array"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.emulator.profiles import stored_profiles
+from servebench.emulator.cost import stored_profiles
 from servebench.published.comparison import table, within, write_published
 from servebench.published.setups import (
     POOL,
@@ -110,7 +110,6 @@ def test_intervals_of_eight_questions_overlap():
 
 
 def test_a_table_keeps_bars_out_of_its_cells():
-    """A bar in a cell is escaped."""
     assert table(("a", "b"), [("1|2", "3")]).splitlines()[2] == "| 1\\|2 | 3 |"
 
 

@@ -24,7 +24,6 @@ def memory():
 
 @pytest.fixture
 def record():
-    """Return the record of a request that was answered with a text."""
 
     def build(request_id, text="", **changes):
         return make_record(request_id, **({"text": text, "sent_ns": 0, "event_ns": [1, 5_000_000]} | changes))

@@ -144,7 +144,6 @@ class NetNodes:
             )
 
     def _until(self, nodes: int) -> None:
-        """Wait until so many nodes are alive."""
         probe = (
             "import ray, sys; ray.init(address='auto', logging_level='ERROR', log_to_driver=False); "
             "print(sum(n['Alive'] for n in ray.nodes()))"

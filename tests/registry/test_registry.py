@@ -31,7 +31,6 @@ def {hook}({arguments}):
 
 @pytest.fixture
 def plugins(tmp_path, monkeypatch):
-    """Installs plugins by name and source, and builds a registry of them."""
     monkeypatch.syspath_prepend(str(tmp_path))
     made = []
 

@@ -72,7 +72,6 @@ def job(known, *words):
 
 
 def request_of(settings, scorers, folder):
-    """The request of a run as far as its quality needs it."""
     return SimpleNamespace(
         job=SimpleNamespace(settings=settings),
         run_id="s/00",

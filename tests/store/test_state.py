@@ -100,7 +100,8 @@ def test_a_pid_that_is_none(pid):
 def test_a_killed_process_is_not_at_work_even_before_it_is_reaped(tmp_path):
     """A zombie still has its pid and its time of start."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom servebench.store.layout import *\nfrom servebench.store.state import *\n"
+        "import sys, time\nfrom pathlib import Path\n"
+        "from servebench.store.layout import *\nfrom servebench.store.state import *\n"
         "write_study(StudyFolder(Path(sys.argv[1])), StudyState(study_id='s', words=(), runs=()))\n"
         "print(flush=True)\ntime.sleep(9999)"
     )

@@ -106,7 +106,6 @@ def send(study, uri=None, experiment="servebench", timeout_s=TIMEOUT_S):
 
 
 def stored(outputs, experiment="servebench"):
-    """All runs of the experiment by kind, read with MLflow's own client."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{outputs}/mlflow.db")
@@ -336,7 +335,9 @@ def test_long_and_odd_names():
 SYNC = """
 import sys
 from pathlib import Path
-from servebench.store import StudyFolder, mlflow_client, sync_study, tracking
+from servebench.store import mlflow_client, tracking
+from servebench.store.layout import StudyFolder
+from servebench.store.tracking import sync_study
 mlflow_client.LOCK_TIMEOUT_S = tracking.LOCK_TIMEOUT_S = 600.0  # a slow machine may take longer than a user waits
 for uri in sys.argv[3:]:
     print(sync_study(StudyFolder(Path(sys.argv[1])), uri=uri, experiment="servebench", timeout_s=float(sys.argv[2])).error)

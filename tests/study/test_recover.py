@@ -39,12 +39,10 @@ RUN = "00_openai_sharegpt"
 
 
 def recover(names=()):
-    """Recover these studies of `outputs/`, or all."""
     return recover_studies(named_studies(names, Path("outputs")), report_running=bool(names))
 
 
 def sync(names=(), uri=None):
-    """Send these studies of `outputs/`, or all."""
     return sync_studies(named_studies(names, Path("outputs")), uri=uri)
 
 

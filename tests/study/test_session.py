@@ -5,7 +5,7 @@ import pytest
 from servebench.contracts.results import RunOutcome
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState, read_study, write_study
-from servebench.study.session import StudySession, study_exit_code
+from servebench.study.study import StudySession, study_exit_code
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, StoreError
 from support.orchestration import RecordingDisplay
 

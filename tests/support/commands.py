@@ -33,7 +33,6 @@ def run_program(
 def run_servebench(
     cwd: Path, *words: str, env: Mapping[str, str] | None = None, limit_s: float = COMMAND_LIMIT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run `servebench WORDS` in a folder."""
     return run_program(sys.executable, "-m", "servebench", *words, cwd=cwd, env=env, limit_s=limit_s)
 
 

@@ -66,7 +66,6 @@ def bomb() -> bytes:
 
 
 def nested(depth: int) -> bytes:
-    """Return an error object of this depth."""
     return b'{"error": ' + b'{"a": ' * depth + b"1" + b"}" * depth + b"}"
 
 
@@ -98,7 +97,6 @@ def chunk_a_byte(connection: socket.socket) -> None:
 
 
 def cut_in_a_chunk(connection: socket.socket) -> None:
-    """Reset the connection within a chunk."""
     connection.sendall(SSE_HEAD + content_event("a ") + b"40\r\ndata: {")
     reset(connection)
 

@@ -45,7 +45,6 @@ def record_ms(
 
 
 def failed_record(request_id: str = "r0", outcome: str = "timeout", error: str = "no answer", **changes: Any) -> Record:
-    """Return the record of a request that got no answer."""
     fields: dict[str, Any] = {
         "event_ns": [], "output_tokens": None, "counted_by": None, "finish_reason": None, "http_status": None,
         "outcome": outcome, "error": error,
@@ -63,7 +62,6 @@ def phase_report(**changes: Any) -> PhaseReport:
 
 
 def point_context(**changes: Any) -> PointContext:
-    """Return the identity of a point at concurrency 1."""
     fields: dict[str, Any] = {
         "run_id": "s/00", "point": "c1-r0", "engine": "vllm", "engine_version": "1.0", "launch": "process",
         "model": "m", "gpu": "none", "gpu_count": 1, "workload": "unique", "concurrency": 1,

@@ -28,7 +28,6 @@ class Received:
     body: bytes
 
     def json(self) -> Any:
-        """Return the body as JSON."""
         return json.loads(self.body)
 
 
@@ -79,7 +78,6 @@ class ScriptedServer:
         self.close()
 
     def close(self) -> None:
-        """Close the port and all connections."""
         self.closed.set()
         with suppress(OSError):
             # a thread that waits in accept would still accept one connection
@@ -129,7 +127,6 @@ class ScriptedServer:
 def _read_request(
     connection: socket.socket, rest: bytes
 ) -> tuple[tuple[str, str, dict[str, str], bytes], bytes] | None:
-    """Read one request; None at the end of the connection."""
     while b"\r\n\r\n" not in rest:
         if not (part := connection.recv(65_536)):
             return None
@@ -156,7 +153,6 @@ def reply(status: int, body: object = b"", **headers: str) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """Return one chunk of a chunked body."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
@@ -181,7 +177,6 @@ def completion(text: str, *, finish_reason: str = "stop", usage: tuple[int, int]
 
 
 def reset(connection: socket.socket) -> None:
-    """Close the connection with a RST."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
     raise Abandon

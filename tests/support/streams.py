@@ -9,5 +9,4 @@ def stream(words: int = 3) -> bytes:
 
 
 def sent_ids(server: ScriptedServer) -> list[str]:
-    """Return the ids of the requests that a server received, in order."""
     return [request.json()["id"] for request in server.requests]

@@ -106,7 +106,6 @@ def point_of(
     repeat: int,
     doubts: Sequence[Doubt] = (),
 ) -> Point:
-    """Return the stored point of these records."""
     context = point_context(
         run_id=records[0].run_id, point=records[0].point, engine=engine.name, engine_version=load.version,
         model=load.model, gpu=load.gpu, workload=load.workload, concurrency=level, repeat=repeat,
@@ -122,7 +121,6 @@ def point_of(
 
 
 def manifest_of(engine: SimulatedEngine, load: SimulatedLoad, run_id: str) -> dict[str, Any]:
-    """Return the manifest of a simulated run."""
     config = {
         "engine": {"name": engine.name, "host": "127.0.0.1", "port": 1, "dtype": "auto", "prefix_caching": None,
                    "max_num_seqs": 8, "tensor_parallel_size": 1, "extra_args": []},
@@ -170,7 +168,6 @@ def write_simulated_run(
     with_requests: bool = True,
     doubts: Sequence[Doubt] = (),
 ) -> None:
-    """Write all files of a simulated run."""
     folder.path.mkdir(parents=True, exist_ok=True)
     run_id = f"{folder.path.parent.name}/{folder.name}"
     points, writer = [], RecordWriter(folder)
@@ -192,7 +189,6 @@ def write_simulated_run(
 
 
 def write_simulated_study(outputs: Path, *runs: Simulated, name: str = "study", **options: Any) -> Path:
-    """Write a study of simulated runs below `outputs` and return its folder."""
     study = StudyFolder(outputs / name)
     study.path.mkdir(parents=True, exist_ok=True)
     names = [f"{index:02d}_{engine.name}_{load.workload}" for index, (engine, load) in enumerate(runs)]

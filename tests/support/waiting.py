@@ -35,5 +35,4 @@ def has_ended(pid: int) -> bool:
 
 
 def wait_ended(*pids: int, limit_s: float = LIMIT_S) -> None:
-    """Wait until all these processes have ended."""
     wait_until(lambda: all(has_ended(pid) for pid in pids), limit_s=limit_s)

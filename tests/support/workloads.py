@@ -6,12 +6,10 @@ from servebench.contracts.request import Request, Tokenizer, Workload
 
 
 def workload_of(kind: type[Workload], **keys: Any) -> Any:
-    """Return a workload with these settings."""
     return kind(kind.settings_type(name=kind.name, **keys))
 
 
 def requests_of(
     kind: type[Workload], tokenizer: Tokenizer, count: int = 60, stream: str = "c1-0", **keys: Any
 ) -> list[Request]:
-    """Return requests of a workload with these settings."""
     return list(workload_of(kind, **keys).requests(count, stream=stream, tokenizer=tokenizer))

@@ -6,8 +6,7 @@ import pytest
 
 from servebench.contracts.settings import TelemetrySettings
 from servebench.contracts.telemetry import Reading, TelemetrySource
-from servebench.telemetry.sampler import Sampler
-from servebench.telemetry.watch import Telemetry
+from servebench.telemetry.sampler import Sampler, Telemetry
 from support.waiting import wait_until
 
 

@@ -14,9 +14,8 @@ from yaml import YAMLError  # type: ignore[import-untyped, unused-ignore]
 from servebench.config.arguments import Arguments, parse_arguments
 from servebench.config.folders import Composer, composer, folder_problems
 from servebench.config.launchers import select_launcher
-from servebench.config.missing import missing_option
 from servebench.config.overrides import Prepared, override_of, parse, prepare, sweep
-from servebench.config.problems import Problem, summarize_error, without_duplicates
+from servebench.config.problems import Problem, missing_option, summarize_error, without_duplicates
 from servebench.config.validate import Checked, check, to_plain
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.settings import RunSettings

@@ -17,8 +17,7 @@ from omegaconf import DictConfig
 
 from servebench.config.folders import Composer
 from servebench.config.keys import known_keys, section_types
-from servebench.config.missing import missing_option
-from servebench.config.problems import Problem, nearest_name, suggest, summarize_error
+from servebench.config.problems import Problem, missing_option, nearest_name, suggest, summarize_error
 from servebench.registry.conf import ABSTRACT, EXPERIMENT
 from servebench.registry.registry import Registry
 

@@ -16,8 +16,7 @@ from pydantic_core import ErrorDetails
 
 from servebench.config.consistency import section_problems, with_derived_values
 from servebench.config.keys import Types, known_keys, section_types
-from servebench.config.missing import missing_option
-from servebench.config.problems import Problem, format_value, nearest_name, suggest
+from servebench.config.problems import Problem, format_value, missing_option, nearest_name, suggest
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError

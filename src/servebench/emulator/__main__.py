@@ -9,11 +9,81 @@ import gc
 import json
 import os
 import resource
+import signal
+import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from servebench import __version__
 from servebench.contracts.emulation import EmulatedFaults, Emulation, EmulationSpec, Loading
-from servebench.emulator.server import serve
+from servebench.emulator.connection import ServerConnection
+from servebench.emulator.cost import model_shape
+from servebench.emulator.engine import EmulatedEngine, log
+
+
+def _leave_child() -> None:
+    """Start a process in a session of its own, which a signal to the group does not reach."""
+    command = [sys.executable, "-S", "-E", "-c", "import time; time.sleep(3600)"]
+    subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+async def _load(spec: EmulationSpec) -> None:
+    """Imitate the cold start, with the engine's log lines."""
+    gigabytes = model_shape(spec).weight_bytes / 1e9
+    stages = spec.emulation.loading
+    for index, stage in enumerate(stages):
+        await asyncio.sleep((stage.seconds + stage.seconds_per_gb * gigabytes) * spec.time_scale)
+        if index == len(stages) // 2:
+            await _inject_loading_faults(spec)
+        if index < len(stages) - 1:
+            log(stage.line.replace("{gb}", f"{gigabytes:.2f}"))
+
+
+async def _inject_loading_faults(spec: EmulationSpec) -> None:
+    if spec.faults.die_in_loading:
+        log(spec.emulation.out_of_memory_line)
+        os._exit(1)
+    if spec.faults.hang_in_loading:
+        await asyncio.Event().wait()
+
+
+async def serve(spec: EmulationSpec) -> None:
+    """Load, listen and answer until a stop signal."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if spec.faults.ignore_sigterm:
+            signal.signal(number, signal.SIG_IGN)
+        else:
+            loop.add_signal_handler(number, stopped.set)
+    log(f"servebench emulator {__version__}: emulated {spec.engine}; these numbers do not describe the real engine")
+    if spec.faults.leave_child:
+        _leave_child()
+    engine = EmulatedEngine(spec, loop)
+    listening: list[asyncio.Server] = []
+
+    async def listen() -> None:
+        factory: Callable[[], asyncio.Protocol] = lambda: ServerConnection(engine)  # noqa: E731
+        listening.append(await loop.create_server(factory, spec.host, spec.port, backlog=8192))
+
+    async def start() -> None:
+        if spec.emulation.loading_status is not None:
+            await listen()
+        await _load(spec)
+        engine.ready = True
+        if not listening:
+            await listen()
+        log(spec.emulation.loading[-1].line)
+
+    starting = asyncio.ensure_future(start())
+    waiting = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        starting.result()
+    await waiting
+    log("shutting down")
+
 
 YOUNG_OBJECTS = 50_000
 """Objects between two garbage collections: requests create few cycles, and a collection makes tokens late."""

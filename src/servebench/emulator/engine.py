@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from servebench.contracts.emulation import EmulationSpec
-from servebench.emulator.cost import StepCost, with_profile
+from servebench.emulator.cost import StepCost, profile_for, with_profile
 from servebench.emulator.metrics import metrics_page
-from servebench.emulator.profiles import profile_for
 from servebench.emulator.requests import ParsedRequest, RejectedInStream, RequestRejected, parse_request
 from servebench.emulator.responses import SSE_HEAD, ResponseWriter, error_body
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep

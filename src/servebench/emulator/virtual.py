@@ -14,8 +14,7 @@ from hashlib import sha256
 import numpy as np
 
 from servebench.contracts.emulation import EmulationSpec, Variation
-from servebench.emulator.cost import BatchStep, Profile, StepCost, with_profile
-from servebench.emulator.profiles import profile_for
+from servebench.emulator.cost import BatchStep, Profile, StepCost, profile_for, with_profile
 from servebench.emulator.requests import ParsedRequest, RequestRejected, parse_request
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import fmean, median_high
 from typing import Any, Literal
 
-from servebench.emulator.cost import model_shape
-from servebench.emulator.profiles import stored_profiles
+from servebench.emulator.cost import model_shape, stored_profiles
 from servebench.published.setups import (
     POOL,
     TOLERANCES,

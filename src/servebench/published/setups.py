@@ -22,8 +22,7 @@ from servebench.config import compose_jobs
 from servebench.contracts.emulation import EmulationSpec
 from servebench.contracts.engine import LaunchContext
 from servebench.contracts.settings import RunSettings
-from servebench.emulator.cost import Profile, model_shape
-from servebench.emulator.profiles import profile_for
+from servebench.emulator.cost import Profile, model_shape, profile_for
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.published.simulate import Clients, Measured, Timed, simulate
 from servebench.registry.registry import Registry

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from servebench.analysis.statistics import headline_intervals
+from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
 from servebench.analysis.warnings.point import point_warnings
 from servebench.contracts.engine import Engine
 from servebench.contracts.exchange import ClientFloor, PhaseReport
@@ -14,10 +15,13 @@ from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Reading
 from servebench.load.plan.levels import Level
+from servebench.measure.compliance import json_columns
+from servebench.measure.needles import needle_columns
 from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
-from servebench.run.content import content_columns, content_doubts
 from servebench.telemetry import held_requests, telemetry_columns
+from servebench.util.proportions import wilson
+from servebench.workload.ideal_cache import ideal_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,3 +135,33 @@ def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence
         energy_j_per_token=row.energy_j / tokens,
         output_tok_s_per_w=tokens / row.energy_j if row.energy_j else None,
     )
+
+
+def content_columns(
+    requests: Sequence[Request], records: Sequence[Record], tokenizer: Tokenizer | None, row: PointRow
+) -> dict[str, Any]:
+    """Return the columns that follow from prompts and answers; `_low` and `_high` are Wilson intervals.
+
+    The ideal hit rate needs whole prompts, and a `tokenizer`.
+    """
+    columns: dict[str, Any] = {
+        **json_columns(records, requests),
+        **needle_columns(records, requests),
+        **(ideal_columns(requests, records, tokenizer, row) if tokenizer is not None else {}),
+    }
+    share, count = columns.get("json_compliance"), columns.get("json_compliance_n")
+    if share is not None and count:
+        columns["json_compliance_low"], columns["json_compliance_high"] = wilson(round(share * count), count)
+    return columns
+
+
+def content_doubts(requests: Sequence[Request], engine: Engine) -> list[Doubt]:
+    """Return warnings about answers whose content cannot be what the workload requests."""
+    if engine.dialect.json_schema or not any(request.schema is not None for request in requests):
+        return []
+    return [
+        SCHEMA_NOT_ENFORCED.issue(
+            f"{engine.name} does not enforce JSON schemas, so none was sent: json_compliance describes answers that at most "
+            "had the schema in their prompt"
+        )
+    ]

@@ -1,28 +1,78 @@
 """Run a study, or continue a stored one. Everything is checked before anything starts."""
 
+import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 
+from servebench import __version__
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
+from servebench.contracts.results import RunOutcome
+from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Display
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs
-from servebench.run.task import RunTask
+from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
+from servebench.run.turns import execute_in_order
 from servebench.store.hold import holding
-from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder
-from servebench.store.plan import write_plan
+from servebench.store.layout import StudyFolder, check_writable, create_study, outputs_folder, slug
+from servebench.store.manifest import capture_machine
+from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_study, write_study
-from servebench.study.execute import execute_here, execute_on_cluster
-from servebench.study.plan import new_state, planned_runs, resumed_state, study_label
 from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
-from servebench.study.session import StudySession
 from servebench.study.tracking import StudyTracker
+from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, FailureKind, PreflightError, StoreError
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
+
+
+@dataclass(kw_only=True)
+class StudySession:
+    """The runs of a study that this process executes or dispatches.
+
+    `other_code` is the exit code of runs that earlier commands left failed and that are not executed again; 0 if none.
+    """
+
+    folder: StudyFolder
+    state: StudyState
+    display: Display
+    tracker: StudyTracker
+    other_code: int = 0
+    outcomes: list[tuple[str, RunOutcome]] = field(default_factory=list)
+
+    def add_outcome(self, name: str, outcome: RunOutcome) -> None:
+        """Keep the outcome of a run that has ended and is on disk, and send it to the tracking server."""
+        self.outcomes.append((name, outcome))
+        self.tracker.sync()
+
+    def finish(self, order: Sequence[str], *, interrupted: bool) -> int:
+        """Store how the study ended, print its results in this order of runs, and return the exit code."""
+        self.outcomes.sort(key=lambda item: order.index(item[0]))
+        outcomes = [outcome for _, outcome in self.outcomes]
+        code = FailureKind.INTERRUPTED.exit_code if interrupted else study_exit_code(outcomes, self.other_code)
+        cut_off = interrupted or any(outcome.status == "interrupted" for outcome in outcomes)
+        self.store_status("interrupted" if cut_off else "finished" if code == 0 else "failed")
+        self.tracker.conclude(self.state)
+        if len(self.outcomes) > 1:
+            self.display.study(self.outcomes)
+        self.display.where(self.folder.path)
+        self.tracker.print_location()
+        return code
+
+    def store_status(self, status: str) -> None:
+        """Store how the study ended."""
+        self.state = replace(self.state, status=status, ended_s=time.time())
+        write_study(self.folder, self.state)
+
+
+def study_exit_code(outcomes: Sequence[RunOutcome], other_code: int) -> int:
+    """Return the exit code of the first run that is not finished, else that of runs that were not executed."""
+    return next((code for outcome in outcomes if (code := outcome.exit_code)), other_code)
 
 
 def run_study(words: Sequence[str], registry: Registry) -> int:
@@ -132,3 +182,80 @@ def _settle(folder: StudyFolder, state: StudyState, remaining: Remaining, code: 
         tracker = StudyTracker(folder, remaining.runs[0].job.settings.tracking, display)
         session = StudySession(folder=folder, state=state, display=display, tracker=tracker, other_code=code)
         return session.finish([], interrupted=False)
+
+
+def study_label(jobs: Sequence[Job]) -> str:
+    """Return the part of a study's default name that says what it measures: engines and model."""
+    engines = "-".join(dict.fromkeys(job.chosen("engine") for job in jobs))
+    models = list(dict.fromkeys(job.settings.model.name.rsplit("/", 1)[-1] for job in jobs))
+    return f"{engines}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
+
+
+def planned_runs(jobs: Sequence[Job]) -> list[PlannedRun]:
+    """Return the plan to store, from which the study can be resumed. A run's folder has its number, engine and workload."""
+    return [
+        PlannedRun(
+            name=f"{index:02d}_{slug(job.chosen('engine'))}_{slug(job.chosen('workload'))}",
+            overrides=job.overrides,
+            config=job.resolved,
+        )
+        for index, job in enumerate(jobs)
+    ]
+
+
+def new_state(study_id: str, words: Sequence[str], jobs: Sequence[Job], plan: Sequence[PlannedRun]) -> StudyState:
+    """Return the state of a study that starts now. All jobs of a study share tracking and cluster."""
+    tracking, cluster = jobs[0].settings.tracking, jobs[0].launcher
+    return StudyState(
+        study_id=study_id,
+        words=tuple(words),
+        runs=tuple(run.name for run in plan),
+        servebench_version=__version__,
+        tracking={"name": tracking.name, "experiment": tracking.experiment, "uri": tracking.uri},
+        launcher=asdict(cluster) if cluster is not None else {},
+        ticket=uuid.uuid4().hex,
+    )
+
+
+def resumed_state(before: StudyState) -> StudyState:
+    """Return the state of a stored study that this process continues now."""
+    kept = ("study_id", "words", "runs", "tracking", "launcher", "started_s")
+    return StudyState(
+        **{name: getattr(before, name) for name in kept}, servebench_version=__version__, ticket=uuid.uuid4().hex
+    )
+
+
+def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Registry) -> bool:
+    """Execute the runs in this process. Returns whether the study was interrupted. Raises KeyboardInterrupt."""
+    display = session.display
+    pool = EnginePool(registry, display, cache_folder())
+    prompts = shared_prompts(session.folder, session.state)
+    try:
+        floor = measured_floor([task.job for task in tasks], registry, display)
+        context = RunContext(
+            session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {}, prompts
+        )
+        return execute_in_order(
+            tasks, lambda task, following, label: run_task(context, task, following, label), session.add_outcome
+        )
+    finally:
+        pool.stop()
+
+
+def execute_on_cluster(
+    session: StudySession, tasks: Sequence[RunTask], registry: Registry, settings: ClusterSettings
+) -> bool:
+    """Execute the runs as jobs of a cluster. Returns whether the study was interrupted. Raises PreflightError."""
+    from servebench.cluster.dispatcher import Dispatcher, open_cluster
+
+    dispatcher = Dispatcher(
+        folder=session.folder,
+        state=session.state,
+        settings=settings,
+        display=session.display,
+        registry=registry,
+        cluster=open_cluster(settings, session.folder),
+        on_end=session.add_outcome,
+    )
+    dispatcher.run(tasks)
+    return dispatcher.interrupted

@@ -37,7 +37,6 @@ def command_of(process):
 
 
 def no_engine_left():
-    """Return whether this process has no engine below it."""
     return not [child for child in psutil.Process().children(recursive=True) if "fake_engine" in command_of(child)]
 
 

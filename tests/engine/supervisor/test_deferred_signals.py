@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from servebench.engine.supervisor.deferred_signals import defer_stop_signals
+from servebench.util.signals import defer_stop_signals
 
 
 def interrupt():

@@ -16,7 +16,6 @@ from servebench.contracts.engine import (
     StopReport,
 )
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.supervisor.deferred_signals import defer_stop_signals
 from servebench.engine.supervisor.gpu_memory import unreleased_memory, used_bytes
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import log_size
@@ -24,6 +23,7 @@ from servebench.engine.supervisor.ports import port_problem
 from servebench.engine.supervisor.probe import version_of
 from servebench.engine.supervisor.readiness import POLL_S, ReadinessWatcher, StartedEngine
 from servebench.util.bounded_http import client
+from servebench.util.signals import defer_stop_signals
 
 PORT_TIMEOUT_S = 1.0
 """A port becomes free when its process ends; if it is used after this time, another process has it."""

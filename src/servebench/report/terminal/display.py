@@ -21,8 +21,7 @@ from rich.text import Text
 
 from servebench.analysis.repeats import RepeatSummary
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
-from servebench.report.content import content_lines
-from servebench.report.terminal.quality import quality_line, quality_lines
+from servebench.report.content import content_lines, quality_line, quality_lines
 from servebench.report.terminal.results import (
     failure_lines,
     point_line,
