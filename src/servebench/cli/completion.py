@@ -21,26 +21,11 @@ VARIABLE = "_SERVEBENCH_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 FACTS = ("engine", "model", "gpu", "workload", "launch", "status", "study", "run", "tool")
 
-_BASH = """\
-%(complete_func)s() {
-    local IFS=$'\\n' item
-    COMPREPLY=()
-    for item in $(env COMP_LINE="$COMP_LINE" COMP_POINT="$COMP_POINT" %(complete_var)s=bash_complete $1); do
-        case ${item%%%%,*} in
-            dir) compopt -o dirnames;;
-            file) compopt -o default;;
-            *) item=${item#*,}; COMPREPLY+=("$item"); [[ $item == *= ]] && compopt -o nospace;;
-        esac
-    done
-}
-complete -o nosort -F %(complete_func)s %(prog_name)s
-"""
-
 
 class OverrideBash(BashComplete):
     """Completion for bash, which takes `engine=v` for three words: the line is split here, and only the rest returned."""
 
-    source_template = _BASH
+    source_template = Path(__file__).with_suffix(".bash").read_text(encoding="utf-8")
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """Return the complete words of the line, and the one under the cursor."""

@@ -23,6 +23,12 @@ from servebench.store.graded import AnswerLog, add_quality, discard_answers, rea
 from servebench.store.layout import RunFolder
 from servebench.util.errors import EngineError, FailureKind, QualityError
 
+ANSWER_COLUMNS = (
+    *("outcome", "http_status", "error", "finish_reason", "prompt_tokens", "output_tokens"),
+    *("sent_ns", "ended_ns", "latency_ms"),
+)
+"""The columns of a graded answer that are those of the answer."""
+
 
 def stored_summaries(folder: RunFolder) -> tuple[QualitySummary, ...]:
     """Return the summaries of a run's stored quality. Raises StoreError."""
@@ -203,15 +209,7 @@ def _record(
         prompt=item.prompt,
         note=grade.note,
         detail=None if grade.detail is None else orjson.dumps(dict(grade.detail)).decode(),
-        outcome=answer.outcome,
-        http_status=answer.http_status,
-        error=answer.error,
-        finish_reason=answer.finish_reason,
-        prompt_tokens=answer.prompt_tokens,
-        output_tokens=answer.output_tokens,
-        sent_ns=answer.sent_ns,
-        ended_ns=answer.ended_ns,
-        latency_ms=answer.latency_ms,
+        **{name: getattr(answer, name) for name in ANSWER_COLUMNS},
         method=scorer.method,
         api=quality.api,
         shots=quality.shots,

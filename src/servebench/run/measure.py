@@ -61,9 +61,10 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
     rate_req_s = answer_s = None
     if level.warmup_requests:
         prompts = _prepare_prompts(session, level.warmup_requests, f"warmup-{level.point}")
-        report, answered = _run_phase(session, level, prompts, warmup=True, label=f"{label}: warm-up")
+        facts = _facts(session, level, prompts, warmup=True, cache_state="as_is")
+        report, answered = _run_phase(session, level, prompts.requests, facts, label=f"{label}: warm-up")
         if report.stopped:
-            evidence = _evidence(session, level, report, prompts, planned=0, cache_state="as_is")
+            evidence = _evidence(session, level, report, facts, planned=0)
             return MeasuredLevel(
                 point=build_point(evidence, extra=_warnings(session, level, report)), stopped=report.stopped
             )
@@ -75,33 +76,18 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
         level, prompts = _schedule_trace(session, level, prompts)
     cache_state, cache_warnings = _prepare_cache(session)
     fillers = _prepare_fillers(session, level, prompts)
+    facts = _facts(session, level, prompts, fillers, warmup=False, cache_state=cache_state)
     with session.telemetry.sampler() as sampler:
         report, records = _run_phase(
-            session,
-            level,
-            prompts,
-            warmup=False,
-            label=label,
-            cache_state=cache_state,
-            answer_s=answer_s,
-            fillers=fillers,
+            session, level, (*prompts.requests, *fillers), facts, label=label, answer_s=answer_s
         )
         if report.stopped is None and died_at_end(session.running, records):
             report = replace(report, stopped=StopReason.ENGINE_DIED)
     readings = sampler.readings()
     session.telemetry.add_failures(sampler)
     add_telemetry(session.folder, readings, run_id=session.run_id, point=level.point)
-    evidence = _evidence(
-        session,
-        level,
-        report,
-        prompts,
-        planned=planned_count(level, report),
-        cache_state=cache_state,
-        requests=prompts.requests,
-        records=records,
-        readings=readings,
-    )
+    measured = {"requests": prompts.requests, "records": records, "readings": readings}
+    evidence = _evidence(session, level, report, facts, planned=planned_count(level, report), **measured)
     point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report)])
     return MeasuredLevel(point=point, stopped=report.stopped, requests=prompts.requests, records=records)
 
@@ -113,31 +99,19 @@ def mean_answer_s(records: Sequence[Record]) -> float | None:
 
 
 def _evidence(
-    session: RunSession,
-    level: Level,
-    report: PhaseReport,
-    prompts: SizedPrompts,
-    *,
-    planned: int,
-    cache_state: str,
-    **measured: Any,
+    session: RunSession, level: Level, report: PhaseReport, facts: PhaseFacts, *, planned: int, **measured: Any
 ) -> PointEvidence:
     """Return what a point is built from. `measured` are its requests, records and readings."""
     return PointEvidence(
         settings=session.settings,
         level=level,
-        run_id=session.run_id,
         engine=session.engine,
-        engine_version=session.running.version,
         emulated=session.launcher.emulated,
+        facts=facts,
         report=report,
         planned=planned,
-        cache_state=cache_state,
         tokenizer=session.tokenizer,
-        tokenizer_exact=prompts.exact,
-        tokenizer_name=prompts.tokenizer,
         floor=session.floor,
-        start_id=session.start_id,
         **{"records": (), **measured},
     )
 
@@ -237,19 +211,47 @@ def _prepare_prompts(session: RunSession, count: int, stream: str, *, whole: boo
     return session.prompts.prompts(count, stream, whole=whole)
 
 
-def _run_phase(
+def _facts(
     session: RunSession,
     level: Level,
     prompts: SizedPrompts,
+    fillers: Sequence[Request] = (),
     *,
     warmup: bool,
+    cache_state: str,
+) -> PhaseFacts:
+    """Return the facts of a phase that sends these prompts and, to keep its level, these fillers."""
+    sent = (*prompts.requests, *fillers)
+    return PhaseFacts(
+        run_id=session.run_id,
+        point=level.point,
+        warmup=warmup,
+        concurrency=level.concurrency,
+        rate=level.rate,
+        repeat=level.repeat,
+        planned={one.request_id: (one.prompt_tokens, one.output_tokens, one.exact_output) for one in sent},
+        engine_version=session.running.version,
+        cache_state=cache_state,
+        tokenizer_name=prompts.tokenizer,
+        tokenizer_exact=prompts.exact,
+        start_id=session.start_id,
+        fillers=[request.request_id for request in fillers],
+        references=references_of(prompts.requests),
+    )
+
+
+def _run_phase(
+    session: RunSession,
+    level: Level,
+    requests: Sequence[Request],
+    facts: PhaseFacts,
+    *,
     label: str,
-    cache_state: str | None = None,
     answer_s: float | None = None,
-    fillers: Sequence[Request] = (),
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
-    settings, requests = session.settings, (*prompts.requests, *fillers)
+    warmup = facts.warmup
+    settings = session.settings
     planned = planned_requests(session.engine, session.running, settings, requests)
     if not warmup:
         planned = schedule_requests(level, settings.load, planned, settings.workload.seed)
@@ -260,30 +262,13 @@ def _run_phase(
         warmup=warmup,
         answer_s=answer_s,
         seed=settings.workload.seed,
-        fillers=len(fillers),
+        fillers=len(facts.fillers),
     )
     plan = replace(plan, answer_bytes_max=answer_bytes_max(requests))
     if any(request.holes for request in planned):
         plan = replace(plan, reader=ANSWER_READER)
     ids = {request.request_id for request in planned}
-    facts = PhaseFacts(
-        run_id=session.run_id,
-        point=level.point,
-        warmup=warmup,
-        concurrency=level.concurrency,
-        rate=level.rate,
-        repeat=level.repeat,
-        planned={
-            r.request_id: (r.prompt_tokens, r.output_tokens, r.exact_output) for r in requests if r.request_id in ids
-        },
-        engine_version=session.running.version,
-        cache_state=cache_state,
-        tokenizer_name=prompts.tokenizer,
-        tokenizer_exact=prompts.exact,
-        start_id=session.start_id,
-        fillers=[request.request_id for request in fillers],
-        references=references_of(prompts.requests),
-    )
+    facts = replace(facts, planned={name: one for name, one in facts.planned.items() if name in ids})
     watch = Watcher(
         session.display,
         session.running,

@@ -19,6 +19,7 @@ from servebench.measure.compliance import json_columns
 from servebench.measure.needles import needle_columns
 from servebench.measure.occupancy import excess_and_freed
 from servebench.measure.points import PointContext, summarize, with_intervals
+from servebench.run.phase import PhaseFacts
 from servebench.telemetry import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
 from servebench.workload.ideal_cache import ideal_columns
@@ -29,26 +30,21 @@ class PointEvidence:
     """Everything that a point is built from.
 
     A recovered point has no `tokenizer` and no `floor`; of its `requests` it knows what answers are compared with, and
-    nothing where that was not stored. `tokenizer_exact` says whether prompts were sized with the model's own tokenizer.
+    nothing where that was not stored.
     """
 
     settings: RunSettings
     level: Level
-    run_id: str
     engine: Engine
-    engine_version: str | None
     emulated: bool
+    facts: PhaseFacts
     records: Sequence[Record]
     report: PhaseReport
     planned: int
     requests: Sequence[Request] = ()
     readings: Sequence[Reading] = ()
-    cache_state: str | None = None
     tokenizer: Tokenizer | None = None
-    tokenizer_exact: bool = True
-    tokenizer_name: str = "the tokenizer"
     floor: ClientFloor | None = None
-    start_id: str | None = None
 
 
 def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: Sequence[Doubt] = ()) -> Point:
@@ -67,8 +63,8 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
         evidence.records,
         evidence.report,
         evidence.settings,
-        tokenizer_exact=evidence.tokenizer_exact,
-        tokenizer_name=evidence.tokenizer_name,
+        tokenizer_exact=evidence.facts.tokenizer_exact,
+        tokenizer_name=evidence.facts.tokenizer_name,
         extra=[*content_doubts(evidence.requests, evidence.engine), *extra],
     )
     return Point(row=row, doubts=warnings)
@@ -81,15 +77,15 @@ def planned_count(level: Level, report: PhaseReport) -> int:
 
 def _measured_row(evidence: PointEvidence) -> PointRow:
     """Return the row of what the load client measured, with the intervals of its headline numbers."""
-    settings, level, report = evidence.settings, evidence.level, evidence.report
+    settings, level, report, facts = evidence.settings, evidence.level, evidence.report, evidence.facts
     load = settings.load
     # the window of a closed loop begins when its level is reached; that of a rising rate must be cut
     ramp_s = load.ramp.over_s if load.ramp is not None and level.rate is not None else 0.0
     context = PointContext(
-        run_id=evidence.run_id,
+        run_id=facts.run_id,
         point=level.point,
         engine=settings.engine.name,
-        engine_version=evidence.engine_version,
+        engine_version=facts.engine_version,
         launch=settings.launch.name,
         model=settings.model.name,
         gpu=settings.gpu.name,
@@ -111,8 +107,8 @@ def _measured_row(evidence: PointEvidence) -> PointRow:
     return replace(
         with_intervals(row, headline_intervals(sample)),
         requests_planned=evidence.planned,
-        cache_state=evidence.cache_state,
-        start_id=evidence.start_id,
+        cache_state=facts.cache_state,
+        start_id=facts.start_id,
     )
 
 

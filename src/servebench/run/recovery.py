@@ -202,23 +202,26 @@ def _point(
     engine_version: str | None,
 ) -> Point:
     report = _report(level, records, facts)
-    engine = registry().engine(job.settings.engine.name)
+    known = facts or PhaseFacts(
+        run_id=records[0].run_id,
+        point=level.point,
+        warmup=False,
+        concurrency=level.concurrency,
+        repeat=level.repeat,
+        planned={},
+        tokenizer_name="",
+    )
     evidence = PointEvidence(
         settings=job.settings,
         level=level,
-        run_id=records[0].run_id,
-        engine=engine,
-        engine_version=(facts.engine_version if facts is not None else None) or engine_version,
+        engine=registry().engine(job.settings.engine.name),
         emulated=registry().launcher(job.settings.launch.name).emulated,
+        facts=replace(known, engine_version=known.engine_version or engine_version),
         records=records,
         report=report,
         planned=planned_count(level, report),
-        requests=facts.requests() if facts is not None else (),
+        requests=known.requests(),
         readings=readings,
-        cache_state=facts.cache_state if facts is not None else None,
-        tokenizer_exact=facts is None or facts.tokenizer_exact,
-        tokenizer_name=facts.tokenizer_name if facts is not None else "",
-        start_id=facts.start_id if facts is not None else None,
     )
     return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=_end_warnings(level, records))
 

@@ -33,6 +33,7 @@ SERIES = "series"
 """The column that joins whatever differs among engine, workload, model and GPU."""
 COLOURS_MAX = 8
 ALL = "all"
+QUALITY_COLUMNS = ("n", "measure", "at", "right_per_s", "latency_ms_p50", "latency_ms_p99", "unanswered", "emulated")
 MONEY = ("energy_j_per_token", "output_tok_s_per_w", "cost_usd_per_mtok", "cost_usd_per_mgood")
 """Shown if any run has them."""
 
@@ -198,10 +199,12 @@ def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     engines = dict(zip(points["run_key"], points["engine"], strict=True))
     named = [
         {
-            **vars(row),
-            "run": f"{row.run}, {row.at}",
+            "run": f"{row.run}, {row.result.at}",
+            "dataset": row.result.benchmark,
+            **{name: getattr(row, name) for name in ("share", "low", "high", "load")},
+            **{name: getattr(row.result, name) for name in QUALITY_COLUMNS},
             "engine": engines.get(row.run, "-"),
-            "doubts": ", ".join(row.doubts),
+            "doubts": ", ".join(doubt.code for doubt in row.result.doubts),
         }
         for row in rows
     ]
@@ -220,7 +223,7 @@ def quality_headings() -> dict[str, str]:
         "share": "share right",
         "low": "low, 95%",
         "high": "high, 95%",
-        "count": "questions",
+        "n": "questions",
         "right_per_s": "right answers/s",
         "latency_ms_p50": "latency p50, ms",
     }

@@ -98,7 +98,7 @@ def tradeoff(frame: pd.DataFrame, *, by: str) -> alt.Chart:
 
 
 def quality_bars(frame: pd.DataFrame) -> alt.FacetChart:
-    """Return the share right by data set and run. Columns: run, dataset, engine, share, low, high, count."""
+    """Return the share right by data set and run. Columns: run, dataset, engine, share, low, high."""
     import altair as alt
 
     base = alt.Chart(frame)

@@ -71,30 +71,12 @@ def _all_agreements(runs: Sequence[RunData]) -> list[tuple[str, str, Agreement]]
 
 
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:
-    """Return the score of each benchmark at each load, with its interval."""
-    found = []
-    for one in quality_summaries(run):
-        if one.value is not None and one.low is not None and one.high is not None:
-            found.append(
-                QualityRow(
-                    run=name,
-                    dataset=one.benchmark,
-                    share=one.value,
-                    low=one.low,
-                    high=one.high,
-                    count=one.n,
-                    measure=one.measure,
-                    at=one.at,
-                    load=one.rate if one.rate is not None else one.concurrency,
-                    right_per_s=one.right_per_s,
-                    latency_ms_p50=one.latency_ms_p50,
-                    latency_ms_p99=one.latency_ms_p99,
-                    unanswered=one.unanswered,
-                    emulated=one.emulated,
-                    doubts=tuple(doubt.code for doubt in one.doubts),
-                )
-            )
-    return found
+    """Return the score of each benchmark at each load that has an interval."""
+    return [
+        QualityRow(run=name, result=one, share=one.value, low=one.low, high=one.high)
+        for one in quality_summaries(run)
+        if one.value is not None and one.low is not None and one.high is not None
+    ]
 
 
 def short_names(runs: Sequence[RunData]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.analysis.repeats import RepeatSummary
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import RunData
 from servebench.report.html.charts import RunView
 from servebench.report.html.svg import Span
@@ -31,24 +32,18 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityRow:
-    """A benchmark's result at one load: the share right (`measure` says in what sense, or that it is a mean score) with its
-    interval. `doubts` are warning codes."""
+    """A benchmark's result at one load, with its interval: `share` is the figure to show."""
 
     run: str
-    dataset: str
+    result: QualitySummary
     share: float
     low: float
     high: float
-    count: int
-    measure: str = "right"
-    at: str = ""
-    load: float | None = None
-    right_per_s: float | None = None
-    latency_ms_p50: float | None = None
-    latency_ms_p99: float | None = None
-    unanswered: int = 0
-    emulated: bool = False
-    doubts: tuple[str, ...] = ()
+
+    @property
+    def load(self) -> float | None:
+        """The rate or the concurrency."""
+        return self.result.rate if self.result.rate is not None else self.result.concurrency
 
 
 @dataclass(frozen=True, kw_only=True)

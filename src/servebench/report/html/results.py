@@ -203,12 +203,12 @@ def quality(data: Page) -> Section:
     if not data.quality:
         return "faint", "Not measured: set quality= to measure it."
     return "quality", {
-        "emulated": any(row.emulated for row in data.quality),
+        "emulated": any(row.result.emulated for row in data.quality),
         "charts": figures_of(
             *(
                 drawn
-                for dataset in dict.fromkeys(row.dataset for row in data.quality)
-                for drawn in _quality_charts(dataset, [row for row in data.quality if row.dataset == dataset])
+                for dataset in dict.fromkeys(row.result.benchmark for row in data.quality)
+                for drawn in _quality_charts(dataset, [row for row in data.quality if row.result.benchmark == dataset])
             )
         ),
         "table": Table(QUALITY_HEAD, [_quality_cells(row) for row in data.quality], left=(0, 1, 2, 4, 11)),
@@ -222,30 +222,31 @@ def quality(data: Page) -> Section:
 def _quality_charts(dataset: str, rows: list[QualityRow]) -> list[tuple[str | None, str]]:
     several = len({row.load for row in rows}) > 1
     bars = [
-        (f"{row.run}{f', {row.at}' if several else ''} ({row.count} answers)", row.share, row.low, row.high)
+        (f"{row.run}{f', {row.result.at}' if several else ''} ({row.result.n} answers)", row.share, row.low, row.high)
         for row in rows
     ]
-    measure = rows[0].measure
+    measure = rows[0].result.measure
     drawn = [(charts.quality(bars, title=f"quality on {dataset}", measure=measure), f"Quality on {dataset}")]
     if several:
-        dots = [(row.run, row.load, row.share, row.low, row.high, row.right_per_s) for row in rows]
+        dots = [(row.run, row.load, row.share, row.low, row.high, row.result.right_per_s) for row in rows]
         shares, speeds = charts.quality_against_load(dots, dataset, measure)
         drawn += [(shares, f"{dataset} by load"), (speeds, f"Right answers per second on {dataset}")]
     return drawn
 
 
 def _quality_cells(row: QualityRow) -> list[str]:
+    result = row.result
     return [
         row.run,
-        row.dataset,
-        row.at,
-        str(row.count),
-        row.measure,
+        result.benchmark,
+        result.at,
+        str(result.n),
+        result.measure,
         f"{100 * row.share:.1f}",
         f"{100 * row.low:.1f} to {100 * row.high:.1f}",
-        str(row.unanswered),
-        number(row.latency_ms_p50),
-        number(row.latency_ms_p99),
-        number(row.right_per_s),
-        ", ".join(row.doubts),
+        str(result.unanswered),
+        number(result.latency_ms_p50),
+        number(result.latency_ms_p99),
+        number(result.right_per_s),
+        ", ".join(doubt.code for doubt in result.doubts),
     ]

@@ -137,9 +137,9 @@ def warnings(data: Page) -> Section:
         for row in one.rows:
             for code in row.doubts:
                 where.setdefault(str(code), []).append(f"{one.view.name} at {row.level_label}")
-    for result in data.quality:
-        for code in result.doubts:
-            where.setdefault(code, []).append(f"{result.run}, {result.dataset} at {result.at}")
+    for graded in data.quality:
+        for doubt in graded.result.doubts:
+            where.setdefault(doubt.code, []).append(f"{graded.run}, {graded.result.benchmark} at {graded.result.at}")
     if not where:
         return ("text", "None: every point is valid.") if any(one.rows for one in data.runs) else None
     rows = [[code, explain(code), ", ".join(dict.fromkeys(places))] for code, places in where.items()]
