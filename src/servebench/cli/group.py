@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 from click.shell_completion import CompletionItem
 
+from servebench import __version__
 from servebench.cli.command import HELP_WORDS, SETTINGS, write_examples
 from servebench.cli.completion import complete_words
 from servebench.util.errors import ConfigError
@@ -127,14 +128,6 @@ def with_help(words: list[str]) -> list[str]:
     return [*named, "--help"] if words[0] in COMMANDS else ["--help"]
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from servebench import __version__
-
-        click.echo(f"servebench {__version__}")
-        ctx.exit()
-
-
 def _install_completion(ctx: click.Context, _param: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
         import os
@@ -147,29 +140,20 @@ def _install_completion(ctx: click.Context, _param: click.Parameter, shell: str 
         ctx.exit()
 
 
-cli = Commands(
-    "servebench",
-    context_settings=SETTINGS,
-    params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_print_version,
-            help="Print the version.",
-        ),
-        click.Option(
-            ["--install-completion"],
-            metavar="[bash|zsh|fish]",
-            is_flag=False,
-            flag_value="auto",
-            is_eager=True,
-            expose_value=False,
-            callback=_install_completion,
-            help="Set up shell completion (default: for your shell).",
-        ),
-    ],
+@click.group("servebench", cls=Commands, context_settings=SETTINGS)
+@click.version_option(__version__, message="servebench %(version)s", help="Print the version.")
+@click.option(
+    "--install-completion",
+    metavar="[bash|zsh|fish]",
+    is_flag=False,
+    flag_value="auto",
+    is_eager=True,
+    expose_value=False,
+    callback=_install_completion,
+    help="Set up shell completion (default: for your shell).",
 )
+def cli() -> None:
+    """Run the command that the words name."""
+
 
 __all__ = ["COMMANDS", "cli", "unknown_command", "with_help"]

@@ -5,7 +5,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from servebench.util.units import NS_PER_S
 
@@ -54,23 +55,28 @@ class Node:
     addresses: int = 1
 
 
+def _row(title: str, shape: str = "") -> Any:
+    """Declare a field as a row of the table, with the format of its value."""
+    return field(metadata={"title": title, "format": shape})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
     """The estimate. `bound_by` is the resource that determines the number of nodes."""
 
-    streams: int
-    events_s: float
-    requests_s: float
-    down_gbit_s: float
-    up_gbit_s: float
-    spool_mb_s: float
-    kept_gb_h: float
-    cpu_cores: float
-    workers: int
-    nodes: int
-    bound_by: str
-    parse_cores: float
-    summary_gb_per_minute: float
+    streams: int = _row("streams at once", ",.0f")
+    events_s: float = _row("events/s", ",.0f")
+    requests_s: float = _row("requests/s", ",.0f")
+    down_gbit_s: float = _row("network to the clients, Gbit/s", ",.2f")
+    up_gbit_s: float = _row("network from the clients, Gbit/s", ",.3f")
+    spool_mb_s: float = _row("spool while it runs, MB/s in sum", ",.0f")
+    kept_gb_h: float = _row("kept on disk, GB an hour", ",.1f")
+    cpu_cores: float = _row("CPU of the load workers, cores", ",.1f")
+    workers: int = _row("load workers", ",.0f")
+    nodes: int = _row("nodes of 16 cores and 10 Gbit/s", ",.0f")
+    bound_by: str = _row("what decides the nodes")
+    parse_cores: float = _row("cores to parse as fast as it comes", ",.1f")
+    summary_gb_per_minute: float = _row("memory to summarise a point of a minute, GB", ",.1f")
 
 
 def fleet(demand: Demand, node: Node) -> Fleet:
@@ -105,23 +111,6 @@ def fleet(demand: Demand, node: Node) -> Fleet:
     )
 
 
-ROWS = (
-    ("streams at once", "streams", ",.0f"),
-    ("events/s", "events_s", ",.0f"),
-    ("requests/s", "requests_s", ",.0f"),
-    ("network to the clients, Gbit/s", "down_gbit_s", ",.2f"),
-    ("network from the clients, Gbit/s", "up_gbit_s", ",.3f"),
-    ("spool while it runs, MB/s in sum", "spool_mb_s", ",.0f"),
-    ("kept on disk, GB an hour", "kept_gb_h", ",.1f"),
-    ("CPU of the load workers, cores", "cpu_cores", ",.1f"),
-    ("load workers", "workers", ",.0f"),
-    ("nodes of 16 cores and 10 Gbit/s", "nodes", ",.0f"),
-    ("what decides the nodes", "bound_by", ""),
-    ("cores to parse as fast as it comes", "parse_cores", ",.1f"),
-    ("memory to summarise a point of a minute, GB", "summary_gb_per_minute", ",.1f"),
-)
-
-
 def table(rates: Sequence[float]) -> str:
     """Return a Markdown table with a column for each rate in tokens/s, for an ITL of 30 ms, 1,000 tokens in and 256 out."""
     fleets = [fleet(Demand(tokens_s=rate), Node()) for rate in rates]
@@ -129,7 +118,7 @@ def table(rates: Sequence[float]) -> str:
         f"| | {' | '.join(f'{rate:,.0f} tokens/s' for rate in rates)} |",
         f"|---|{'---|' * len(rates)}",
     ]
-    lines += [
-        f"| {name} | {' | '.join(format(getattr(one, key), shape) for one in fleets)} |" for name, key, shape in ROWS
-    ]
+    for one in fields(Fleet):
+        cells = " | ".join(format(getattr(found, one.name), one.metadata["format"]) for found in fleets)
+        lines.append(f"| {one.metadata['title']} | {cells} |")
     return "\n".join(lines)
