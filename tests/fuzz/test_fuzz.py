@@ -37,16 +37,8 @@ SSE = (
 )
 METRICS = (
     *(
-        b"# HELP a b\n",
-        b"# TYPE a counter\n",
-        b"a 1\n",
-        b'a{b="c"} 1 2\n',
-        b"a{",
-        b'"',
-        b"NaN\n",
-        b"+Inf\n",
-        b"\\",
-        b"=",
+        *(b"# HELP a b\n", b"# TYPE a counter\n", b"a 1\n", b'a{b="c"} 1 2\n', b"a{", b'"', b"NaN\n", b"+Inf\n"),
+        *(b"\\", b"="),
     ),
     *(b"{", b"}", b"[", b"]", b'{"a": {"b": 1}}', b"\x00", b"\xff", b"\n", b" ", b","),
 )

@@ -15,15 +15,9 @@ PROBE = Path(__file__).with_name("parser_probe.py")
 ROOT = Path(__file__).parents[2]
 
 SHARED = [
-    "engine.tensor_parallel_size=2",
-    "engine.max_model_len=4096",
-    "engine.dtype=bfloat16",
-    "engine.quantization=awq",
-    "engine.gpu_memory_fraction=0.5",
-    "engine.max_num_seqs=16",
-    "engine.prefix_caching=true",
-    "engine.prefix_caching=false",
-    "engine.seed=7",
+    *("engine.tensor_parallel_size=2", "engine.max_model_len=4096", "engine.dtype=bfloat16"),
+    *("engine.quantization=awq", "engine.gpu_memory_fraction=0.5", "engine.max_num_seqs=16"),
+    *("engine.prefix_caching=true", "engine.prefix_caching=false", "engine.seed=7"),
 ]
 
 CASES = {

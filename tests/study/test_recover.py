@@ -382,10 +382,9 @@ def test_a_recovered_point_has_the_columns_and_warnings_of_the_measured_one(fold
     level = plan_levels(settings.load, 0)[0]
     measured = build_point(
         PointEvidence(
-            settings=settings, level=level, run_id="s/00", engine=registry().engine("openai"), engine_version="1.2",
-            emulated=False, records=records_of([spool], facts), report=report, planned=planned_count(level, report),
-            requests=requests, readings=READINGS, cache_state="warm", tokenizer=tokenizer, tokenizer_exact=False,
-            tokenizer_name=tokenizer.name,
+            settings=settings, level=level, engine=registry().engine("openai"), emulated=False, facts=facts,
+            records=records_of([spool], facts), report=report, planned=planned_count(level, report),
+            requests=requests, readings=READINGS, tokenizer=tokenizer,
         )
     ).judged_row  # fmt: skip
     assert recover() == 0

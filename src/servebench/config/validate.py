@@ -166,9 +166,7 @@ def _type_of(
     return found.settings_type, None
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapter = cache(TypeAdapter)
 
 
 def _check_section(section: str, value: Any, types: Types, origin: Origin) -> tuple[Any, list[Problem]]:

@@ -61,77 +61,19 @@ from servebench.workload.build.lengths import sample_lengths
 from servebench.workload.build.requests import as_request
 from servebench.workload.build.seeding import generator, salt
 
-__all__ = [
-    "API_VERSION",
-    "MODEL_NOT_FOUND",
-    "SHARED_SETTINGS",
-    "AnswerStore",
-    "Command",
-    "ConfigError",
-    "ContainerImage",
-    "CountOrZero",
-    "Dialect",
-    "Emulation",
-    "Endpoint",
-    "Engine",
-    "EngineError",
-    "EngineSettings",
-    "FlagTable",
-    "Fraction",
-    "GpuSettings",
-    "Grade",
-    "GuardedProcess",
-    "Item",
-    "ItemAnswer",
-    "Judged",
-    "LaunchContext",
-    "LaunchSettings",
-    "Launcher",
-    "LengthSettings",
-    "Loading",
-    "LogHint",
-    "Message",
-    "ModelSettings",
-    "NotFetched",
-    "PackagedFile",
-    "PhaseMarker",
-    "PointFinished",
-    "Port",
-    "PositiveFloat",
-    "PositiveInt",
-    "Preparation",
-    "QualitySettings",
-    "Reading",
-    "Request",
-    "RunFinished",
-    "RunSettings",
-    "RunStarted",
-    "RunningEngine",
-    "Say",
-    "Scorer",
-    "StartPhase",
-    "StopReport",
-    "Subject",
-    "TelemetrySource",
-    "Tokenizer",
-    "Workload",
-    "WorkloadSettings",
-    "accepts_connections",
-    "as_request",
-    "command_output",
-    "engine_hooks",
-    "extra_arguments",
-    "fetch",
-    "fill",
-    "free_port",
-    "generator",
-    "hookimpl",
-    "is_python",
-    "log_hints",
-    "missing_executable",
-    "read_rows",
-    "salt",
-    "sample",
-    "sample_lengths",
-    "sha256_of",
-]
+__all__ = ["Emulation", "Loading"]
+__all__ += ["Command", "ContainerImage", "Dialect", "Engine", "LaunchContext", "Launcher", "LogHint", "PhaseMarker"]
+__all__ += ["Preparation", "RunningEngine", "Say", "StartPhase", "StopReport"]
+__all__ += ["API_VERSION", "PointFinished", "RunFinished", "RunStarted", "hookimpl"]
+__all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "Scorer"]
+__all__ += ["Message", "Request", "Tokenizer", "Workload"]
+__all__ += ["CountOrZero", "EngineSettings", "Fraction", "GpuSettings", "LaunchSettings", "LengthSettings"]
+__all__ += ["ModelSettings", "Port", "PositiveFloat", "PositiveInt", "QualitySettings", "RunSettings"]
+__all__ += ["WorkloadSettings"]
+__all__ += ["Reading", "Subject", "TelemetrySource"]
+__all__ += ["MODEL_NOT_FOUND", "SHARED_SETTINGS", "FlagTable", "GuardedProcess", "accepts_connections"]
+__all__ += ["command_output", "engine_hooks", "extra_arguments", "free_port", "is_python", "log_hints"]
+__all__ += ["missing_executable"]
+__all__ += ["read_rows", "sample"]
+__all__ += ["ConfigError", "EngineError", "NotFetched", "PackagedFile", "fetch", "sha256_of"]
+__all__ += ["as_request", "fill", "generator", "salt", "sample_lengths"]

@@ -12,7 +12,6 @@ from servebench.analysis.quality.summary import summaries
 from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Request
 from servebench.contracts.results import QualityRecord, QualitySummary, Record
-from servebench.contracts.settings import QualitySettings
 from servebench.engine.admin import reset_cache
 from servebench.engine.pool import EngineLease
 from servebench.load.plan.levels import Level
@@ -120,7 +119,9 @@ def _ask_and_grade(
     """Ask a scorer's questions at one concurrency, and grade the answers, those of an earlier attempt included."""
     quality = scorer.settings
     count = sys.maxsize if quality.items == "all" else quality.items
-    items = [_with_max_tokens(item, quality) for item in scorer.items(path, count, quality.seed)]
+    items = scorer.items(path, count, quality.seed)
+    if quality.max_tokens is not None:
+        items = [replace(item, max_tokens=quality.max_tokens) for item in items]
     digests = {item.item_id: item.digest for item in items}
     label = f"quality {scorer.name} at concurrency {concurrency}"
     watch = _watch(request, lease, label)
@@ -150,10 +151,6 @@ def _ask_and_grade(
 def _grade(scorer: Scorer, item: Item, answer: ItemAnswer) -> Judged:
     grade = scorer.grade(item, answer) if answer.error is None else Grade(correct=None, extracted=None)
     return Judged(item=item, answer=answer, grade=grade)
-
-
-def _with_max_tokens(item: Item, quality: QualitySettings) -> Item:
-    return item if quality.max_tokens is None else replace(item, max_tokens=quality.max_tokens)
 
 
 def _evaluate(request: RunRequest, lease: EngineLease, scorer: Scorer, concurrency: int) -> Sequence[Judged]:

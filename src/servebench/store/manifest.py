@@ -23,17 +23,8 @@ from servebench.util.redaction import redact
 
 PROBE_TIMEOUT_S = 4.0
 PACKAGES = (
-    "servebench-suite",
-    "hydra-core",
-    "omegaconf",
-    "pluggy",
-    "httpx",
-    "pandas",
-    "pyarrow",
-    "mlflow",
-    "numpy",
-    "orjson",
-    "pydantic",
+    *("servebench-suite", "hydra-core", "omegaconf", "pluggy", "httpx", "pandas", "pyarrow", "mlflow", "numpy"),
+    *("orjson", "pydantic"),
 )
 GPU_FIELDS = (
     "index",

@@ -43,6 +43,7 @@ ENCODING: dict[str, Any] = {
 }
 """Stamps are all different: a dictionary of them costs time and memory and is then discarded."""
 
+_clean = lru_cache(maxsize=1024)(redact_text)
 ANSWERS = ("run_id", "point", "request_id", "text", "reasoning")
 
 
@@ -71,11 +72,6 @@ def reading(path: Path) -> Iterator[None]:
         raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     except (pa.ArrowException, ValueError) as error:
         raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-
-
-@lru_cache(maxsize=1024)
-def _clean(error: str) -> str:
-    return redact_text(error)
 
 
 def requests_frame(records: Sequence[Record]) -> pd.DataFrame:
@@ -205,7 +201,7 @@ def _points_table(rows: Sequence[PointRow]) -> pa.Table:
 
     cells = [row.as_dict() for row in rows]
     names = list(dict.fromkeys(name for row in cells for name in row))
-    types = _point_types()
+    types = {one.name: _arrow_type(one) for one in columns_of(PointRow)}
     return pa.table({name: pa.array([row.get(name) for row in cells], types.get(name)) for name in names})
 
 
@@ -215,10 +211,6 @@ def _arrow_type(one: Column) -> pa.DataType:
     integer = pa.int32() if one.bits == 32 else pa.int64()
     types = {"str": pa.string(), "int": integer, "float": pa.float64(), "bool": pa.bool_()}
     return types.get(one.kind) or pa.list_(pa.string() if one.kind == "list[str]" else integer)
-
-
-def _point_types() -> dict[str, pa.DataType]:
-    return {one.name: _arrow_type(one) for one in columns_of(PointRow)}
 
 
 def csv_cell(value: Any) -> Any:

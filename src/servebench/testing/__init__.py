@@ -18,17 +18,11 @@ from servebench.testing.server import FakeServer, ServerBehavior, write_stand_in
 from servebench.testing.workloads import WorkloadConformance  # noqa: E402
 
 __all__ = [
-    "CHAT",
-    "SCHEMA",
-    "TEXT",
-    "WORKLOAD",
     "EngineConformance",
     "FakeServer",
     "ScorerConformance",
     "ServerBehavior",
     "WorkloadConformance",
-    "engine_tokenizer",
-    "launch_process",
-    "registry",
     "write_stand_in",
 ]
+__all__ += ["CHAT", "SCHEMA", "TEXT", "WORKLOAD", "engine_tokenizer", "launch_process", "registry"]

@@ -111,12 +111,8 @@ def test_a_cluster_drives_one_engine(tmp_path):
 
 def test_without_ray_or_a_cluster_the_error_is_one_line(tmp_path):
     words = [
-        "engine=vllm",
-        "launch=emulated",
-        "gpu=rtx5090",
-        "model=qwen2.5-7b-instruct",
-        "load.workers=ray",
-        "tracking=none",
+        *("engine=vllm", "launch=emulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.workers=ray"),
+        *("tracking=none",),
     ]
     done = subprocess.run(
         [sys.executable, "-m", "servebench", *words, "load.concurrency=[1]", "load.self_check=never"],

@@ -12,14 +12,8 @@ from servebench.contracts.engine import Command
 from servebench.contracts.settings import EngineSettings
 
 SHARED_SETTINGS = (
-    "tensor_parallel_size",
-    "max_model_len",
-    "dtype",
-    "quantization",
-    "gpu_memory_fraction",
-    "max_num_seqs",
-    "prefix_caching",
-    "seed",
+    *("tensor_parallel_size", "max_model_len", "dtype", "quantization", "gpu_memory_fraction", "max_num_seqs"),
+    *("prefix_caching", "seed"),
 )
 """The settings that every engine must translate or reject. The others (host, port, timeouts ...) launchers handle."""
 

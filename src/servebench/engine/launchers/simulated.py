@@ -7,9 +7,7 @@ import re
 import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
-
-from annotated_types import Ge, Gt, Lt
+from typing import ClassVar
 
 from servebench.contracts.emulation import EmulationSpec, Variation
 from servebench.contracts.engine import (
@@ -33,19 +31,10 @@ START_LINE = "servebench: simulated start "
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedSettings(LaunchSettings):
+class SimulatedSettings(Variation, LaunchSettings):
     """`seed` fixes everything that is random; the other keys are those of `Variation`."""
 
     seed: int = 0
-    slowdown: Annotated[float, Gt(0)] = 1.0
-    start_sd: Annotated[float, Ge(0)] = 0.01
-    wander_sd: Annotated[float, Ge(0)] = 0.02
-    wander_s: Annotated[float, Gt(0)] = 5.0
-    drift: float = 0.0
-    step_noise: Annotated[float, Ge(0)] = 0.03
-    failure_rate: Annotated[float, Ge(0), Lt(1)] = 0.0
-    failure_burst: Annotated[int, Ge(1)] = 1
-    client_lateness_ms: Annotated[float, Ge(0)] = 0.0
 
     def variation(self) -> Variation:
         """Return the planted deviations."""

@@ -68,10 +68,6 @@ def _as_answer(item_id: str, reply: Reply) -> ItemAnswer:
     )
 
 
-def _as_reply(answer: ItemAnswer) -> Reply:
-    return Reply(text=answer.text, input_tokens=answer.prompt_tokens, output_tokens=answer.output_tokens)
-
-
 class JudgeScorer(OpenPromptScorer):
     """Open tasks, answered by the engine and judged by another model. Each answer is judged twice, against a reference in
     both orders or by the same rubric; how often both verdicts agree is stored, with tokens and cost.
@@ -157,7 +153,11 @@ class JudgeScorer(OpenPromptScorer):
 
         report(0)
         fresh = call_all([calls[call] for call in left], self._call(), on_reply=keep, watch=report)
-        return {call: _as_reply(one) for call, one in known.items()} | dict(zip(left, fresh, strict=True))
+        replies = {
+            call: Reply(text=one.text, input_tokens=one.prompt_tokens, output_tokens=one.output_tokens)
+            for call, one in known.items()
+        }
+        return replies | dict(zip(left, fresh, strict=True))
 
     def _key(self, call: tuple[str, int], prompt: str) -> str:
         """Return the memory's key of a call: the judge, the prompt, and the order of the two answers."""
