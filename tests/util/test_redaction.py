@@ -16,7 +16,7 @@ SECRET = "s3cr3t-Value-42"
         "OPENAI_API_KEY", "api_key", "apikey", "api-key", "apiKey", "x-api-key", "launch.api_key", "hf_token", "HF_TOKEN",
         "HUGGING_FACE_HUB_TOKEN", "token", "accessToken", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "db_password",
         "PGPASSWORD", "passwd", "client_secret", "Authorization", "credentials", "private_key", "OPENAI_KEY",
-        "WANDB_API_KEY", "NGC_CLI_API_KEY", "GITHUB_TOKEN_2", "bearer", "passphrase",
+        "WANDB_API_KEY", "NGC_CLI_API_KEY", "GITHUB_TOKEN_2", "bearer", "passphrase", "--api-key", "MY_PASSWORD",
     ],
 )  # fmt: skip
 def test_names_of_secrets(name):
@@ -30,7 +30,8 @@ def test_names_of_secrets(name):
         "prefix_caching", "eos_token_id", "eos_token", "bos_token", "pad_token_id", "token_ids", "token_count",
         "num_tokens", "max-num-batched-tokens", "energy_j_per_token", "time_per_output_token", "event_tokens",
         "skip_tokenizer_init", "cached_tokens", "key", "cache_key", "keyword", "HF_TOKEN_PATH", "api_key_file",
-        "tokens", "secretary", "passing", "compass", "kv_cache_dtype", "seed", "token_throughput",
+        "tokens", "secretary", "passing", "compass", "kv_cache_dtype", "seed", "token_throughput", "--token-id", "KEYBOARD",
+        "TOKENIZERS_PARALLELISM", "--max-total-tokens", "--tokenizer", "--eos-token",
     ],
 )  # fmt: skip
 def test_names_that_only_look_like_it(name):

@@ -176,13 +176,15 @@ def _redact_word(word: str, secrets: Sequence[str]) -> str:
 
 
 def _redact_items(items: Sequence[Any], secrets: Sequence[str]) -> list[Any]:
-    """A list may be a command, where the value after a secret flag is a secret too, or a pair of name and value."""
+    """A list may be a command, where the word after a secret flag is a secret too unless it is a flag, or a pair of name and
+    value."""
     pair = len(items) == 2 and isinstance(items[0], str) and secret_name(items[0])
     hidden = False
     result = []
     for index, item in enumerate(items):
         if isinstance(item, str):
-            result.append(MARK if hidden or (pair and index == 1) else _redact_word(item, secrets))
+            secret = (hidden and not item.startswith("--")) or (pair and index == 1)
+            result.append(MARK if secret else _redact_word(item, secrets))
         else:
             result.append(_redact(item, secrets))
         hidden = isinstance(item, str) and item.startswith("-") and "=" not in item and secret_name(item)
