@@ -50,5 +50,5 @@ def test_output_that_finds_no_room_is_one_line(tmp_path, words):
             [sys.executable, "-m", "servebench", *words],
             cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False,
         )  # fmt: skip
-    assert done.stderr == "servebench: cannot write to standard output: no space left on device\n"
+    assert done.stderr == "servebench: cannot write to standard output: the disk is full\n"
     assert done.returncode == 6

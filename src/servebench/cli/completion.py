@@ -13,7 +13,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from servebench.util.errors import ConfigError
+from servebench.util.errors import ConfigError, reason_of
 
 VARIABLE = "_SERVEBENCH_COMPLETE"
 """The environment variable with which a shell asks for completion, as click names it."""
@@ -127,6 +127,6 @@ def install_completion(shell: str, cli: click.Command) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(script, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        raise ConfigError(f"cannot write {path}: {reason_of(error)}") from error
     done = f"completion for {shell} is in {path}; start a new shell to use it\n"
     return done + (f"{rest}:\n  source '{path}'\n" if rest else "")

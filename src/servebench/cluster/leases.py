@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from servebench.util.errors import PreflightError
+from servebench.util.errors import PreflightError, reason_of
 
 FOLDER_VARIABLE = "SERVEBENCH_LEASES"
 POLL_S = 0.25
@@ -33,8 +33,9 @@ def lease_folder() -> Path:
 
 
 def _unusable(folder: Path, error: OSError) -> PreflightError:
-    reason = (error.strerror or str(error)).lower()
-    return PreflightError(f"cannot write leases to {folder}: {reason}; set {FOLDER_VARIABLE} to another folder")
+    return PreflightError(
+        f"cannot write leases to {folder}: {reason_of(error)}; set {FOLDER_VARIABLE} to another folder"
+    )
 
 
 class Leases:

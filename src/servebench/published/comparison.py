@@ -21,7 +21,7 @@ from servebench.published.setups import (
 )
 from servebench.published.simulate import Clients
 from servebench.registry.registry import Registry
-from servebench.util.errors import StoreError
+from servebench.util.errors import StoreError, reason_of
 from servebench.util.proportions import wilson
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -57,7 +57,7 @@ def _write(path: Path, mode: Literal["a", "w"], text: str = "") -> None:
         with path.open(mode, encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        raise StoreError(f"cannot write {path}: {reason_of(error)}") from error
 
 
 def within(rows: Sequence[PublishedRow], metric: str) -> tuple[int, int]:

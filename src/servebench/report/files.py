@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from servebench.util.errors import StoreError
+from servebench.util.errors import StoreError, reason_of
 
 
 def write_file(path: Path, text: str) -> None:
@@ -11,4 +11,4 @@ def write_file(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise StoreError(f"{path} cannot be written: {reason_of(error)}") from error

@@ -7,7 +7,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from servebench import __version__
-from servebench.util.errors import ConfigError
+from servebench.util.errors import ConfigError, reason_of
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SUFFIX = ".in"
@@ -85,8 +85,7 @@ def write_plugin(name: str, *, kind: str, directory: Path, taken: Mapping[str, I
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"plugins new: cannot write {folder}: {reason}; choose another --dir") from error
+        raise ConfigError(f"plugins new: cannot write {folder}: {reason_of(error)}; choose another --dir") from error
     what, trial = (text.format(name=name) for text in NEXT_STEPS[kind])
     return (
         f"{folder}: {what}; its README says what to change\n"

@@ -1,27 +1,11 @@
 """Writing a file whole or not at all, and saying in one line why it could not be written."""
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from servebench.util.errors import StoreError
-
-REASONS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission denied",
-    errno.EPERM: "permission denied",
-    errno.ENOTDIR: "a file is in the place of a folder",
-    errno.EEXIST: "a file is in its place",
-}
-
-
-def reason_of(error: OSError) -> str:
-    """Why a file could not be written or read, in a few words."""
-    return REASONS.get(error.errno or 0, (error.strerror or str(error)).lower())
+from servebench.util.errors import StoreError, reason_of
 
 
 @contextmanager

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from servebench.store.files import reason_of
 from servebench.store.layout import StudyFolder
-from servebench.util.errors import StoreError
+from servebench.util.errors import StoreError, reason_of
 
 RELEASED_S = 3.0
 """How long a process that was killed may take to be gone."""

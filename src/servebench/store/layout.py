@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from servebench.store.files import reason_of, writing
-from servebench.util.errors import ConfigError, PreflightError, StoreError
+from servebench.store.files import writing
+from servebench.util.errors import ConfigError, PreflightError, StoreError, reason_of
 
 SPACE_MIN_BYTES = 64 << 20
 SLUG_MAX = 60

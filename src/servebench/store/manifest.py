@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import reason_of, write_text
+from servebench.store.files import write_text
 from servebench.store.versions import upgraded
-from servebench.util.errors import StoreError
+from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact
 
 PROBE_TIMEOUT_S = 4.0

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import reason_of, write_text
+from servebench.store.files import write_text
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.state import read_study
 from servebench.store.versions import upgraded
-from servebench.util.errors import ConfigError, StoreError
+from servebench.util.errors import ConfigError, StoreError, reason_of
 from servebench.util.redaction import MARK, redact
 
 

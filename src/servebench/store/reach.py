@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from servebench.store.files import reason_of
+from servebench.util.errors import reason_of
 from servebench.util.redaction import redact_text
 
 DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}

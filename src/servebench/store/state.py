@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
-from servebench.store.files import reason_of, write_text
+from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.versions import KEY, upgraded
-from servebench.util.errors import DamagedError, FailureKind, StoreError
+from servebench.util.errors import DamagedError, FailureKind, StoreError, reason_of
 from servebench.util.redaction import redact
 
 UNFINISHED = "running"

@@ -22,10 +22,10 @@ from servebench.contracts.columns import Column, columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
 from servebench.contracts.telemetry import Reading
-from servebench.store.files import reason_of, replacing, writing
+from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder
 from servebench.store.versions import KEY, check_table
-from servebench.util.errors import DamagedError, StoreError
+from servebench.util.errors import DamagedError, StoreError, reason_of
 from servebench.util.redaction import redact_text
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from typing import Any
 from filelock import FileLock
 
 from servebench.contracts.emulation import EMULATING
-from servebench.store.files import reason_of, write_text
+from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
 from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRun, TrackedStudy
 from servebench.store.reach import sqlite_path, unreachable
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
-from servebench.util.errors import StoreError
+from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact_text
 from servebench.util.units import NS_PER_MS
 

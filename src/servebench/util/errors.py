@@ -4,6 +4,7 @@ A message is lower case, has no full stop, names the offending value and where i
 Any other exception is a defect of servebench and keeps its traceback.
 """
 
+import errno
 from enum import StrEnum
 from typing import ClassVar, Self
 
@@ -14,6 +15,22 @@ def in_one_line(text: str, length_max: int) -> str:
     """Return text from a server or tool as one line of at most `length_max` characters, without control characters."""
     line = " ".join(text[: 4 * length_max].split())[:length_max]
     return line if line.isprintable() else "".join(one if one.isprintable() else UNPRINTABLE for one in line)
+
+
+REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENOTDIR: "a file is in the place of a folder",
+    errno.EEXIST: "a file is in its place",
+}
+
+
+def reason_of(error: OSError) -> str:
+    """Return why the system refused something, in a few words."""
+    return REASONS.get(error.errno or 0, (error.strerror or str(error)).lower())
 
 
 class FailureKind(StrEnum):

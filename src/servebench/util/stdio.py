@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO, cast
 
-from servebench.util.errors import StoreError
+from servebench.util.errors import StoreError, reason_of
 
 FIRST_OTHER = 3
 """The first descriptor after the three standard ones."""
@@ -69,7 +69,7 @@ class _CheckedStream(_WrappedStream):
             raise
         except OSError as error:
             _redirect_to_null(self._file)
-            raise StoreError(f"cannot write to standard output: {(error.strerror or str(error)).lower()}") from error
+            raise StoreError(f"cannot write to standard output: {reason_of(error)}") from error
 
 
 def _redirect_to_null(file: TextIO) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from servebench.util.errors import reason_of
+
 DOWNLOAD_TIMEOUT_S = 600
 
 
@@ -44,9 +46,7 @@ def fetch(source: PackagedFile, target: Path, say: Callable[[str], object] = lam
     except Timeout as problem:
         raise NotFetched(f"{target}.lock is held by another process for over {DOWNLOAD_TIMEOUT_S} s") from problem
     except OSError as problem:
-        raise NotFetched(
-            f"{target.parent}: {(problem.strerror or str(problem)).lower()}; set SERVEBENCH_CACHE to another folder"
-        ) from problem
+        raise NotFetched(f"{target.parent}: {reason_of(problem)}; set SERVEBENCH_CACHE to another folder") from problem
 
 
 def sha256_of(path: Path) -> str:

@@ -32,7 +32,7 @@ from servebench.engine.adapters.trtllm_plan import BUILDER, BuildPlan, digest, i
 from servebench.engine.describe import describe_command
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import explain_failure, log_size
-from servebench.util.errors import EngineError, FailureKind
+from servebench.util.errors import EngineError, FailureKind, reason_of
 
 PHASE = "engine_build"
 STOP_TIMEOUT_S = 10.0
@@ -105,9 +105,8 @@ def prepare(plan: BuildPlan, hints: Sequence[LogHint], say: Say) -> None:
             f"another build held {plan.home / 'lock'} for more than {plan.timeout_s:g} s (engine.build_timeout_s)"
         ) from error
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise EngineError(
-            f"cannot store an engine in {plan.home}: {reason}; set SERVEBENCH_CACHE to another folder"
+            f"cannot store an engine in {plan.home}: {reason_of(error)}; set SERVEBENCH_CACHE to another folder"
         ) from error
     if reused:
         say(f"reusing the engine built at {built['built_at']} (the build took {built['seconds']:.1f} s)")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from servebench.contracts.engine import Say
 from servebench.engine.launchers.docker_command import DockerSettings
-from servebench.util.errors import EngineError, FailureKind
+from servebench.util.errors import EngineError, FailureKind, reason_of
 
 PULL_TIMEOUT_S = 7200.0
 """Engine images have up to 20 GB."""
@@ -39,7 +39,7 @@ def runtime_problems(settings: DockerSettings) -> list[str]:
             "check that its daemon is running (DOCKER_HOST)"
         ]
     except OSError as error:
-        return [f"launch.runtime={runtime}: cannot run '{runtime}': {(error.strerror or str(error)).lower()}"]
+        return [f"launch.runtime={runtime}: cannot run '{runtime}': {reason_of(error)}"]
     return [f"launch.runtime={runtime}: '{runtime} info' failed: {_error_text(done)}"] if done.returncode else []
 
 

@@ -23,7 +23,7 @@ from servebench.contracts.settings import LaunchSettings
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.engine.supervisor.engine_handle import EngineHandle
 from servebench.engine.tokenize import EmulatedTokenizer
-from servebench.util.errors import EngineError
+from servebench.util.errors import EngineError, reason_of
 from servebench.util.units import NS_PER_S
 
 ADDRESS = "http://simulated.invalid"
@@ -140,5 +140,5 @@ def _log_start(log_path: Path, lines: list[str]) -> int:
         with log_path.open("a", encoding="utf-8") as log:
             log.write("\n".join([f"{START_LINE}{number}", *lines, ""]))
     except OSError as error:
-        raise EngineError(f"{log_path} cannot be written: {(error.strerror or str(error)).lower()}") from error
+        raise EngineError(f"{log_path} cannot be written: {reason_of(error)}") from error
     return number

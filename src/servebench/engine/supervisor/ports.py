@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from servebench.util.errors import EngineError, FailureKind
+from servebench.util.errors import EngineError, FailureKind, reason_of
 
 LISTEN = "0A"
 """TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)."""
@@ -60,8 +60,7 @@ def port_problem(host: str, port: int) -> EngineError | None:
 
 
 def _unusable_host(host: str, error: OSError) -> str:
-    reason = (error.strerror or str(error)).lower()
-    return f"engine.host={host}: cannot listen there: {reason}; use an address of this machine, such as 127.0.0.1"
+    return f"engine.host={host}: cannot listen there: {reason_of(error)}; use an address of this machine, such as 127.0.0.1"
 
 
 def accepts_connections(host: str, port: int, timeout_s: float = 0.25) -> bool:

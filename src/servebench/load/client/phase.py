@@ -20,6 +20,7 @@ from servebench.load.client.pool import ConnectionPool
 from servebench.load.client.progress import WorkerProgress
 from servebench.load.client.scheduler import ANSWERED, Scheduler
 from servebench.load.client.spool_writer import SpoolWriter
+from servebench.util.errors import reason_of
 
 QUEUES_SAMPLED = 4
 NO_BYTES = bytes(4)
@@ -184,7 +185,7 @@ class LoadPhase:
         try:
             self.reader.ask(index, reads, whole=whole)
         except OSError as error:
-            reason = f"the process that reads answers died: {(error.strerror or str(error)).lower()}"
+            reason = f"the process that reads answers died: {reason_of(error)}"
             self.scheduler.reading_failed(reason, time.time_ns())
 
     def take_texts(self, reader: AnswerReader) -> None:

@@ -25,7 +25,7 @@ from servebench.load.client.spool import (
     TIMESPEC,
     USER,
 )
-from servebench.util.errors import StoreError
+from servebench.util.errors import StoreError, reason_of
 from servebench.util.units import NS_PER_S
 
 LENGTH_MIN = {SENT: STAMPS.size, READS: COUNT.size, USER: COUNT.size, END: CLOSE.size}
@@ -48,7 +48,7 @@ def read_spool(path: Path) -> Iterator[Exchange]:
             return
         file = path.open("rb")
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+        raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
     with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         yield from _exchanges(data, path)
 

@@ -22,6 +22,7 @@ from servebench.load.client.phase import LoadPhase
 from servebench.load.client.progress import WorkerProgress
 from servebench.load.client.spool_writer import SpoolWriter
 from servebench.util.clock import step_ns, take_anchor
+from servebench.util.errors import reason_of
 from servebench.util.signals import leave_stopping_to_the_parent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
@@ -53,7 +54,7 @@ def main() -> int:
         return 1
     except OSError as error:
         _send_line(
-            failed=f"cannot write {job.spool}: {(error.strerror or str(error)).lower()}",
+            failed=f"cannot write {job.spool}: {reason_of(error)}",
             full=error.errno == errno.ENOSPC,
         )
         return 1

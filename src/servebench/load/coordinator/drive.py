@@ -16,7 +16,7 @@ from servebench.load.client.job import GO, STOP, encode_job
 from servebench.load.client.progress import Counts, WorkerProgress, sum_counts
 from servebench.load.coordinator.share import merge_reports, split_plan, worker_spools
 from servebench.load.coordinator.worker_process import READY_TIMEOUT_S, STOP_TIMEOUT_S, TICK_S, WorkerProcess
-from servebench.util.errors import LoadError, StoreError
+from servebench.util.errors import LoadError, StoreError, reason_of
 
 LOCAL_WORKER = ("servebench.load.client.worker",)
 RAY_WORKER = ("servebench.load.ray.bridge", "--node")
@@ -70,7 +70,7 @@ def _create_progress_page(stack: ExitStack) -> Path:
         WorkerProgress.create(page)
     except OSError as error:
         raise LoadError(
-            f"cannot create a temporary file: {(error.strerror or str(error)).lower()}; "
+            f"cannot create a temporary file: {reason_of(error)}; "
             "free some space in TMPDIR, or set TMPDIR to another folder"
         ) from error
     return page

@@ -17,7 +17,7 @@ import orjson
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
 from servebench.load.client.progress import WorkerProgress
 from servebench.util.clock import step_ns, take_anchor
-from servebench.util.errors import LoadError, StoreError
+from servebench.util.errors import LoadError, StoreError, reason_of
 from servebench.util.units import NS_PER_S
 
 TICK_S = 0.2
@@ -57,7 +57,7 @@ class WorkerProcess:
                 bufsize=0,
             )
         except OSError as error:
-            raise LoadError(f"cannot start a load worker: {(error.strerror or str(error)).lower()}") from error
+            raise LoadError(f"cannot start a load worker: {reason_of(error)}") from error
         self._received = b""
 
     def send_order(self, order: bytes) -> None:
