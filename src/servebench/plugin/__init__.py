@@ -41,6 +41,7 @@ from servebench.contracts.settings import (
     WorkloadSettings,
 )
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
+from servebench.engine.adapters.emulations import read_emulation
 from servebench.engine.adapters.flags import (
     SHARED_SETTINGS,
     FlagTable,
@@ -73,7 +74,7 @@ __all__ += ["WorkloadSettings"]
 __all__ += ["Reading", "Subject", "TelemetrySource"]
 __all__ += ["MODEL_NOT_FOUND", "SHARED_SETTINGS", "FlagTable", "GuardedProcess", "accepts_connections"]
 __all__ += ["command_output", "engine_hooks", "extra_arguments", "free_port", "is_python", "log_hints"]
-__all__ += ["missing_executable"]
+__all__ += ["missing_executable", "read_emulation"]
 __all__ += ["read_rows", "sample"]
 __all__ += ["ConfigError", "EngineError", "NotFetched", "PackagedFile", "fetch", "sha256_of"]
 __all__ += ["as_request", "fill", "generator", "salt", "sample_lengths"]

@@ -13,18 +13,17 @@ from servebench.plugin import (
     Command,
     ContainerImage,
     Dialect,
-    Emulation,
     Engine,
     EngineSettings,
     FlagTable,
     LaunchContext,
-    Loading,
     LogHint,
     ModelSettings,
     PhaseMarker,
     PositiveInt,
     Say,
     missing_executable,
+    read_emulation,
 )
 from servebench_ollama.library import add_to_library
 
@@ -72,29 +71,6 @@ def variables(context: LaunchContext) -> dict[str, str]:
     return {**env, **settings.env}
 
 
-OLLAMA = Emulation(
-    max_num_seqs=1,
-    token_budget=512,
-    prefix_cache="slots",
-    step_overhead_ms=0.5,
-    memory_efficiency=0.7,
-    queue_limit=512,
-    overload="status",
-    first_chunk="none",
-    finish_alone=True,
-    cached_tokens=False,
-    zero_usage=True,
-    structured_ms=0.3,
-    loading=(
-        Loading(line='msg="Listening on the address asked for (emulated)"', seconds=0.2),
-        Loading(line='msg="starting llama-server (emulated)"', seconds=0.5),
-        Loading(line='msg="llama-server started in some seconds"', seconds=1.0, seconds_per_gb=0.5),
-    ),
-    out_of_memory_line='msg="model requires more system memory than is available (emulated)"',
-)
-"""One request at a time unless OLLAMA_NUM_PARALLEL says otherwise, and 512 in the queue."""
-
-
 class OllamaEngine(Engine):
     """Ollama. It answers before a model is loaded; the first token of the readiness check loads it."""
 
@@ -110,7 +86,7 @@ class OllamaEngine(Engine):
     metrics_path = None
     # an exact output length is impossible
     dialect = Dialect(exact_output={})
-    emulation = OLLAMA
+    emulation = read_emulation("servebench_ollama", "ollama")
     phases = (
         PhaseMarker("serving", r"Listening on "),
         PhaseMarker("loading", r"starting llama-server|starting runner|loading model via llama-server"),

@@ -12,12 +12,10 @@ from servebench.plugin import (
     Command,
     ContainerImage,
     Dialect,
-    Emulation,
     Engine,
     EngineSettings,
     FlagTable,
     LaunchContext,
-    Loading,
     ModelSettings,
     PhaseMarker,
     PositiveInt,
@@ -25,6 +23,7 @@ from servebench.plugin import (
     WorkloadSettings,
     log_hints,
     missing_executable,
+    read_emulation,
 )
 
 LAUNCHER = "text-generation-launcher"
@@ -63,31 +62,6 @@ class TgiSettings(EngineSettings):
     max_concurrent_requests: PositiveInt | None = None
 
 
-TGI = Emulation(
-    max_num_seqs=128,
-    token_budget=4096,
-    mixed_steps=False,
-    memory_fraction=0.95,
-    queue_limit=0,
-    overload="event",
-    overload_status=429,
-    first_chunk="role_every",
-    completion_usage="finish",
-    cached_tokens=False,
-    loading_status=503,
-    loading=(
-        Loading(line="Starting check and download process for the model (emulated)", seconds=1.0),
-        Loading(line="Successfully downloaded weights for the model", seconds=1.0),
-        Loading(line="Shard ready in some seconds rank=0", seconds=5.0, seconds_per_gb=0.5),
-        Loading(line="Warming up model", seconds=1.0),
-        Loading(line="Setting max batch total tokens to (emulated)", seconds=5.0),
-        Loading(line="Connected", seconds=0.5),
-    ),
-    out_of_memory_line="torch.OutOfMemoryError: CUDA out of memory (emulated)",
-)
-"""128 requests in total; more are rejected with 429, in a stream as an event inside HTTP 200."""
-
-
 class TgiEngine(Engine):
     """Text Generation Inference.
 
@@ -108,7 +82,7 @@ class TgiEngine(Engine):
     version_path = "/info"
     metrics = METRICS
     settings_paths = ("/info",)
-    emulation = TGI
+    emulation = read_emulation("servebench_tgi", "tgi")
     phases = (
         PhaseMarker("downloading", r"Starting check and download process"),
         PhaseMarker("downloaded", r"Successfully downloaded weights"),

@@ -16,17 +16,16 @@ from servebench.plugin import (
     Command,
     ContainerImage,
     Dialect,
-    Emulation,
     Engine,
     EngineSettings,
     LaunchContext,
-    Loading,
     LogHint,
     ModelSettings,
     PhaseMarker,
     extra_arguments,
     log_hints,
     missing_executable,
+    read_emulation,
 )
 
 VLLM_NAMES = {"gpu_memory_fraction": "gpu_memory_utilization", "prefix_caching": "enable_prefix_caching"}
@@ -87,36 +86,6 @@ def vllm_arguments(settings: EngineSettings, model: ModelSettings) -> dict[str, 
     return arguments
 
 
-TRITON = Emulation(
-    max_num_seqs=256,
-    max_num_seqs_big=1024,
-    token_budget=2048,
-    token_budget_big=8192,
-    overload="queue",
-    request_overhead_ms=3.0,
-    first_chunk="role_early",
-    cached_tokens=False,
-    error_shape="detail",
-    strict_fields=422,
-    loading=(
-        Loading(
-            line="INFO [default_loader.py] Loading weights took some seconds (emulated)",
-            seconds=8.0,
-            seconds_per_gb=0.5,
-        ),
-        Loading(line="INFO [gpu_model_runner.py] Graph capturing finished in some seconds", seconds=15.0),
-        Loading(
-            line="INFO [core.py] init engine (profile, create kv cache, warmup model) took some seconds", seconds=1.0
-        ),
-        Loading(line="| (emulated) | 1       | READY  |"),
-        Loading(line="Found model: name='(emulated)', backend='vllm'"),
-        Loading(line="INFO:     Application startup complete.", seconds=1.0),
-    ),
-    metrics={"nv_inference_request_success": "requests"},
-)
-"""vLLM's scheduler behind a frontend that sends its first event before generation begins; its cost is a guess."""
-
-
 class TritonEngine(Engine):
     """Triton Inference Server behind its OpenAI-compatible frontend, which adds some latency."""
 
@@ -126,7 +95,7 @@ class TritonEngine(Engine):
     health_path = "/health/ready"
     # an unknown field is an error 422; `response_format` is accepted but ignored; `ignore_eos` reaches only vLLM
     dialect = Dialect(exact_output={"ignore_eos": True}, json_schema=False, model_checked=False)
-    emulation = TRITON
+    emulation = read_emulation("servebench_triton", "triton")
     container = ContainerImage(
         image="nvcr.io/nvidia/tritonserver:26.07-vllm-python-py3",
         arguments=("--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),

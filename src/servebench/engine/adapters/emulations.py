@@ -1,4 +1,4 @@
-"""How the built-in engines are emulated: see `emulations.yaml`."""
+"""Read how an engine is emulated from its package's `emulations.yaml`."""
 
 from functools import cache
 from importlib.resources import files
@@ -10,14 +10,15 @@ from servebench.contracts.emulation import Emulation, Loading
 
 
 @cache
-def _stored() -> dict[str, dict[str, Any]]:
-    text = files("servebench.engine.adapters").joinpath("emulations.yaml").read_text(encoding="utf-8")
+def _stored(package: str) -> dict[str, dict[str, Any]]:
+    text = files(package).joinpath("emulations.yaml").read_text(encoding="utf-8")
     stored: dict[str, dict[str, Any]] = yaml.load(text, yaml.CSafeLoader)
     return stored
 
 
-def emulation_of(engine: str) -> Emulation:
-    """Return how a built-in engine is emulated."""
-    values = _stored()[engine]
+def read_emulation(package: str, engine: str) -> Emulation:
+    """Return how an engine is emulated: its entry in `emulations.yaml` of the package, with the fields of Emulation that
+    differ from their defaults."""
+    values = _stored(package)[engine]
     phases = tuple(Loading(**one) for one in values["loading"])
     return Emulation(**{**values, "batch_sizes": tuple(values.get("batch_sizes", ())), "loading": phases})

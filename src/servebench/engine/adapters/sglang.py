@@ -4,7 +4,7 @@ Checked against the flags and responses of 0.5.23 and run, patched, on the CPU.
 """
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, PhaseMarker
-from servebench.engine.adapters.emulations import emulation_of
+from servebench.engine.adapters.emulations import read_emulation
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
 from servebench.engine.adapters.hints import log_hints
 
@@ -52,7 +52,7 @@ class SglangEngine(Engine):
     metrics = METRICS
     reset_path = "/flush_cache"
     settings_paths = ("/server_info",)
-    emulation = emulation_of("sglang")
+    emulation = read_emulation("servebench.engine.adapters", "sglang")
     phases = (
         PhaseMarker("weights_loading", r"Load weight begin"),
         PhaseMarker("weights_loaded", r"Load weight end"),

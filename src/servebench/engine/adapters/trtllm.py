@@ -23,7 +23,7 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.adapters import trtllm_build
-from servebench.engine.adapters.emulations import emulation_of
+from servebench.engine.adapters.emulations import read_emulation
 from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.trtllm_plan import BuildPlan, TrtllmSettings, build_plan, in_folder
@@ -86,7 +86,7 @@ class TrtllmEngine(Engine):
     version_path = "/version"
     metrics = METRICS
     settings_paths = ("/server_info",)
-    emulation = emulation_of("trtllm")
+    emulation = read_emulation("servebench.engine.adapters", "trtllm")
     phases = (
         PhaseMarker("weights_loading", r"Prefetching .*checkpoint files|Loading safetensors weights in parallel"),
         PhaseMarker("autotuned", r"\[Autotuner\] Autotuning process ends"),

@@ -5,7 +5,7 @@ on the CPU build 0.32.
 """
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
-from servebench.engine.adapters.emulations import emulation_of
+from servebench.engine.adapters.emulations import read_emulation
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 
@@ -59,7 +59,7 @@ class VllmEngine(Engine):
     # both need VLLM_SERVER_DEV_MODE=1, which `command` sets if only this machine can reach the server
     reset_path = "/reset_prefix_cache"
     settings_paths = ("/server_info?config_format=json",)
-    emulation = emulation_of("vllm")
+    emulation = read_emulation("servebench.engine.adapters", "vllm")
     phases = (
         PhaseMarker("process_up", r"non-default args:|vLLM API server version"),
         PhaseMarker("weights_loaded", r"Loading weights took"),
