@@ -3,7 +3,7 @@
 import pytest
 
 from servebench.emulator.cost import stored_profiles
-from servebench.published.comparison import table, within, write_published
+from servebench.published.comparison import within, write_published
 from servebench.published.setups import (
     POOL,
     Case,
@@ -107,10 +107,6 @@ def test_intervals_of_eight_questions_overlap():
     """4/8 and 7/8: Wilson's interval, against a table (Newcombe 1998 gives [0.2152, 0.7848] for 4/8)."""
     assert wilson(4, 8) == pytest.approx((0.2152, 0.7848), abs=2e-4)
     assert wilson(7, 8)[0] < wilson(4, 8)[1]
-
-
-def test_a_table_keeps_bars_out_of_its_cells():
-    assert table(("a", "b"), [("1|2", "3")]).splitlines()[2] == "| 1\\|2 | 3 |"
 
 
 def test_a_cell_that_is_no_number_has_none():

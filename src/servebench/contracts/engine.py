@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from servebench.contracts.emulation import Emulation
-from servebench.contracts.request import Request
+from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
 
 Say = Callable[[str], None]
@@ -232,28 +232,32 @@ class StopReport:
     leftover: tuple[str, ...] = ()
 
 
-class RunningEngine(Protocol):
-    """An engine that serves. `base_url` ends in `/v1`; `root_url` is the server's root."""
+@dataclass(kw_only=True)
+class RunningEngine:
+    """An engine that serves; a launcher's own class adds `died` and `stop`. `base_url` ends in `/v1`; `root_url` is the server's
+    root."""
 
     base_url: str
     root_url: str
     model: str
-    pid: int | None
-    command: Command | None
-    log_path: Path | None
-    version: str | None
     started_ns: int
-    phases: tuple[StartPhase, ...]
-    headers: tuple[tuple[str, str], ...]
-    verify_tls: bool
+    phases: tuple[StartPhase, ...] = ()
+    version: str | None = None
+    pid: int | None = None
+    command: Command | None = None
+    log_path: Path | None = None
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    verify_tls: bool = True
+    tokenizer: Tokenizer | None = None
+    """How the server counts tokens, if that is known without asking it."""
 
     def died(self) -> str | None:
         """Return one line with the last log line if the engine has died, null while it runs. Cheap; called often."""
-        ...
+        raise NotImplementedError
 
     def stop(self) -> StopReport:
         """Stop what was started, and check that nothing is left. Safe to call twice, and after a signal."""
-        ...
+        raise NotImplementedError
 
 
 class Launcher:

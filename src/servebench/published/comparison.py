@@ -22,6 +22,8 @@ from servebench.published.setups import (
 from servebench.published.simulate import Clients
 from servebench.registry.registry import Registry
 from servebench.util.errors import StoreError, reason_of
+from servebench.util.figures import change, number
+from servebench.util.markdown import table
 from servebench.util.proportions import wilson
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -83,7 +85,7 @@ def published_page(simulator: Simulator, rows: Sequence[PublishedRow]) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters.update(number=number, percent=percent)
+    environment.filters.update(number=number, change=change)
     text = environment.get_template("published.md").render(
         rows=rows,
         counts=lambda metric: _counts(rows, metric),
@@ -113,25 +115,6 @@ def _wrapped(paragraph: str) -> str:
     return textwrap.fill(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def number(value: float | None) -> str:
-    """Return a number with three digits, or a dash."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def percent(share: float | None) -> str:
-    """Return a signed percentage, or a dash."""
-    return "-" if share is None else f"{100 * share:+.0f} %"
-
-
 def _outside(rows: Sequence[PublishedRow]) -> str:
     listed = [
         f"{row.cell.engine} {row.cell.metric} {row.cell.statistic} on {row.cell.gpu}"
@@ -151,12 +134,13 @@ def _numbers(rows: Sequence[PublishedRow]) -> str:
             f"{row.cell.metric}, {row.cell.statistic}",
             f"{row.cell.value} {'' if row.cell.unit == '1' else row.cell.unit}".strip(),
             number(row.ours),
-            percent(row.error),
+            change(row.error),
             row.comment,
         )
         for row in rows
     ]
-    return table(("engine", "set-up", "concurrency", "number", "published", "simulated", "error", "comment"), lines)
+    head = ("engine", "set-up", "concurrency", "number", "published", "simulated", "error", "comment")
+    return "\n".join(table(head, lines, left=(0, 1, 3, 7)))
 
 
 def _leaders(rows: Sequence[PublishedRow]) -> str:
@@ -179,7 +163,8 @@ def _leaders(rows: Sequence[PublishedRow]) -> str:
         published = _lead({row.cell.engine: row.cell.number or 0 for row in group})
         simulated = _lead({row.cell.engine: row.ours or 0 for row in group})
         lines.append(("H100, 70B" if sweep == "512 in" else sweep, str(level), published, simulated))
-    return table(("sweep", "concurrency", "fastest, published", "fastest, simulated"), lines)
+    head = ("sweep", "concurrency", "fastest, published", "fastest, simulated")
+    return "\n".join(table(head, lines, left=(0, 2, 3)))
 
 
 def _lead(values: dict[str, float]) -> str:
@@ -198,7 +183,8 @@ def _sustained(simulator: Simulator) -> str:
             )
         )
     columns = ("tok/s", "TTFT p50 ms")
-    return table(("concurrency", *(f"{engine}, {column}" for column in columns for engine in ENGINES)), lines)
+    head = ("concurrency", *(f"{engine}, {column}" for column in columns for engine in ENGINES))
+    return "\n".join(table(head, lines, left=()))
 
 
 def _gsm8k(rows: Sequence[PublishedRow]) -> str:
@@ -241,4 +227,4 @@ def _profiles() -> str:
         )
         for one in stored_profiles()
     ]
-    return table(("engine", "GPU", "model", "parameters"), lines)
+    return "\n".join(table(("engine", "GPU", "model", "parameters"), lines, left=range(4)))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from servebench.util import markdown
 from servebench.util.units import NS_PER_S
 
 CPU_US_PER_EVENT = 10.9
@@ -114,11 +115,8 @@ def fleet(demand: Demand, node: Node) -> Fleet:
 def table(rates: Sequence[float]) -> str:
     """Return a Markdown table with a column for each rate in tokens/s, for an ITL of 30 ms, 1,000 tokens in and 256 out."""
     fleets = [fleet(Demand(tokens_s=rate), Node()) for rate in rates]
-    lines = [
-        f"| | {' | '.join(f'{rate:,.0f} tokens/s' for rate in rates)} |",
-        f"|---|{'---|' * len(rates)}",
+    rows = [
+        [one.metadata["title"], *(format(getattr(found, one.name), one.metadata["format"]) for found in fleets)]
+        for one in fields(Fleet)
     ]
-    for one in fields(Fleet):
-        cells = " | ".join(format(getattr(found, one.name), one.metadata["format"]) for found in fleets)
-        lines.append(f"| {one.metadata['title']} | {cells} |")
-    return "\n".join(lines)
+    return "\n".join(markdown.table(["", *(f"{rate:,.0f} tokens/s" for rate in rates)], rows))

@@ -193,17 +193,17 @@ def judge(case: Case, measured: Measured, concurrency: int | None) -> str:
     comments = []
     requests = case.clients.requests
     if requests is not None and requests < level:
-        comments.append(f"void, `level_not_reached`: {requests} requests for a level of {level}")
+        comments.append(f"void, level_not_reached: {requests} requests for a level of {level}")
     elif case.clients.connections is not None and case.clients.connections < level:
-        comments.append(f"void, `level_not_reached`: {case.clients.connections} connections for a level of {level}")
+        comments.append(f"void, level_not_reached: {case.clients.connections} connections for a level of {level}")
     window_s, inside = _window(measured.requests, case.clients.concurrency)
     if case.clients.duration_s is not None:
         window_s = measured.seconds
         inside = len(measured.requests)
     if not comments and window_s < WINDOW_S_MIN:
-        comments.append(f"`too_short`: at the level for {window_s:.1f} s")
+        comments.append(f"too_short: at the level for {window_s:.1f} s")
     if not comments and inside < REQUESTS_MIN:
-        comments.append(f"`too_few_requests`: {inside} sent at the level")
+        comments.append(f"too_few_requests: {inside} sent at the level")
     return "; ".join(comments)
 
 

@@ -17,7 +17,6 @@ from servebench.contracts.engine import (
     StopReport,
 )
 from servebench.contracts.settings import LaunchSettings
-from servebench.engine.supervisor.engine_handle import EngineHandle
 from servebench.engine.supervisor.probe import (
     UNAUTHORIZED,
     generate_token,
@@ -44,7 +43,7 @@ class AttachSettings(LaunchSettings):
 
 
 @dataclass(kw_only=True)
-class AttachedEngine(EngineHandle):
+class AttachedEngine(RunningEngine):
     """A RunningEngine that servebench did not start."""
 
     def died(self) -> str | None:

@@ -21,7 +21,6 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
-from servebench.engine.supervisor.engine_handle import EngineHandle
 from servebench.engine.tokenize import EmulatedTokenizer
 from servebench.util.errors import EngineError, reason_of
 from servebench.util.units import NS_PER_S
@@ -42,7 +41,7 @@ class SimulatedSettings(Variation, LaunchSettings):
 
 
 @dataclass(kw_only=True)
-class SimulatedEngine(EngineHandle):
+class SimulatedEngine(RunningEngine):
     """A RunningEngine without a server: what is simulated, the deviations, and the key that seeds this start.
 
     `started_ns` is second 0 of its clock; it is ready after `ready_s` seconds. `machine` is the virtual engine, made and kept

@@ -13,8 +13,7 @@ from typing import Literal
 
 import httpx
 
-from servebench.contracts.engine import Engine, LogHint, Say, StartPhase
-from servebench.engine.supervisor.engine_handle import EngineHandle
+from servebench.contracts.engine import Engine, LogHint, RunningEngine, Say, StartPhase
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import PhaseReader, explain_failure
 from servebench.engine.supervisor.ports import accepts_connections, describe_owner, is_held_by
@@ -84,7 +83,7 @@ class Readiness:
 
 
 @dataclass(kw_only=True)
-class StartedEngine(EngineHandle):
+class StartedEngine(RunningEngine):
     """An engine that was started, and its addresses. Its own output begins at byte `log_start` of `log`."""
 
     engine: Engine
