@@ -33,7 +33,6 @@ class SyncReport:
     """What was sent: run folders by name. `error` is one line when not all could be; `tracker_down` says that the
     tracking server is why, and not what is on disk."""
 
-    uri: str
     sent: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     error: str | None = None
@@ -328,24 +327,23 @@ def sync_study(study: StudyFolder, *, uri: str, experiment: str, timeout_s: floa
     Never raises for a fault of the tracking server or of what is on disk: the report has the reason, and a later call
     sends the rest.
     """
-    shown = redact_text(uri)
     place = digest([uri, experiment])
     database = sqlite_path(uri)
     empty = database is not None and not database.exists()
     try:
         pending = _pending(study, place, empty=empty)
         if pending.nothing:
-            return SyncReport(uri=shown, unchanged=pending.unchanged, error=pending.error)
+            return SyncReport(unchanged=pending.unchanged, error=pending.error)
         fault = unreachable(uri, timeout_s)
         if fault is not None:
-            return SyncReport(uri=shown, error=fault, tracker_down=True)
+            return SyncReport(error=fault, tracker_down=True)
         # two commands that send one study at once would send it twice
         with FileLock(study.path / ".tracking.lock", timeout=LOCK_TIMEOUT_S):
             return _send_in_time(study, _pending(study, place, empty=empty), uri, experiment, timeout_s)
     except StoreError as error:
-        return SyncReport(uri=shown, error=str(error))
+        return SyncReport(error=str(error))
     except OSError as error:
-        return SyncReport(uri=shown, error=f"{study.path} cannot be locked: {reason_of(error)}")
+        return SyncReport(error=f"{study.path} cannot be locked: {reason_of(error)}")
 
 
 def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: str, timeout_s: float) -> SyncReport:
@@ -373,7 +371,7 @@ def _send_in_time(study: StudyFolder, pending: _Pending, uri: str, experiment: s
         if thread.is_alive():
             why = f"did not take {len(pending.todo)} runs within {limit_s:.0f} s"
         error = f"the tracking server {shown} {why}"
-        return SyncReport(uri=shown, unchanged=pending.unchanged, error=error, tracker_down=True)
+        return SyncReport(unchanged=pending.unchanged, error=error, tracker_down=True)
     if isinstance(done[0], StoreError):
         raise done[0]
     return done[0]
@@ -398,7 +396,7 @@ def _send(
             write_text(study.tracking, json.dumps(mark))
             for folder, run, fingerprint in pending.todo:
                 if given_up.is_set():
-                    return SyncReport(uri=shown, sent=tuple(sent), unchanged=pending.unchanged)
+                    return SyncReport(sent=tuple(sent), unchanged=pending.unchanged)
                 before = _remembered(folder.tracking).get("mlflow_run_id") if known else None
                 with _without_secrets(run.artifacts) as files:
                     run_id = mlflow.child(before, parent_id, replace(run, artifacts=files))
@@ -410,5 +408,5 @@ def _send(
     except tracker_errors() as problem:
         line = next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
         words = f"the tracking server {shown} failed: {redact_text(line.strip())[:LINE_MAX]}"
-        return SyncReport(uri=shown, sent=tuple(sent), unchanged=pending.unchanged, error=words, tracker_down=True)
-    return SyncReport(uri=shown, sent=tuple(sent), unchanged=pending.unchanged, error=pending.error)
+        return SyncReport(sent=tuple(sent), unchanged=pending.unchanged, error=words, tracker_down=True)
+    return SyncReport(sent=tuple(sent), unchanged=pending.unchanged, error=pending.error)
