@@ -37,10 +37,7 @@ def scheduler_of(spec, costs=FLAT):
 def submit(core, count, prompt_tokens, answer_tokens):
     requests = [
         EmulatedRequest(
-            key=i,
-            prompt=f"{i:04}" * prompt_tokens,
-            prompt_tokens=prompt_tokens,
-            pieces=answer_pieces(i, answer_tokens),
+            key=i, prompt=f"{i:04}" * prompt_tokens, prompt_tokens=prompt_tokens, pieces=answer_pieces(i, answer_tokens)
         )
         for i in range(count)
     ]

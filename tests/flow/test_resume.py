@@ -78,12 +78,7 @@ def test_a_point_between_others_is_measured_again_and_they_stay(servebench, tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["resume", "nothere"], "nothere"),
-        (["resume", "a", "b"], "b"),
-        (["resume"], "outputs"),
-    ],
+    ("words", "named"), [(["resume", "nothere"], "nothere"), (["resume", "a", "b"], "b"), (["resume"], "outputs")]
 )
 def test_what_cannot_be_resumed_is_one_line(run_main, words, named):
     done = run_main(*words)

@@ -130,8 +130,7 @@ def test_gpus_are_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "script",
-    ["exit 9", "echo No devices were found; exit 0", r"printf '\377\376,\n'", "kill -9 $$", "", "echo '\"'"],
+    "script", ["exit 9", "echo No devices were found; exit 0", r"printf '\377\376,\n'", "kill -9 $$", "", "echo '\"'"]
 )
 def test_a_driver_that_fails_is_no_gpu(tmp_path, monkeypatch, script):
     """Nothing is raised, whatever it prints."""

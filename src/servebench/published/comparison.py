@@ -9,16 +9,7 @@ from statistics import fmean, median_high
 from typing import Any, Literal
 
 from servebench.emulator.cost import model_shape, stored_profiles
-from servebench.published.setups import (
-    POOL,
-    TOLERANCES,
-    Case,
-    PublishedRow,
-    Simulator,
-    rows_of,
-    same_requests,
-    sound,
-)
+from servebench.published.setups import POOL, TOLERANCES, Case, PublishedRow, Simulator, rows_of, same_requests, sound
 from servebench.published.simulate import Clients
 from servebench.registry.registry import Registry
 from servebench.util.errors import StoreError, reason_of

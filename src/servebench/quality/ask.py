@@ -139,11 +139,7 @@ class _AskSession:
             fields = self._read(status, data, bytes_max)
         took_ns = time.monotonic_ns() - began_ns
         return ItemAnswer(
-            item_id=item.item_id,
-            sent_ns=sent_ns,
-            ended_ns=sent_ns + took_ns,
-            latency_ms=took_ns / NS_PER_MS,
-            **fields,
+            item_id=item.item_id, sent_ns=sent_ns, ended_ns=sent_ns + took_ns, latency_ms=took_ns / NS_PER_MS, **fields
         )
 
     def _body(self, item: Item) -> dict[str, Any]:

@@ -43,11 +43,7 @@ def _output(*command: str) -> str | None:
     try:
         # a session of its own, so that whatever the program started goes with it
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
     except OSError:
         return None

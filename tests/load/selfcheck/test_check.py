@@ -62,12 +62,7 @@ def test_a_stage_is_compared_with_its_truth():
 
 def stage(events_s, error_ms, streams=10):
     return FloorStage(
-        streams=streams,
-        events_s=events_s,
-        ttft_error_ms=error_ms,
-        itl_error_ms=0.01,
-        lateness_ms=0.0,
-        merged_share=0.0,
+        streams=streams, events_s=events_s, ttft_error_ms=error_ms, itl_error_ms=0.01, lateness_ms=0.0, merged_share=0.0
     )
 
 

@@ -162,10 +162,7 @@ def test_pairwise_changes_places(tmp_path, taste, score, agrees):
 def test_a_judge_can_be_held_to_a_schema(tmp_path):
     folder = _reference(tmp_path / "ref", _rows("THEIRS"))
     with _engine("OURS") as engine, _Server(lambda prompt: '{"reason": "", "score": 2, "better": 1}') as judge:
-        for more, key, numbers in (
-            ({"scale": 3}, "score", [1, 2, 3]),
-            ({"reference": folder}, "better", [0, 1, 2]),
-        ):
+        for more, key, numbers in (({"scale": 3}, "score", [1, 2, 3]), ({"reference": folder}, "better", [0, 1, 2])):
             _judged(engine, _scorer(judge.base_url, enforce_schema=True, **more), count=2)
             schema = judge.formats[-1]["json_schema"]["schema"]
             assert schema["properties"][key]["enum"] == numbers

@@ -75,11 +75,7 @@ def command(
     pairs = pair_runs([find(name, outputs) for name in names], find(baseline, outputs) if baseline else None)
     earlier = [run for study in load_outputs(outputs) for run in study.runs]
     found = compare_runs(
-        pairs,
-        margin=margin or max_regression or MARGIN,
-        with_doubtful=with_doubtful,
-        varying=varying,
-        earlier=earlier,
+        pairs, margin=margin or max_regression or MARGIN, with_doubtful=with_doubtful, varying=varying, earlier=earlier
     )
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
     if markdown:

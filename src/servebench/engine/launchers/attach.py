@@ -8,14 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from servebench.contracts.engine import (
-    Engine,
-    LaunchContext,
-    Launcher,
-    RunningEngine,
-    Say,
-    StopReport,
-)
+from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, Say, StopReport
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.supervisor.probe import (
     UNAUTHORIZED,

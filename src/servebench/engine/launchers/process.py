@@ -6,15 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from servebench.contracts.engine import (
-    Command,
-    Engine,
-    LaunchContext,
-    Launcher,
-    RunningEngine,
-    Say,
-    StopReport,
-)
+from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, RunningEngine, Say, StopReport
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.supervisor.gpu_memory import unreleased_memory, used_bytes
 from servebench.engine.supervisor.guarded_process import GuardedProcess

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from servebench.contracts.emulation import EmulationSpec, Variation
-from servebench.contracts.engine import (
-    Engine,
-    LaunchContext,
-    Launcher,
-    RunningEngine,
-    Say,
-    StartPhase,
-    StopReport,
-)
+from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine, Say, StartPhase, StopReport
 from servebench.contracts.settings import LaunchSettings
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of
 from servebench.engine.tokenize import EmulatedTokenizer

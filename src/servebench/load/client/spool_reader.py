@@ -12,19 +12,7 @@ from pathlib import Path
 import orjson
 
 from servebench.contracts.exchange import Exchange, Reads, WireOutcome
-from servebench.load.client.spool import (
-    CLOSE,
-    COUNT,
-    END,
-    HEAD,
-    META,
-    OUTCOMES,
-    READS,
-    SENT,
-    STAMPS,
-    TIMESPEC,
-    USER,
-)
+from servebench.load.client.spool import CLOSE, COUNT, END, HEAD, META, OUTCOMES, READS, SENT, STAMPS, TIMESPEC, USER
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.units import NS_PER_S
 

@@ -53,10 +53,7 @@ def main() -> int:
         _send_line(failed=str(failure))
         return 1
     except OSError as error:
-        _send_line(
-            failed=f"cannot write {job.spool}: {reason_of(error)}",
-            full=error.errno == errno.ENOSPC,
-        )
+        _send_line(failed=f"cannot write {job.spool}: {reason_of(error)}", full=error.errno == errno.ENOSPC)
         return 1
     return 0
 

@@ -14,14 +14,7 @@ from servebench.contracts.point_row import PointRow, level_label
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.report.points import best_row, count_verdicts, verdict_counts
 from servebench.report.terminal.results import cell_text, print_repeats
-from servebench.report.terminal.tables import (
-    POINTS_NOTE,
-    STATUS_STYLES,
-    console,
-    local_time,
-    new_table,
-    verdict_text,
-)
+from servebench.report.terminal.tables import POINTS_NOTE, STATUS_STYLES, console, local_time, new_table, verdict_text
 from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
 
 RIGHT_ALIGNED = ("best tok/s", "at", "TTFT p50 ms")
