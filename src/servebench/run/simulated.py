@@ -22,7 +22,7 @@ from servebench.contracts.results import Record
 from servebench.emulator.requests import RequestRejected
 from servebench.emulator.virtual import VirtualAnswer, VirtualEngine
 from servebench.engine.launchers.simulated import SimulatedEngine
-from servebench.load.client.job import PhaseJob, WireRequest
+from servebench.load.client.job import PhaseJob, WireRequest, plan_facts, request_facts
 from servebench.load.client.progress import Counts
 from servebench.load.client.scheduler import ANSWERED, Scheduler
 from servebench.run.phase import PhaseFacts
@@ -83,33 +83,9 @@ def drive_simulated(
 
 def _job(plan: PointPlan) -> PhaseJob:
     """Return the worker's job. Requests are bodies without HTTP headers."""
-    index = {request.request_id: number for number, request in enumerate(plan.requests)}
-    return PhaseJob(
-        target=Target(host="simulated", port=80),
-        spool="",
-        progress="",
-        concurrency=plan.concurrency,
-        timeout_s=plan.timeout_s,
-        connect_timeout_s=plan.connect_timeout_s,
-        duration_s=plan.duration_s,
-        drain_s=plan.drain_s,
-        fillers=plan.fillers,
-        stream_starts_s=plan.stream_starts_s,
-        requests=[
-            WireRequest(
-                request_id=request.request_id,
-                session_id=request.session_id,
-                scheduled_s=request.scheduled_s,
-                think_s=request.think_s,
-                cancel_after_s=request.cancel_after_s,
-                after=[index[of] for of in request.after],
-                holes=[(offset, index[of]) for offset, of in request.holes],
-                body_at=0,
-                data=request.body,
-            )
-            for request in plan.requests
-        ],
-    )
+    requests = [WireRequest(*facts, 0, one.body) for facts, one in zip(request_facts(plan), plan.requests, strict=True)]
+    target = Target(host="simulated", port=80)
+    return PhaseJob(target=target, spool="", progress="", requests=requests, **plan_facts(plan))
 
 
 class _Client:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
+from servebench.load.client.job import GO, encode_job, read_packed_job
 from servebench.load.client.spool import (
     HEAD,
     META,
@@ -23,7 +25,9 @@ from servebench.load.client.spool import (
     sent_frame,
 )
 from servebench.load.client.spool_reader import read_spool, take_shifted_frames
+from servebench.load.ray.actor import RemoteWorker
 from servebench.load.ray.bridge import measure_clock_offset
+from support.streams import stream
 
 SECOND = 1_000_000_000
 
@@ -78,6 +82,41 @@ def test_frames_start_with_kind_index_and_length():
     kind, _, length = HEAD.unpack_from(meta)
     assert (kind, length) == (META, len(meta) - HEAD.size)
     assert HEAD.unpack_from(sent_frame(3, 1, 2, 3, 4)) == (SENT, 3, STAMPS.size)
+
+
+@pytest.fixture
+def actor():
+    made = RemoteWorker()
+    yield made
+    made._worker.close()
+
+
+def job(tmp_path, host, port):
+    requests = [PlannedRequest(request_id=f"r{i}", path="/v1/x", body=b"{}") for i in range(4)]
+    plan = PointPlan(requests=requests, concurrency=2, timeout_s=60.0, connect_timeout_s=60.0)
+    path = tmp_path / "job"
+    path.write_bytes(encode_job(Target(host=host, port=port), plan, tmp_path, tmp_path))
+    with path.open("rb") as file:
+        return read_packed_job(file.fileno())
+
+
+def test_an_actor_hands_out_the_spool_and_the_last_line_of_its_worker(actor, serve, tmp_path):
+    server = serve(lambda connection, request: connection.sendall(stream()))
+    data, last = b"", None
+    assert "ready" in actor.prepare(*job(tmp_path, server.host, server.port), 60.0)
+    actor.send_order(GO)
+    while last is None:
+        counts, last, part = actor.poll(len(data), 1 << 20)
+        data += part
+    assert actor.poll(len(data), 1 << 20)[1] == last
+    spool = tmp_path / "fetched.spool"
+    spool.write_bytes(data)
+    assert [one.outcome for one in read_spool(spool)] == ["complete"] * 4
+    assert (last["planned"], last["sent"], counts["completed"]) == (4, 4, 4)
+
+
+def test_an_actor_says_why_its_worker_failed(actor, tmp_path):
+    assert "no-such-host" in actor.prepare(*job(tmp_path, "no-such-host.invalid", 1), 60.0)["failed"]
 
 
 CLUSTER = """

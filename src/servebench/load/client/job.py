@@ -27,6 +27,11 @@ _LENGTH = struct.Struct("<Q")
 
 _FACTS = ("request_id", "session_id", "scheduled_s", "think_s", "cancel_after_s")
 """What a worker knows of a request, in the order of WireRequest."""
+_OF_PLAN = (
+    *("concurrency", "timeout_s", "connect_timeout_s", "duration_s", "drain_s"),
+    *("fillers", "connections", "stream_starts_s", "answer_bytes_max", "reader"),
+)
+"""What a worker knows of the plan, under the same names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,24 @@ def encode_request(target: Target, request: PlannedRequest) -> tuple[int, bytes]
     return len(head), head + request.body
 
 
+def plan_facts(plan: PointPlan) -> dict[str, Any]:
+    """Return what a worker knows of the plan besides its requests: fields of PhaseJob."""
+    return {name: getattr(plan, name) for name in _OF_PLAN}
+
+
+def request_facts(plan: PointPlan) -> list[list[Any]]:
+    """Return what a worker knows of each request besides its bytes: the first fields of WireRequest, in their order."""
+    index = {request.request_id: number for number, request in enumerate(plan.requests)}
+    return [
+        [
+            *(getattr(request, name) for name in _FACTS),
+            [index[of] for of in request.after],
+            [(offset, index[of]) for offset, of in request.holes],
+        ]
+        for request in plan.requests
+    ]
+
+
 def encode_job(target: Target, plan: PointPlan, spool: Path, progress: Path) -> bytes:
     """Return a job in the form in which it goes to the worker: a JSON head, then the bytes of each request."""
     places, blobs = [], []
@@ -120,30 +143,14 @@ def encode_job(target: Target, plan: PointPlan, spool: Path, progress: Path) -> 
         body_at, blob = encode_request(target, request)
         places.append(body_at)
         blobs.append(blob)
-    index = {request.request_id: number for number, request in enumerate(plan.requests)}
     head = {
         "target": asdict(target),
         "spool": str(spool),
         "progress": str(progress),
-        "concurrency": plan.concurrency,
-        "timeout_s": plan.timeout_s,
-        "connect_timeout_s": plan.connect_timeout_s,
-        "duration_s": plan.duration_s,
-        "drain_s": plan.drain_s,
-        "fillers": plan.fillers,
-        "connections": plan.connections,
-        "stream_starts_s": plan.stream_starts_s,
-        "answer_bytes_max": plan.answer_bytes_max,
-        "reader": plan.reader,
+        **plan_facts(plan),
         "requests": [
-            [
-                *(getattr(request, name) for name in _FACTS),
-                [index[of] for of in request.after],
-                [(offset, index[of]) for offset, of in request.holes],
-                body_at,
-                len(blob),
-            ]
-            for request, body_at, blob in zip(plan.requests, places, blobs, strict=True)
+            [*facts, body_at, len(blob)]
+            for facts, body_at, blob in zip(request_facts(plan), places, blobs, strict=True)
         ],
     }
     return pack_job(head, blobs)

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason
+from servebench.contracts.exchange import PhaseReport, StopReason
 from servebench.load.client.progress import WorkerProgress
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.errors import LoadError, StoreError, reason_of
@@ -33,14 +33,14 @@ def worker_environment() -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A worker process, its share of the plan, the lines that it sends, and the report that is the last of them.
+    """A worker process, how many measured requests it has, the lines that it sends, and the report that is the last of them.
 
     `died` is the reason why it is lost, None while it is not.
     """
 
-    def __init__(self, plan: PointPlan, progress: WorkerProgress, command: Sequence[str]) -> None:
+    def __init__(self, planned: int, progress: WorkerProgress, command: Sequence[str]) -> None:
         """Start `python -m COMMAND`. Raises LoadError."""
-        self.plan = plan
+        self.planned = planned
         self.progress = progress
         self.report: PhaseReport | None = None
         self.died: str | None = None
@@ -140,7 +140,7 @@ class WorkerProcess:
         return PhaseReport(
             started_ns=self._began.realtime_ns,
             ended_ns=now.realtime_ns,
-            planned=self.plan.measured,
+            planned=self.planned,
             sent=counts.sent,
             elapsed_s=(now.monotonic_ns - self._began.monotonic_ns) / NS_PER_S,
             cpu_s=0.0,
