@@ -6,8 +6,9 @@ import pytest
 
 from servebench.cli.main import dispatch
 from servebench.contracts.stored import RunData, StudyData
-from servebench.store import StudyFolder, holding
 from servebench.store import studies as read
+from servebench.store.hold import holding
+from servebench.store.layout import StudyFolder
 from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad
 

@@ -83,7 +83,9 @@ def drive_simulated(
 
 def _job(plan: PointPlan) -> PhaseJob:
     """Return the worker's job. Requests are bodies without HTTP headers."""
-    requests = [WireRequest(*facts, 0, one.body) for facts, one in zip(request_facts(plan), plan.requests, strict=True)]
+    requests = [
+        WireRequest(*[*facts, 0, one.body]) for facts, one in zip(request_facts(plan), plan.requests, strict=True)
+    ]
     target = Target(host="simulated", port=80)
     return PhaseJob(target=target, spool="", progress="", requests=requests, **plan_facts(plan))
 

@@ -12,8 +12,8 @@ import orjson
 
 from servebench.contracts.request import Message, PriorAnswer, Request
 from servebench.contracts.settings import ModelSettings, WorkloadSettings
-from servebench.store.files import reason_of, writing
-from servebench.util.errors import StoreError
+from servebench.store.files import writing
+from servebench.util.errors import StoreError, reason_of
 
 
 @dataclass(frozen=True)
