@@ -9,7 +9,6 @@ import pytest
 from servebench.contracts.settings import SloSettings
 from servebench.measure import columns, derive
 from servebench.measure.points import summarize
-from servebench.store import RunFolder, read_records, read_requests
 from servebench.store.layout import RunFolder
 from servebench.store.tables import read_records, read_requests
 from support.records import phase_report, point_context

@@ -89,6 +89,7 @@ def actor():
     made = RemoteWorker()
     yield made
     made._worker.close()
+    made._folder.cleanup()
 
 
 def job(tmp_path, host, port):

@@ -43,9 +43,7 @@ def drive(
             for number, (share, path) in enumerate(zip(plans, worker_spools(spool, len(plans)), strict=True)):
                 page = _create_progress_page(stack)
                 command = [*RAY_WORKER, nodes[number]] if nodes else LOCAL_WORKER
-                worker = WorkerProcess(
-                    share.measured, stack.enter_context(WorkerProgress.attach(str(page))), command
-                )
+                worker = WorkerProcess(share.measured, stack.enter_context(WorkerProgress.attach(str(page))), command)
                 stack.callback(worker.close)
                 crew.append(worker)
                 with contextlib.suppress(OSError):
