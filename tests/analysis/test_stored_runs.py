@@ -1,11 +1,30 @@
 """What the analyses get from stored runs."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 from servebench.analysis.stored_runs import side_of
 from servebench.store import studies
 from servebench.store.layout import StudyFolder
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
+
+
+@pytest.mark.parametrize("rate", [None, 5.0])
+def test_users_of_an_open_loop_wait_from_the_schedule_on(tmp_path: Path, rate: float | None) -> None:
+    """A client that sends 40 ms late makes the engine no slower in a closed loop; the users of an open one wait longer."""
+    folder = StudyFolder(tmp_path / "study").run("run")
+    write_simulated_run(folder, SimulatedEngine(), SimulatedLoad(levels=(4,), requests=50))
+    run = studies.load_run(folder.path)
+    requests = run.requests
+    requests["scheduled_ns"] = requests["sent_ns"] - 40_000_000
+    late = replace(run, points=run.points.assign(rate=rate), tables=lambda name: requests)
+    (before,), (after,) = side_of(run).samples, side_of(late).samples
+    for name, more in (("ttft_ms", 40.0), ("e2e_ms", 40.0), ("tpot_ms", 0.0)):
+        waited = getattr(after, name) - getattr(before, name)
+        assert np.nanmean(waited) == pytest.approx(more if rate else 0.0, abs=1e-6), name
 
 
 def test_requests_that_the_client_abandoned_are_not_failed(tmp_path: Path) -> None:

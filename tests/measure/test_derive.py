@@ -229,6 +229,46 @@ def test_who_counts_tokens(contents: list[Any], tokens: int | None, by: str | No
     assert found.outcome == "ok"
 
 
+THOUGHT = {"completion_tokens_details": {"reasoning_tokens": 900}}
+WORDS = ["one ", "two ", "three ", "four "]
+REASONING = {
+    # how each server streams an answer of four tokens, 10 ms apart: (chunks, output tokens, hidden tokens)
+    "vllm visible": ([ROLE, *(delta(reasoning=w) for w in WORDS[:2]), *(delta(content=w) for w in WORDS[2:]), STOP,
+                      {"choices": [], "usage": usage(7, 4, completion_tokens_details={"reasoning_tokens": 2})}], 4, 0),
+    "sglang visible": ([ROLE, *(delta(reasoning_content=w) for w in WORDS[:2]), *(delta(content=w) for w in WORDS[2:]),
+                        STOP, {"choices": [], "usage": usage(7, 4, reasoning_tokens=2)}], 4, 0),
+    "llama.cpp visible": ([ROLE, *(delta(reasoning_content=w, more={"timings": {"predicted_n": n + 1}}) for n, w in
+                           enumerate(WORDS)), STOP, {"choices": [], "usage": usage(7, 4)}], 4, 0),
+    "in the content": ([ROLE, *(delta(content=w) for w in WORDS), STOP,
+                        {"choices": [], "usage": usage(7, 4, completion_tokens_details={"reasoning_tokens": 2})}], 4, 0),
+    "openai hidden": ([ROLE, *(delta(content=w) for w in WORDS), STOP, {"choices": [], "usage": usage(7, 904, **THOUGHT)}],
+                      4, 900),
+    "openai none": ([ROLE, *(delta(content=w) for w in WORDS), STOP,
+                     {"choices": [], "usage": usage(7, 4, completion_tokens_details={"reasoning_tokens": 0})}], 4, 0),
+    "not in the count": ([ROLE, *(delta(content=w) for w in WORDS), STOP, {"choices": [], "usage": usage(7, 4, **THOUGHT)}],
+                         4, 0),
+    "hidden, usage runs": ([ROLE, *(delta(content=w, more={"usage": usage(7, 901 + n, **THOUGHT)}) for n, w in
+                            enumerate(WORDS)), STOP, {"choices": [], "usage": usage(7, 904, **THOUGHT)}], 4, 900),
+    "hidden, token ids": ([*(text(w, token_ids=[n]) for n, w in enumerate(WORDS)), STOP,
+                           {"choices": [], "usage": usage(7, 904, **THOUGHT)}], 4, 900),
+    "hidden and not told": ([ROLE, *(delta(content=w) for w in WORDS), STOP, {"choices": [], "usage": usage(7, 904)}], None, 0),
+    "an end that no text shows": ([ROLE, *(delta(content=w) for w in WORDS), delta("length"),
+                                   {"choices": [], "usage": usage(7, 904)}], 904, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("contents", "tokens", "hidden"), REASONING.values(), ids=REASONING)
+def test_output_tokens_are_those_that_were_sent(contents: list[Any], tokens: int | None, hidden: int) -> None:
+    """TPOT of four tokens is that of their events, whatever else usage counts; unknown where nobody tells what it counts."""
+    reads = [(20 * MS, SSE_HEAD), *((10 * n * MS, chunk(event(one))) for n, one in enumerate([*contents, DONE], 10))]
+    found = record(exchange([*reads, (800 * MS, b"0\r\n\r\n")]), asked=None)
+    assert (found.outcome, found.output_tokens, found.hidden_tokens) == ("ok", tokens, hidden)
+    assert derive.tpot_ms(found) == (None if tokens is None else pytest.approx(30 / (tokens - 1)))
+    if found.event_tokens is not None:
+        assert found.event_tokens == [1, 1, 1, 1]
+    assert derive.ttft_ms(found) == 10 * (10 + contents.index(next(c for c in contents if c is not ROLE))) - 12
+
+
 def test_details_of_usage() -> None:
     """Prompt, cached and reasoning tokens are read where the server tells them, else None."""
     details = {

@@ -35,6 +35,8 @@ METRICS = (
     ("ttft_ms_p50", "TTFT p50", "ms"),
     ("tpot_ms_p50", "TPOT p50", "ms"),
 )
+FROM_SCHEDULE = {"ttft_ms_p50": "ttft_from_schedule_ms_p50"}
+"""The column of a metric in an open loop, where users wait from the schedule on."""
 Series = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
 """(repeat, value) by (level, metric)."""
 
@@ -93,7 +95,11 @@ def summarize_repeats(points: Sequence[PointRow]) -> RepeatSummary:
     for level, rows in levels.items():
         ordered = sorted(rows, key=lambda row: (row.window_start_ns or 0, row.repeat))
         for name, *_ in METRICS:
-            known = [(row.repeat, float(row[name])) for row in ordered if _positive(row.get(name))]
+            values = [
+                (row.repeat, row.get(FROM_SCHEDULE.get(name, name) if row.rate is not None else name))
+                for row in ordered
+            ]
+            known = [(repeat, float(value)) for repeat, value in values if _positive(value)]
             if len(known) > 1:
                 series[level, name] = known
     summary = [

@@ -76,9 +76,11 @@ def side_of(run: RunData) -> Side:
         failed = ~inside["ok"].to_numpy(dtype=bool)
         stored = run.requests[run.requests["point"] == row.point]
         sizes = inside["planned_prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
+        # in an open loop a user waits from the schedule on, whatever kept the client from sending
+        late = np.nan_to_num(inside["lateness_ms"].to_numpy(dtype=np.float64)) if row.rate is not None else 0.0
         latencies: dict[str, Any] = {
-            name: np.where(failed, np.inf, inside[name].to_numpy(dtype=np.float64))
-            for name in ("ttft_ms", "tpot_ms", "e2e_ms")
+            name: np.where(failed, np.inf, inside[name].to_numpy(dtype=np.float64) + since)
+            for name, since in (("ttft_ms", late), ("tpot_ms", 0.0), ("e2e_ms", late))
         }
         points.append(
             ComparedPoint(

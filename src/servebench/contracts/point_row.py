@@ -97,6 +97,10 @@ class PointRow:
     connect_ms_mean: float | None = column("ms", "Mean time to open a connection.")
     input_tokens_mean: float | None = column("tokens", "Mean prompt tokens of a request.")
     output_tokens_mean: float | None = column("tokens", "Mean output tokens of a request.")
+    hidden_tokens_mean: float | None = column(
+        "tokens",
+        "Mean reasoning tokens of a request that usage counts and the server did not send; in no other column.",
+    )
     output_tokens_total: int | None = column("tokens", "Output tokens of all ok requests.")
     prefix_cache_hit_rate_ideal: float | None = column("0..1", "The best hit rate that a prefix cache could have.")
     json_compliance_low: float | None = column("0..1", "Lower end of the 95% interval (Wilson) of json_compliance.")

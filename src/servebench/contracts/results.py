@@ -49,7 +49,7 @@ class Record:
     )
     prompt_tokens: int | None = column("tokens", "Prompt tokens, by the server's count.", bits=32)
     cached_tokens: int | None = column("tokens", "Prompt tokens found in the prefix cache.", bits=32)
-    output_tokens: int | None = column("tokens", "Output tokens, counted as `counted_by` says.", bits=32)
+    output_tokens: int | None = column("tokens", "Output tokens that were sent, counted as `counted_by` says.", bits=32)
     counted_by: CountedBy | None = column("", "Who counted the output: usage, token_ids or tokenizer.")
     outcome: Outcome = field(metadata=about("", "How it ended: `ok`, or why it failed."))
     http_status: int | None = column("", "Status of the HTTP response.", bits=32)
@@ -65,6 +65,12 @@ class Record:
     finish_reason: str | None = column("", "Why the engine ended the answer, such as stop or length.")
     stamp_source: str = field(
         metadata=about("", "Who stamped what arrived: `kernel`, or `user` for the client itself.")
+    )
+    hidden_tokens: int | None = field(
+        default=None,
+        metadata=about(
+            "tokens", "Reasoning that usage counts and the server did not send; not in the output.", bits=32
+        ),
     )
     filler: bool = field(
         default=False,

@@ -73,9 +73,11 @@ def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
     found["e2e_ms"] = _span_ms(frame["sent_ns"], frame["last_event_ns"])
     found["lateness_ms"] = _span_ms(frame["scheduled_ns"], frame["sent_ns"])
     first = frame["event_tokens"].str[0].astype(float).fillna(1.0).clip(lower=1.0).to_numpy(dtype=np.float64)
+    told = frame["event_tokens"].map(np.sum, na_action="ignore").to_numpy(dtype=np.float64, na_value=np.nan)
+    later = np.where(np.isnan(told), tokens, told) - first
     with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = _span_ms(frame["first_event_ns"], frame["last_event_ns"]) / (tokens - first)
-    found["tpot_ms"] = np.where((tokens >= 2) & (tokens > first) & (count >= 2), tpot, np.nan)
+        tpot = _span_ms(frame["first_event_ns"], frame["last_event_ns"]) / later
+    found["tpot_ms"] = np.where((tokens >= 2) & (later > 0) & (count >= 2), tpot, np.nan)
     found["sent_ns"] = frame["sent_ns"].fillna(frame["scheduled_ns"]).astype(np.int64)
     return found.sort_values("sent_ns", kind="stable").reset_index(drop=True)
 

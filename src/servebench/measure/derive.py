@@ -10,10 +10,11 @@ None, never 0.
 | TTFT from schedule | first content event - scheduled |
 | TTFO | first event with content that is not reasoning - sent; token ids alone do not show whether they are reasoning, and do not count |
 | ITL | each gap between consecutive content events of a request |
-| TPOT | (last content event - first) / (output tokens - those of the first event, one where unknown); needs two tokens and two events: an answer that came in one piece shows no time between tokens |
+| TPOT | (last content event - first) / (tokens of all content events - those of the first; where unknown, output tokens - 1); needs two tokens and two events: an answer that came in one piece shows no time between tokens |
 | E2E | last content event - sent |
 | lateness | sent - scheduled; in a closed loop the schedule is the moment the slot was free |
-| output tokens | the server's usage; else token ids in the stream; else a tokenizer. `counted_by` says which |
+| output tokens | those that were sent: the server's usage without hidden tokens (unknown where it is more than the text has bytes); else token ids in the stream; else a tokenizer. `counted_by` says which |
+| hidden tokens | `reasoning_tokens` of the usage where no reasoning was sent |
 | tokens of an event | its token ids; else the growth of a usage sent with every event; else the growth of llama.cpp's `timings.predicted_n`; else unknown |
 """  # noqa: E501
 
@@ -86,6 +87,7 @@ def record(
         cached_tokens=scan.cached_tokens,
         reasoning_tokens=scan.reasoning_tokens,
         output_tokens=output_tokens,
+        hidden_tokens=scan.hidden_tokens if scan.usage_tokens is not None else None,
         asked_output_tokens=asked_output_tokens,
         counted_by=counted_by,
         finish_reason=scan.finish_reason,
@@ -149,15 +151,15 @@ def itl_ms(record: Record) -> list[float]:
 
 
 def tpot_ms(record: Record) -> float | None:
-    """Return the time per output token after the first event: (last content event - first) / (output tokens - those of the
-    first event, one where the stream does not say).
+    """Return the time per output token after the first event: (last content event - first) / (tokens of all events - those of
+    the first). Where the stream does not give them, all are the output tokens, and the first event has one.
 
     None for fewer than two or an unknown number of output tokens, and when all content came in one event.
     """
     if record.output_tokens is None or record.output_tokens < 2 or len(record.event_ns) < 2:
         return None
-    first = max(1, record.event_tokens[0]) if record.event_tokens else 1
-    later = record.output_tokens - first
+    each = record.event_tokens
+    later = sum(each) - max(1, each[0]) if each else record.output_tokens - 1
     return (record.event_ns[-1] - record.event_ns[0]) / NS_PER_MS / later if later > 0 else None
 
 

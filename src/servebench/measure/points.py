@@ -8,7 +8,8 @@ Which requests count for which column:
 - output throughput of the whole run: all tokens of ok requests, from the first request sent to the last one ended;
 - request throughput: ok requests, each by the share of its content events that lie inside the window, as for tokens;
 - goodput: ok requests sent inside the window that met every SLO limit that is set, a second; where requests arrive at a
-  given rate, their share of all that were sent inside it times the rate, for how many just arrive is chance. A request
+  given rate, their share of all that were sent inside it times the rate, for how many just arrive is chance, and TTFT and
+  E2E count from the schedule. A request
   without a TPOT (one token, or all in one event) does not fail that limit;
 - `_p50_all` and `_p99_all`: every request sent inside the window, failed ones being infinitely slow; infinite where the
   percentile is a failed one. Requests that the client itself ended (`cancelled`, `abandoned`) are left out;
@@ -170,7 +171,7 @@ def summarize(
         **_window_columns(window),
         "lock_step": _lock_step(inside, context.concurrency),
         **_throughput(measured, ok, window, sample),
-        "goodput_req_s": _goodput(measured, inside, window, slo, context.offered_req_s),
+        "goodput_req_s": _goodput(measured, inside, window, slo, context),
         **_attained(measured, window, slo, from_schedule=context.rate is not None),
         "kept_up": _kept_up(measured, window) if context.rate is not None else None,
         **_client(measured, window, report, context),
@@ -305,6 +306,7 @@ def _means(inside: Sequence[Record]) -> dict[str, Any]:
         "connect_ms_mean": _mean([derive.connect_ms(r) for r in inside]),
         "input_tokens_mean": _mean([r.prompt_tokens for r in inside]),
         "output_tokens_mean": _mean([r.output_tokens for r in inside]),
+        "hidden_tokens_mean": _mean([r.hidden_tokens for r in inside]),
         "prefix_cache_hit_rate": sum(cached for cached, _ in hits) / prompt if prompt else None,
     }
 
@@ -350,11 +352,12 @@ def _answered(ok: Sequence[Record], window: Window) -> float:
 
 
 def _goodput(
-    measured: Sequence[Record], inside: Sequence[Record], window: Window | None, slo: SloSettings, offered: float | None
+    measured: Sequence[Record], inside: Sequence[Record], window: Window | None, slo: SloSettings, context: PointContext
 ) -> float | None:
     if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
         return None
-    good = sum(_is_good(r, slo) for r in inside)
+    good = sum(_is_good(r, slo, from_schedule=context.rate is not None) for r in inside)
+    offered = context.offered_req_s
     if offered is None:
         return _rate(good, window.seconds)
     sent = sum(_sent_inside(r, window) for r in measured)

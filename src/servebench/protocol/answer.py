@@ -21,6 +21,9 @@ REASON_CHARS_MAX = 64
 
 DONE = b"[DONE]"
 
+HELD_BYTES_SLACK = 16
+"""Usage may count this many tokens more than the text has bytes: end tokens and others without text."""
+
 TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
 """The fields of a delta that hold generated text."""
 
@@ -206,12 +209,37 @@ class AnswerScan:
         return join_text(self.reasoning_parts)
 
     def count(self) -> tuple[int | None, CountedBy | None]:
-        """Return the output tokens and who counted them; None and None when the answer does not say."""
+        """Return the output tokens that were sent and who counted them; None and None when the answer does not say, or when
+        usage counts more than the text can hold and does not say what the others are."""
         if self.usage_tokens is not None:
-            return self.usage_tokens, "usage"
+            received = self.usage_tokens - self.hidden_tokens
+            return (received, "usage") if self._can_hold(received) else (None, None)
         if self._ids and len(self._ids) == len(self.event_ns) and all(self._ids):
             return sum(self._ids), "token_ids"
         return None, None
+
+    @property
+    def hidden_tokens(self) -> int:
+        """How many tokens of the usage are reasoning of which nothing was sent.
+
+        None of them where any reasoning was sent, where the content events have token ids for all tokens, or where there are
+        more content events than other tokens: then the reasoning is among the content, or not part of the count.
+        """
+        counted, thought = self.usage_tokens or 0, self.reasoning_tokens or 0
+        if self.reasoning_parts or not 0 < thought <= counted:
+            return 0
+        hidden = min(thought, max(0, counted - sum(self._ids)))
+        return hidden if len(self.event_ns) <= counted - hidden + 1 else 0
+
+    def _can_hold(self, tokens: int) -> bool:
+        """Whether the text may have this many tokens: at most one a byte. A model that must continue to a length may send
+        any number of tokens without text."""
+        if self.finish_reason == "length" or all(self._ids) or tokens <= HELD_BYTES_SLACK:
+            return True
+        characters = sum(map(len, self.text_parts)) + sum(map(len, self.reasoning_parts))
+        if tokens <= HELD_BYTES_SLACK + characters:
+            return True
+        return tokens <= HELD_BYTES_SLACK + len((self.text + self.reasoning).encode())
 
     def event_tokens(self) -> list[int] | None:
         """Return the tokens of each content event where the stream gives them for every one, else None."""
@@ -220,7 +248,12 @@ class AnswerScan:
         if all(self._ids):
             return self._ids
         growth = _growth(self._generated)
-        return growth if growth is not None else _growth(self._predicted)
+        growth = growth if growth is not None else _growth(self._predicted)
+        hidden = self.hidden_tokens
+        if growth and hidden and growth[0] > hidden:
+            # a count that runs has the hidden tokens in its first value
+            growth[0] -= hidden
+        return growth
 
 
 def _growth(counts: list[int | None]) -> list[int] | None:

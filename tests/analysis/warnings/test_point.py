@@ -33,6 +33,17 @@ def make(number: int = 0, **changes: Any) -> Record:
     return record(f"r{number}", **(fields | changes))
 
 
+def test_reasoning_that_was_not_sent_is_a_mark() -> None:
+    """It is part of the requested length, and the engine's own counter has it."""
+    hidden = records(of=10, bad=10, output_tokens=28, hidden_tokens=100)
+    found = {
+        doubt.code: doubt for doubt in judge({"server_generation_tokens": 1280.0, "output_tokens_total": 280}, hidden)
+    }
+    assert found["hidden_tokens"].mark
+    assert "10 of 10" in found["hidden_tokens"].message
+    assert not {"short_answers", "tokens_disagree"} & found.keys()
+
+
 def records(bad: int = 0, of: int = 200, **changes: Any) -> list[Record]:
     return [make(n, **(changes if n < bad else {})) for n in range(of)]
 

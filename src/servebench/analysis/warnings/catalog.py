@@ -125,6 +125,13 @@ TOKENS_DISAGREE = _define(
     "make the server send usage in the stream (stream_options.include_usage), and compare engines by requests per "
     "second until the counts agree",
 )
+HIDDEN_TOKENS = _define(
+    "hidden_tokens",
+    "the server counts reasoning that it did not send: TTFT contains its time, and tokens, throughput and TPOT are those of "
+    "what was sent",
+    "compare with other servers by E2E and requests per second, or have the server send its reasoning",
+    mark=True,
+)
 SHORT_ANSWERS = _define(
     "short_answers",
     "answers do not have the requested length",

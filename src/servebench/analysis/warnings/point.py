@@ -27,6 +27,7 @@ CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
     load.client_bound,
     load.clock_stepped,
     tokens.tokens_disagree,
+    tokens.hidden_tokens,
     tokens.short_answers,
     tokens.cache_contaminated,
     tokens.prompt_size_approximate,

@@ -36,6 +36,7 @@ def _server_count(point: MeasuredPoint) -> str | None:
     counted, received = point.row.server_generation_tokens, point.row.output_tokens_total
     if counted is None or not received or len(point.ok) < len(point.requests):
         return None
+    received += sum(record.hidden_tokens or 0 for record in point.ok)
     # what fillers received before they were cancelled is known in events
     events = sum(len(record.event_ns) for record in point.fillers)
     received += round(events * received / (point.row.events or 1))
@@ -102,12 +103,23 @@ def _counts_differ(record: Record) -> bool:
     return abs(sum(record.event_tokens) - record.output_tokens) > max(1, 0.01 * record.output_tokens)
 
 
+def hidden_tokens(point: MeasuredPoint) -> Doubt | None:
+    """Warn when usage counts reasoning that was not sent."""
+    hidden = [r.hidden_tokens for r in point.ok if r.hidden_tokens]
+    if not hidden:
+        return None
+    return catalog.HIDDEN_TOKENS.issue(
+        f"{len(hidden)} of {len(point.ok)} answers have reasoning that was counted and not sent, "
+        f"{sum(hidden) / len(hidden):.0f} tokens on average"
+    )
+
+
 def short_answers(point: MeasuredPoint) -> Doubt | None:
     """Warn when answers do not have the exact length that the workload requests."""
     if not point.settings.workload.exact_output:
         return None
     known = [
-        (r.output_tokens, r.asked_output_tokens)
+        (r.output_tokens + (r.hidden_tokens or 0), r.asked_output_tokens)
         for r in point.ok
         if r.output_tokens is not None and r.asked_output_tokens is not None
     ]
