@@ -108,6 +108,18 @@ def test_drift_and_slowdown_lengthen_every_step():
     assert math.log(e2e_ms(drifting[-1]) / e2e_ms(drifting[0])) == pytest.approx(0.05 * passed_min, rel=0.05)
 
 
+def test_a_shift_lasts_from_its_moment_on():
+    """Not before it begins, in part while it takes place, whole after it."""
+    _, plain = drive(engine(), [request(n, tokens=500) for n in range(9)], concurrency=1)
+    each_s = e2e_ms(plain[0]) / 1000
+    shift = {"shift": 0.2, "shift_s": 3 * each_s, "shift_over_s": 2 * each_s}
+    _, found = drive(engine(**shift), [request(n, tokens=500) for n in range(9)], concurrency=1)
+    ratios = [e2e_ms(after) / e2e_ms(before) for before, after in zip(plain, found, strict=True)]
+    assert ratios[:2] == pytest.approx([1, 1])
+    assert 1.02 < ratios[3] < ratios[4] < 1.2
+    assert ratios[6:] == pytest.approx([1.2] * 3, rel=0.01)
+
+
 @pytest.mark.parametrize("burst", [1, 8])
 def test_failures_come_at_their_rate_in_bursts(burst):
     """With the message of an HTTP error; the mean length of a burst is the planted one."""

@@ -89,6 +89,13 @@ def wave_count(values: int, rounds: float) -> int | None:
     return waves if rounds >= ROUNDS_MIN and values >= VALUES_PER_WAVE * waves else None
 
 
+def slow_waves(values: Floats, waves: int) -> Floats:
+    """Return the coefficients of the `waves` slowest cosines of values in order, without their mean."""
+    angles = np.pi * (np.arange(values.size) + 0.5) / values.size
+    found: Floats = np.cos(np.outer(np.arange(1, waves + 1), angles)) @ (values - values.mean())
+    return np.sqrt(2) * found / values.size
+
+
 def mean_interval(values: Floats, span: SeriesSpan, confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the interval of the mean of values in order, which may depend on those before them.
 
@@ -98,8 +105,7 @@ def mean_interval(values: Floats, span: SeriesSpan, confidence: float = 0.95) ->
     if waves is None or span.seconds <= 0:
         return None
     middle = float(values.mean())
-    angles = np.pi * (np.arange(values.size) + 0.5) / values.size
-    cosines = np.sqrt(2) * np.cos(np.outer(np.arange(1, waves + 1), angles)) @ (values - middle) / values.size
+    cosines = slow_waves(values, waves)
     if np.abs(cosines).max() <= ROUNDING * float(np.abs(values).max()):
         return middle, middle
     low, high = _mixture(cosines, span.seconds, (1 - confidence) / 2)

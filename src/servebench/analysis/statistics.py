@@ -121,13 +121,18 @@ def pooled_mean_interval(
     """
     if counts is None:
         return mean_interval(values, span, confidence)
+    return mean_interval(linearised(values, counts), span, confidence)
+
+
+def linearised(values: Floats, counts: Ints) -> Floats:
+    """Return one value for each request that has any, whose mean is that of all values: its own mean, weighted by its count."""
     counts = counts[counts > 0]
     if not counts.size:
-        return None
+        return np.empty(0)
     sums = np.add.reduceat(values, np.cumsum(counts) - counts)
     ratio = float(sums.sum() / counts.sum())
-    found = mean_interval((sums - ratio * counts) / counts.mean(), span, confidence)
-    return None if found is None else (ratio + found[0], ratio + found[1])
+    found: Floats = ratio + (sums - ratio * counts) / counts.mean()
+    return found
 
 
 def pooled_percentile_interval(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
 from statistics import fmean
 
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise, Shown
-from servebench.calibration.simulate import STEADY, Plant, simulate_run, simulate_search
+from servebench.calibration.simulate import EPOCH_NS, STEADY, Plant, simulate_run, simulate_search
 from servebench.contracts.emulation import Variation
 from servebench.measure.points import HEADLINES
+from servebench.util.units import NS_PER_S
 
 COVERAGE = Promise(
     name="coverage",
@@ -46,6 +47,19 @@ SEARCH_BRACKET = Promise(
     at_most=False,
 )
 STATIONARY = Promise(name="stationary", text="`not_stationary` is a false alarm in at most 2% of points", bar=0.02)
+SHIFT_FOUND = Promise(
+    name="shift_found",
+    text="in a closed loop of 500 requests `not_stationary` finds a step of 15% in the middle, and a warm-up (20% faster after a "
+    "third), in at least 60% of points",
+    bar=0.60,
+    at_most=False,
+)
+DRIFT_FOUND = Promise(
+    name="drift_found",
+    text="no promise: how often `not_stationary` finds what hardly exceeds the wander of an engine, or happens in an open loop",
+    bar=0.0,
+    at_most=False,
+)
 
 TRUTH_REQUESTS = 16_000
 NEAR = 0.10
@@ -130,9 +144,21 @@ def cells() -> Iterator[CalibrationCell]:
             truth=partial(_true_level, name),
             share=0.2,
         )
-    for name, (scenario, count) in TRENDS.items():
-        trial = partial(_alarmed, scenario=scenario, requests=count)
-        yield CalibrationCell(promises=(STATIONARY,), name=name, share=0.5, trial=trial)
+    for name, (scenario, counts) in TRENDS.items():
+        for count in counts:
+            trial = partial(_alarmed, scenario=scenario, requests=count)
+            yield CalibrationCell(promises=(STATIONARY,), name=f"{name}, {count} requests", share=0.5, trial=trial)
+    for scenario in (SCENARIOS[0], SCENARIOS[5]):
+        for name in CHANGES:
+            for count in (100, 500):
+                promise = SHIFT_FOUND if (scenario, count) == (SCENARIOS[0], 500) and name in PROMISED else DRIFT_FOUND
+                yield CalibrationCell(
+                    promises=(promise,),
+                    name=f"{scenario.name}, {name}, {count} requests",
+                    share=0.5,
+                    trial=partial(_found_change, scenario=scenario, requests=count, name=name, promise=promise),
+                    truth=partial(_window, scenario, count, CHANGES[name][0]),
+                )
 
 
 # intervals
@@ -164,18 +190,48 @@ def _alarmed(seed: int, _truth: None, *, scenario: Scenario, requests: int) -> O
 
 
 TRENDS = {
-    "closed loop, no wander": (SCENARIOS[1], 500),
-    "closed loop, wander 2% over 5 s": (SCENARIOS[0], 500),
+    "closed loop, no wander": (SCENARIOS[1], (100, 500)),
+    "closed loop, wander 2% over 5 s": (SCENARIOS[0], (100, 500)),
     "closed loop, wander 2% over 30 s": (
         Scenario(name="slow", words=SCENARIOS[0].words, variation=Variation(start_sd=0.0, wander_s=30.0)),
-        500,
+        (100, 500),
     ),
-    "open loop, wander 2% over 5 s": (SCENARIOS[5], 500),
+    "closed loop, wander 5% over 10 s": (SCENARIOS[2], (100, 500)),
+    "open loop at half load": (
+        Scenario(name="half", words=("load=rate", "load.rate=[6]", "engine.max_num_seqs=16", LENGTHS_64)),
+        (100, 500),
+    ),
     "open loop near capacity": (
         Scenario(name="busy", words=("load=rate", "load.rate=[12]", "engine.max_num_seqs=16", LENGTHS_64)),
-        500,
+        (100, 500),
     ),
 }
+PROMISED = ("warm-up 20%", "step 15%")
+CHANGES: Mapping[str, tuple[float, Callable[[float, float], dict[str, float]]]] = {
+    "warm-up 20%": (1.2, lambda begin, length: {"shift": 1 / 1.2 - 1, "shift_s": begin, "shift_over_s": length / 3}),
+    "drift 10%": (1.0, lambda begin, length: {"shift": 0.10, "shift_s": begin, "shift_over_s": length}),
+    "step 15%": (1.0, lambda begin, length: {"shift": 0.15, "shift_s": begin + length / 2}),
+}
+"""How slow the engine is before a change, and what is planted in a window that begins at a second and has a length."""
+
+
+@lru_cache(maxsize=16)
+def _window(scenario: Scenario, requests: int, slowdown: float) -> tuple[float, float]:
+    """Return when the window of a point begins, on the clock of its engine, and how long it is, in seconds."""
+    row = simulate_run(scenario.plant(requests).planted(slowdown=slowdown), "window", seed=-1).rows[0]
+    assert row.window_ns is not None
+    start, end = row.window_ns
+    return (start - EPOCH_NS) / NS_PER_S, (end - start) / NS_PER_S
+
+
+def _found_change(
+    seed: int, window: tuple[float, float], *, scenario: Scenario, requests: int, name: str, promise: Promise
+) -> Outcome:
+    """Return whether a change for good is found."""
+    slowdown, change = CHANGES[name]
+    plant = scenario.plant(requests).planted(slowdown=slowdown, **change(*window))
+    point = simulate_run(plant, f"{seed}", seed=seed).points[0]
+    return {(promise, ""): float("not_stationary" in {doubt.code for doubt in point.doubts})}
 
 
 # open loops

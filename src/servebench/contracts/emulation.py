@@ -141,7 +141,8 @@ class Variation:
     `slowdown` multiplies every duration: 1.05 is an engine that is 5% slower. `start_sd`: standard deviation of the speed
     between starts, drawn once a start. `wander_sd`: standard deviation of a speed that wanders within a start, with a
     correlation that falls to 1/e in `wander_s` seconds (an Ornstein-Uhlenbeck process). `drift`: share by which the engine
-    slows down each minute. `step_noise`: standard deviation of independent steps. Factors are log-normal.
+    slows down each minute. `shift`: share by which it is slower for good from `shift_s` seconds on, after a change that takes
+    `shift_over_s`. `step_noise`: standard deviation of independent steps. Factors are log-normal.
 
     `failure_rate` of the requests are answered with HTTP 503, in bursts of `failure_burst` in a row. `client_lateness_ms`:
     mean of the exponential delay with which the client sends.
@@ -152,6 +153,9 @@ class Variation:
     wander_sd: Annotated[float, Ge(0)] = 0.02
     wander_s: Annotated[float, Gt(0)] = 5.0
     drift: float = 0.0
+    shift: Annotated[float, Gt(-1)] = 0.0
+    shift_s: Annotated[float, Ge(0)] = 0.0
+    shift_over_s: Annotated[float, Ge(0)] = 0.0
     step_noise: Annotated[float, Ge(0)] = 0.03
     failure_rate: Annotated[float, Ge(0), Lt(1)] = 0.0
     failure_burst: Annotated[int, Ge(1)] = 1

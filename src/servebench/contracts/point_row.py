@@ -166,11 +166,16 @@ class PointRow:
     clock_offset_ms: float | None = column("ms", "Clock difference to the farthest load worker on another machine.")
     clock_offset_error_ms: float | None = column("ms", "How exactly clock_offset_ms is known.")
     throughput_trend: float | None = column(
-        "", "Change of output throughput over the window, relative to its median (0.1: it rose by 10%)."
+        "",
+        "The likeliest change for good of output throughput in the window, relative to before (0.1: it rose by 10%).",
     )
-    throughput_trend_p: float | None = column("", "Probability of so strong a trend in throughput by chance.")
-    ttft_trend: float | None = column("", "Change of TTFT over the window, relative to its median.")
-    ttft_trend_p: float | None = column("", "Probability of so strong a trend in TTFT by chance.")
+    throughput_trend_p: float | None = column(
+        "", "Probability that throughput only wandered, with even odds beforehand."
+    )
+    itl_trend: float | None = column("", "The likeliest change for good of mean ITL in the window, relative to before.")
+    itl_trend_p: float | None = column("", "Probability that ITL only wandered, with even odds beforehand.")
+    ttft_trend: float | None = column("", "The likeliest change for good of TTFT in the window, relative to before.")
+    ttft_trend_p: float | None = column("", "Probability that TTFT only wandered, with even odds beforehand.")
     connections_failed: int | None = column("", "Connections that were refused or took too long.")
     receive_queue_bytes_max: int | None = column("bytes", "Most bytes that waited in the kernel after a read.")
     server_excess_requests_mean: float | None = column(

@@ -19,6 +19,7 @@ from servebench.emulator.requests import ParsedRequest, RequestRejected, parse_r
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
 
 SECONDS_PER_MINUTE = 60.0
+INSTANT_S = 1e-9
 NORMALS = 1024
 """Normal values drawn at once: one at a time costs ten times as much."""
 
@@ -53,6 +54,8 @@ class VaryingCost(StepCost):
             exponent += own.step_noise * next(normals)
         if own.drift:
             exponent += own.drift * now_s / SECONDS_PER_MINUTE
+        if own.shift and now_s > own.shift_s:
+            exponent += math.log1p(own.shift) * min(1.0, (now_s - own.shift_s) / max(own.shift_over_s, INSTANT_S))
         return super().seconds(step, now_s) * self._start * math.exp(exponent)
 
 

@@ -21,8 +21,6 @@ Which requests count for which column:
 - `client_error_ms_ttft` and `client_error_ms_itl`: the client's error in TTFT and ITL (p99), as measured by the self-check at as
   many events a second. Where the client stamped instead of the kernel, the loop's lag (p99) is added. ITL adds, for the
   share of events that shared a read and so lost their stamps, how long the client may have left them unread (nap and lag);
-- `throughput_trend` and `ttft_trend`: their change over the window, relative to the median, with the probability `_p` of
-  such an order by chance (`measure.trend` names method and sources);
 - `kept_up` (open loop only): 1 less the growth of the requests in flight (from their schedule on) over the rate of
   arrivals, as far as the growth is certain (`in_flight.in_flight_growth`), times the share of ok requests: 1 while the
   engine keeps up, smaller as its queue grows.
@@ -47,7 +45,6 @@ from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
 from servebench.measure.in_flight import in_flight_growth
 from servebench.measure.lock_step import lock_step
-from servebench.measure.trend import rate_trend, request_trend
 from servebench.measure.window import Window, find_window
 from servebench.util.percentile import percentile
 from servebench.util.units import NS_PER_MS, NS_PER_S
@@ -178,7 +175,7 @@ def summarize(
         "events": sum(len(r.event_ns) for r in ok),
         "events_merged": sum(r.reads_merged for r in ok),
     }
-    found |= _client_error(found, report, context.floor) | _trends(inside, sample, context)
+    found |= _client_error(found, report, context.floor)
     found |= _with_failed(measured, inside, window)
     found["cost_usd_per_mtok"] = _cost(context, found.get("output_throughput_tok_s"))
     found["cost_usd_per_mgood"] = _cost(context, found["goodput_req_s"])
@@ -461,25 +458,6 @@ def _client_error(found: Mapping[str, Any], report: PhaseReport, floor: ClientFl
         "client_error_ms_ttft": stage.ttft_error_ms + late_ms,
         "client_error_ms_itl": stage.itl_error_ms + late_ms + merged_share * (report.nap_ms + lag_ms),
     }
-
-
-def _trends(inside: Sequence[Record], sample: PointSample, context: PointContext) -> dict[str, Any]:
-    """Return the trends of throughput and TTFT (from the schedule in an open loop) over the window."""
-    wait = derive.ttft_ms if context.rate is None else derive.ttft_from_schedule_ms
-    waits = [(r.sent_ns, value) for r in inside if r.sent_ns is not None and (value := wait(r)) is not None]
-    found: dict[str, Any] = {}
-    trends = {
-        "ttft": request_trend(
-            np.array([at for at, _ in waits], dtype=np.int64), _floats([value for _, value in waits])
-        ),
-        "throughput": rate_trend(sample.arrival_s, sample.arrival_tokens, sample.window_s)
-        if sample.arrival_tokens is not None
-        else None,
-    }
-    for name, trend in trends.items():
-        if trend is not None:
-            found |= {f"{name}_trend": trend.change, f"{name}_trend_p": trend.p}
-    return found
 
 
 def _with_failed(

@@ -1,9 +1,10 @@
 """The one builder of points, for a point that was just measured and for one that is recovered from its files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from servebench.analysis.drift import Drift, point_drifts, trend_columns
 from servebench.analysis.statistics import headline_intervals
 from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
 from servebench.analysis.warnings.point import point_warnings
@@ -53,7 +54,7 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     `unknown` names columns that this evidence cannot support: they are null. `extra` are warnings that need more than the
     evidence to detect.
     """
-    row = _measured_row(evidence)
+    row, drifts = _measured_row(evidence)
     row = _with_telemetry(row, evidence.records, evidence.readings)
     row = replace(row, **content_columns(evidence.requests, evidence.records, evidence.tokenizer, row))
     nothing: dict[str, Any] = dict.fromkeys(unknown)
@@ -65,6 +66,8 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
         evidence.settings,
         tokenizer_exact=evidence.facts.tokenizer_exact,
         tokenizer_name=evidence.facts.tokenizer_name,
+        drifts=drifts,
+        readings=evidence.readings,
         extra=[*content_doubts(evidence.requests, evidence.engine), *extra],
     )
     return Point(row=row, doubts=warnings)
@@ -75,8 +78,8 @@ def planned_count(level: Level, report: PhaseReport) -> int:
     return report.planned if level.requests is not None or level.open_loop else report.sent
 
 
-def _measured_row(evidence: PointEvidence) -> PointRow:
-    """Return the row of what the load client measured, with the intervals of its headline numbers."""
+def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift]]:
+    """Return the row of what the load client measured, with the intervals of its headline numbers, and what changed in it."""
     settings, level, report, facts = evidence.settings, evidence.level, evidence.report, evidence.facts
     load = settings.load
     # the window of a closed loop begins when its level is reached; that of a rising rate must be cut
@@ -104,12 +107,10 @@ def _measured_row(evidence: PointEvidence) -> PointRow:
         emulated=evidence.emulated,
     )
     row, sample = summarize(evidence.records, context=context, report=report, slo=settings.slo)
-    return replace(
-        with_intervals(row, headline_intervals(sample)),
-        requests_planned=evidence.planned,
-        cache_state=facts.cache_state,
-        start_id=facts.start_id,
-    )
+    drifts = point_drifts(sample, open_loop=level.open_loop)
+    more: dict[str, Any] = {**trend_columns(drifts), "requests_planned": evidence.planned}
+    row = replace(row, cache_state=facts.cache_state, start_id=facts.start_id, **more)
+    return with_intervals(row, headline_intervals(sample)), drifts
 
 
 def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence[Reading]) -> PointRow:

@@ -100,13 +100,9 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
     "in step": ({"lock_step": 0.9}, None, None, "lock_step", False, ["4 streams", "90%", "TTFT p50 of 50 ms"]),
     "few": ({"ttft_ms_n": 29}, None, None, "too_few_requests", False, ["29"]),
     "short": ({"window_s": 4.99}, None, None, "too_short", False, ["4.99 s", "5 s"]),
-    "throughput drifts": (
-        {"throughput_trend": 0.31, "throughput_trend_p": 0.0004}, None, None,
-        "not_stationary", False, ["throughput", "31%", "Mann-Kendall"],
-    ),
-    "TTFT drifts": (
-        {"ttft_trend": -0.5, "ttft_trend_p": 0.009, "throughput_trend": 0.3, "throughput_trend_p": 0.2}, None, None,
-        "not_stationary", False, ["TTFT", "50%"],
+    "a queue that grows": (
+        {"concurrency": None, "rate": 10.0, "kept_up": 0.7}, None, None,
+        "not_stationary", False, ["queue grew", "30%"],
     ),
     "worker died": (
         {}, None, report(stopped="worker_died", sent=17, error="a load worker died by signal SIGKILL"),
@@ -202,6 +198,7 @@ FINE: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None]] 
         [make(n, scheduled_ns=n * 100_000_000, sent_ns=n * 104_000_000) for n in range(200)], None,
     ),
     "rate with one request": ({"concurrency": None, "rate": 10.0}, [make(0)], None),
+    "a queue of random arrivals": ({"concurrency": None, "rate": 10.0, "kept_up": 0.8}, None, None),
     "30 requests": ({"ttft_ms_n": 30}, None, None),
     "5 s": ({"window_s": 5.0}, None, None),
     "late under a tenth of a long TTFT": ({"lateness_ms_p99": 90.0, "ttft_ms_p50": 1000.0}, None, None),

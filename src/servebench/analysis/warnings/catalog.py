@@ -74,8 +74,8 @@ TOO_SHORT = _define(
 )
 NOT_STATIONARY = _define(
     "not_stationary",
-    "throughput or TTFT drifted while the point was measured",
-    "warm up longer (load.warmup_s), measure longer (load.duration_s), and check whether the machine was busy or hot",
+    "throughput, ITL or TTFT changed for good while the point was measured, or the queue of an open loop grew",
+    "measure the point again (load.repeats) and longer (load.duration_s), and look at telemetry.parquet and engine.log",
 )
 IMPRECISE = _define(
     "imprecise",

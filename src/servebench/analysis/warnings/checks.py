@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from servebench.analysis.drift import Drift
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.telemetry import Reading
 
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """A point with everything that is known of it. `requests` excludes the warm-up and `fillers`."""
+    """A point with everything that is known of it. `requests` excludes the warm-up and `fillers`, `drifts` are those of its metrics."""
 
     row: PointRow
     requests: Sequence[Record]
@@ -23,6 +25,8 @@ class MeasuredPoint:
     tokenizer_exact: bool
     tokenizer_name: str
     fillers: Sequence[Record] = ()
+    drifts: Mapping[str, Drift] = field(default_factory=dict)
+    readings: Sequence[Reading] = ()
 
     @cached_property
     def ok(self) -> list[Record]:

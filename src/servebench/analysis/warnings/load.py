@@ -1,4 +1,4 @@
-"""Checks of the load: whether it was reached, long enough, steady and precise, and whether the client was the limit."""
+"""Checks of the load: whether it was reached, long enough and precise, and whether the client was the limit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ REQUESTS_MIN = 30
 """Below this many ok requests in the window a mean or median is weak: the usual rule for a mean to be near normal."""
 WINDOW_S_MIN = 5.0
 """A shorter window holds too few engine steps, and one pause of a second moves its throughput by a fifth."""
-TREND_MIN = 0.1
-"""A smaller drift over the window changes no conclusion."""
-TREND_P_MAX = 0.01
 HALF_WIDTH_SHARE_MAX = 0.25
 """Half of the throughput's interval as a share of it: two such points differ by half before they differ at all."""
 LATENESS_SHARE_MAX = 0.1
@@ -108,33 +105,6 @@ def too_short(point: MeasuredPoint) -> Doubt | None:
     if window_s is not None and window_s >= WINDOW_S_MIN:
         return None
     return catalog.TOO_SHORT.issue(f"the window is {window_s or 0.0:.3g} s long, less than {WINDOW_S_MIN:g} s")
-
-
-def not_stationary(point: MeasuredPoint) -> Doubt | None:
-    """Warn when throughput or TTFT drifted over the window."""
-    causes, rising, slowing = [], False, False
-    for name, title in (("throughput", "output throughput"), ("ttft", "TTFT")):
-        change, p = point.row.get(f"{name}_trend"), point.row.get(f"{name}_trend_p")
-        if change is None or p is None or abs(change) < TREND_MIN or p > TREND_P_MAX:
-            continue
-        causes.append(f"{title} {'rose' if change > 0 else 'fell'} by {short_percent(abs(change))} of its median")
-        rising = rising or (name == "ttft" and change > 0)
-        slowing = slowing or (name == "throughput" and change < 0)
-    if not causes:
-        return None
-    if rising and point.row.rate is not None:
-        remedy = "the engine cannot keep up with this rate and its queue grows: lower load.rate, and do not use means"
-    elif rising or slowing:
-        remedy = (
-            "the engine slows down over time (a cache that fills, a GPU that heats up): measure longer with "
-            "load.duration_s, and check its clocks and cache"
-        )
-    else:
-        remedy = "the engine was still warming up: set load.duration_s, and load.warmup_s to exclude the beginning"
-    return catalog.NOT_STATIONARY.issue(
-        f"the point was not steady: {' and '.join(causes)} over the window (Mann-Kendall test, p < {TREND_P_MAX:g})",
-        remedy=remedy,
-    )
 
 
 def imprecise(point: MeasuredPoint) -> Doubt | None:

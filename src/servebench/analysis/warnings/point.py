@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from servebench.analysis.warnings import catalog, failures, load, tokens
+from servebench.analysis.drift import Drift
+from servebench.analysis.warnings import catalog, failures, load, steadiness, tokens
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Record
 from servebench.contracts.settings import RunSettings
+from servebench.contracts.telemetry import Reading
 
 CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
     load.level_not_reached,
     load.lock_step,
     load.too_few_requests,
     load.too_short,
-    load.not_stationary,
+    steadiness.not_stationary,
     load.imprecise,
     failures.errors,
     failures.engine_died,
@@ -46,16 +48,21 @@ def point_warnings(
     *,
     tokenizer_exact: bool = True,
     tokenizer_name: str = "the tokenizer",
+    drifts: Mapping[str, Drift] | None = None,
+    readings: Sequence[Reading] = (),
     extra: Iterable[Doubt] = (),
 ) -> tuple[Doubt, ...]:
     """Return all warnings of a point in the order of CHECKS, then `extra`: what needs more than the point to detect. Pure.
 
     `row` is the point's row, `records` are all its requests; those of the warm-up are ignored. `tokenizer_exact` says
-    whether prompts were sized with the served model's own tokenizer.
+    whether prompts were sized with the served model's own tokenizer, `drifts` which metrics changed in the window, and
+    `readings` are the point's telemetry.
     """
     requests = [record for record in records if record.measured]
     fillers = [record for record in records if record.filler]
-    point = MeasuredPoint(row, requests, report, settings, tokenizer_exact, tokenizer_name, fillers)
+    point = MeasuredPoint(
+        row, requests, report, settings, tokenizer_exact, tokenizer_name, fillers, drifts or {}, readings
+    )
     found = (check(point) for check in CHECKS)
     return (*(doubt for doubt in found if doubt is not None), *extra)
 

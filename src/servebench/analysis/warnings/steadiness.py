@@ -1,0 +1,140 @@
+"""The check of whether a point stayed the same while it was measured, and what speaks for a cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from servebench.analysis.drift import Drift
+from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.results import Doubt
+from servebench.contracts.telemetry import Reading
+from servebench.measure.in_flight import in_flight_at
+from servebench.util.figures import short_percent
+from servebench.util.units import NS_PER_S
+
+CHANGE_MIN = 0.05
+"""A smaller change is within the margin of comparisons."""
+WANDERED_P_MAX = 0.025
+"""At this probability of mere wandering the false alarms are at most 2% of points (docs/calibration.md)."""
+KEPT_UP_MIN = 0.95
+"""If more of the arrivals stay in flight, the queue grows by what a search for the highest rate does not accept either."""
+QUEUE_SD_MIN = 3.0
+"""Random arrivals alone fill the queue of a short point: it must grow by more than so many roots of the number of requests."""
+CAUSE_MIN = 0.05
+"""A reading that changed by less explains no such change."""
+MOMENTS = 50
+TITLES = {"throughput": ("output throughput", "tok/s"), "itl": ("ITL", "ms"), "ttft": ("TTFT", "ms")}
+
+
+class Gauge(NamedTuple):
+    """A reading that may explain a change. `slows`: whether an engine is slower when it rises."""
+
+    name: str
+    title: str
+    slows: bool
+    remedy: str
+
+
+GAUGES = (
+    Gauge("gpu_sm_clock_mhz", "the GPU's clock (MHz)", slows=False, remedy="fix the GPU's clock, or cool it"),
+    Gauge("kv_cache_usage", "the KV cache's use", slows=True, remedy="measure until the cache's use is level"),
+    Gauge("requests_running", "the engine's running requests", slows=True, remedy="measure until the load is level"),
+)
+
+
+def not_stationary(point: MeasuredPoint) -> Doubt | None:
+    """Warn when a metric changed for good in the window, or when an open loop's queue grew."""
+    shown = {
+        name: drift
+        for name, drift in point.drifts.items()
+        if drift.p <= WANDERED_P_MAX and abs(drift.change) >= CHANGE_MIN
+    }
+    parts = [_changed(name, drift, point.row.window_s or 0.0) for name, drift in shown.items()]
+    kept_up = point.row.kept_up
+    grown_min = max(1 - KEPT_UP_MIN, QUEUE_SD_MIN / max(len(point.requests), 1) ** 0.5)
+    if kept_up is not None and 1 - kept_up > grown_min:
+        parts.append(f"the queue grew: {short_percent(1 - kept_up)} of the arrivals stayed in flight or failed")
+        remedy = "lower load.rate: the engine does not keep up, and latencies grow with the length of the point"
+        return catalog.NOT_STATIONARY.issue("; ".join(parts), remedy=remedy)
+    if not shown:
+        return None
+    name = min(shown, key=lambda one: shown[one].p)
+    causes = list(_causes(point, name, shown[name]))
+    cause = " and ".join(text for text, _ in causes) if causes else "cause not known"
+    remedies = dict.fromkeys(remedy for _, remedy in causes)
+    return catalog.NOT_STATIONARY.issue(f"{'; '.join(parts)}; {cause}", remedy="; ".join(remedies) or None)
+
+
+def _changed(name: str, drift: Drift, window_s: float) -> str:
+    """What changed, from when to when, by how much."""
+    title, unit = TITLES[name]
+    begin, end = (f"{share * window_s:.3g} s" for share in (drift.begin, drift.end))
+    when = f"at about {begin}" if drift.course == "at once" else f"between {begin} and {end}"
+    return (
+        f"{title} {'rose' if drift.change > 0 else 'fell'} by {short_percent(abs(drift.change))} {drift.course} {when} of a "
+        f"window of {window_s:.3g} s, from {drift.before:.3g} to {drift.after:.3g} {unit}"
+    )
+
+
+def _causes(point: MeasuredPoint, name: str, drift: Drift) -> Iterator[tuple[str, str]]:
+    """What speaks for a cause of a change, and what to do about it; nothing without evidence."""
+    slower = (drift.change > 0) != (name == "throughput")
+    window = point.row.window_ns
+    if window is None:
+        return
+    # before and after a change; where it has no level part, the halves of its time
+    middle = (drift.begin + drift.end) / 2
+    ends = drift.begin or middle, drift.end if drift.end < 1 else middle
+    cut_ns = [window[0] + round(share * (window[1] - window[0])) for share in ends]
+    spans = (window[0], cut_ns[0]), (cut_ns[1], window[1])
+    for gauge in GAUGES:
+        values = [_mean(point.readings, gauge.name, *span) for span in spans]
+        if _explains(values, slower=slower == gauge.slows):
+            yield f"{gauge.title} went from {values[0]:.3g} to {values[1]:.3g}", gauge.remedy
+    cores = [_cores(point.readings, *span) for span in spans]
+    if slower and _explains(cores, slower=False):
+        text = f"the engine had {cores[1]:.3g} CPU cores after {cores[0]:.3g}"
+        yield text, "look for other processes on the engine's machine (top), and measure again without them"
+    flying = [_in_flight(point, *span) for span in spans]
+    if point.row.rate is not None and _explains(flying, slower=slower):
+        text = f"requests in flight went from {flying[0]:.3g} to {flying[1]:.3g}"
+        yield text, "measure longer (load.duration_s), so that the arrivals even out"
+    if not slower and drift.course == "early":
+        warmup_s = math.ceil(point.settings.load.warmup_s + drift.end * (point.row.window_s or 0.0))
+        yield "it was level from then on, as after a warm-up", f"exclude the beginning: load.warmup_s={warmup_s}"
+
+
+def _explains(values: Sequence[float | None], *, slower: bool) -> bool:
+    """Whether a value rose (`slower`) or fell by CAUSE_MIN or more."""
+    before, after = values
+    if before is None or after is None:
+        return False
+    return (after - before if slower else before - after) >= CAUSE_MIN * max(abs(before), abs(after)) > 0
+
+
+def _mean(readings: Sequence[Reading], name: str, start_ns: int, end_ns: int) -> float | None:
+    """The mean of a gauge, over all its lines."""
+    values = [one.value for one in readings if one.name == name and start_ns <= one.t_ns <= end_ns]
+    return float(np.mean(values)) if values else None
+
+
+def _cores(readings: Sequence[Reading], start_ns: int, end_ns: int) -> float | None:
+    """How many CPU cores the engine used, from the first reading of a span to the last."""
+    seen = [(one.t_ns, one.value) for one in readings if one.name == "engine_cpu_s" and start_ns <= one.t_ns <= end_ns]
+    if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
+        return None
+    return (seen[-1][1] - seen[0][1]) / ((seen[-1][0] - seen[0][0]) / NS_PER_S)
+
+
+def _in_flight(point: MeasuredPoint, start_ns: int, end_ns: int) -> float | None:
+    """The mean number of requests in flight."""
+    pairs = [(r.sent_ns, r.ended_ns) for r in (*point.requests, *point.fillers) if r.sent_ns is not None]
+    if not pairs or end_ns <= start_ns:
+        return None
+    spans = np.array(pairs, dtype=np.int64)
+    return float(in_flight_at(np.linspace(start_ns, end_ns, MOMENTS), spans[:, 0], spans[:, 1]).mean())
