@@ -19,7 +19,7 @@ from servebench.util.units import NS_PER_S
 
 CHANGE_MIN = 0.05
 """A smaller change is within the margin of comparisons."""
-WANDERED_P_MAX = 0.025
+WANDERED_P_MAX = 0.05
 """At this probability of mere wandering the false alarms are at most 2% of points (docs/calibration.md)."""
 KEPT_UP_MIN = 0.95
 """If more of the arrivals stay in flight, the queue grows by what a search for the highest rate does not accept either."""
