@@ -16,7 +16,7 @@ from servebench.contracts.telemetry import Reading
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """A point with everything that is known of it. `requests` excludes the warm-up and `fillers`, `drifts` are those of its metrics."""
+    """A point with everything that is known of it. `requests` excludes the warm-up and `fillers`; `drifts` is by metric."""
 
     row: PointRow
     requests: Sequence[Record]
