@@ -92,7 +92,9 @@ def wave_count(values: int, rounds: float) -> int | None:
 def slow_waves(values: Floats, waves: int) -> Floats:
     """Return the coefficients of the `waves` slowest cosines of values in order, without their mean."""
     angles = np.pi * (np.arange(values.size) + 0.5) / values.size
-    found: Floats = np.sqrt(2) * np.cos(np.outer(np.arange(1, waves + 1), angles)) @ (values - values.mean()) / values.size
+    found: Floats = (
+        np.sqrt(2) * np.cos(np.outer(np.arange(1, waves + 1), angles)) @ (values - values.mean()) / values.size
+    )
     return found
 
 
