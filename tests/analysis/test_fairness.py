@@ -24,6 +24,13 @@ MANIFEST = {
 }
 
 
+@pytest.mark.parametrize(("other", "matters"), [("sha256:b", True), ("unknown", False), (None, False)])
+def test_other_weights_matter_as_far_as_they_are_known(other, matters):
+    """Those of a server that was already running are unknown, and those of older manifests."""
+    ours, theirs = changed((("weights",), {"digest": "sha256:a"})), changed((("weights",), {"digest": other}))
+    assert [(one.key, one.matters) for one in compare_manifests(ours, theirs)] == [("weights.digest", matters)]
+
+
 def changed(*changes):
     other = copy.deepcopy(MANIFEST)
     for path, value in changes:

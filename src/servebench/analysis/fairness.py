@@ -19,6 +19,8 @@ from servebench.contracts.stored import RunData, mapping
 from servebench.util.figures import MISSING
 
 ON_PURPOSE = "this is what is compared"
+UNKNOWN = "unknown"
+UNKNOWN_WEIGHTS = "the weights of one are unknown: a server that was already running, or files that it fetched"
 ONE_ENGINE_ONLY = "only one of the engines has this setting"
 HARMLESS = "it affects files or logs, not how the engine computes"
 HARMLESS_ENV = (
@@ -125,6 +127,8 @@ RULES: tuple[tuple[str, bool, str], ...] = (
     ("machine.cpu_*", True, "different number of cores"),
     ("machine.memory_bytes", False, "host memory"),
     ("machine.*", False, "the client's machine"),
+    ("weights.revision", False, "the revision that was requested; the digest is of the files"),
+    ("weights.*", True, "other weights: another file, format or quantization"),
     ("weights", True, "another file of weights: quantized weights are a different model"),
     ("cold_start.shared", False, "one run reused an engine from an earlier run"),
     ("packages.servebench-suite", False, "different servebench version: see the changelog"),
@@ -202,6 +206,8 @@ def compare_manifests(
         if a == b or any(fnmatchcase(key, pattern) for pattern in IGNORED):
             continue
         matters, reason = _weigh(key, shared, purposes)
+        if key.startswith("weights.") and {a, b} & {None, UNKNOWN}:
+            matters, reason = False, UNKNOWN_WEIGHTS
         found.append(
             SettingDifference(
                 key=key.removeprefix("config."), baseline=_text(a), candidate=_text(b), matters=matters, reason=reason
@@ -248,6 +254,7 @@ def _facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
     for part in COMPARED_PARTS:
         facts.update(_flat(part, manifest.get(part)))
     facts["weights"] = _weights_file(manifest)
+    facts.update(_flat("weights", mapping(manifest.get("weights"))))
     facts["cold_start.shared"] = mapping(manifest.get("cold_start")).get("shared")
     return {key: value for key, value in facts.items() if value is not None}
 

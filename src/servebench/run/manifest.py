@@ -7,6 +7,7 @@ from typing import Any
 from servebench.contracts.engine import StartPhase, StopReport
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EngineLease
+from servebench.engine.weights import weights_facts
 from servebench.store.state import RunState
 from servebench.util.units import NS_PER_S
 
@@ -29,10 +30,13 @@ def run_facts(state: RunState, outcome: RunOutcome, *, ended_s: float) -> dict[s
 
 
 def engine_facts(lease: EngineLease) -> dict[str, Any]:
-    """Return the facts of the engine: version, endpoint, exact command, cold start by phase, path of its log in the study."""
+    """Return the facts of the engine: version, weights, endpoint, command, cold start by phase, path of its log in the study."""
     running = lease.running
     command = running.command
+    emulated = lease.launcher.emulated or lease.launcher.simulated
+    argv = command.argv if command is not None else None
     return {
+        **({} if emulated else {"weights": weights_facts(lease.context.model, argv)}),
         "engine_version": running.version,
         "endpoint": running.base_url,
         "served_model": running.model,

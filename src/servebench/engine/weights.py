@@ -1,0 +1,67 @@
+"""Facts about the weights that an engine was started with: format, quantization, and a digest of their files."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from servebench.contracts.settings import ModelSettings
+
+UNKNOWN = "unknown"
+EDGE_BYTES = 1 << 20
+WEIGHT_FILES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".engine")
+GGUF_QUANTIZATION = re.compile(r"(?:^|[-_.])((?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?=[-_.]|$)", re.IGNORECASE)
+
+
+def weights_facts(model: ModelSettings, argv: Sequence[str] | None) -> dict[str, str]:
+    """Return format, quantization, digest and revision of the weights of a command, each `unknown` where that is not known:
+    for a server that was already running, and for what an engine fetches from a repository itself."""
+    facts = dict.fromkeys(("format", "quantization", "digest", "revision"), UNKNOWN)
+    if model.revision is not None:
+        facts["revision"] = model.revision
+    named = [Path(word) for word in argv or () if word.lower().endswith(".gguf")]
+    source = next(iter(named), Path(model.path).expanduser() if argv is not None and model.path is not None else None)
+    try:
+        files = weight_files(source) if source is not None else []
+        if source is None or not files:
+            return facts
+        return {**facts, "format": files[0].suffix[1:], "quantization": _quantization(source), "digest": digest(files)}
+    except OSError:
+        return facts
+
+
+def weight_files(source: Path) -> list[Path]:
+    """Return the files with the weights of a model: the file itself, or those of its folder, by name."""
+    if source.is_file():
+        return [source]
+    return sorted(path for path in source.glob("*") if path.suffix.lower() in WEIGHT_FILES and path.is_file())
+
+
+def digest(files: Sequence[Path]) -> str:
+    """Return a digest of files: SHA-256 of their names, sizes, and first and last MiB. Quick, and different for other weights;
+    it does not prove that all bytes are equal. Raises OSError."""
+    found = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        found.update(f"{path.name}\0{size}\0".encode())
+        with path.open("rb") as file:
+            found.update(file.read(EDGE_BYTES))
+            file.seek(max(0, size - EDGE_BYTES))
+            found.update(file.read(EDGE_BYTES))
+    return f"sha256:{found.hexdigest()[:32]}"
+
+
+def _quantization(source: Path) -> str:
+    """Return how weights are quantized: by the name of a GGUF file, by the `config.json` of a folder."""
+    if source.is_file():
+        found = GGUF_QUANTIZATION.findall(source.stem)
+        return str(found[-1]).upper() if found else UNKNOWN
+    try:
+        config: dict[str, Any] = orjson.loads((source / "config.json").read_bytes())
+        quantized = config.get("quantization_config") or {}
+        return str(quantized.get("quant_method") or config.get("torch_dtype") or config.get("dtype") or UNKNOWN)
+    except (OSError, ValueError, AttributeError):
+        return UNKNOWN
