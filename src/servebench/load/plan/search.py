@@ -30,7 +30,7 @@ from servebench.contracts.settings import SearchSettings
 from servebench.load.plan.slo_curve import Crossing, crossing, pooled_design_effect
 
 FLAT_DOUBLINGS = 2
-SATURATED_PROBES = 3
+SATURATED_PROBES = 4
 SATURATED_RANGE = 2.0
 """Only levels up to so many times the lowest one that is not sustained say how much the engine completes there."""
 FALLS_UNDER_OVERLOAD = 0.9
