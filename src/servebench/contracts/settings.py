@@ -148,7 +148,7 @@ class SearchSettings(StrictSettings):
     `goal`: `slo` finds the highest level that meets the SLO, `saturation` the level above which throughput stops growing.
     `of` is the kind of level. `confidence` is that of each end of the bracket; a level is saturated from `share` of the
     best throughput on; the final bracket is `tolerance` wide. The levels that decide a knee, and one that could not be
-    judged, are measured `probes_per_level` times.
+    judged, are measured `probes_per_level` times. No probe is begun after `max_probes`, or after `budget_s` seconds of windows.
     """
 
     goal: Literal["slo", "saturation"]
@@ -160,6 +160,7 @@ class SearchSettings(StrictSettings):
     tolerance: PositiveFloat = 0.05
     probes_per_level: PositiveInt = 3
     max_probes: PositiveInt = 24
+    budget_s: PositiveFloat | None = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -286,6 +286,16 @@ def test_warnings_of_the_points_are_caveats():
     assert work.answer(interrupted=True).caveats[-1].startswith("the search was interrupted")
 
 
+def test_no_probe_is_begun_after_the_budget():
+    """The bracket stays as wide as it is, and the answer says why."""
+    work = Search(settings(budget_s=100.0), 0.99)
+    work.add(Probe(point="p", level=1, good=300, judged=300, seconds=60))
+    assert work.next_probe() is not None
+    work.add(Probe(point="q", level=2, good=300, judged=300, seconds=60))
+    assert work.next_probe() is None
+    assert "load.search.budget_s=100" in work.answer().caveats[-1]
+
+
 @pytest.mark.parametrize("burst", [1, 4, 16])
 def test_failures_in_bursts_do_not_pass_for_a_met_slo(burst):
     """2% of the requests fail at every level and 99% must be good: no level qualifies, and searches say so."""

@@ -48,8 +48,8 @@ Bracket = tuple[float | None, float | None]
 class Probe:
     """The part of a point that a search uses. `good` of `judged` requests met the SLO, the others in bursts of
     `design_effect` (null: none missed it); `kept_up` is, in an open loop, the share of the arrivals that did not stay in
-    flight, and `completed_req_s` the requests that were answered, a second. `usable` is false if the point says nothing
-    about its level (the clock was stepped); `doubts` are its warning codes."""
+    flight, and `completed_req_s` the requests that were answered, a second. Its window took `seconds`. `usable` is false if the
+    point says nothing about its level (the clock was stepped); `doubts` are its warning codes."""
 
     point: str
     level: float
@@ -59,6 +59,7 @@ class Probe:
     throughput_tok_s: float | None = None
     completed_req_s: float | None = None
     kept_up: float | None = None
+    seconds: float = 0.0
     usable: bool = True
     doubts: tuple[str, ...] = ()
 
@@ -287,7 +288,7 @@ class Search:
 
     def next_probe(self) -> NextProbe | None:
         """Return what to measure next; None when the search is over."""
-        if len(self.probes) >= self.search.max_probes:
+        if self._limit():
             return None
         chosen = self._next()
         if chosen is None:
@@ -302,8 +303,8 @@ class Search:
         caveats = list(self._warned_levels())
         if interrupted:
             caveats.append("the search was interrupted: more points would have narrowed the bracket")
-        elif len(self.probes) >= search.max_probes and self._next() is not None:
-            caveats.append(f"the search stopped at load.search.max_probes={search.max_probes}: the bracket is wide")
+        elif (limit := self._limit()) and self._next() is not None:
+            caveats.append(f"the search stopped at load.search.{limit}: the bracket is wide")
         if self._by_knee and finding.outcome == "found" and not _flat(self._doublings(), search.share):
             caveats.append(
                 "throughput had not levelled off at the upper bound: with a higher load.search.upper the knee may be higher"
@@ -320,6 +321,15 @@ class Search:
             probes=tuple(self.probes),
             caveats=tuple(caveats),
         )
+
+    def _limit(self) -> str:
+        """Return the limit that the search has reached, as a setting; empty for none."""
+        search = self.search
+        if len(self.probes) >= search.max_probes:
+            return f"max_probes={search.max_probes}"
+        if search.budget_s is not None and sum(probe.seconds for probe in self.probes) >= search.budget_s:
+            return f"budget_s={search.budget_s:g}"
+        return ""
 
     def _says(self, probe: Probe) -> bool:
         """Whether a probe says anything about its level."""
