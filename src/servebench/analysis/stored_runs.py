@@ -66,6 +66,7 @@ def side_of(run: RunData) -> Side:
             "start_id": row.start_id,
             "verdict": str(row.verdict),
             "doubts": row.doubts,
+            "row": row,
         }
         of_point = metrics[metrics["point"] == row.point]
         start, end = row.window_start_ns, row.window_end_ns

@@ -13,6 +13,7 @@ from servebench.analysis.comparison.methods import ONE_START, compare_level, mis
 from servebench.analysis.comparison.model import (
     FAILED,
     METRICS,
+    ComparedPoint,
     Comparison,
     ComparisonRow,
     Result,
@@ -20,6 +21,7 @@ from servebench.analysis.comparison.model import (
 )
 from servebench.analysis.comparison.starts import group_by_start
 from servebench.analysis.fairness import SettingDifference, how_to_resolve, mattering_keys
+from servebench.analysis.warnings.weighing import weigh
 
 SIGNIFICANCE = 0.05
 MARGIN = 0.05
@@ -39,7 +41,7 @@ def compare(
 ) -> list[Comparison]:
     """Compare each candidate with its baseline: (baseline, candidate, their unequal settings). Pure.
 
-    `margin` is a share. P-values are corrected over all pairs. `with_doubtful` lets doubtful points compete.
+    `margin` is a share. P-values are corrected over all pairs. `with_doubtful` accepts what warnings make provisional.
     """
     listed = list(pairs)
     rows = corrected([_rows(baseline, candidate, with_doubtful) for baseline, candidate, _ in listed])
@@ -64,13 +66,25 @@ def _level_rows(level: str, baseline: Side, candidate: Side, with_doubtful: bool
     if void:
         codes = ", ".join(dict.fromkeys(code for point in void for code in point.doubts)) or "void"
         return [replace(missing_row(level, METRICS[0], f"void point: {codes}"), level_missing=True)]
-    doubts = tuple(dict.fromkeys(code for point in points if point.verdict != "valid" for code in point.doubts))
-    why = f"doubtful: {', '.join(doubts)}" if doubts else ""
-    competes = with_doubtful or not doubts
-    return [
-        replace(row, competes=competes and row.competes, why="; ".join(filter(None, (row.why, why))), doubts=doubts)
-        for row in compare_level(level, baseline, candidate, METRICS)
-    ]
+    sides = [[point for point in side.samples if point.level == level] for side in (baseline, candidate)]
+    return [_weighed(row, sides, with_doubtful) for row in compare_level(level, baseline, candidate, METRICS)]
+
+
+def _weighed(row: ComparisonRow, sides: Sequence[Sequence[ComparedPoint]], with_doubtful: bool) -> ComparisonRow:
+    """The row with what the warnings of its points mean for it: a wider interval, or a result that is only provisional."""
+    weights = [weigh([(point.doubts, point.row) for point in points], row.metric.name) for points in sides]
+    doubts = tuple(dict.fromkeys(code for weight in weights for code in weight.unbounded))
+    factor = (1 + weights[0].bound) * (1 + weights[1].bound)
+    if row.low is not None and row.high is not None and row.metric is not FAILED:
+        row = replace(row, low=(1 + row.low) / factor - 1, high=(1 + row.high) * factor - 1)
+    bounded = ", ".join(dict.fromkeys(code for weight in weights for code in weight.bounded))
+    parts = (
+        row.why,
+        f"wider by {factor - 1:.1%} for {bounded}" if bounded else "",
+        f"provisional: {', '.join(doubts)}" * bool(doubts),
+    )
+    competes = row.competes and (with_doubtful or not doubts)
+    return replace(row, competes=competes, why="; ".join(filter(None, parts)), doubts=doubts)
 
 
 def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:
@@ -161,8 +175,8 @@ def _why_undecided(rows: Sequence[ComparisonRow]) -> str:
         codes = ", ".join(dict.fromkeys(code for row in excluded for code in row.doubts))
         largest = _largest(excluded)
         return (
-            f"no verdict: every level with a difference is doubtful ({codes}); --with-doubtful counts it: "
-            f"{largest.description} ({largest.result})"
+            f"provisional: {largest.description} ({largest.result}), but every level with a difference has warnings of unknown "
+            f"size ({codes}); --with-doubtful accepts it"
         )
     reasons = _reasons(rows)
     return f"not enough data: {'; '.join(reasons[:REASONS_MAX])}" if reasons else "not enough data"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
+from servebench.contracts.point_row import PointRow
 from servebench.util.figures import change, change_interval
 
 VALUES_MIN = 12
@@ -53,7 +54,8 @@ class ComparedPoint:
     that served it; points without one are taken to share a start.
 
     Latencies are infinite for failed requests and NaN where undefined. `throughput_tok_s` has one entry per slice of time.
-    `sizes` are the planned prompt tokens; with the ids they identify the same request in another run.
+    `row` are the point's columns. `sizes` are the planned prompt tokens; with the ids they identify the same request in another
+    run.
     """
 
     level: str
@@ -61,6 +63,7 @@ class ComparedPoint:
     verdict: str
     start_id: str | None = None
     doubts: tuple[str, ...] = ()
+    row: PointRow = field(default_factory=PointRow)
     request_ids: tuple[str, ...] = ()
     sizes: Floats = field(default_factory=lambda: np.empty(0))
     failed: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
@@ -110,7 +113,8 @@ class ComparisonRow:
 
     For `failed_share`, `baseline`, `candidate` and `effect` are shares of requests and their difference. `starts` are the
     values of each start; with one start on a side the interval is that of these two starts, not of the engines. A row that
-    does not compete rests on points that are not valid (`doubts` has their warning codes): its result decides nothing.
+    does not compete is provisional: its points have warnings of which nobody knows what they do to this metric (`doubts`). What
+    warnings can do at most has widened the interval.
     """
 
     level: str

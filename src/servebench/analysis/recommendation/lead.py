@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from servebench.analysis.comparison.starts import STARTS_MIN
 from servebench.analysis.recommendation.model import RankedLevel, Score
+from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
 from servebench.analysis.recommendation.values import log_lead, metric_value
 from servebench.analysis.statistics import CONFIDENCE
+from servebench.analysis.warnings.weighing import weigh
 from servebench.util.figures import percent
 
 STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
@@ -34,17 +36,42 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     confidence = 1 - (1 - CONFIDENCE) / len(rivals)
     second = rivals[0]
     reasons = [reason for rival in rivals for reason in _objections(first, rival, case, rules, confidence)]
-    if not with_doubtful and first.doubtful and first.level is not None:
-        codes = ", ".join(first.level.doubts)
-        provisional = (
-            f"provisional: {first.entrant.name} leads with a doubtful point ({codes}); --with-doubtful accepts it"
-        )
-        reasons.insert(0, provisional)
     ours, theirs = first.level, second.level or second.best
     found = log_lead(first.metric, ours, theirs, confidence) if ours is not None and theirs is not None else None
     low, high = (float(np.expm1(end)) for end in found.interval) if found is not None else (None, None)
     size = first.value / second.value - 1 if second.value else 0.0
+    if not with_doubtful:
+        reasons = [*_provisional(first, rivals, case, confidence), *reasons]
     return Lead(size=size, low=low, high=high, why=next(iter(reasons), ""))
+
+
+def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidence: float) -> Iterator[str]:
+    """Why warnings make a win provisional: one of unknown size, or of a size that may be the whole lead."""
+    own = first.level
+    if own is None:
+        return
+    limits = case.limits if case.measure == "within_slo" else None
+    metrics = [case.metric, *(name for name in LATENCIES if limits and getattr(limits, name) is not None)]
+    for score in (first, *rivals):
+        level = score.level or score.best
+        if level is None:
+            continue
+        weights = [weigh([(row.doubts, row) for row in level.rows], metric) for metric in metrics]
+        if codes := list(dict.fromkeys(code for weight in weights for code in weight.unbounded)):
+            whose = "its point" if score is first else f"the point of {score.entrant.name}"
+            why = f"{whose} has warnings of unknown size ({', '.join(codes)}); --with-doubtful accepts it"
+            yield f"provisional: {first.entrant.name} leads, and {why}"
+        if level is own:
+            bound = weights[0]
+            continue
+        theirs = metric_value(case.metric, level)
+        found = log_lead(case.metric, own, level, confidence)
+        lead = abs(np.log(first.value / theirs)) if theirs else 0.0
+        least = min(map(abs, found.interval)) if found is not None else lead
+        codes = list(dict.fromkeys((*bound.bounded, *weights[0].bounded)))
+        if codes and np.expm1(least) <= (1 + bound.bound) * (1 + weights[0].bound) - 1:
+            why = f"may account for the lead over {score.entrant.name}; --with-doubtful accepts it"
+            yield f"provisional: {', '.join(codes)} {why}"
 
 
 def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[str]:

@@ -13,7 +13,9 @@ from servebench.analysis.recommendation.model import RankedLevel
 from servebench.analysis.recommendation.values import pooled_latencies
 from servebench.analysis.slo import SloLimits, good_requests
 from servebench.analysis.statistics import CONFIDENCE, Floats
+from servebench.analysis.warnings.weighing import weigh
 
+LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 Status = Literal["met", "missed", "undecided"]
 
 ONE_START_SD = 0.10
@@ -59,10 +61,10 @@ def level_status(level: RankedLevel, limits: SloLimits) -> Status:
     """Return whether a level meets the limits, as far as its requests and starts can tell.
 
     Starts of one engine differ, so latencies are also taken longer and shorter by as much as the mean over its starts may be
-    off. The share of bad requests has Wilson's bound (one-sided, 95%), with as many requests as the slow waves of the
-    series leave independent (the design effect: Rao and Scott 1992, Biometrics 48).
+    off, and as the warnings of their points may make them wrong. The share of bad requests has Wilson's bound (one-sided, 95%),
+    with as many requests as the slow waves of the series leave independent (design effect: Rao and Scott 1992, Biometrics 48).
     """
-    factor = float(np.exp(_start_error(level, limits)))
+    factor = float(np.exp(_start_error(level, limits))) * _warned(level, limits)
     slower, faster = _good(level, limits, factor), _good(level, limits, 1 / factor)
     if not slower.size:
         return "undecided"
@@ -76,7 +78,7 @@ def _start_error(level: RankedLevel, limits: SloLimits) -> float:
     """By how much, as a logarithm, the latencies over a level's starts may differ from the engine's."""
     from scipy.special import stdtrit
 
-    names = [name for name in ("ttft_ms", "tpot_ms", "e2e_ms") if getattr(limits, name) is not None]
+    names = [name for name in LATENCIES if getattr(limits, name) is not None]
     starts = group_by_start(level.samples)
     if len(starts) < STARTS_MIN:
         return Z_ONE_SIDED * ONE_START_SD
@@ -88,6 +90,12 @@ def _start_error(level: RankedLevel, limits: SloLimits) -> float:
             logs = np.log([max(float(np.median(one)), 1e-9) for one in finite])
             errors.append(float(logs.std(ddof=1)) / logs.size**0.5 * float(stdtrit(logs.size - 1, CONFIDENCE)))
     return max(errors)
+
+
+def _warned(level: RankedLevel, limits: SloLimits) -> float:
+    """By what factor the warnings of a level's points may make its latencies wrong, where that is bounded."""
+    names = [name for name in LATENCIES if getattr(limits, name) is not None]
+    return 1 + max((weigh([(row.doubts, row) for row in level.rows], name).bound for name in names), default=0.0)
 
 
 def _good(level: RankedLevel, limits: SloLimits, factor: float) -> Floats:

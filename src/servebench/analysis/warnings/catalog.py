@@ -7,21 +7,29 @@ To add a warning, add it here, then issue it with `WarningType.issue` where it i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from servebench.contracts.results import Doubt
 
+SPEED = ("throughput", "ttft", "tpot", "itl", "e2e")
+AFFECTS_ALL = (*SPEED, "failed", "cost")
 UNKNOWN = "unknown warning: it was written by another version of servebench"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarningType:
-    """A kind of warning. A `void` one makes its point void, a `mark` leaves the verdict alone, others make it doubtful."""
+    """A kind of warning. A `void` one makes its point void, a `mark` leaves the verdict alone, others make it doubtful.
+
+    `affects` names the metrics that may be wrong: throughput, ttft, tpot, itl, e2e, failed, cost, quality;
+    `weighing` says by how much.
+    """
 
     code: str
     meaning: str
     remedy: str
     void: bool = False
     mark: bool = False
+    affects: tuple[str, ...] = AFFECTS_ALL
 
     def issue(self, message: str, *, remedy: str | None = None, void: bool | None = None) -> Doubt:
         """Return this warning with the figures of one case; `remedy` and `void` replace the general ones."""
@@ -38,8 +46,8 @@ CATALOG: dict[str, WarningType] = {}
 """Every warning by its code, in the order in which a point lists them."""
 
 
-def _define(code: str, meaning: str, remedy: str, *, void: bool = False, mark: bool = False) -> WarningType:
-    CATALOG[code] = WarningType(code=code, meaning=meaning, remedy=remedy, void=void, mark=mark)
+def _define(code: str, meaning: str, remedy: str, **more: Any) -> WarningType:
+    CATALOG[code] = WarningType(code=code, meaning=meaning, remedy=remedy, **more)
     return CATALOG[code]
 
 
@@ -61,21 +69,25 @@ LOCK_STEP = _define(
     "the streams sent their requests all at once, round after round, so each prompt waited for those of the others",
     "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; TTFT of "
     "such a point is that of a burst, not that of users who arrive at different times",
+    affects=SPEED,
 )
 TOO_FEW_REQUESTS = _define(
     "too_few_requests",
     "every number rests on few requests",
     "send more requests per point (load.requests): 30 in the window for a mean, 100 for a p99",
+    affects=SPEED,
 )
 TOO_SHORT = _define(
     "too_short",
     "the window is shorter than 5 s, so one pause changes its throughput",
     "send more requests per point (load.requests) or set load.duration_s; load.warmup_s must be shorter than the point",
+    affects=SPEED,
 )
 NOT_STATIONARY = _define(
     "not_stationary",
     "throughput, ITL or TTFT changed for good while the point was measured, or the queue of an open loop grew",
     "measure the point again (load.repeats) and longer (load.duration_s), and look at telemetry.parquet and engine.log",
+    affects=SPEED,
 )
 IMPRECISE = _define(
     "imprecise",
@@ -112,6 +124,7 @@ CLIENT_BOUND = _define(
     "client_bound",
     "the client may have limited what was measured",
     "leave a core free for the client, or drive the load from another machine (launch=attach)",
+    affects=SPEED,
 )
 CLOCK_STEPPED = _define(
     "clock_stepped",
@@ -124,6 +137,7 @@ TOKENS_DISAGREE = _define(
     "token counts are missing or contradict each other",
     "make the server send usage in the stream (stream_options.include_usage), and compare engines by requests per "
     "second until the counts agree",
+    affects=("throughput", "tpot"),
 )
 HIDDEN_TOKENS = _define(
     "hidden_tokens",
@@ -137,11 +151,13 @@ SHORT_ANSWERS = _define(
     "answers do not have the requested length",
     "the engine did not obey workload.exact_output: compare it only with engines that do, or set "
     "workload.exact_output=false and compare per token",
+    affects=("throughput", "tpot", "e2e"),
 )
 CACHE_CONTAMINATED = _define(
     "cache_contaminated",
     "unique prompts were found in the prefix cache",
     "set workload.cache=cold or engine.prefix_caching=false, choose another workload.seed, or restart the engine",
+    affects=SPEED,
 )
 CACHE_NOT_RESET = _define(
     "cache_not_reset",
@@ -154,22 +170,26 @@ PROMPT_SIZE_APPROXIMATE = _define(
     "prompt_size_approximate",
     "prompts were not sized with the served model's tokenizer, so their length is approximate",
     "set model.tokenizer, and read input_tokens_mean for the true length",
+    affects=SPEED,
 )
 MERGED_EVENTS = _define(
     "merged_events",
     "several events arrived in one read, so ITL is the time between reads",
     "the engine sent several tokens at once (stream interval, speculation, a buffering proxy) or the client was late: "
     "compare TPOT instead of ITL",
+    affects=("itl",),
 )
 NOT_STREAMED = _define(
     "not_streamed",
     "answers arrived all at once: their TTFT equals their E2E, and they have no ITL",
     "check whether the server or a proxy buffers answers or ignores `stream`; use only E2E and requests per second",
+    affects=("ttft", "tpot", "itl"),
 )
 CANCELLED_NOT_FREED = _define(
     "cancelled_not_freed",
     "the engine kept working on requests that the client had cancelled, so its load was higher than requested",
     "check whether the engine or a proxy notices closed connections",
+    affects=SPEED,
 )
 EMULATED = _define(
     "emulated",
@@ -181,17 +201,20 @@ SUPPLY_EXHAUSTED = _define(
     "supply_exhausted",
     "all prepared requests were used before the end of the point",
     "raise load.warmup_requests, so that the engine's speed is estimated better",
+    affects=(),  # the window ends where the requests did
 )
 WRONG_GPU = _define(
     "wrong_gpu",
     "the configured GPU is not the one in this machine",
     "set gpu= and gpu.count= to the installed GPUs: costs and comparisons depend on them",
+    affects=("cost",),
 )
 SCHEMA_NOT_ENFORCED = _define(
     "schema_not_enforced",
     "the engine does not enforce JSON schemas, so none was sent",
     "compare it with the unconstrained answers of other engines (json_compliance_unconstrained), or use an engine that "
     "enforces schemas",
+    affects=SPEED,
 )
 UNEQUAL_SETTINGS = _define(
     "unequal_settings",
@@ -207,32 +230,38 @@ SAMPLE_TOO_SMALL = _define(
     "sample_too_small",
     "the quality score rests on too few questions",
     "raise quality.items (all uses every question) or set quality.path to a larger file",
+    affects=("quality",),
 )
 UNANSWERED = _define(
     "unanswered",
     "questions got no answer; they count neither as right nor as wrong",
     "lower quality.concurrency or raise quality.timeout_s, and read the errors in quality.parquet",
+    affects=("quality",),
 )
 NOT_JUDGED = _define(
     "not_judged",
     "answers could not be graded; they count neither as right nor as wrong",
     "read the column note in quality.parquet; the usual cause is a judge that is down, slow or answers malformed text",
+    affects=("quality",),
 )
 CUT_OFF = _define(
     "cut_off",
     "answers reached the token limit and count as wrong",
     "raise quality.max_tokens (workload.output_tokens for answers of the load), and read some in quality.parquet: "
     "a model that never stops is wrong anyway",
+    affects=("quality",),
 )
 UNREAD_ANSWERS = _define(
     "unread_answers",
     "many answers contain nothing that can be graded and count as wrong",
     "read them in quality.parquet; a model that explains needs a higher quality.max_tokens (workload.output_tokens "
     "for answers of the load)",
+    affects=("quality",),
 )
 AS_BY_CHANCE = _define(
     "as_by_chance",
     "the score is no better than guessing, so damage by an engine would not show",
     "use a larger model, or quality=parity",
     mark=True,
+    affects=("quality",),
 )
