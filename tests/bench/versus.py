@@ -18,6 +18,7 @@ from unittest import mock
 import orjson
 import truth
 
+from servebench.load.client import job
 from servebench.load.coordinator import drive, worker_process
 
 WORKERS = ("servebench.load.client.worker", "servebench.load.worker")
@@ -30,6 +31,12 @@ LEVELS = {
 }
 
 
+def _known_facts(source: Path) -> tuple[str, ...]:
+    """Return the facts of a plan that the worker of these sources knows; an older one refuses others."""
+    text = "".join(path.read_text() for path in (source / "servebench" / "load").rglob("*.py"))
+    return tuple(name for name in job._OF_PLAN if f"    {name}: " in text)
+
+
 @contextlib.contextmanager
 def worker_of(checkout: Path) -> Iterator[None]:
     """Have `drive` start the load worker of another checkout."""
@@ -39,6 +46,7 @@ def worker_of(checkout: Path) -> Iterator[None]:
     with (
         mock.patch.object(drive, "LOCAL_WORKER", (module,)),
         mock.patch.object(worker_process, "worker_environment", return_value=environment),
+        mock.patch.object(job, "_OF_PLAN", _known_facts(source)),
     ):
         yield
 

@@ -54,7 +54,9 @@ class Record:
     outcome: Outcome = field(metadata=about("", "How it ended: `ok`, or why it failed."))
     http_status: int | None = column("", "Status of the HTTP response.", bits=32)
     error: str | None = column("", "What went wrong, in one line.")
-    warmup: bool = column("", "Whether it was sent before the measurement.", default=False)
+    warmup: bool = column(
+        "", "Whether it is not measured: sent before the measurement, or to keep its level (`filler`).", default=False
+    )
     connect_started_ns: int | None = column("ns", "When a new connection for it was started.")
     connected_ns: int | None = column("ns", "When that connection was ready.")
     first_output_ns: int | None = column("ns", "When the first content that is not reasoning arrived.")

@@ -11,7 +11,8 @@ import csv
 import json
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -94,6 +95,9 @@ def _values(records: Sequence[Record], name: str) -> list[Any]:
     if name == "error":
         # a server may repeat the key that it was given
         return [None if record.error is None else _clean(record.error) for record in records]
+    if name == "warmup":
+        # in the file a row without it is measured, as in files of versions that sent nothing else
+        return [not record.measured for record in records]
     return [getattr(record, name) for record in records]
 
 
@@ -273,8 +277,14 @@ def merged_count(folder: RunFolder) -> int:
 
 def stored_counts(folder: RunFolder) -> dict[tuple[str, bool], int]:
     """Return the number of stored requests by point and warm-up, merged or not. Raises StoreError."""
-    counts = _requests(folder).group_by(["point", "warmup"]).aggregate([([], "count_all")]).to_pylist()
-    return {(row["point"], row["warmup"]): int(row["count_all"]) for row in counts}
+    counts: Counter[tuple[str, bool]] = Counter()
+    for row in _requests(folder).group_by(["point", "warmup", "filler"]).aggregate([([], "count_all")]).to_pylist():
+        counts[row["point"], _is_warmup(row)] += int(row["count_all"])
+    return dict(counts)
+
+
+def _is_warmup(row: Mapping[str, Any]) -> bool:
+    return bool(row["warmup"]) and not row["filler"]
 
 
 def read_requests(folder: RunFolder) -> pd.DataFrame:
@@ -287,7 +297,8 @@ def read_records(folder: RunFolder, *, texts: bool = False) -> list[Record]:
     """Return all stored requests as records, with the texts of their answers if asked. Raises StoreError."""
     names = {one.name for one in fields(Record)}
     records = [
-        Record(**{name: value for name, value in row.items() if name in names}) for row in _requests(folder).to_pylist()
+        Record(**{name: value for name, value in row.items() if name in names} | {"warmup": _is_warmup(row)})
+        for row in _requests(folder).to_pylist()
     ]
     if not texts:
         return records

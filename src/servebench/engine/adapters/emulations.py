@@ -12,7 +12,7 @@ from servebench.contracts.emulation import Emulation, Loading
 @cache
 def _stored(package: str) -> dict[str, dict[str, Any]]:
     text = files(package).joinpath("emulations.yaml").read_text(encoding="utf-8")
-    stored: dict[str, dict[str, Any]] = yaml.load(text, yaml.CSafeLoader)
+    stored: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return stored
 
 
