@@ -56,12 +56,19 @@ def test_each_warning_has_its_weight(code: str, columns: dict[str, Any], metric:
     assert found.bounded == ((code,) if found.bound else ())
 
 
-def test_warnings_of_a_point_add_up_and_the_worst_point_counts() -> None:
+def test_warnings_of_a_point_add_up_and_their_mean_over_points_counts() -> None:
     """As factors."""
     one = PointRow(prefix_cache_hit_rate=0.2, requests_ok=90, requests_failed=9)
     found = weigh([(("cache_contaminated", "errors"), one), (("errors",), one)], "ttft_ms_p50")
-    assert found.bound == pytest.approx(1.25 * 1.1 - 1)
+    assert found.bound == pytest.approx((1.25 * 1.1 + 1.1) / 2 - 1)
     assert found.bounded == ("cache_contaminated", "errors")
+
+
+@pytest.mark.parametrize(("warned", "counts"), [(1, False), (2, False), (3, True), (5, True)])
+def test_a_warning_counts_if_most_starts_have_it(warned: int, counts: bool) -> None:
+    """What befalls few of them is part of their spread."""
+    points = [(("lock_step",) if start < warned else (), PointRow(start_id=str(start))) for start in range(5)]
+    assert bool(weigh(points, "ttft_ms_p50").unbounded) is counts
 
 
 def test_the_table_names_known_codes_and_parts() -> None:

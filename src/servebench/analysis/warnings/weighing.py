@@ -2,6 +2,9 @@
 
 A bound is a share of the measured value. It follows from the columns of the point; each function of BOUNDS says how. A warning
 whose size is not known makes what is concluded from the metric provisional; one that does not concern the metric does nothing.
+
+What befalls one start and not most of the others, such as streams that fall into step, is part of the spread between starts, and
+so of every interval over starts already: of several starts, only warnings of more than half of them count.
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ class Weight:
 
 
 def weigh(points: Iterable[tuple[Sequence[str], PointRow]], metric: str) -> Weight:
-    """Return what the warnings of points (their codes, and their row) can do to a metric: the worst of them."""
-    bound, bounded, unbounded = 0.0, [], []
-    for codes, row in points:
+    """Return what the warnings of points (their codes, and their row) can do to the mean of a metric over them."""
+    listed = list(points)
+    lasting = _lasting_codes(listed)
+    factors, bounded, unbounded = [], [], []
+    for codes, row in listed:
         factor = 1.0
         for code in codes:
-            if code in CATALOG and CATALOG[code].mark:
+            if code not in lasting or (code in CATALOG and CATALOG[code].mark):
                 continue
             errors = [_error(code, row, part) for part in parts_of(metric) if _affects(code, part)]
             if None in errors:
@@ -43,8 +48,18 @@ def weigh(points: Iterable[tuple[Sequence[str], PointRow]], metric: str) -> Weig
             elif worst := max((error for error in errors if error is not None), default=0.0):
                 factor *= 1 + worst
                 bounded.append(code)
-        bound = max(bound, factor - 1)
+        factors.append(factor)
+    bound = sum(factors) / len(factors) - 1 if factors else 0.0
     return Weight(bound, tuple(dict.fromkeys(bounded)), tuple(dict.fromkeys(unbounded)))
+
+
+def _lasting_codes(points: Sequence[tuple[Sequence[str], PointRow]]) -> set[str]:
+    """Return the warnings of more than half of the starts."""
+    starts: dict[str | None, set[str]] = {}
+    for codes, row in points:
+        starts.setdefault(row.start_id, set()).update(codes)
+    every = set().union(*starts.values())
+    return {code for code in every if 2 * sum(code in codes for codes in starts.values()) > len(starts)}
 
 
 def parts_of(metric: str) -> tuple[str, ...]:
