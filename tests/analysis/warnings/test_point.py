@@ -312,6 +312,15 @@ def test_the_engines_own_counter_is_compared_with_its_answers(counted, doubtful)
     assert ("tokens_disagree" in [doubt.code for doubt in found]) == doubtful
 
 
+@pytest.mark.parametrize(("counted", "doubtful"), [(3200, False), (3600, False), (3900, True), (3000, True)])
+def test_tokens_of_cancelled_fillers_may_be_in_the_engines_counter_or_not(counted, doubtful):
+    """vLLM counts them, llama.cpp does not."""
+    row = PointRow(**{**ROW, "events": 3200}, server_generation_tokens=counted, output_tokens_total=3200)
+    fillers = [replace(make(n), request_id=f"f{n}", filler=True, event_ns=list(range(100))) for n in range(4)]
+    found = point_warnings(row, [*records(of=25), *fillers], report(), settings())
+    assert ("tokens_disagree" in [doubt.code for doubt in found]) == doubtful
+
+
 @pytest.mark.parametrize(
     ("launch", "gpu", "count", "there", "wrong"),
     [
