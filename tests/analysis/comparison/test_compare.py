@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from servebench.analysis.comparison.compare import compare
-from servebench.analysis.comparison.families import corrected, holm
+from servebench.analysis.comparison.families import cauchy_combination, corrected, holm
 from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartSpread, StartValues
 from servebench.analysis.comparison.starts import compare_with_known_spread, spread_of
 from servebench.analysis.comparison.within_run import log_interval, statistic
@@ -184,7 +184,8 @@ def test_all_pairs_share_the_correction(side):
     a, b, c = side("a", seed=1, **FIVE), side("b", seed=2, slow=1.2, **FIVE), side("c", seed=3, **FIVE)
     alone, together = one(a, b), compare([(a, b, ()), (a, c, ())])[0]
     assert rows(alone)["ttft_ms_p50"].p == rows(together)["ttft_ms_p50"].p
-    assert rows(alone)["ttft_ms_p50"].p_corrected < rows(together)["ttft_ms_p50"].p_corrected
+    least = [min(row.p_corrected for row in found.rows if row.p is not None) for found in (alone, together)]
+    assert least[0] < least[1]
 
 
 @pytest.mark.parametrize(
@@ -221,6 +222,13 @@ def test_levels_that_differ_alike_support_each_other_and_a_single_one_stays_alon
     (mixed,) = corrected([rows_of([0.02, -0.02, 0.02, -0.02])])
     assert [row.p_corrected for row in alike] == pytest.approx([0.04] * 4, abs=0.001)
     assert min(row.p_corrected for row in mixed) > 0.05
+
+
+def test_metrics_that_differ_alike_share_one_question():
+    """Equal p-values combine to the same one; a single small one among large ones is corrected for their number."""
+    assert cauchy_combination(np.array([[0.04] * 5]))[0] == pytest.approx(0.04)
+    assert cauchy_combination(np.array([[0.01, 0.5, 0.5, 0.5]]))[0] == pytest.approx(0.04, abs=0.001)
+    assert cauchy_combination(np.array([[0.03, np.nan]]))[0] == pytest.approx(0.03)
 
 
 def test_the_statistic_lets_failures_be_infinite():

@@ -1,23 +1,26 @@
 """Correction of p-values for how many questions a comparison asks.
 
-Each metric of each pair of runs is a family of levels. Any set of levels is tested by its mean over the levels, start by start,
-or by its clearest level, whichever is clearer (Bonferroni over the two). A level counts where every set that holds it differs:
-closed testing (Marcus, Peritz and Gabriel 1976, Biometrika 63), in which levels that differ alike support each other. The
-families of all pairs share Holm's correction (Holm 1979) of their whole sets. A row's corrected p-value is the larger of the
-two, so a level counts only where its metric does (hierarchical testing: Meinshausen 2008, Biometrika 95). Two equal engines
-are called different in at most 5% of comparisons; a difference that all levels share is found almost as if only one question
-had been asked.
+Each metric of a pair of runs is a family of levels. Any set of levels is tested by its mean over the levels, start by start, or
+by its clearest level, whichever is clearer (Bonferroni over the two). A level counts where every set that holds it differs:
+closed testing (Marcus, Peritz and Gabriel 1976, Biometrika 63), in which levels that differ alike support each other. So do
+metrics: a slower start is slower in all of them, so a set of metrics is tested by Cauchy's combination of their p-values, which
+holds for tests that depend on each other (Liu and Xie 2020, J. Am. Stat. Assoc. 115). The pairs share Holm's correction (Holm
+1979). A row's corrected p-value is the largest of the three: a level counts only where its metric does, and a metric only
+where its pair does (hierarchical testing: Meinshausen 2008, Biometrika 95). Two equal engines are called different in at
+most 5% of comparisons; a difference that levels and metrics share is found almost as if only one question had been asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from servebench.analysis.comparison.model import ComparisonRow, StartValues
 from servebench.analysis.comparison.starts import STARTS_MIN, p_values_of_means
+from servebench.analysis.statistics import Floats
 
 CLOSED_LEVELS_MAX = 10
 """The most levels whose sets are all tested; more are corrected by Holm's rule."""
@@ -42,11 +45,40 @@ def corrected(comparisons: Sequence[Sequence[ComparisonRow]]) -> list[list[Compa
             if row.p is not None:
                 families.setdefault((number, row.metric.name), []).append(index)
     found = [list(rows) for rows in comparisons]
-    levels = [_level_ps([found[number][i] for i in own]) for (number, _), own in families.items()]
-    first = holm([whole for whole, _ in levels])
-    for ((number, _), own), (_, ps), family_p in zip(families.items(), levels, first, strict=True):
-        for index, p in zip(own, ps, strict=True):
-            found[number][index] = replace(found[number][index], p_corrected=max(p, family_p or 0.0))
+    levels = {key: _level_ps([found[key[0]][i] for i in own]) for key, own in families.items()}
+    metrics = _metric_ps({key: whole for key, (whole, _) in levels.items()})
+    for key, own in families.items():
+        for index, p in zip(own, levels[key][1], strict=True):
+            found[key[0]][index] = replace(found[key[0]][index], p_corrected=max(p, metrics[key]))
+    return found
+
+
+def _metric_ps(wholes: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
+    """The p-value of each metric of each pair, corrected for the number of metrics and of pairs."""
+    pairs: dict[int, list[tuple[int, str]]] = {}
+    for key in wholes:
+        pairs.setdefault(key[0], []).append(key)
+    ps = {number: np.array([wholes[key] for key in keys]) for number, keys in pairs.items()}
+    of_pair = dict(zip(pairs, holm([float(cauchy_combination(own[None, :])[0]) for own in ps.values()]), strict=True))
+    found = {}
+    for number, keys in pairs.items():
+        inside = _subsets(len(keys))
+        combined = cauchy_combination(np.where(inside, ps[number], np.nan))
+        for key, p in zip(keys, np.where(inside, combined[:, None], 0.0).max(axis=0), strict=True):
+            found[key] = max(float(p), of_pair[number] or 0.0)
+    return found
+
+
+def cauchy_combination(ps: Floats) -> Floats:
+    """Return the p-value of each row of p-values, NaN left out (Liu and Xie 2020, equation 1)."""
+    clipped = np.clip(ps, 1e-15, 1 - 1e-15)
+    found: Floats = 0.5 - np.arctan(np.nanmean(np.tan((0.5 - clipped) * np.pi), axis=1)) / np.pi
+    return found
+
+
+def _subsets(count: int) -> NDArray[np.bool_]:
+    """Return all sets of `count` things but the empty one, a row for each; the last is the whole."""
+    found: NDArray[np.bool_] = (np.arange(1, 1 << count)[:, None] >> np.arange(count)) & 1 == 1
     return found
 
 
@@ -57,7 +89,7 @@ def _level_ps(rows: Sequence[ComparisonRow]) -> tuple[float, list[float]]:
     if count > CLOSED_LEVELS_MAX:
         corrected_ps = [p for p in holm(own.tolist()) if p is not None]
         return min(corrected_ps), corrected_ps
-    inside = (np.arange(1, 1 << count)[:, None] >> np.arange(count)) & 1 == 1
+    inside = _subsets(count)
     sizes = inside.sum(axis=1)
     ps = sizes * np.where(inside, own, np.inf).min(axis=1)
     values = [row.starts for row in rows if row.starts is not None]
