@@ -73,8 +73,8 @@ def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
     found["e2e_ms"] = _span_ms(frame["sent_ns"], frame["last_event_ns"])
     found["lateness_ms"] = _span_ms(frame["scheduled_ns"], frame["sent_ns"])
     first = frame["event_tokens"].str[0].astype(float).fillna(1.0).clip(lower=1.0).to_numpy(dtype=np.float64)
-    told = frame["event_tokens"].map(np.sum, na_action="ignore").to_numpy(dtype=np.float64, na_value=np.nan)
-    later = np.where(np.isnan(told), tokens, told) - first
+    streamed = frame["event_tokens"].map(np.sum, na_action="ignore").to_numpy(dtype=np.float64, na_value=np.nan)
+    later = np.where(np.isnan(streamed), tokens, streamed) - first
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = _span_ms(frame["first_event_ns"], frame["last_event_ns"]) / later
     found["tpot_ms"] = np.where((tokens >= 2) & (later > 0) & (count >= 2), tpot, np.nan)
@@ -116,15 +116,15 @@ def events(requests: pd.DataFrame) -> EventColumns:
     stamps = _flat(lists, np.int64)
     owner = np.repeat(np.arange(len(requests)), counts)
     output = requests["output_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
-    told = requests["event_tokens"].notna().to_numpy() & (requests["event_tokens"].str.len() == counts).to_numpy()
-    if np.isnan(output[~told & (counts > 0)]).any():
+    streamed = requests["event_tokens"].notna().to_numpy() & (requests["event_tokens"].str.len() == counts).to_numpy()
+    if np.isnan(output[~streamed & (counts > 0)]).any():
         return EventColumns(stamp_ns=stamps, owner=owner, tokens=None)
     tokens = np.zeros(stamps.size)
-    shares = ~told[owner]
+    shares = ~streamed[owner]
     tokens[shares] = (output / np.maximum(counts, 1))[owner[shares]]
-    tokens[~shares] = _flat(requests["event_tokens"][told], np.float64)
+    tokens[~shares] = _flat(requests["event_tokens"][streamed], np.float64)
     # the end token and withheld text come without a content event: they belong to the last one
-    has = (counts > 0) & told & ~np.isnan(output)
+    has = (counts > 0) & streamed & ~np.isnan(output)
     sums = np.bincount(owner, weights=tokens, minlength=len(requests))
     last = (np.cumsum(counts) - 1)[has]
     tokens[last] += np.maximum(output[has] - sums[has], 0.0)

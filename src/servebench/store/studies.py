@@ -191,8 +191,8 @@ def matches(run: RunData, conditions: Mapping[str, str]) -> bool:
 
     for key, asked in conditions.items():
         actual = _looked_up(run, key)
-        told = "null" if actual is None else str(actual).lower()
-        if not any(fnmatchcase(told, one.strip().lower()) for one in asked.split(",")):
+        value = "null" if actual is None else str(actual).lower()
+        if not any(fnmatchcase(value, one.strip().lower()) for one in asked.split(",")):
             return False
     return True
 
@@ -237,8 +237,8 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         for path in _run_paths(study):
             names = {"study": study.name, "run": path.name}
             state = _json(path / "run.json", [], "run")
-            told = {name: state.get(name) for name in ("title", "status", "error", "started_s")}
-            runs.append(names | told)
+            shown = {name: state.get(name) for name in ("title", "status", "error", "started_s")}
+            runs.append(names | shown)
             try:
                 with (path / "points.csv").open(encoding="utf-8", newline="") as file:
                     rows += [names | row for row in csv.DictReader(file) if _readable(row.pop(VERSION, None))]

@@ -209,13 +209,13 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
 
 def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
     """What the summary of a study, where one was written, has for the study's own run."""
-    told = _remembered(study.summary / "summary.json")
-    rows = [row for row in told.get("metrics") or () if isinstance(row, dict) and _number(row.get("value"))]
+    summary = _remembered(study.summary / "summary.json")
+    rows = [row for row in summary.get("metrics") or () if isinstance(row, dict) and _number(row.get("value"))]
     scale = _scale(rows)
     metrics = [(str(row["name"]), float(row["value"]), _step(row, scale), _end_ms(row, otherwise_ms)) for row in rows]
-    tags = {str(name): redact_text(str(value)) for name, value in (told.get("tags") or {}).items()}
-    if told.get("note"):
-        tags[NOTE_TAG] = redact_text(str(told["note"]))
+    tags = {str(name): redact_text(str(value)) for name, value in (summary.get("tags") or {}).items()}
+    if summary.get("note"):
+        tags[NOTE_TAG] = redact_text(str(summary["note"]))
     if rows:
         tags["servebench.step"] = _step_words(rows)
     try:

@@ -231,6 +231,15 @@ def test_metrics_that_differ_alike_share_one_question():
     assert cauchy_combination(np.array([[0.03, np.nan]]))[0] == pytest.approx(0.03)
 
 
+def test_a_metric_that_differs_alone_is_not_outweighed_by_those_that_do_not():
+    values = StartValues(baseline=np.zeros(5), candidate=np.full(5, -0.1), paired=True)
+    rows = [
+        ComparisonRow(level="4", metric=metric, baseline=1.0, candidate=1.0, p=p, starts=values)
+        for metric, p in zip(METRICS[:3], (1e-4, 1.0, 1.0), strict=True)
+    ]
+    assert [row.p_corrected < 0.05 for row in corrected([rows])[0]] == [True, False, False]
+
+
 def test_the_statistic_lets_failures_be_infinite():
     values = np.random.default_rng(0).lognormal(size=41)
     assert [statistic(values, p) for p in (50, 99)] == pytest.approx(np.percentile(values, [50, 99]).tolist())

@@ -75,6 +75,6 @@ def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study)
     path = make_study((base, SimulatedLoad(seed=1)), changed, name="later")
     study = read.load_study(path)
     (shown,) = build.page_of(study, load_rules()).comparisons
-    (told,) = compare_runs([study.runs], earlier=read.runs_beside(study))
-    assert shown == told.comparison
+    (compared,) = compare_runs([study.runs], earlier=read.runs_beside(study))
+    assert shown == compared.comparison
     assert shown.result == "slower"

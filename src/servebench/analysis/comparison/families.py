@@ -70,8 +70,11 @@ def _metric_ps(wholes: Mapping[tuple[int, str], float]) -> dict[tuple[int, str],
 
 
 def cauchy_combination(ps: Floats) -> Floats:
-    """Return the p-value of each row of p-values, NaN left out (Liu and Xie 2020, equation 1)."""
-    clipped = np.clip(ps, 1e-15, 1 - 1e-15)
+    """Return the p-value of each row of p-values, NaN left out (Liu and Xie 2020, equation 1).
+
+    A p-value above 0.5 counts as 0.5: one near 1, as of a metric that does not differ, would outweigh any that is small.
+    """
+    clipped = np.clip(ps, 1e-15, 0.5)
     found: Floats = 0.5 - np.arctan(np.nanmean(np.tan((0.5 - clipped) * np.pi), axis=1)) / np.pi
     return found
 

@@ -113,8 +113,8 @@ class ComparisonRow:
 
     For `failed_share`, `baseline`, `candidate` and `effect` are shares of requests and their difference. `starts` are the
     values of each start; with one start on a side the interval is that of these two starts, not of the engines. A row that
-    does not compete is provisional: its points have warnings of which nobody knows what they do to this metric (`doubts`). What
-    warnings can do at most has widened the interval.
+    does not compete is provisional: its points have warnings whose effect on this metric has no known bound (`doubts`). Effects
+    with a bound have widened the interval.
     """
 
     level: str

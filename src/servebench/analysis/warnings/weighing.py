@@ -1,4 +1,4 @@
-"""What the warnings of points can do to one metric: how wrong it may be, where that is bounded, or why nobody knows.
+"""What the warnings of points can do to one metric: the largest error, where there is a bound, or that there is none.
 
 A bound is a share of the measured value. It follows from the columns of the point; each function of BOUNDS says how. A warning
 whose size is not known makes what is concluded from the metric provisional; one that does not concern the metric does nothing.
