@@ -1,6 +1,6 @@
 import pytest
 
-from servebench.util.errors import in_one_line
+from servebench.util.clean import in_one_line
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from servebench.protocol.json_values import decode_text, join_text
-from servebench.util.errors import in_one_line
+from servebench.util.clean import in_one_line
 
 SHOWN = 60
 

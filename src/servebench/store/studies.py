@@ -26,6 +26,7 @@ from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame, read_points, read_requests
 from servebench.store.versions import FIRST, Kind, upgraded
 from servebench.store.versions import KEY as VERSION
+from servebench.util.clean import csv_text
 from servebench.util.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             runs.append(names | shown)
             try:
                 with (path / "points.csv").open(encoding="utf-8", newline="") as file:
-                    rows += [names | row for row in csv.DictReader(file) if _readable(row.pop(VERSION, None))]
+                    rows += [names | texts for row in csv.DictReader(file) if (texts := _texts(row)) is not None]
             except (OSError, UnicodeDecodeError, csv.Error):
                 continue
     points = pd.DataFrame(rows).replace({"": None})
@@ -251,12 +252,14 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return points, pd.DataFrame(runs)
 
 
-def _readable(version: str | None) -> bool:
-    """Whether a row of points.csv is of a version that is known; the first had no column for it."""
+def _texts(row: dict[str, Any]) -> dict[str, str] | None:
+    """The cells of a row of points.csv; None if its version is unknown. The first version had no column for it."""
+    version = row.pop(VERSION, None)
     try:
-        return FIRST <= int(version or FIRST) <= SCHEMA_VERSION
-    except ValueError:
-        return False
+        known = FIRST <= int(version or FIRST) <= SCHEMA_VERSION
+    except (TypeError, ValueError):
+        return None
+    return {name: csv_text(cell) for name, cell in row.items() if name and isinstance(cell, str)} if known else None
 
 
 TEXT_COLUMNS = {"study", "run", *(one.name for one in columns_of(PointRow) if one.kind not in ("int", "float"))}

@@ -26,6 +26,7 @@ from servebench.contracts.telemetry import Reading
 from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder
 from servebench.store.versions import KEY, check_table
+from servebench.util.clean import clean_csv
 from servebench.util.errors import DamagedError, StoreError, reason_of
 from servebench.util.redaction import redact_text
 
@@ -196,7 +197,7 @@ def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
         pq.write_table(table.replace_schema_metadata(_VERSION), beside, compression="zstd")
     with replacing(folder.points_csv) as beside, beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*names, KEY])
+        writer.writerow([*map(clean_csv, names), KEY])
         writer.writerows([*(csv_cell(row.get(name)) for name in names), SCHEMA_VERSION] for row in cells)
 
 
@@ -222,8 +223,8 @@ def csv_cell(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, list):
-        return ";".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else value
+        return clean_csv(";".join(map(str, value)))
+    return str(value).lower() if isinstance(value, bool) else clean_csv(value)
 
 
 def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table | None:

@@ -46,6 +46,7 @@ def write_summary(path: Path) -> Path:
     from servebench.report.html.build import page_of
     from servebench.report.html.page import page
     from servebench.store import studies as read
+    from servebench.util.clean import clean_xml
 
     study = read.load_study(path)
     data = page_of(study, load_rules())
@@ -57,7 +58,7 @@ def write_summary(path: Path) -> Path:
     if any(one.rows for one in data.runs):
         write_file(folder / "points.csv", to_csv(study.runs))
     for name, svg in figures(data).items():
-        write_file(folder / f"{name}.svg", standalone(svg))
+        write_file(folder / f"{name}.svg", clean_xml(standalone(svg)))
     shown = {"note": note(data, study), "metrics": metrics(data), "tags": tags(study.runs)}
     write_file(folder / "summary.json", json.dumps(shown, indent=1) + "\n")
     return folder
@@ -133,8 +134,9 @@ def note(data: Page, study: StudyData) -> str:
     """Return the study in Markdown: the best point of each run, the verdicts between runs, and the advice."""
     from servebench.report.points import best_row
     from servebench.report.terminal.advice import headline
+    from servebench.util.clean import clean_markdown, markdown_code
     from servebench.util.figures import MISSING, number, with_interval
-    from servebench.util.markdown import escape, table
+    from servebench.util.markdown import table
 
     def cells(one: Any) -> list[str]:
         best = best_row(one.rows) or PointRow()
@@ -155,9 +157,15 @@ def note(data: Page, study: StudyData) -> str:
     if any(run.emulated for run in study.runs):
         lines += ["**Emulated engines: these numbers do not describe real ones.**", ""]
     for one in data.comparisons:
-        lines.append(f"- **{escape(one.candidate)}** vs {escape(one.baseline)}: {escape(one.summary)}")
-    advice = [f"- {escape(one.use_case.title)}: {escape(headline(one))}" for one in data.answers if one.ranking]
+        lines.append(
+            f"- **{clean_markdown(one.candidate)}** vs {clean_markdown(one.baseline)}: {clean_markdown(one.summary)}"
+        )
+    advice = [
+        f"- {clean_markdown(one.use_case.title)}: {clean_markdown(headline(one))}"
+        for one in data.answers
+        if one.ranking
+    ]
     lines += ["", "Recommendations:", "", *advice] if advice else []
     if study.words:
-        lines += ["", f"`servebench {shlex.join(study.words)}`".replace("``", "")]
+        lines += ["", markdown_code(f"servebench {shlex.join(study.words)}")]
     return "\n".join([*lines, "", f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts."])

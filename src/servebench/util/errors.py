@@ -8,15 +8,6 @@ import errno
 from enum import StrEnum
 from typing import ClassVar, Self
 
-UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
-
-
-def in_one_line(text: str, length_max: int) -> str:
-    """Return text from a server or tool as one line of at most `length_max` characters, without control characters."""
-    line = " ".join(text[: 4 * length_max].split())[:length_max]
-    return line if line.isprintable() else "".join(one if one.isprintable() else UNPRINTABLE for one in line)
-
-
 REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",

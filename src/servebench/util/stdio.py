@@ -5,8 +5,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TextIO, cast
+from typing import Any, Self, TextIO, cast
 
+from servebench.util.clean import clean_terminal
 from servebench.util.errors import StoreError, reason_of
 
 FIRST_OTHER = 3
@@ -14,10 +15,18 @@ FIRST_OTHER = 3
 
 
 class _WrappedStream:
-    """A text stream with its own way to write; everything else is that of the stream it wraps."""
+    """A text stream with its own way to write; everything else is that of the stream it wraps.
 
-    def __init__(self, file: TextIO) -> None:
+    What it writes is cleaned for a terminal unless it is `rendered`: then its writer has done so, and adds colours.
+    """
+
+    def __init__(self, file: TextIO, *, rendered: bool = False) -> None:
         self._file: TextIO = getattr(file, "_file", file)
+        self._rendered = rendered
+
+    def for_rendered(self) -> Self:
+        """Return the same stream for text that is cleaned already."""
+        return type(self)(self._file, rendered=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -30,7 +39,7 @@ class _WrappedStream:
         # click writes an empty text to find out what a stream takes, and ignores the error that a full disk gives
         if text != "":
             with self._handle_errors():
-                self._file.write(text)
+                self._file.write(text if self._rendered else clean_terminal(text))
         return len(text)
 
     def flush(self) -> None:
@@ -86,6 +95,11 @@ def _redirect_to_null(file: TextIO) -> None:
 def best_effort(file: TextIO) -> TextIO:
     """Return a stream that drops what cannot be written. Raises nothing."""
     return cast("TextIO", _BestEffortStream(file))
+
+
+def rendered(file: TextIO) -> TextIO:
+    """Return a stream for text that its writer has cleaned: a console that adds colours and moves the cursor."""
+    return file.for_rendered() if isinstance(file, _WrappedStream) else file
 
 
 def prepare_streams() -> None:

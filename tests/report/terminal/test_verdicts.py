@@ -7,8 +7,8 @@ import pytest
 
 from servebench.cli.main import dispatch
 from servebench.contracts.results import Doubt
+from servebench.util.clean import clean_markdown
 from servebench.util.errors import ConfigError
-from servebench.util.markdown import escape
 from support.studies import SimulatedEngine, SimulatedLoad
 
 
@@ -118,7 +118,7 @@ def test_a_mistake_is_one_line(outputs, asked, told):
 
 
 def test_markup_of_a_server_does_not_break_out_of_markdown():
-    assert escape("a|b\n<script>`x`") == r"a\|b \<script\>\`x\`"
+    assert clean_markdown("a|b\n<script>`x`") == r"a\|b \<script\>\`x\`"
 
 
 def test_what_the_intervals_rest_on_is_explained(outputs, tmp_path, capsys, make_study):

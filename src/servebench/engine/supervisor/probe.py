@@ -11,7 +11,8 @@ from servebench.contracts.settings import WorkloadSettings
 from servebench.protocol.answer import FirstContent
 from servebench.protocol.errors import error_text
 from servebench.protocol.json_values import decode_text
-from servebench.util.errors import EngineError, FailureKind, in_one_line
+from servebench.util.clean import in_one_line
+from servebench.util.errors import EngineError, FailureKind
 
 PROBE = Request(request_id="probe", messages=(Message("user", "Say yes."),), output_tokens=8, exact_output=True)
 PROBE_AS_TEXT = Request(request_id="probe", prompt="Say yes:", output_tokens=8, exact_output=True)

@@ -11,7 +11,7 @@ import httpx
 from servebench.protocol.errors import error_text
 from servebench.protocol.json_values import count_of
 from servebench.quality.exchange import client, parse_completion, post
-from servebench.util.errors import in_one_line
+from servebench.util.clean import in_one_line
 
 REPLY_BYTES_MAX = 1 << 20
 LINE_MAX = 160

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from servebench.contracts.quality import Grade
 from servebench.quality.scorers.judge_client import Reply
-from servebench.util.errors import in_one_line
+from servebench.util.clean import in_one_line
 
 Place = Literal["first", "second", "tie"]
 

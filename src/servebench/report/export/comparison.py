@@ -14,7 +14,7 @@ from servebench.analysis.quality.parity import Parity
 from servebench.analysis.run_comparison import RunComparison
 from servebench.report.comparison import HEADINGS, cells_of, change_of, reason_of, starts_note, verdict_of
 from servebench.util import markdown
-from servebench.util.markdown import escape
+from servebench.util.clean import clean_markdown, clean_xml
 
 
 def to_json(found: Sequence[RunComparison]) -> str:
@@ -75,7 +75,7 @@ def to_markdown(found: Sequence[RunComparison], gate: Gate | None = None) -> str
         result = "failed" if gate.failures else "not decided" if gate.undecided else "passed"
         lines += [f"Gate: **{result}** (limit of a regression: {100 * gate.limit:g}%)", ""]
         reasons = gate.failures or tuple(f"{candidate}: {why}" for candidate, why in gate.undecided)
-        lines += [f"- {escape(line)}" for line in reasons] + ([""] if reasons else [])
+        lines += [f"- {clean_markdown(line)}" for line in reasons] + ([""] if reasons else [])
     for one in found:
         lines += [*_markdown_section(one), ""]
     return "\n".join(lines)
@@ -83,8 +83,8 @@ def to_markdown(found: Sequence[RunComparison], gate: Gate | None = None) -> str
 
 def _markdown_section(found: RunComparison) -> list[str]:
     comparison = found.comparison
-    lines = [f"## {escape(comparison.candidate)} vs {escape(comparison.baseline)}", ""]
-    lines += [f"**{escape(comparison.summary)}**", ""]
+    lines = [f"## {clean_markdown(comparison.candidate)} vs {clean_markdown(comparison.baseline)}", ""]
+    lines += [f"**{clean_markdown(comparison.summary)}**", ""]
     rows = []
     for row in comparison.rows:
         *cells, verdict = cells_of(row)
@@ -101,8 +101,8 @@ def _markdown_section(found: RunComparison) -> list[str]:
             *markdown.table(("different setting", "baseline", "candidate", "matters"), differences, left=range(4)),
         ]
     answers = [
-        *(f"- quality: {escape(agreement.swapped().sentence)}" for agreement in found.agreements),
-        *(f"- parity at {escape(parity.at)}: {escape(parity.sentence)}" for parity in found.parities),
+        *(f"- quality: {clean_markdown(agreement.swapped().sentence)}" for agreement in found.agreements),
+        *(f"- parity at {clean_markdown(parity.at)}: {clean_markdown(parity.sentence)}" for parity in found.parities),
     ]
     return [*lines, "", *answers] if answers else lines
 
@@ -124,7 +124,7 @@ def to_junit(found: Sequence[RunComparison], gate: Gate | None = None) -> str:
         for name, path in {**counts, "skipped": "testcase/skipped"}.items():
             suite.set(name, str(len(suite.findall(path))))
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    return clean_xml(ElementTree.tostring(root, encoding="unicode", xml_declaration=True)) + "\n"
 
 
 def _row_case(suite: ElementTree.Element, candidate: str, row: ComparisonRow, gate: Gate | None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.store.tables import csv_cell
+from servebench.util.clean import clean_csv
 
 LLM_D_VERSION = "0.2.1"
 STATISTICS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
@@ -23,7 +24,7 @@ def to_csv(runs: Sequence[RunData]) -> str:
     names = list(dict.fromkeys(name for row in every for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
+    writer.writerow(map(clean_csv, names))
     writer.writerows([csv_cell(row.get(name)) for name in names] for row in every)
     return text.getvalue()
 

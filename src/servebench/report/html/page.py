@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.report.html import results, sections
 from servebench.report.html.model import Page
+from servebench.util.clean import clean_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -59,4 +60,4 @@ def page(data: Page) -> str:
             shown.append((name, title, getattr(macros, macro)(section)))
     created = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s))
     template = environment.get_template("page.html")
-    return template.render(data=data, sections=shown, created=created) + "\n"
+    return clean_html(template.render(data=data, sections=shown, created=created)) + "\n"

@@ -57,13 +57,13 @@ def print_recommendations(found: Sequence[Recommendation], out: Console) -> None
         out.print(Text(f"  {headline(one)}", style=STYLES[one.outcome]))
         for rank, score in enumerate(one.ranking[: 1 + RUNNERS_UP], start=1):
             line = f"  {rank}. {score.entrant.name}: {score_text(score, one.use_case.unit)} {place_text(score)}"
-            out.print(line.rstrip(), markup=False)
+            out.print(line.rstrip())
         for line in one.quality:
             out.print(Text(f"  but: {line}", style="yellow"))
         for line in one.missing:
-            out.print(f"  no score: {line}", markup=False, style="dim")
+            out.print(f"  no score: {line}", style="dim")
         for line in one.changes:
-            out.print(f"  what would change it: {line}", markup=False)
+            out.print(f"  what would change it: {line}")
         out.print()
 
 

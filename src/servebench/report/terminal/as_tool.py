@@ -58,7 +58,7 @@ def print_as_tool(points: Sequence[ToolPoint], title: str, notes: Sequence[str],
         out.print(table)
     out.print(LEGEND)
     for note in notes:
-        out.print(f"note: {note}", markup=False)
+        out.print(f"note: {note}")
 
 
 def write_json(points: Sequence[ToolPoint], tool: str, notes: Sequence[str]) -> None:

@@ -28,15 +28,15 @@ def print_comparison(found: RunComparison, out: Console) -> None:
         table.add_row(*map(Text, cells), Text(verdict, style=STYLES.get(row.result, "dim")).append(mark, style="dim"))
     out.print(table)
     for reason, number in notes.items():
-        out.print(f"({number}) {reason}", markup=False, style="dim")
+        out.print(f"({number}) {reason}", style="dim")
     if note := starts_note(comparison):
-        out.print(note, markup=False, style="dim")
+        out.print(note, style="dim")
     for one in comparison.unequal:
         if one.matters:
             text = f"different setting: {one.key}: {one.candidate} vs {one.baseline} ({one.reason})"
-            out.print(text, markup=False, style="yellow")
+            out.print(text, style="yellow")
     if minor := [one.key for one in comparison.unequal if not one.matters]:
-        out.print(f"other differences (not relevant): {', '.join(minor)}", markup=False, style="dim")
+        out.print(f"other differences (not relevant): {', '.join(minor)}", style="dim")
     out.print(Text(f"verdict: {comparison.summary}", style=f"bold {STYLES.get(comparison.result, '')}".strip()))
     for agreement in found.agreements:
         style = AGREEMENT_STYLES.get(agreement.finding, "dim")

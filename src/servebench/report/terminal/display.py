@@ -157,7 +157,7 @@ class Display:
             for line in search_lines(outcome.search):
                 self.out.print(line)
         for line in quality_lines(outcome.quality):
-            self.out.print(line, markup=False)
+            self.out.print(line)
         self._resume()
 
     def problem(self, text: str) -> None:

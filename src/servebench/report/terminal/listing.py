@@ -81,7 +81,7 @@ def list_runs(studies: Sequence[StudyData], *, as_json: bool) -> None:
     out.print(table)
     for name, faults in _faults(studies):
         for fault in faults:
-            out.print(f"{name}: {fault}", markup=False)
+            out.print(f"{name}: {fault}")
 
 
 def _faults(studies: Sequence[StudyData]) -> Iterable[tuple[str, Sequence[str]]]:
@@ -110,11 +110,11 @@ def show_run(run: RunData, *, as_json: bool, repeats: RepeatSummary | None = Non
         print_repeats(repeats, out)
         for code in dict.fromkeys(code for row in rows for code in row.doubts):
             where = ", ".join(dict.fromkeys(row.level_label for row in rows if code in row.doubts))
-            out.print(f"{code} (at {where}): {explain(code)}", markup=False)
+            out.print(f"{code} (at {where}): {explain(code)}")
     for line in _quality_lines(run.manifest.get("quality")):
-        out.print(line, markup=False)
+        out.print(line)
     for fault in run.faults:
-        out.print(f"unreadable: {fault}", markup=False)
+        out.print(f"unreadable: {fault}")
 
 
 def _header(run: RunData) -> dict[str, str | None]:
@@ -137,7 +137,7 @@ def _header(run: RunData) -> dict[str, str | None]:
 def _print_facts(facts: dict[str, str | None]) -> None:
     for name, value in facts.items():
         if value:
-            console().print(f"{name + ':':<12} {value}", markup=False)
+            console().print(f"{name + ':':<12} {value}")
 
 
 def _quality_lines(stored: Any) -> list[str]:

@@ -4,10 +4,10 @@ import json
 import sys
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
 from servebench.registry.registry import Registry
+from servebench.report.terminal.tables import console
 
 COLUMNS = ("name", "distribution", "version", "status", "hooks", "error")
 
@@ -23,7 +23,7 @@ def show_plugins(registry: Registry, *, as_json: bool) -> None:
         }
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
         return
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    out = console()
     table = Table(header_style="bold", pad_edge=False)
     for column in COLUMNS:
         table.add_column(column)
@@ -39,10 +39,10 @@ def show_plugins(registry: Registry, *, as_json: bool) -> None:
             style=style,
         )
     if registry.plugins:
-        console.print(table)
+        out.print(table)
     else:
-        console.print("no plugins are installed; the built-ins are available")
+        out.print("no plugins are installed; the built-ins are available")
     for kind, names in offers.items():
-        console.print(f"{kind}: {', '.join(names)}")
+        out.print(f"{kind}: {', '.join(names)}")
     for fault in registry.faults:
-        console.print(f"warning: {fault}")
+        out.print(f"warning: {fault}")

@@ -1,17 +1,16 @@
 """The output of `--preview`: a workload's requests, lengths and cache hit rate."""
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.bar import Bar
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from servebench.contracts.request import Request
+from servebench.report.terminal.tables import console
 
 EXAMPLES = 2
 EXAMPLE_CHARS = 500
@@ -40,43 +39,47 @@ class Preview:
 
 def show_preview(preview: Preview) -> None:
     """Print a preview."""
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    console.print(
-        f"[bold]{escape(preview.workload)}[/bold] for {escape(preview.model)}: {len(preview.requests)} requests"
-    )
+    out = console()
+    out.print(_marked(preview.workload, "bold", f" for {preview.model}: {len(preview.requests)} requests"))
     counted = "the model's tokenizer" if preview.exact else "not the model's tokenizer: a run uses the engine's"
-    console.print(f"counted with: {escape(preview.tokenizer)} ({counted})")
+    out.print(f"counted with: {preview.tokenizer} ({counted})")
     for example in preview.requests[:EXAMPLES]:
-        console.print(f"\n[bold]{escape(example.request_id)}[/bold] {escape(_facts(example))}")
+        out.print(_marked(f"\n{example.request_id}", "bold", f" {_facts(example)}"))
         for role, text in _turns(example):
-            console.print(f"  [dim]{role}:[/dim] {escape(_short(text))}")
+            out.print(_marked(f"  {role}:", "dim", f" {_short(text)}"))
         if example.reference is not None:
-            console.print(f"  [dim]reference:[/dim] {escape(_short(json.dumps(example.reference, default=str)))}")
+            out.print(_marked("  reference:", "dim", f" {_short(json.dumps(example.reference, default=str))}"))
     for title, lengths in (("input tokens", preview.input_tokens), ("maximum output tokens", preview.output_tokens)):
-        console.print(_histogram(title, lengths))
-    console.print(*_too_long(preview), sep="\n", end="")
+        out.print(_histogram(title, lengths))
+    if (problem := _too_long(preview)) is not None:
+        out.print(problem)
     if preview.ideal_hit_rate is not None:
-        console.print(
+        out.print(
             f"ideal prefix-cache hit rate: {100 * preview.ideal_hit_rate:.1f}% of prompt tokens "
             f"(unlimited cache in blocks of {preview.block_tokens} tokens, empty at the start)"
         )
-    console.print(f"sessions: {_sessions(preview.requests)}")
+    out.print(f"sessions: {_sessions(preview.requests)}")
     models = Counter(str(r.extra["model"]) for r in preview.requests if "model" in r.extra)
     if models:
-        console.print("adapters: " + ", ".join(f"{escape(name)} {count}" for name, count in models.most_common()))
+        out.print("adapters: " + ", ".join(f"{name} {count}" for name, count in models.most_common()))
 
 
-def _too_long(preview: Preview) -> list[str]:
+def _marked(text: str, style: str, rest: str) -> Text:
+    return Text(text, style=style).append(rest, style=f"not {style}")
+
+
+def _too_long(preview: Preview) -> Text | None:
     """A line if requests are too long for the model."""
     limit = preview.limit_tokens
     lengths = [sum(both) for both in zip(preview.input_tokens, preview.output_tokens, strict=True)]
     over = [length for length in lengths if limit is not None and length > limit]
     if not over:
-        return []
-    return [
-        f"[red]{len(over)} of {len(lengths)} requests are too long[/red]: up to {max(over):,} tokens with the answer, and "
-        f"{preview.limit_key} is {limit:,}; lower the workload's lengths, or choose another model\n"
-    ]
+        return None
+    return Text(f"{len(over)} of {len(lengths)} requests are too long", style="red").append(
+        f": up to {max(over):,} tokens with the answer, and "
+        f"{preview.limit_key} is {limit:,}; lower the workload's lengths, or choose another model\n",
+        style="default",
+    )
 
 
 def _facts(request: Request) -> str:

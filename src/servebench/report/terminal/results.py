@@ -124,7 +124,7 @@ def print_repeats(found: RepeatSummary | None, out: Console) -> None:
     table.caption = REPEATS_NOTE
     out.print(table)
     for note in found.notes:
-        out.print(f"repeats: {note}", markup=False)
+        out.print(f"repeats: {note}")
 
 
 def search_lines(search: Mapping[str, Any] | None) -> list[str]:

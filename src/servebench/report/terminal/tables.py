@@ -2,14 +2,18 @@
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from servebench.util.clean import clean_terminal
 from servebench.util.figures import MISSING
+from servebench.util.stdio import rendered
 
 PIPED_WIDTH = 160
 VERDICT_STYLES = {"valid": "green", "doubtful": "yellow", "void": "red"}
@@ -17,11 +21,27 @@ STATUS_STYLES = {"finished": "green", "failed": "red", "interrupted": "yellow", 
 POINTS_NOTE = "times in ms; ± is half of the 95% interval, of this start of the engine only"
 
 
+class CleanConsole(Console):
+    """A console that takes every text as it is: no markup, no emoji codes, and nothing that acts on the terminal."""
+
+    def __init__(self, file: TextIO, *, width: int | None, soft_wrap: bool) -> None:
+        super().__init__(
+            file=rendered(file), width=width, soft_wrap=soft_wrap, highlight=False, markup=False, emoji=False
+        )
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of a renderable, cleaned."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            clean = text if control or text.isprintable() else clean_terminal(text)
+            yield segment if clean is text else Segment(clean, style, control)
+
+
 def console(file: TextIO | None = None) -> Console:
     """Return a console on a file (standard output by default), wide enough to cut nothing where it is no terminal."""
     file = file or sys.stdout
     terminal = file.isatty()
-    return Console(file=file, highlight=False, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
+    return CleanConsole(file, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)
 
 
 def new_table(title: str | None = None, *, narrow: bool = False) -> Table:
