@@ -73,6 +73,10 @@ def main() -> int:
         for line in redact_text(str(error)).splitlines():
             sys.stderr.write(f"servebench: {line}\n")
         return error.exit_code
+    except (RecursionError, MemoryError) as error:
+        too_much = "is nested too deeply" if isinstance(error, RecursionError) else "takes more memory than there is"
+        sys.stderr.write(f"servebench: a file, an override or an answer {too_much}\n")
+        return ServebenchError.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("servebench: interrupted\n")
         return 130

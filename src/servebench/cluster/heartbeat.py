@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from servebench.util.bounded_file import read_json
+
 FILE = "at_work.json"
 BEAT_S = 5.0
 SILENT_S = 60.0
@@ -58,7 +60,7 @@ def active_process(folder: Path) -> ActiveProcess | None:
     """Return the process that works in a folder; null when there is none or it is dead."""
     path = folder / FILE
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json(path)
         silent_s = _disk_now(folder) - path.stat().st_mtime
         process = ActiveProcess(str(facts["host"]), int(facts["pid"]), facts.get("job"))
     except (OSError, ValueError, KeyError, TypeError):

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
+from servebench.util.tls import Trust
 
 Say = Callable[[str], None]
 """Shows progress to the user in one short line (a download, a build)."""
@@ -247,7 +248,7 @@ class RunningEngine:
     command: Command | None = None
     log_path: Path | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    verify_tls: bool = True
+    verify_tls: Trust = True
     tokenizer: Tokenizer | None = None
     """How the server counts tokens, if that is known without asking it."""
 

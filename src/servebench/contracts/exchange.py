@@ -8,6 +8,8 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Literal, overload
 
+from servebench.util.tls import Trust
+
 WireOutcome = Literal[
     "complete", "timeout", "reset", "refused", "closed", "cancelled", "too_large", "protocol", "tls", "abandoned",
     "session_ended",
@@ -28,7 +30,7 @@ class Target:
     host: str
     port: int
     tls: bool = False
-    verify_tls: bool = True
+    verify_tls: Trust = True
     server_name: str = ""
     headers: tuple[tuple[str, str], ...] = ()
 

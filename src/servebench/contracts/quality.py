@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 from servebench.contracts.request import Request
 from servebench.contracts.results import Outcome, Record
 from servebench.contracts.settings import QualitySettings
+from servebench.util.tls import Trust
 from servebench.util.wheel_file import PackagedFile
 
 DIGEST_LENGTH = 16
@@ -110,7 +111,7 @@ class Endpoint:
     base_url: str
     model: str
     headers: Mapping[str, str] = field(default_factory=dict)
-    verify_tls: bool = True
+    verify_tls: Trust = True
     tokenizer: str | None = None
     memory: AnswerStore | None = None
     watch: Callable[[str], None] | None = None

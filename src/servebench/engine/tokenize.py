@@ -16,6 +16,7 @@ from servebench.engine.supervisor.probe import http_error_reason, response_json
 from servebench.protocol.errors import error_text
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
+from servebench.util.tls import Trust
 
 CHARACTERS_PER_TOKEN = 4.0
 """English text in common byte-pair vocabularies: about four characters per token (OpenAI's tokenizer help page)."""
@@ -82,7 +83,7 @@ class EngineTokenizer(_ExactTokenizer):
 
     name = "engine"
 
-    def __init__(self, url: str, headers: Sequence[tuple[str, str]], *, verify_tls: bool) -> None:
+    def __init__(self, url: str, headers: Sequence[tuple[str, str]], *, verify_tls: Trust) -> None:
         self._url = url
         self._http = client(headers, verify_tls=verify_tls, timeout_s=60.0)
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="tokenize")

@@ -4,17 +4,18 @@ Their percentiles are over all successful requests, not over a window, and their
 so every imported point has the warning `foreign`.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from servebench.contracts.stored import mapping
-from servebench.util.errors import ConfigError, StoreError
+from servebench.util.bounded_file import RESULT_BYTES_MAX, LimitError, parse_json, read_bytes, read_json
+from servebench.util.errors import ConfigError, StoreError, reason_of
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "min", "max")
 SECOND_MS = 1000.0
+NUMBER_MAX = 1e15
 
 
 Row = dict[str, Any]
@@ -35,9 +36,9 @@ class ForeignRun:
 def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
     """Return the run in a result file; the tool is recognized when none is named. Raises ConfigError, StoreError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, RESULT_BYTES_MAX).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        reason = reason_of(error) if isinstance(error, OSError) else "it is not a text file"
         raise StoreError(f"{path} cannot be read: {reason}") from error
     documents = _documents(text, path)
     if tool is not None and tool not in READERS:
@@ -49,7 +50,7 @@ def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
         found = READERS[name][1](documents)
         if name == "genai-bench":
             found = _with_experiment(found, path.with_name("experiment_metadata.json"))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StoreError(f"{path} is not a known result file of {name}: {type(error).__name__} {error}") from error
     if not found.points:
         raise StoreError(f"{path} contains no result of {name}")
@@ -60,7 +61,7 @@ def read_foreign(path: Path, tool: str | None = None) -> ForeignRun:
 def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
     """Add what genai-bench stores in a separate file next to the results: the model, and the engine if the user named it."""
     try:
-        known = mapping(json.loads(path.read_text(encoding="utf-8")))
+        known = mapping(read_json(path))
     except (OSError, ValueError):
         return run
     return replace(
@@ -73,11 +74,13 @@ def _with_experiment(run: ForeignRun, path: Path) -> ForeignRun:
 def _documents(text: str, path: Path) -> list[dict[str, Any]]:
     """Return the JSON objects of a file: one, or one per line."""
     try:
-        whole = json.loads(text)
+        whole = parse_json(text)
         found = whole if isinstance(whole, list) else [whole]
+    except LimitError as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
     except ValueError:
         try:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            found = [parse_json(line) for line in text.splitlines() if line.strip()]
         except ValueError as error:
             raise StoreError(f"{path} is not valid JSON: {error}") from error
     kept = [one for one in found if isinstance(one, dict)]
@@ -87,14 +90,14 @@ def _documents(text: str, path: Path) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, also from text; None otherwise."""
+    """A number, also from text; None otherwise, and for what no measurement gives."""
     if isinstance(value, bool) or value is None:
         return None
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return number if number == number and abs(number) != float("inf") else None
+    return number if abs(number) < NUMBER_MAX else None
 
 
 def _count(value: Any) -> int | None:

@@ -16,9 +16,12 @@ from servebench.store.layout import create_study, slug
 from servebench.store.manifest import write_manifest
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import write_points
+from servebench.util.bounded_file import RESULT_BYTES_MAX, read_bytes
+from servebench.util.clean import in_one_line
 from servebench.util.redaction import redact
 
 UNKNOWN = "unknown"
+NAME_MAX = 200
 GROUPS = ("engine", "model", "gpu", "workload")
 
 
@@ -53,7 +56,9 @@ def store_foreign(outputs: Path, found: Sequence[tuple[Path, ForeignRun]], given
 
 def _facts(run: ForeignRun, given: Mapping[str, str]) -> dict[str, str]:
     of_file = {"engine": run.engine, "model": run.model}
-    return {group: given.get(group) or of_file.get(group) or UNKNOWN for group in GROUPS}
+    return {
+        group: given.get(group) or in_one_line(str(of_file.get(group) or ""), NAME_MAX) or UNKNOWN for group in GROUPS
+    }
 
 
 def _store_run(
@@ -82,7 +87,8 @@ def _store_run(
         FOREIGN_KEY: {
             "tool": run.tool,
             "files": [
-                {"path": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path, _ in files
+                {"path": path.name, "sha256": hashlib.sha256(read_bytes(path, RESULT_BYTES_MAX)).hexdigest()}
+                for path, _ in files
             ],
             "config": dict(run.config),
         },

@@ -10,17 +10,18 @@ import httpx
 
 from servebench.protocol.json_values import decode_text, join_text
 from servebench.util.clean import in_one_line
+from servebench.util.tls import Trust, tls_context
 
 SHOWN = 60
 
 
-def client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: bool) -> httpx.AsyncClient:
+def client(headers: Mapping[str, str], *, timeout_s: float, verify_tls: Trust) -> httpx.AsyncClient:
     """Return a client that accepts no encoding (a small compressed answer may expand without end) and uses no proxy of the
     environment. Raises ValueError, UnicodeError for a header that cannot be sent."""
     return httpx.AsyncClient(
         headers={"Accept-Encoding": "identity", **headers},
         timeout=timeout_s,
-        verify=verify_tls,
+        verify=tls_context(verify_tls),
         trust_env=False,
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
     )

@@ -13,6 +13,7 @@ import orjson
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
 from servebench.quality.ask import ask_once
 from servebench.quality.data import OPEN_PROMPTS
+from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError
 
 _GZIP = b"\x1f\x8b"
@@ -98,12 +99,11 @@ class OpenPromptScorer(Scorer):
 def read_answers(place: Path) -> list[dict[str, Any]]:
     """Return the stored answers of a run: `place` is its folder or the table itself. Raises ConfigError."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     table = place / ANSWERS if place.is_dir() else place
     columns = ["benchmark", "item_id", "prompt", "answer", "outcome"]
     try:
-        rows: list[dict[str, Any]] = pq.read_table(table, columns=columns).to_pylist()
+        rows: list[dict[str, Any]] = read_parquet(table, columns=columns).to_pylist()
     except (OSError, pa.ArrowException, KeyError) as problem:
         reason = str(problem).splitlines()[0]
         raise ConfigError(f"{table} has no readable answers: {reason}; set it to the folder of a run") from problem

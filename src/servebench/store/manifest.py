@@ -18,6 +18,7 @@ import psutil
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import write_text
 from servebench.store.versions import upgraded
+from servebench.util.bounded_file import read_json
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact
 
@@ -178,7 +179,7 @@ def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 def read_manifest(path: Path) -> dict[str, Any]:
     """A manifest, of which at least version and config are as they should be. Raises StoreError."""
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
     except OSError as error:
         raise StoreError(f"the manifest {path} cannot be read: {reason_of(error)}") from error
     except ValueError as error:

@@ -12,6 +12,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.state import read_study
 from servebench.store.versions import upgraded
+from servebench.util.bounded_file import STUDY_BYTES_MAX, read_json
 from servebench.util.errors import ConfigError, StoreError, reason_of
 from servebench.util.redaction import MARK, redact
 
@@ -37,7 +38,7 @@ def write_plan(folder: StudyFolder, runs: Sequence[PlannedRun]) -> None:
 def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
     """The plan as it was written: secrets stand in it as `[redacted]`. Raises StoreError."""
     try:
-        plan = json.loads(folder.plan.read_text(encoding="utf-8"))
+        plan = read_json(folder.plan, STUDY_BYTES_MAX)
     except FileNotFoundError:
         return _without_plan(folder)
     except OSError as error:

@@ -13,7 +13,10 @@ import orjson
 from servebench.contracts.request import Message, PriorAnswer, Request
 from servebench.contracts.settings import ModelSettings, WorkloadSettings
 from servebench.store.files import writing
+from servebench.util.bounded_file import gunzip, read_bytes
 from servebench.util.errors import StoreError, reason_of
+
+PROMPTS_BYTES_MAX = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ def prompts_file(folder: Path, workload: WorkloadSettings, model: ModelSettings,
 def read_prompts(path: Path) -> SizedPrompts | None:
     """Return stored prompts; None where there are none. Raises StoreError for a file that cannot be read."""
     try:
-        return _decoded(gzip.decompress(path.read_bytes()))
+        return _decoded(gunzip(read_bytes(path, PROMPTS_BYTES_MAX), PROMPTS_BYTES_MAX))
     except FileNotFoundError:
         return None
     except OSError as error:

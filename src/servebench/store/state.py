@@ -14,6 +14,7 @@ from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.versions import KEY, upgraded
+from servebench.util.bounded_file import STUDY_BYTES_MAX, read_json
 from servebench.util.errors import DamagedError, FailureKind, StoreError, reason_of
 from servebench.util.redaction import redact
 
@@ -72,7 +73,7 @@ def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> State
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path, STUDY_BYTES_MAX)
         if isinstance(document, dict):
             document = upgraded(what, document, path)
             del document[KEY]

@@ -7,14 +7,13 @@ they are, and those that an older version did not write are null.
 
 from __future__ import annotations
 
-import json
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from servebench.contracts.columns import columns_of
 from servebench.contracts.point_row import PointRow
@@ -26,13 +25,17 @@ from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame, read_points, read_requests
 from servebench.store.versions import FIRST, Kind, upgraded
 from servebench.store.versions import KEY as VERSION
+from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, open_text, read_json
 from servebench.util.clean import csv_text
-from servebench.util.errors import ConfigError, StoreError
+from servebench.util.errors import ConfigError, StoreError, reason_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 READERS = 8
+POINTS_CSV_BYTES_MAX = 64 << 20
+POINT_COLUMNS_MAX = 2_000
+POINTS_MAX = 20_000
 
 
 def _heavy(folder: RunFolder, name: str) -> pd.DataFrame:
@@ -50,12 +53,13 @@ def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
 def _json(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
     """An object in a JSON file, brought up to date; empty, with a fault, when there is none or it is of a newer version."""
     try:
-        value = json.loads(path.read_bytes())
+        value = read_json(path, STUDY_BYTES_MAX if kind == "study" else STATE_BYTES_MAX)
     except FileNotFoundError:
         faults.append(f"{path.name} is missing")
         return {}
     except (OSError, ValueError) as error:
-        faults.append(f"{path.name} cannot be read: {str(error).splitlines()[0]}")
+        reason = reason_of(error) if isinstance(error, OSError) else str(error).splitlines()[0]
+        faults.append(f"{path.name} cannot be read: {reason}")
         return {}
     if not isinstance(value, dict):
         faults.append(f"{path.name} is no object")
@@ -241,8 +245,8 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             shown = {name: state.get(name) for name in ("title", "status", "error", "started_s")}
             runs.append(names | shown)
             try:
-                with (path / "points.csv").open(encoding="utf-8", newline="") as file:
-                    rows += [names | texts for row in csv.DictReader(file) if (texts := _texts(row)) is not None]
+                with open_text(path / "points.csv", POINTS_CSV_BYTES_MAX, newline="") as file:
+                    rows += [names | texts for row in _csv_rows(file) if (texts := _texts(row)) is not None]
             except (OSError, UnicodeDecodeError, csv.Error):
                 continue
     points = pd.DataFrame(rows).replace({"": None})
@@ -250,6 +254,19 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         if name not in TEXT_COLUMNS:
             points[name] = pd.to_numeric(points[name], errors="coerce")
     return points, pd.DataFrame(runs)
+
+
+def _csv_rows(file: TextIO) -> Iterator[dict[str, Any]]:
+    """Yield the rows of points.csv. Raises csv.Error for more than a study can have."""
+    import csv
+
+    reader = csv.DictReader(file)
+    if len(reader.fieldnames or ()) > POINT_COLUMNS_MAX:
+        raise csv.Error(f"more than {POINT_COLUMNS_MAX:,} columns")
+    for number, row in enumerate(reader):
+        if number == POINTS_MAX:
+            raise csv.Error(f"more than {POINTS_MAX:,} points")
+        yield row
 
 
 def _texts(row: dict[str, Any]) -> dict[str, str] | None:

@@ -26,6 +26,8 @@ from servebench.contracts.telemetry import Reading
 from servebench.store.files import replacing, writing
 from servebench.store.layout import RunFolder
 from servebench.store.versions import KEY, check_table
+from servebench.util.bounded_file import open_regular, parse_json
+from servebench.util.bounded_parquet import read_parquet
 from servebench.util.clean import clean_csv
 from servebench.util.errors import DamagedError, StoreError, reason_of
 from servebench.util.redaction import redact_text
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 20_000
 """Rows that are converted to columns at once."""
+
+POINTS_MEMORY_MAX = 32 << 20
+"""Thousands of points with hundreds of columns."""
 
 _VERSION = {KEY: str(SCHEMA_VERSION)}
 MERGED = b"merged_batches"
@@ -109,8 +114,9 @@ def _merged(path: Path) -> set[str]:
     if not path.exists():
         return set()
     with reading(path):
-        metadata = pq.read_schema(path).metadata or {}
-        return set(json.loads(metadata.get(MERGED, b"[]")))
+        with open_regular(path) as file:
+            metadata = pq.read_schema(file).metadata or {}
+        return set(parse_json(metadata.get(MERGED, b"[]")))
 
 
 def _batches(folder: RunFolder) -> list[str]:
@@ -227,15 +233,16 @@ def csv_cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else clean_csv(value)
 
 
-def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table | None:
+def read_table(path: Path, schema: pa.Schema | None = None, memory_max: int | None = None) -> pa.Table | None:
     """Return a stored table, with the columns of `schema` if given; None where there is no file. Raises StoreError."""
     import pyarrow.parquet as pq
 
     if not path.exists():
         return None
     with reading(path):
-        check_table(pq.read_schema(path).metadata, path)
-        table = pq.read_table(path, schema=schema)
+        with open_regular(path) as file:
+            check_table(pq.read_schema(file).metadata, path)
+        table = read_parquet(path, schema=schema, memory_max=memory_max)
     return table if schema is None else table.replace_schema_metadata(schema.metadata)
 
 
@@ -272,8 +279,8 @@ def merged_count(folder: RunFolder) -> int:
 
     if not folder.requests.exists():
         return 0
-    with reading(folder.requests):
-        return int(pq.read_metadata(folder.requests).num_rows)
+    with reading(folder.requests), open_regular(folder.requests) as file:
+        return int(pq.read_metadata(file).num_rows)
 
 
 def stored_counts(folder: RunFolder) -> dict[tuple[str, bool], int]:
@@ -364,18 +371,18 @@ def _telemetry(folder: RunFolder) -> pa.Table:
 
 def read_points(folder: RunFolder) -> pd.DataFrame:
     """Return the points of a run as they are stored; an empty frame when it has none. Raises StoreError."""
-    return read_frame(folder.points)
+    return read_frame(folder.points, POINTS_MEMORY_MAX)
 
 
-def read_frame(path: Path) -> pd.DataFrame:
+def read_frame(path: Path, memory_max: int | None = None) -> pd.DataFrame:
     """Return a stored table with the columns that it has; an empty frame where there is no file. Raises StoreError."""
     import pandas as pd
 
-    table = read_table(path)
+    table = read_table(path, memory_max=memory_max)
     return pd.DataFrame() if table is None else table.to_pandas()
 
 
 def read_rows(folder: RunFolder) -> list[PointRow]:
     """Return the points of a run as rows, those of older versions too. Raises StoreError."""
-    table = read_table(folder.points)
+    table = read_table(folder.points, memory_max=POINTS_MEMORY_MAX)
     return [] if table is None else [PointRow.from_dict(row) for row in table.to_pylist()]

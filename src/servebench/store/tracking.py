@@ -21,6 +21,7 @@ from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRu
 from servebench.store.reach import sqlite_path, unreachable
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
+from servebench.util.bounded_file import read_json
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact_text
 from servebench.util.units import NS_PER_MS
@@ -229,7 +230,7 @@ def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
 
 def _remembered(path: Path) -> dict[str, Any]:
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = read_json(path)
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

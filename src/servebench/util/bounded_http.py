@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 import httpcore
 import httpx
 
+from servebench.util.tls import Trust, tls_context
+
 BYTES_MAX = 16 << 20
 """More than any answer to a question of ours: metrics and model lists are below a megabyte, the token ids of a prompt of
 a million tokens below eight."""
@@ -22,7 +24,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 def client(
-    headers: Headers, *, verify_tls: bool = True, timeout_s: float = 5.0, bytes_max: int = BYTES_MAX
+    headers: Headers, *, verify_tls: Trust = True, timeout_s: float = 5.0, bytes_max: int = BYTES_MAX
 ) -> httpx.Client:
     """An HTTP client for all off the hot path. It trusts no proxy of the environment (engines are measured directly), and
     follows no redirect.
@@ -118,8 +120,8 @@ class _Backend(httpcore.NetworkBackend):
 class _Transport(httpx.HTTPTransport):
     """httpx's own transport over connections that count."""
 
-    def __init__(self, verify_tls: bool, bytes_max: int) -> None:
-        context = httpx.create_ssl_context(verify=verify_tls, trust_env=False)
+    def __init__(self, verify_tls: Trust, bytes_max: int) -> None:
+        context = tls_context(verify_tls)
         super().__init__(verify=context, trust_env=False)
         self._budget = _Budget()
         self._bytes_max = bytes_max

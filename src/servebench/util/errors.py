@@ -21,7 +21,8 @@ REASONS = {
 
 def reason_of(error: OSError) -> str:
     """Return why the system refused something, in a few words."""
-    return REASONS.get(error.errno or 0, (error.strerror or str(error)).lower())
+    reason = error.strerror or str(error)
+    return REASONS.get(error.errno or 0, reason[:1].lower() + reason[1:])
 
 
 class FailureKind(StrEnum):

@@ -52,3 +52,16 @@ def test_a_certificate_that_is_not_trusted(tls_server, run):
     _, exchanges = run(tls_server, 3, target=target)
     assert outcomes(exchanges) == {"tls": 3}
     assert "certificate" in exchanges["r0"].error
+
+
+@pytest.mark.parametrize("way", ["ca_file", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_an_authority_of_the_user_is_trusted(tls_server, run, authority, tmp_path, monkeypatch, way):
+    file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    if way != "ca_file":
+        monkeypatch.setenv(way, str(file))
+    target = Target(
+        host="127.0.0.1", port=tls_server.port, tls=True, verify_tls=str(file) if way == "ca_file" else True
+    )
+    _, exchanges = run(tls_server, 3, target=target)
+    assert outcomes(exchanges) == {"complete": 3}

@@ -7,7 +7,6 @@ itself alone first, and that is the yardstick for the difference between two eng
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -15,6 +14,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Literal
 
 from servebench.analysis.quality.paired import ALPHA, compare_answers
+from servebench.util.bounded_file import json_object
 from servebench.util.figures import percent, percent_interval
 from servebench.util.proportions import wilson
 
@@ -170,7 +170,7 @@ def _answers_by_level(frame: pd.DataFrame) -> dict[int, dict[str, AnswerPair]]:
         return found
     own = frame[(frame["benchmark"] == BENCHMARK) & (frame["outcome"] == "ok")]
     for row in own.to_dict("records"):
-        detail = json.loads(row["detail"]) if isinstance(row["detail"], str) else {}
+        detail = json_object(row["detail"])
         loaded = row["extracted"]
         found.setdefault(int(row["concurrency"]), {})[f"{row['item_id']} {row['item_digest']}"] = AnswerPair(
             alone=_answer_text(row["answer"], detail.get("alone")),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from servebench.contracts.results import SUMMED
+from servebench.util.bounded_file import json_object
 
 CHANCE = "chance"
 """The key in a grade's detail of the share that guessing gets right."""
@@ -35,7 +35,7 @@ def details_of(texts: Iterable[str]) -> dict[str, float]:
     """
     found: dict[str, list[float]] = {}
     for text in texts:
-        for key, value in json.loads(text).items():
+        for key, value in json_object(text).items():
             if isinstance(value, int | float):
                 found.setdefault(key, []).append(float(value))
     return {key: sum(values) if key.endswith(SUMMED) else sum(values) / len(values) for key, values in found.items()}

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from servebench.analysis.slo import SloLimits
-from servebench.util.errors import ConfigError
+from servebench.util.bounded_file import STATE_BYTES_MAX, load_yaml, read_bytes
+from servebench.util.errors import ConfigError, reason_of
 
 LOWER_IS_BETTER = ("_ms", "cost_", "energy_", "cold_start")
 UNITS = {
@@ -73,10 +74,12 @@ def load_rules(path: Path | None = None) -> Rules:
 
     where = f"--rules {path}" if path else "recommend.yaml"
     try:
-        text = path.read_text(encoding="utf-8") if path else rules_text()
-        data = yaml.safe_load(text)
+        text = read_bytes(path, STATE_BYTES_MAX).decode() if path else rules_text()
+        data = load_yaml(text)
     except OSError as error:
-        raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{where} cannot be read: {reason_of(error)}") from error
+    except ValueError as error:
+        raise ConfigError(f"{where} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict) or not isinstance(data.get("use_cases"), dict):

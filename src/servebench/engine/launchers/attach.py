@@ -18,7 +18,8 @@ from servebench.engine.supervisor.probe import (
     version_of,
 )
 from servebench.util.bounded_http import client
-from servebench.util.errors import EngineError, FailureKind
+from servebench.util.errors import ConfigError, EngineError, FailureKind
+from servebench.util.tls import Trust, tls_context
 
 CONNECT_TIMEOUT_S = 5.0
 GENERATE_TIMEOUT_S = 120.0
@@ -28,11 +29,17 @@ ROUTES = ("/chat/completions", "/completions", "/models")
 @dataclass(frozen=True, kw_only=True)
 class AttachSettings(LaunchSettings):
     """`base_url` ends in `/v1`. `api_key_env` names the environment variable with the API key; keys never appear in a config.
-    `verify_tls=false` accepts a self-signed certificate."""
+    `ca_file` names a PEM file of the authorities to trust; `verify_tls=false` accepts any certificate."""
 
     base_url: str | None = None
     api_key_env: str | None = None
+    ca_file: str | None = None
     verify_tls: bool = True
+
+    @property
+    def trust(self) -> Trust:
+        """Return whom to trust, as the clients take it."""
+        return self.verify_tls and (self.ca_file or True)
 
 
 @dataclass(kw_only=True)
@@ -79,6 +86,14 @@ def _key_problem(variable: str | None) -> str | None:
     return None
 
 
+def _trust_problem(settings: AttachSettings) -> str | None:
+    try:
+        tls_context(settings.trust)
+    except ConfigError as error:
+        return f"launch.{error}" if settings.ca_file else str(error)
+    return None
+
+
 class AttachLauncher(Launcher):
     """Connect to a running server and make sure that it serves the model."""
 
@@ -90,7 +105,8 @@ class AttachLauncher(Launcher):
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """Report an invalid base URL, or an API key that is missing or invalid."""
         assert isinstance(settings, AttachSettings)
-        return [line for line in (_url_problem(settings.base_url), _key_problem(settings.api_key_env)) if line]
+        problems = (_url_problem(settings.base_url), _key_problem(settings.api_key_env), _trust_problem(settings))
+        return [line for line in problems if line]
 
     def launch(
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
@@ -103,7 +119,7 @@ class AttachLauncher(Launcher):
         key = os.environ[settings.api_key_env] if settings.api_key_env else None
         headers = (("Authorization", f"Bearer {key}"),) if key else ()
         base_url = (settings.base_url or "").rstrip("/")
-        with client(headers, verify_tls=settings.verify_tls, timeout_s=CONNECT_TIMEOUT_S) as http:
+        with client(headers, verify_tls=settings.trust, timeout_s=CONNECT_TIMEOUT_S) as http:
             try:
                 base_url, lists_models = _complete_url(http, base_url, settings, say)
                 model = engine.served_model(context.model)
@@ -123,7 +139,7 @@ class AttachLauncher(Launcher):
             version=version,
             model=model,
             headers=headers,
-            verify_tls=settings.verify_tls,
+            verify_tls=settings.trust,
             started_ns=time.time_ns(),
         )
 
@@ -161,7 +177,7 @@ def _unreachable(base_url: str, error: httpx.HTTPError) -> EngineError:
     reason = http_error_reason(error)
     advice = "check that the server is running and that the address is right"
     if "certificate" in reason:
-        advice = "set launch.verify_tls=false to accept its certificate"
+        advice = "if a CA of your own issued its certificate, name it with launch.ca_file=FILE.pem (or SSL_CERT_FILE)"
     return EngineError(f"cannot reach launch.base_url={base_url}: {reason}; {advice}", kind=FailureKind.UNREACHABLE)
 
 

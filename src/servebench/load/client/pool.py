@@ -10,6 +10,7 @@ from collections import deque
 from servebench.contracts.exchange import Target
 from servebench.load.client.connection import Address, ClientConnection, WireFailure
 from servebench.load.client.tls import TlsConnection
+from servebench.util.tls import tls_context
 
 PROBE_TIMEOUT_S = 2.0
 
@@ -30,10 +31,7 @@ class Dialer:
         self._context: ssl.SSLContext | None = None
         self._server_name = target.server_name or target.host
         if target.tls:
-            self._context = ssl.create_default_context()
-            if not target.verify_tls:
-                self._context.check_hostname = False
-                self._context.verify_mode = ssl.CERT_NONE
+            self._context = tls_context(target.verify_tls)
 
     def open(self) -> ClientConnection:
         """Return a connection that has started to connect. Raises WireFailure."""

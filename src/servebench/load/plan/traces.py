@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from servebench.contracts.settings import LoadSettings
-from servebench.util.errors import ConfigError
+from servebench.util.bounded_file import DATASET_BYTES_MAX, open_regular, open_text, parse_json
+from servebench.util.bounded_parquet import read_parquet
+from servebench.util.errors import ConfigError, reason_of
 from servebench.util.units import NS_PER_S
 
 FORMATS = (
@@ -45,8 +46,8 @@ def read_arrivals(name: str, point: str | None = None) -> list[float]:
         else:
             times = list(_read_mooncake(path, name))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"load.trace.path={name} cannot be read: {str(reason).lower()}; use {FORMATS}") from error
+        reason = reason_of(error) if isinstance(error, OSError) else error
+        raise ConfigError(f"load.trace.path={name} cannot be read: {reason}; use {FORMATS}") from error
     finite = sorted(time_s for time_s in times if math.isfinite(time_s))
     if not finite:
         raise ConfigError(f"load.trace.path={name} contains no arrivals; use {FORMATS}")
@@ -54,12 +55,12 @@ def read_arrivals(name: str, point: str | None = None) -> list[float]:
 
 
 def _read_mooncake(path: Path, name: str) -> Iterator[float]:
-    with path.open(encoding="utf-8-sig") as file:
+    with open_text(path, DATASET_BYTES_MAX) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                yield float(json.loads(line)["timestamp"]) / MS_PER_S
+                yield float(parse_json(line)["timestamp"]) / MS_PER_S
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(
                     f"load.trace.path={name}, line {number}: no request with a timestamp in ms; use {FORMATS}"
@@ -67,7 +68,7 @@ def _read_mooncake(path: Path, name: str) -> Iterator[float]:
 
 
 def _read_csv(path: Path, name: str) -> Iterator[float]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_text(path, DATASET_BYTES_MAX, newline="") as file:
         rows = csv.DictReader(file)
         column = next((c for c in rows.fieldnames or () if c.strip().lower() == "timestamp"), None)
         if column is None:
@@ -97,8 +98,9 @@ def _read_requests_parquet(path: Path, name: str, point: str | None) -> list[flo
 
     try:
         # not in files of older versions
-        filler = ["filler"] if "filler" in pq.read_schema(path).names else []
-        table = pq.read_table(path, columns=["point", "scheduled_ns", "warmup", *filler])
+        with open_regular(path) as file:
+            filler = ["filler"] if "filler" in pq.read_schema(file).names else []
+        table = read_parquet(path, columns=["point", "scheduled_ns", "warmup", *filler])
     except (pa.ArrowException, ValueError) as error:
         raise ConfigError(
             f"load.trace.path={name} is not a requests.parquet: {str(error).splitlines()[0]}; use {FORMATS}"

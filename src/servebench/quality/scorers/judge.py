@@ -44,6 +44,7 @@ class JudgeEndpoint(StrictSettings):
     timeout_s: PositiveFloat = 60.0
     give_up_after: PositiveInt = 5
     max_tokens: PositiveInt = 200
+    ca_file: str | None = None
     verify_tls: bool = True
     enforce_schema: bool = False
     input_usd_per_mtok: Annotated[float, Ge(0)] | None = None
@@ -211,7 +212,7 @@ class JudgeScorer(OpenPromptScorer):
 
     def _call(self) -> Call:
         judge = self._judge
-        alike = ("concurrency", "timeout_s", "give_up_after", "max_tokens", "verify_tls")
+        alike = ("concurrency", "timeout_s", "give_up_after", "max_tokens", "ca_file", "verify_tls")
         return Call(
             base_url=(judge.base_url or "").rstrip("/"),
             model=judge.model or "",

@@ -31,6 +31,7 @@ class Call:
     timeout_s: float
     give_up_after: int
     max_tokens: int
+    ca_file: str | None = None
     verify_tls: bool = True
     schema: Mapping[str, Any] | None = None
 
@@ -71,7 +72,7 @@ async def _call_all(
     last = ""
     headers = {} if call.key is None else {"Authorization": f"Bearer {call.key}"}
     try:
-        http = client(headers, timeout_s=call.timeout_s, verify_tls=call.verify_tls)
+        http = client(headers, timeout_s=call.timeout_s, verify_tls=call.verify_tls and (call.ca_file or True))
     except (ValueError, UnicodeError) as problem:
         # a key that cannot be sent in a header
         return [Reply(error=_line(problem, call), outcome="protocol")] * len(prompts)

@@ -5,6 +5,7 @@ Reads a job as JSON from standard input and writes JSON to the file that the job
 """
 
 import json
+import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,8 @@ def evaluate(job: Mapping[str, Any], manager: Any, name: str, task: Any) -> Iter
     """Yield one task's samples as plain data. Raises what the harness raises."""
     from lm_eval import simple_evaluate
 
+    if isinstance(job["verify_tls"], str):
+        os.environ.update(dict.fromkeys(("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), job["verify_tls"]))
     count = len(task.eval_docs)
     chosen = list(range(count))
     if job["count"] is not None and job["count"] < count:
@@ -44,7 +47,7 @@ def evaluate(job: Mapping[str, Any], manager: Any, name: str, task: Any) -> Iter
         "num_concurrent": job["concurrency"],
         "max_retries": 3,
         "timeout": int(job["timeout_s"]),
-        "verify_certificate": job["verify_tls"],
+        "verify_certificate": bool(job["verify_tls"]),
         "tokenizer_backend": None if generates else "huggingface",
         "tokenized_requests": not generates,
     }

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -12,8 +13,8 @@ ADDRESS = "127.0.0.1"
 PORT = 8501
 
 
-def dashboard_command(outputs: Path, port: int) -> list[str]:
-    """Return the command that serves the dashboard. Raises PreflightError where Streamlit is not installed."""
+def dashboard_command(outputs: Path, port: int, hosts: Sequence[str] = ()) -> list[str]:
+    """Return the command that serves the dashboard, under `hosts` too. Raises PreflightError where Streamlit is not installed."""
     if find_spec("streamlit") is None:
         raise PreflightError("the dashboard needs Streamlit: pip install 'servebench-suite[dashboard]'")
     options = {
@@ -28,12 +29,12 @@ def dashboard_command(outputs: Path, port: int) -> list[str]:
         "theme.primaryColor": "#0a58a3",
     }
     words = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, "-m", "servebench.report.dashboard.serve", str(outputs), *words]
+    return [sys.executable, "-m", "servebench.report.dashboard.serve", str(outputs), ",".join(hosts), *words]
 
 
-def serve_dashboard(outputs: Path, port: int) -> NoReturn:
+def serve_dashboard(outputs: Path, port: int, hosts: Sequence[str] = ()) -> NoReturn:
     """Replace this process by the server, so that a signal stops all of it. Raises PreflightError."""
-    command = dashboard_command(outputs, port)
+    command = dashboard_command(outputs, port, hosts)
     sys.stderr.write(f"servebench: the dashboard is at http://{ADDRESS}:{port}; press Ctrl-C to stop it\n")
     sys.stderr.flush()
     os.execv(command[0], command)  # noqa: S606  no shell is wanted

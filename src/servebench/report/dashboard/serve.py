@@ -1,6 +1,6 @@
 """Serves the dashboard warm: slow imports and reads are done before the first page is requested.
 
-`python -m servebench.report.dashboard.serve OUTPUTS -- STREAMLIT_OPTIONS`; `servebench dashboard` starts it.
+`python -m servebench.report.dashboard.serve OUTPUTS HOSTS STREAMLIT_OPTIONS`; `servebench dashboard` starts it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from servebench.report.dashboard.local import require_local
 from servebench.store import studies as read
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ def main() -> None:
     from servebench.report.html import build  # noqa: F401  slow to import
 
     outputs = sys.argv[1]
+    require_local(frozenset(filter(None, sys.argv[2].split(","))))
     points_of(outputs, signature(Path(outputs)))
     app = Path(__file__).with_name("app.py")
-    sys.argv = ["streamlit", "run", str(app), *sys.argv[2:], "--", outputs]
+    sys.argv = ["streamlit", "run", str(app), *sys.argv[3:], "--", outputs]
     cli.main()
 
 

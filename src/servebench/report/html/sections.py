@@ -13,9 +13,11 @@ from servebench.report.html.model import Page, RunPage
 from servebench.report.points import best_row, verdict_counts
 from servebench.report.terminal.advice import lead_text, place_text, score_text
 from servebench.report.terminal.tables import local_time
+from servebench.util.bounded_file import open_regular
 from servebench.util.figures import MISSING, change, number, seconds, with_interval
 
 LOG_LINES = 15
+LOG_BYTES = 64_000
 RANKED_MAX = 4
 COMPARISON_NOTE = (
     "Change from baseline to candidate with its 95% interval over starts of the engine. With one start each the interval is that "
@@ -55,7 +57,9 @@ def _log_tail(run: RunData) -> str:
     if run.engine_log is None:
         return ""
     try:
-        lines = run.engine_log.read_text(encoding="utf-8", errors="replace").splitlines()
+        with open_regular(run.engine_log) as file:
+            file.seek(max(0, file.seek(0, 2) - LOG_BYTES))
+            lines = file.read(LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return ""
     return "\n".join(lines[-LOG_LINES:])

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from servebench.protocol.json_values import join_text
+from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text
+from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError
 
 FORMATS = (
@@ -121,7 +123,8 @@ def _elements(text: str) -> Iterator[Any]:
 
 def _json_rows(path: Path) -> Iterator[Any]:
     """Yield the rows of an array, of an object that is a row or holds lists of rows, or of JSON lines under this suffix."""
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    with open_text(path, DATASET_BYTES_MAX, errors="replace") as file:
+        text = file.read()
     if text.lstrip()[:1] != "{":
         yield from _elements(text)
         return
@@ -136,7 +139,7 @@ def _json_rows(path: Path) -> Iterator[Any]:
 
 def _line_rows(path: Path) -> Iterator[Any]:
     """Yield the rows of the lines that are JSON; broken lines, as in a truncated download, are skipped."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with open_text(path, DATASET_BYTES_MAX, errors="replace") as file:
         for line in file:
             if line.strip() and (row := _parse_json(line)) is not None:
                 yield row
@@ -144,10 +147,9 @@ def _line_rows(path: Path) -> Iterator[Any]:
 
 def _parquet_rows(path: Path) -> Iterator[Any]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        yield from pq.read_table(path).to_pylist()
+        yield from read_parquet(path).to_pylist()
     except pa.ArrowException as error:
         raise ValueError(next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")) from error
 

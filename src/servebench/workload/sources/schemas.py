@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json
 from servebench.util.errors import ConfigError
 
 Tier = Literal["flat", "enum", "array", "nested", "hard"]
@@ -55,7 +56,8 @@ def own_tasks(path: str) -> tuple[SchemaTask, ...]:
     Raises ConfigError for a file that cannot be read and for the first row that is not a task.
     """
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").split("\n")
+        with open_text(Path(path).expanduser(), DATASET_BYTES_MAX) as file:
+            lines = file.read().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"workload.path={path} cannot be read: {error}; set it to {OWN_FORMAT}") from error
     tasks = [_parse_task(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
@@ -66,9 +68,9 @@ def own_tasks(path: str) -> tuple[SchemaTask, ...]:
 
 def _parse_task(line: str, number: int, path: str) -> SchemaTask:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         schema = row["schema"]
-        schema = json.loads(schema) if isinstance(schema, str) else schema
+        schema = parse_json(schema) if isinstance(schema, str) else schema
         Draft202012Validator.check_schema(schema)
         if not isinstance(schema, dict):
             raise TypeError("a schema must be an object")

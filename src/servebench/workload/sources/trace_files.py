@@ -1,16 +1,16 @@
 """Read traces of real services in their published formats: arrivals and lengths, never text."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from servebench.contracts.settings import TOKENS_MAX
-from servebench.util.errors import ConfigError
+from servebench.util.bounded_file import DATASET_BYTES_MAX, open_text, parse_json
+from servebench.util.errors import ConfigError, reason_of
 from servebench.util.units import NS_PER_S
 
 FORMATS = "a Mooncake .jsonl (timestamp in ms, input_length, output_length, hash_ids), a BurstGPT or an Azure .csv"
@@ -46,9 +46,11 @@ def trace_rows(path: str) -> tuple[TraceRow, ...]:
         raise ConfigError(faults)
     file = Path(path).expanduser()
     try:
-        found = _table(file) if file.suffix.lower() == ".csv" else _rows(file.read_text(encoding="utf-8-sig"), path)
+        with open_text(file, DATASET_BYTES_MAX) as opened:
+            found = _table(opened, file) if file.suffix.lower() == ".csv" else _rows(opened.read(), path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"workload.path={path} cannot be read: {error}; set it to {FORMATS}") from error
+        reason = reason_of(error) if isinstance(error, OSError) else error
+        raise ConfigError(f"workload.path={path} cannot be read: {reason}; set it to {FORMATS}") from error
     if not found:
         raise ConfigError(f"workload.path={path} has no request with input and output; set it to {FORMATS}")
     return found
@@ -70,7 +72,7 @@ def _rows(text: str, path: str) -> tuple[TraceRow, ...]:
         if not line.strip():
             continue
         try:
-            rows.append(_mooncake(json.loads(line)))
+            rows.append(_mooncake(parse_json(line)))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ConfigError(
                 f"workload.path={path}, line {number}: not a request ({error}); the format is {FORMATS}"
@@ -87,11 +89,11 @@ def _mooncake(row: Mapping[str, Any]) -> TraceRow:
     )
 
 
-def _table(file: Path) -> tuple[TraceRow, ...]:
+def _table(opened: TextIO, file: Path) -> tuple[TraceRow, ...]:
     import pandas as pd
 
     try:
-        table = pd.read_csv(file)
+        table = pd.read_csv(opened)
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise ConfigError(
             f"workload.path={file} is not a CSV file: {str(error).strip()}; set it to {FORMATS}"

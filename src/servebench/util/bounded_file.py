@@ -1,0 +1,158 @@
+"""Read files that others may have made: only regular ones, up to a size, a nesting and a number of values.
+
+A device or a pipe would never end, a sparse file fills the memory, and so does a small one that describes a large value.
+"""
+
+import errno
+import gzip
+import io
+import json
+import os
+import stat
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+STATE_BYTES_MAX = 16 << 20
+"""Manifests and the states of runs."""
+STUDY_BYTES_MAX = 64 << 20
+"""Plans and states of studies, which list all their runs."""
+RESULT_BYTES_MAX = 128 << 20
+"""Result files of other tools."""
+DATASET_BYTES_MAX = 2 << 30
+"""Data sets and traces that the user names."""
+DEPTH_MAX = 100
+CONTAINERS_MAX = 2_000_000
+"""Objects and lists in one document: an empty one of two bytes takes a hundred in memory."""
+DIGITS_MAX = 20
+TOO_DEEP = f"it is nested too deeply; the limit is {DEPTH_MAX} levels"
+
+
+class LimitError(ValueError):
+    """A document is more than is read of one; the text says what and the limit."""
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes as a limit is written: `16 MiB`."""
+    units = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
+    unit, name = next((one for one in units if size >= one[0]), units[-1])
+    return f"{size / unit:.4g} {name}"
+
+
+def open_regular(path: Path, bytes_max: int | None = None) -> BinaryIO:
+    """Open a regular file of at most `bytes_max` bytes. Raises OSError, whose `strerror` says what is wrong."""
+    _check(path.stat(), path, bytes_max)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        _check(os.fstat(descriptor), path, bytes_max)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def _check(found: os.stat_result, path: Path, bytes_max: int | None) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if bytes_max is not None and found.st_size > bytes_max:
+        raise OSError(
+            errno.EFBIG, f"it has {size_text(found.st_size)}, and the limit is {size_text(bytes_max)}", str(path)
+        )
+
+
+def open_text(path: Path, bytes_max: int, *, errors: str = "strict", newline: str | None = None) -> TextIO:
+    """Open a regular UTF-8 file, with or without a byte order mark. Raises OSError."""
+    return io.TextIOWrapper(open_regular(path, bytes_max), encoding="utf-8-sig", errors=errors, newline=newline)
+
+
+def read_bytes(path: Path, bytes_max: int) -> bytes:
+    """Return the content of a regular file, which may grow while it is read. Raises OSError."""
+    with open_regular(path, bytes_max) as file:
+        data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise OSError(errno.EFBIG, f"it has more than {size_text(bytes_max)}, the limit", str(path))
+    return data
+
+
+def read_json(path: Path, bytes_max: int = STATE_BYTES_MAX) -> Any:
+    """Return the value in a JSON file. Raises OSError, ValueError."""
+    return parse_json(read_bytes(path, bytes_max))
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Return the value of a JSON document. Raises LimitError for one that is nested too deeply or has too many values, and
+    ValueError for a broken one."""
+    signs: Any = ("[", "{") if isinstance(data, str) else (b"[", b"{")
+    if (count := sum(data.count(sign) for sign in signs)) > CONTAINERS_MAX:
+        raise LimitError(f"it has {count:,} objects and lists, and the limit is {CONTAINERS_MAX:,}")
+    try:
+        value = json.loads(data, parse_int=_integer)
+    except RecursionError:
+        raise LimitError(TOO_DEEP) from None
+    if count > DEPTH_MAX and isinstance(value, (dict, list)):
+        _check_depth(value)
+    return value
+
+
+def json_object(text: object) -> dict[str, Any]:
+    """Return the object in a stored JSON text; an empty one for anything else."""
+    try:
+        value = parse_json(text) if isinstance(text, str) else None
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _integer(text: str) -> int:
+    if len(text) > DIGITS_MAX:
+        raise LimitError(f"it has a whole number of {len(text)} digits, and the limit is {DIGITS_MAX}")
+    return int(text)
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        items = (item for one in level for item in (one.values() if isinstance(one, dict) else one))
+        level = [item for item in items if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise LimitError(TOO_DEEP)
+
+
+def load_yaml(text: str) -> Any:
+    """Return the value of a YAML document. Raises LimitError for one that is nested too deeply or that aliases multiply, and
+    yaml.YAMLError for a broken one."""
+    import yaml
+
+    expanded = 0
+    anchors: dict[str | None, int] = {}
+    begun: list[tuple[str | None, int]] = []
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        size = 1
+        if isinstance(event, yaml.AliasEvent):
+            size = anchors.get(event.anchor, 1)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            begun.append((event.anchor, expanded))
+            if len(begun) > DEPTH_MAX:
+                raise LimitError(TOO_DEEP)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = begun.pop()
+            anchors[anchor] = expanded + 1 - before
+        expanded += size
+        if expanded > CONTAINERS_MAX:
+            raise LimitError(f"its aliases stand for more than {CONTAINERS_MAX:,} values, the limit")
+    return yaml.safe_load(text)
+
+
+def gunzip(data: bytes, bytes_max: int) -> bytes:
+    """Return gzip data decompressed. Raises OSError for more than `bytes_max` bytes, EOFError and OSError for damaged data."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            found = file.read(bytes_max + 1)
+    except zlib.error as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+    if len(found) > bytes_max:
+        raise OSError(errno.EFBIG, f"it unpacks to more than {size_text(bytes_max)}, the limit")
+    return found

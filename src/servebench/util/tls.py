@@ -1,0 +1,43 @@
+"""Which certificates are trusted: those of a CA file, of the user's variables, or of the system and certifi."""
+
+import os
+import ssl
+from pathlib import Path
+
+from servebench.util.errors import ConfigError, reason_of
+
+Trust = bool | str
+"""True: verify by the authorities of the user or the system. A text: by those in this PEM file alone. False: do not verify."""
+VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+"""Those of OpenSSL and of requests; any of them replaces the system's authorities."""
+
+
+def tls_context(trust: Trust = True) -> ssl.SSLContext:
+    """Return the context of a client. Raises ConfigError for a CA file that cannot be used, by its setting or variable."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if trust is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif isinstance(trust, str):
+        _load(context, "ca_file", trust)
+    elif named := [(name, os.environ[name]) for name in VARIABLES if os.environ.get(name)]:
+        for name, value in named:
+            _load(context, name, value)
+    else:
+        import certifi
+
+        context.load_default_certs()
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+def _load(context: ssl.SSLContext, name: str, value: str) -> None:
+    path = Path(value).expanduser()
+    try:
+        context.load_verify_locations(**{"capath" if path.is_dir() else "cafile": str(path)})
+    except ssl.SSLError as error:
+        raise ConfigError(f"{name}={value}: no certificates in PEM form; name a file of CA certificates") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{name}={value} cannot be read: {reason_of(error)}; name a file of CA certificates"
+        ) from error
