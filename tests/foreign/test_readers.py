@@ -151,7 +151,7 @@ def test_a_file_that_is_none_is_told_in_one_line(tmp_path, text, told):
 
 
 def test_a_missing_file_and_an_unknown_tool_are_told(tmp_path):
-    with pytest.raises(StoreError, match="cannot be read: No such file"):
+    with pytest.raises(StoreError, match="cannot be read: no such file"):
         read_foreign(tmp_path / "no.json")
     with pytest.raises(ConfigError, match=r"--tool must be one of .*\(got jmeter\)"):
         read_foreign(FILES / "vllm_bench.json", "jmeter")

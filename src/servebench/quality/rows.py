@@ -1,6 +1,5 @@
 """Read JSON lines from a file, gzipped or not, or from a member of a wheel (`file.whl!folder/member.jsonl`)."""
 
-import gzip
 import random
 import zipfile
 import zlib
@@ -13,9 +12,11 @@ import orjson
 from servebench.contracts.quality import Endpoint, Item, ItemAnswer, Scorer
 from servebench.quality.ask import ask_once
 from servebench.quality.data import OPEN_PROMPTS
+from servebench.util.bounded_file import LimitError, gunzip, open_regular, read_bytes, size_text
 from servebench.util.bounded_parquet import read_parquet
 from servebench.util.errors import ConfigError
 
+QUESTIONS_BYTES_MAX = 256 << 20
 _GZIP = b"\x1f\x8b"
 ANSWERS = "quality.parquet"
 
@@ -25,13 +26,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     outer, _, member = str(path).partition("!")
     try:
         if member:
-            with zipfile.ZipFile(outer) as wheel:
-                content = wheel.read(member)
+            with open_regular(Path(outer)) as file, zipfile.ZipFile(file) as wheel, wheel.open(member) as packed:
+                content = packed.read(QUESTIONS_BYTES_MAX + 1)
         else:
-            content = Path(outer).read_bytes()
+            content = read_bytes(Path(outer), QUESTIONS_BYTES_MAX)
         if content.startswith(_GZIP):
-            content = gzip.decompress(content)
-    except (OSError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as problem:
+            content = gunzip(content, QUESTIONS_BYTES_MAX)
+        if len(content) > QUESTIONS_BYTES_MAX:
+            raise LimitError(f"it unpacks to more than {size_text(QUESTIONS_BYTES_MAX)}, the limit")
+    except (OSError, LimitError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as problem:
         raise ConfigError(f"cannot read questions from {path}: {problem}; it must be a file of JSON lines") from problem
     rows = []
     for number, line in enumerate(content.splitlines(), start=1):
