@@ -23,10 +23,12 @@ from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.run.recovery import UNKNOWN_COLUMNS
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import build_manifest, write_manifest
+from servebench.store.plan import write_plan
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run, write_study
 from servebench.store.studies import named_studies
 from servebench.store.tables import RecordWriter, add_telemetry, read_requests, read_rows
 from servebench.study.recover import recover_studies
+from servebench.study.study import planned_runs
 from servebench.study.sync import sync_studies
 from servebench.util.errors import ConfigError
 
@@ -86,6 +88,7 @@ def write_killed(outputs, name="killed", words=WORDS, **changes):
     """A study as kill -9 leaves it."""
     study = StudyFolder(outputs / name)
     study.path.mkdir(parents=True)
+    write_plan(study, planned_runs(jobs_of(words, registry())))
     state = StudyState(study_id=name, words=words, runs=(RUN, "01_never_begun"), pid=DEAD_PID, started_s=1_700_000_000.0,
                        tracking={"name": "mlflow", "experiment": "servebench"})  # fmt: skip
     write_study(study, replace(state, **changes))
@@ -274,7 +277,8 @@ def test_a_study_at_work_is_left_alone(outputs, capsys):
 
 
 def test_a_config_that_cannot_be_composed_any_more(outputs, capsys):
-    _, folder = write_killed(outputs, words=("engine=gone",))
+    study, folder = write_killed(outputs)
+    study.plan.write_text(study.plan.read_text().replace('"name": "openai"', '"name": "gone"'))
     write_spool(folder, "c1-r0", 3, 2)
     assert recover() == 0
     told = capsys.readouterr()

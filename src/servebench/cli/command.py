@@ -154,6 +154,9 @@ varying_option = click.option(
 rules_option = click.option(
     "--rules", "rules_path", metavar="FILE", type=FILE, help="Use cases and weights of your own."
 )
+trust_option = click.option(
+    "--trust", "trusted", is_flag=True, help="Do not ask about what was not made by you on this machine."
+)
 studies_argument = click.argument("names", metavar="[STUDY]...", nargs=-1, shell_complete=complete_studies)
 conditions_argument = click.argument(
     "conditions", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_conditions

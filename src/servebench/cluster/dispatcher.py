@@ -17,6 +17,7 @@ from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
 from servebench.run.task import RunTask
 from servebench.store.layout import StudyFolder
+from servebench.store.manifest import adopt_manifest
 from servebench.store.state import StudyState, read_run
 from servebench.util.errors import FailureKind, ServebenchError
 from servebench.util.redaction import redact_text
@@ -132,6 +133,7 @@ class Dispatcher:
     def _collect(self, task: RunTask, reply: RunReply, outcome: RunOutcome) -> None:
         if reply.files is not None:
             unpack_run(reply.files, self.folder.create_run(task.name).path)
+        adopt_manifest(self.folder.run(task.name).manifest, task.job.resolved)
         keep_prompt_files(self.folder, reply.prompts)
         self.display.say(f"{task.name}: {outcome.status} on {reply.place.get('host')}")
         error = None if outcome.error is None else redact_text(outcome.error)

@@ -36,6 +36,10 @@ class Job:
     resolved: dict[str, Any]
     launcher: ClusterSettings | None = None
     """Where the runs of the study are done; None: on this machine, one after another."""
+    doubt: str | None = None
+    """Why its config is not known to be this user's own; None: it is."""
+    here: bool = True
+    """Whether the relative paths in its config are meant from the current folder."""
 
     @property
     def title(self) -> str:

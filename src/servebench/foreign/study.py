@@ -94,5 +94,6 @@ def _store_run(
         },
         "config": {**{group: {"name": facts[group]} for group in GROUPS}, "launch": {"name": "attach"}},
     }
-    write_manifest(folder.manifest, redact(manifest))
+    # of the files' own words, which are not this user's
+    write_manifest(folder.manifest, redact(manifest), own=False)
     write_run(folder, RunState(run_id=run_id, title=title, overrides=(), status="finished", started_s=now, ended_s=now))

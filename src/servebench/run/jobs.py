@@ -7,7 +7,7 @@ from pathlib import Path
 
 from servebench.config import Job, compose_jobs, settings_from_dict
 from servebench.registry.registry import Registry
-from servebench.store.manifest import read_manifest
+from servebench.store.manifest import read_signed_manifest
 from servebench.store.plan import PlannedRun, with_secrets
 from servebench.util.errors import ConfigError
 
@@ -23,12 +23,12 @@ def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
         raise ConfigError(
             f"run {LOCK_WORD} takes the path of one manifest.json and nothing else (got {' '.join(words)})"
         )
-    manifest = read_manifest(Path(rest[0]))
+    manifest, origin = read_signed_manifest(Path(rest[0]))
     settings = settings_from_dict(manifest["config"], registry)
     # the stored name is that of the study that is repeated
     settings = replace(settings, study=replace(settings.study, name=None))
     config = {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}}
-    return [Job(tuple(manifest.get("overrides", ())), settings, config)]
+    return [Job(tuple(manifest.get("overrides", ())), settings, config, doubt=origin.doubt, here=origin.here)]
 
 
 def planned_job(plan: PlannedRun, registry: Registry) -> Job:

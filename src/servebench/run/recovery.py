@@ -22,7 +22,7 @@ from servebench.run.phase import PhaseFacts, discard_spools, records_of
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.store.files import writing
 from servebench.store.layout import RunFolder, StudyFolder
-from servebench.store.plan import read_plan
+from servebench.store.plan import manifest_plan, read_plan
 from servebench.store.state import StudyState, read_run, write_run
 from servebench.store.tables import RecordWriter, add_points, merged_count, read_readings, read_records, read_rows
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
@@ -53,12 +53,8 @@ def recover_run(study: StudyFolder, state: StudyState, name: str) -> int:
 
 
 def _job(study: StudyFolder, state: StudyState, index: int) -> Job:
-    """Return the job of a run from the stored plan, else from the command. Raises ServebenchError, IndexError."""
-    if not study.plan.exists():
-        from servebench.run.jobs import jobs_of
-
-        return jobs_of(state.words, registry())[index]
-    planned = read_plan(study)[index]
+    """Return the job of a run from the stored plan, else from its manifest. Raises ServebenchError, IndexError."""
+    planned = read_plan(study)[index] if study.plan.exists() else manifest_plan(study.run(state.runs[index]))
     return Job(planned.overrides, settings_from_dict(planned.config, registry()), dict(planned.config))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,45 @@ from servebench.util.errors import ConfigError, PreflightError, StoreError, reas
 SPACE_MIN_BYTES = 64 << 20
 SLUG_MAX = 60
 NAME_BYTES_MAX = 200
+
+
+JOBS = "jobs"
+"""The folder in which submitit keeps its files; nothing in it is read as part of a study."""
+
+
+def is_name(text: str) -> bool:
+    """Return whether the text can name a folder in another: one printable component that is not hidden."""
+    fits = 0 < len(text.encode(errors="replace")) <= NAME_BYTES_MAX
+    return fits and not text.startswith(".") and "/" not in text and text.isprintable()
+
+
+def check_plain(path: Path, *, deep: bool = True) -> None:
+    """Check that a stored file or folder is one, and holds only such: with `deep` all below it, else its own entries.
+
+    Raises StoreError naming a link or device.
+    """
+    try:
+        mode = path.lstat().st_mode
+        _check_entry(path, mode)
+        left = [path] if stat.S_ISDIR(mode) else []
+        while left:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    # a file may go between the two calls: a run may be at work
+                    with suppress(FileNotFoundError):
+                        mode = entry.stat(follow_symlinks=False).st_mode
+                        _check_entry(Path(entry.path), mode)
+                        left += [Path(entry.path)] if deep and stat.S_ISDIR(mode) and entry.name != JOBS else []
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
+
+
+def _check_entry(path: Path, mode: int) -> None:
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
+        raise StoreError(f"{str(path)!r} is {kind}, which is not followed in stored studies; replace it by a copy")
 
 
 class _Entry:
@@ -89,7 +130,9 @@ class StudyFolder(_Folder):
     """Page, comparison and charts of the whole study."""
 
     def run(self, name: str) -> RunFolder:
-        """Return a run's folder, which need not exist."""
+        """Return a run's folder, which need not exist. Raises StoreError for a name that could lead elsewhere."""
+        if not is_name(name):
+            raise StoreError(f"{self.path} has a run named {name!r}, which is not the name of a folder in it")
         return RunFolder(self.path / name)
 
     def create_run(self, name: str) -> RunFolder:
@@ -157,7 +200,7 @@ def create_study(outputs: Path, name: str | None, what: str) -> StudyFolder:
 
 
 def _named_study(outputs: Path, name: str) -> StudyFolder:
-    if name.startswith(".") or "/" in name or not name.isprintable() or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
+    if not is_name(name):
         raise ConfigError(
             f"study.name={name!r} cannot be a folder in {outputs}: it may hold no slash, not begin with a dot, "
             f"and have 1 to {NAME_BYTES_MAX} bytes; choose another name"

@@ -11,17 +11,19 @@ import subprocess
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import write_text
+from servebench.store.seal import FIELD, Origin, origin_of, signed
 from servebench.store.versions import upgraded
 from servebench.util.bounded_file import read_json
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact
 
+KIND: Literal["manifest"] = "manifest"
 PROBE_TIMEOUT_S = 4.0
 PACKAGES = (
     *("servebench-suite", "hydra-core", "omegaconf", "pluggy", "httpx", "pandas", "pyarrow", "mlflow", "numpy"),
@@ -171,13 +173,26 @@ def build_manifest(
     return cleaned
 
 
-def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Write it, whole or not at all. Raises StoreError."""
-    write_text(path, json.dumps(manifest, indent=2) + "\n")
+def write_manifest(path: Path, manifest: Mapping[str, Any], *, own: bool = True) -> None:
+    """Write it, whole or not at all, and signed if its config is this user's `own`. Raises StoreError."""
+    write_text(path, json.dumps(signed(KIND, manifest) if own else manifest, indent=2) + "\n")
+
+
+def adopt_manifest(path: Path, config: Mapping[str, Any]) -> None:
+    """Sign a manifest that another machine wrote of a run with this config, which this user sent there. Raises StoreError."""
+    if path.exists():
+        manifest, origin = read_signed_manifest(path)
+        if not origin.own and manifest["config"] == redact(json.loads(json.dumps(config, default=str))):
+            write_manifest(path, manifest)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """A manifest, of which at least version and config are as they should be. Raises StoreError."""
+    return read_signed_manifest(path)[0]
+
+
+def read_signed_manifest(path: Path) -> tuple[dict[str, Any], Origin]:
+    """Return a manifest and where it is from. Raises StoreError."""
     try:
         manifest = read_json(path)
     except OSError as error:
@@ -186,4 +201,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise StoreError(f"the manifest {path} is no JSON: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
         raise StoreError(f"{path} is no manifest of a run: it has no config; give the manifest.json of a run's folder")
-    return upgraded("manifest", manifest, path)
+    origin = origin_of(KIND, manifest)
+    manifest.pop(FIELD, None)
+    return upgraded(KIND, manifest, path), origin

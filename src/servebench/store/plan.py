@@ -8,7 +8,7 @@ from typing import Any
 
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import write_text
-from servebench.store.layout import StudyFolder
+from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.state import read_study
 from servebench.store.versions import upgraded
@@ -49,28 +49,35 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
         raise StoreError(f"{folder.plan} is no plan of a study: it is no object")
     plan = upgraded("plan", plan, folder.plan)
     try:
-        return tuple(
+        runs = tuple(
             PlannedRun(name=str(run["name"]), overrides=tuple(run["overrides"]), config=dict(run["config"]))
             for run in plan["runs"]
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{folder.plan} is no plan of a study: {error}") from error
+    for run in runs:
+        folder.run(run.name)
+    return runs
 
 
 def _without_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
     """The plan of a study of the first servebench, which kept none: by the manifests of its runs. Raises StoreError."""
     runs = []
     for name in read_study(folder).runs:
-        path = folder.run(name).manifest
-        if not path.exists():
+        run = folder.run(name)
+        if not run.manifest.exists():
             raise StoreError(
                 f"{folder.path} has no {folder.plan.name}, for an older servebench made it, and {name} left no "
-                f"{path.name} either: run the study's command again"
+                f"{run.manifest.name} either: run the study's command again"
             )
-        manifest = read_manifest(path)
-        config = {**manifest["config"]}
-        runs.append(PlannedRun(name=name, overrides=tuple(manifest.get("overrides", ())), config=config))
+        runs.append(manifest_plan(run))
     return tuple(runs)
+
+
+def manifest_plan(run: RunFolder) -> PlannedRun:
+    """Return a run as its own manifest describes it. Raises StoreError."""
+    manifest = read_manifest(run.manifest)
+    return PlannedRun(name=run.name, overrides=tuple(manifest.get("overrides", ())), config={**manifest["config"]})
 
 
 def with_secrets(config: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:

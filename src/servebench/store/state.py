@@ -12,7 +12,8 @@ import psutil
 
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import write_text
-from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.layout import RunFolder, StudyFolder, check_plain
+from servebench.store.seal import Origin, origin_of, sha256_of, signed
 from servebench.store.versions import KEY, upgraded
 from servebench.util.bounded_file import STUDY_BYTES_MAX, read_json
 from servebench.util.errors import DamagedError, FailureKind, StoreError, reason_of
@@ -91,23 +92,40 @@ def _read(path: Path, kind: type[State], what: Literal["study", "run"]) -> State
         raise DamagedError(f"{path} cannot be read: {str(error).splitlines()[0].lower()}") from error
 
 
-def _write(path: Path, state: Any) -> None:
-    write_text(path, json.dumps({KEY: SCHEMA_VERSION, **redact(asdict(state))}, indent=2) + "\n")
+def _document(state: Any) -> dict[str, Any]:
+    return {KEY: SCHEMA_VERSION, **redact(asdict(state))}
 
 
-def write_study(folder: StudyFolder, state: StudyState) -> None:
-    """Write `study.json`. Raises StoreError."""
-    _write(folder.state, state)
+def write_study(folder: StudyFolder, state: StudyState, *, adopt: bool = False) -> None:
+    """Write `study.json`, signed together with the plan: a new one, this user's own, or with `adopt` any. Raises StoreError."""
+    document = _document(state)
+    # what is rewritten in a stranger's study must not become this user's
+    if adopt or not folder.state.exists() or study_origin(folder).own:
+        document = signed("study", document, sha256_of(folder.plan))
+    write_text(folder.state, json.dumps(document, indent=2) + "\n")
+
+
+def study_origin(folder: StudyFolder) -> Origin:
+    """Return who wrote `study.json` and the plan beside it."""
+    try:
+        document = json.loads(folder.state.read_bytes())
+    except (OSError, ValueError) as error:
+        return Origin(f"{folder.state} cannot be read: {error}")
+    return origin_of("study", document if isinstance(document, dict) else {}, sha256_of(folder.plan))
 
 
 def read_study(folder: StudyFolder) -> StudyState:
-    """Read `study.json`. Raises StoreError."""
-    return _read(folder.state, StudyState, "study")
+    """Read `study.json`. Raises StoreError, also for names and links that lead out of the study."""
+    check_plain(folder.path)
+    state = _read(folder.state, StudyState, "study")
+    for name in state.runs:
+        folder.run(name)
+    return state
 
 
 def write_run(folder: RunFolder, state: RunState) -> None:
     """Write `run.json`. Raises StoreError."""
-    _write(folder.state, state)
+    write_text(folder.state, json.dumps(_document(state), indent=2) + "\n")
 
 
 def read_run(folder: RunFolder) -> RunState:

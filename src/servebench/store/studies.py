@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.store.hold import is_abandoned
-from servebench.store.layout import RunFolder, StudyFolder, find_studies
+from servebench.store.layout import RunFolder, StudyFolder, check_plain, find_studies, is_name
 from servebench.store.state import UNFINISHED
 from servebench.store.tables import read_frame, read_points, read_requests
 from servebench.store.versions import FIRST, Kind, upgraded
@@ -46,8 +47,17 @@ def _heavy(folder: RunFolder, name: str) -> pd.DataFrame:
 def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
     """What the engine said: the log of the run that started it."""
     name = manifest.get("engine_log")
-    path = folder.path.parent / str(name) if name else folder.engine_log
-    return path if path.is_file() else None
+    if not name:
+        return folder.engine_log if folder.engine_log.is_file() else None
+    run, _, file = str(name).rpartition("/")
+    if not (is_name(file) and (not run or is_name(run))):
+        return None
+    owner = folder.path.parent / run
+    try:
+        check_plain(owner, deep=False)
+    except StoreError:
+        return None
+    return owner / file if (owner / file).is_file() else None
 
 
 def _json(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
@@ -76,6 +86,19 @@ def load_run(path: Path) -> RunData:
     import pandas as pd
 
     folder = RunFolder(path)
+    try:
+        check_plain(path)
+    except StoreError as error:
+        return RunData(
+            study_id=path.parent.name,
+            name=path.name,
+            path=path,
+            state={},
+            manifest={},
+            points=pd.DataFrame(),
+            tables=lambda _: pd.DataFrame(),
+            faults=(str(error),),
+        )
     faults: list[str] = []
     state = _json(folder.state, faults, "run")
     manifest = _json(folder.manifest, faults, "manifest")
@@ -100,9 +123,16 @@ def load_run(path: Path) -> RunData:
 def load_study(path: Path) -> StudyData:
     """A study's folder with all its runs: those it planned, and any other folder that holds one."""
     faults: list[str] = []
+    try:
+        check_plain(path, deep=False)
+    except StoreError as error:
+        return StudyData(study_id=path.name, path=path, faults=(str(error),))
     state = _json(path / "study.json", faults, "study")
     runs = state.get("runs")
     planned = [str(name) for name in runs] if isinstance(runs, list) else []
+    if bad := [name for name in planned if not is_name(name)]:
+        faults.append(f"study.json has a run named {bad[0]!r}, which is not the name of a folder in it")
+        planned = [name for name in planned if is_name(name)]
     found = [child.name for child in sorted(path.iterdir()) if _is_run(child)]
     names = list(dict.fromkeys([*planned, *found]))
     loaded = tuple(load_run(path / name) for name in names)
@@ -141,25 +171,31 @@ def runs_beside(found: RunData | StudyData) -> list[RunData]:
 
 
 def find(word: str, outputs: Path) -> RunData | StudyData:
-    """The run or study that a word names. Raises ConfigError when it names none or several."""
+    """The run or study that a word names. Raises ConfigError when it names none or several, StoreError for links in it."""
     for place in (Path(word), outputs / word):
-        if _is_run(place):
-            return load_run(place.absolute())
-        if place.is_dir() and _is_study(place):
-            return load_study(place.absolute())
+        if _is_run(place) or (place.is_dir() and _is_study(place)):
+            return _load(place.absolute())
     if word == "last":
         paths = study_paths(outputs)
         if not paths:
             raise ConfigError(f"there are no studies in {outputs}; choose another folder with --outputs DIR")
-        return load_study(max(paths, key=lambda path: path.stat().st_mtime))
+        return _load(max(paths, key=lambda path: path.stat().st_mtime))
     every = [path for study in study_paths(outputs) for path in (study, *_run_paths(study))]
     for match in _matches(word, every):
         if len(match) == 1:
-            return load_run(match[0]) if _is_run(match[0]) else load_study(match[0])
+            return _load(match[0])
         if match:
             raise ConfigError(f"'{word}' could be {_some(_name(path, outputs) for path in match)}; say which")
     known = _some(path.name for path in study_paths(outputs)[::-1]) or "nothing"
     raise ConfigError(f"'{word}' is no run and no study, neither as a path nor in {outputs}, which has: {known}")
+
+
+def _load(path: Path) -> RunData | StudyData:
+    if _is_run(path):
+        check_plain(path)
+        return load_run(path)
+    check_plain(path, deep=False)
+    return load_study(path)
 
 
 def _matches(word: str, paths: Sequence[Path]) -> list[list[Path]]:
@@ -239,7 +275,7 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     for study in study_paths(outputs):
-        for path in _run_paths(study):
+        for path in _plain_runs(study):
             names = {"study": study.name, "run": path.name}
             state = _json(path / "run.json", [], "run")
             shown = {name: state.get(name) for name in ("title", "status", "error", "started_s")}
@@ -267,6 +303,16 @@ def _csv_rows(file: TextIO) -> Iterator[dict[str, Any]]:
         if number == POINTS_MAX:
             raise csv.Error(f"more than {POINTS_MAX:,} points")
         yield row
+
+
+def _plain_runs(study: Path) -> list[Path]:
+    """Return the runs of a study without those that hold links, which are not read."""
+    found = []
+    for path in () if study.is_symlink() else _run_paths(study):
+        with suppress(StoreError):
+            check_plain(path)
+            found.append(path)
+    return found
 
 
 def _texts(row: dict[str, Any]) -> dict[str, str] | None:

@@ -19,6 +19,7 @@ from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
 from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRun, TrackedStudy
 from servebench.store.reach import sqlite_path, unreachable
+from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
 from servebench.store.tables import read_points
 from servebench.util.bounded_file import read_json
@@ -236,6 +237,23 @@ def _remembered(path: Path) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
+def _receipt(path: Path, key: str) -> dict[str, Any]:
+    """What this user sent of the study or run with this key: the ids in a stranger's file are those of other runs."""
+    receipt = _remembered(path)
+    return receipt if origin_of("tracking", receipt, key).own else {}
+
+
+def _keep_receipt(path: Path, key: str, receipt: Mapping[str, Any]) -> None:
+    """Raises StoreError."""
+    write_text(path, json.dumps(signed("tracking", receipt, key)))
+
+
+def sent_before(study: StudyFolder, state: StudyState, uri: str, experiment: str) -> bool:
+    """Whether this user sent the study there as it is: who confirmed that once is not asked again."""
+    receipt = _receipt(study.tracking, _key(state))
+    return receipt.get("uri_digest") == digest([uri, experiment]) and receipt.get("study") == sha256_of(study.state)
+
+
 def _files(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
@@ -269,7 +287,7 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
     """Compare. A run that cannot be read is a fault and keeps no other back. Raises StoreError for the study's own."""
     state = read_study(study)
     at_work = state.at_work()
-    known = _remembered(study.tracking)
+    known = _receipt(study.tracking, _key(state))
     if empty or known.get("uri_digest") != place:
         known = {}
     status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
@@ -284,7 +302,7 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
         except OSError as error:
             faults.append(f"{folder.path} cannot be read: {reason_of(error)}")
             continue
-        if known and _remembered(folder.tracking).get("digest") == mark:
+        if known and _receipt(folder.tracking, _key(state, folder.name)).get("digest") == mark:
             unchanged.append(folder.name)
         else:
             todo.append((folder, replace(run, tags={**run.tags, KEY_TAG: _key(state, folder.name)}), mark))
@@ -394,18 +412,20 @@ def _send(
                 known.get("mlflow_run_id"), state.study_id, state.words, state.started_s, key=_key(state)
             )
             mark = {"uri_digest": digest([uri, experiment]), "uri": shown, "mlflow_run_id": parent_id}
-            write_text(study.tracking, json.dumps(mark))
+            mark["study"] = sha256_of(study.state)
+            _keep_receipt(study.tracking, _key(state), mark)
             for folder, run, fingerprint in pending.todo:
                 if given_up.is_set():
                     return SyncReport(sent=tuple(sent), unchanged=pending.unchanged)
-                before = _remembered(folder.tracking).get("mlflow_run_id") if known else None
+                key = _key(state, folder.name)
+                before = _receipt(folder.tracking, key).get("mlflow_run_id") if known else None
                 with _without_secrets(run.artifacts) as files:
                     run_id = mlflow.child(before, parent_id, replace(run, artifacts=files))
-                write_text(folder.tracking, json.dumps({"mlflow_run_id": run_id, "digest": fingerprint}))
+                _keep_receipt(folder.tracking, key, {"mlflow_run_id": run_id, "digest": fingerprint})
                 sent.append(folder.name)
             mlflow.describe_parent(parent_id, pending.whole)
             mlflow.finish_parent(parent_id, pending.status, state.ended_s)
-            write_text(study.tracking, json.dumps({**mark, "digest": pending.parent_digest}))
+            _keep_receipt(study.tracking, _key(state), {**mark, "digest": pending.parent_digest})
     except tracker_errors() as problem:
         line = next((line for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
         words = f"the tracking server {shown} failed: {redact_text(line.strip())[:LINE_MAX]}"

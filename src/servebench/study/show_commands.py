@@ -4,6 +4,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from servebench.contracts.engine import Command, Engine, LaunchContext
+from servebench.contracts.settings import RunSettings
 from servebench.engine.describe import describe_command
 from servebench.engine.pool import launch_context
 from servebench.registry.registry import Registry
@@ -20,16 +22,26 @@ def show_commands(words: Sequence[str], registry: Registry) -> int:
     """
     for job in jobs_of(words, registry):
         settings = job.settings
-        engine = registry.engine(settings.engine.name)
-        with_port = replace(settings, engine=replace(settings.engine, port=settings.engine.port or engine.default_port))
-        context = launch_context(with_port, cache_folder())
-        launcher = registry.launcher(settings.launch.name)
+        engine, launcher = registry.engine(settings.engine.name), registry.launcher(settings.launch.name)
+        context = _context(settings, engine)
         refused = engine.unsupported_settings(context)
         if refused:
             raise PreflightError("\n".join(refused))
         faults = engine.check(context) if launcher.needs_executable else []
         sys.stderr.writelines(f"servebench: {fault}\n" for fault in faults)
-        before = engine.prepare_commands(context) if launcher.needs_executable else ()
-        for command in (*before, launcher.command(engine, context, settings.launch)):
+        for command in engine_commands(settings, registry):
             sys.stdout.write(describe_command(command) + "\n")
     return 0
+
+
+def engine_commands(settings: RunSettings, registry: Registry) -> tuple[Command, ...]:
+    """Return the commands that prepare and start the engine, without starting anything. Raises ConfigError."""
+    engine, launcher = registry.engine(settings.engine.name), registry.launcher(settings.launch.name)
+    context = _context(settings, engine)
+    before = engine.prepare_commands(context) if launcher.needs_executable else ()
+    return (*before, launcher.command(engine, context, settings.launch))
+
+
+def _context(settings: RunSettings, engine: Engine) -> LaunchContext:
+    port = settings.engine.port or engine.default_port
+    return launch_context(replace(settings, engine=replace(settings.engine, port=port)), cache_folder())

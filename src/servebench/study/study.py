@@ -25,6 +25,7 @@ from servebench.store.state import StudyState, read_study, write_study
 from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
 from servebench.study.tracking import StudyTracker
+from servebench.study.trust import confirm_locked, confirm_study
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, FailureKind, PreflightError, StoreError
 from servebench.util.redaction import remember_config
@@ -75,12 +76,15 @@ def study_exit_code(outcomes: Sequence[RunOutcome], other_code: int) -> int:
     return next((code for outcome in outcomes if (code := outcome.exit_code)), other_code)
 
 
-def run_study(words: Sequence[str], registry: Registry) -> int:
+def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False) -> int:
     """Run the study that the words describe. Returns the exit code: 0, that of the first failure, or 130 on Ctrl-C.
+
+    `trusted`: the user trusts the manifest of `--lock`, whoever made it.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     jobs = jobs_of(words, registry)
+    confirm_locked(jobs, words, registry, trusted=trusted)
     outputs = outputs_folder(jobs[0].settings.study.dir)
     check_writable(outputs)
     check_study(jobs, jobs[0].launcher, registry)
@@ -98,13 +102,16 @@ def run_study(words: Sequence[str], registry: Registry) -> int:
         return code
 
 
-def continue_study(folder: StudyFolder, registry: Registry, *, retry_failed: bool, here: bool) -> int:
+def continue_study(
+    folder: StudyFolder, registry: Registry, *, retry_failed: bool, here: bool, trusted: bool = False
+) -> int:
     """Execute what is left of a stored study, from its stored plan: on its cluster, or with `here` on this machine.
-    Returns the exit code: 0 only if the whole study is finished.
+    Returns the exit code: 0 only if the whole study is finished. `trusted`: the user trusts it, whoever made it.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     with _exclusive(folder, "it cannot be resumed before that ends"):
+        confirm_study(folder, registry, trusted=trusted, adopt=True, on_cluster=not here)
         remaining = remaining_runs(folder, registry, retry_failed=retry_failed)
         print_remaining(folder, remaining)
         skipped_code = skipped_exit_code(folder, remaining)

@@ -3,58 +3,96 @@
 import contextlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from servebench.run.recovery import print_problem
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
-from servebench.store.state import StudyState, read_study
-from servebench.store.tracking import sync_study, tracking_uri
+from servebench.store.state import StudyState, read_study, study_origin
+from servebench.store.tracking import sent_before, sync_study, tracking_uri
 from servebench.study.summary import write_summary
+from servebench.study.trust import confirm, visible
 from servebench.util.errors import ServebenchError, StoreError
 from servebench.util.redaction import MARK
 
 SYNC_TIMEOUT_S = 10.0
 
 
-def sync_studies(studies: Sequence[StudyFolder], *, uri: str | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class _Sending:
+    """A study and where it goes. `doubt`: why that needs to be confirmed; null for the user's own studies."""
+
+    study: StudyFolder
+    state: StudyState
+    uri: str
+    experiment: str
+    doubt: str | None
+
+
+def sync_studies(studies: Sequence[StudyFolder], *, uri: str | None = None, trusted: bool = False) -> int:
     """Send studies to MLflow: to `uri`, or to the server that each was configured with.
 
     Return the exit code: 0 if all were sent, else 1. One study that cannot be read does not stop the others, and a server
-    that is down is tried once.
+    that is down is tried once. Studies that are not this user's own are sent last, if they are `trusted` or confirmed.
     """
     down: set[str] = set()
     code = 0
+    doubtful = []
     for study in studies:
-        error = _sync_study(study, uri, down)
-        if error is not None:
-            print_problem(study, error)
+        try:
+            sending = _sending(study, uri)
+        except StoreError as error:
+            print_problem(study, str(error))
             code = 1
+            continue
+        if sending is not None and sending.doubt is not None:
+            doubtful.append(sending)
+        elif sending is not None:
+            code |= _send(sending, down)
+    for sending in _confirmed(doubtful, trusted=trusted):
+        code |= _send(sending, down)
     if not studies:
         sys.stdout.write("no studies to send\n")
     return code
 
 
-def _sync_study(study: StudyFolder, chosen_uri: str | None, down: set[str]) -> str | None:
-    """Send one study and return the error, if any. Adds a server that does not answer to `down`."""
-    try:
-        state = read_study(study)
-        if state.tracking.get("name") == "none" and chosen_uri is None:
-            return None
-        uri = tracking_uri(chosen_uri or _stored_uri(study, state), study.path.parent)
-    except StoreError as error:
-        return str(error)
-    if uri in down:
-        return "not sent, because its tracking server is down"
+def _sending(study: StudyFolder, chosen_uri: str | None) -> _Sending | None:
+    """Return where a study goes; null if it is not tracked. Raises StoreError."""
+    state = read_study(study)
+    if state.tracking.get("name") == "none" and chosen_uri is None:
+        return None
+    uri = tracking_uri(chosen_uri or _stored_uri(study, state), study.path.parent)
     experiment = str(state.tracking.get("experiment", "servebench"))
-    if state.status == "finished" and not study.summary.is_dir():
+    doubt = None if sent_before(study, state, uri, experiment) else study_origin(study).doubt
+    return _Sending(study=study, state=state, uri=uri, experiment=experiment, doubt=doubt)
+
+
+def _confirmed(doubtful: Sequence[_Sending], *, trusted: bool) -> Sequence[_Sending]:
+    """Return the studies if the user confirms that they are sent. Raises ConfigError if not."""
+    if doubtful:
+        names = ", ".join(sending.study.name for sending in doubtful)
+        effects = [visible(f"sends {one.study.path} to {one.uri} (experiment {one.experiment})") for one in doubtful]
+        confirm(names, str(doubtful[0].doubt), effects, trusted=trusted)
+    return doubtful
+
+
+def _send(sending: _Sending, down: set[str]) -> int:
+    """Send one study and return the exit code. Adds a server that does not answer to `down`."""
+    study, uri = sending.study, sending.uri
+    if uri in down:
+        print_problem(study, "not sent, because its tracking server is down")
+        return 1
+    if sending.state.status == "finished" and not study.summary.is_dir():
         # send the results even if their summary fails
         with contextlib.suppress(ServebenchError, OSError):
             write_summary(study.path)
-    report = sync_study(study, uri=uri, experiment=experiment, timeout_s=SYNC_TIMEOUT_S)
+    report = sync_study(study, uri=uri, experiment=sending.experiment, timeout_s=SYNC_TIMEOUT_S)
     if report.tracker_down:
         down.add(uri)
     sys.stdout.write(f"{study.name}: {len(report.sent)} sent, {len(report.unchanged)} unchanged\n")
-    return report.error
+    if report.error is not None:
+        print_problem(study, report.error)
+    return int(report.error is not None)
 
 
 def _stored_uri(study: StudyFolder, state: StudyState) -> str | None:
@@ -62,7 +100,8 @@ def _stored_uri(study: StudyFolder, state: StudyState) -> str | None:
     uri = state.tracking.get("uri")
     manifests = (study.run(name).manifest for name in state.runs)
     first = next((path for path in manifests if path.exists()), None)
-    if uri is None and first is not None:
+    # a study of this version always says its server, or that it has none
+    if "uri" not in state.tracking and first is not None:
         uri = (read_manifest(first)["config"].get("tracking") or {}).get("uri")
     if uri is not None and MARK in uri:
         raise StoreError(f"its tracking server {uri} was stored without its password; pass it with --uri URI")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from servebench.cli.command import define, outputs_option
+from servebench.cli.command import define, outputs_option, trust_option
 from servebench.cli.completion import complete_studies
 
 
@@ -18,11 +18,13 @@ from servebench.cli.completion import complete_studies
 @click.argument("study", metavar="[STUDY]", required=False, shell_complete=complete_studies)
 @click.option("--failed", is_flag=True, help="Run failed and damaged runs again, too.")
 @click.option("--here", is_flag=True, help="Do a cluster's runs on this machine.")
+@trust_option
 @outputs_option
-def command(study: str | None, failed: bool, here: bool, outputs: Path) -> int:
+def command(study: str | None, failed: bool, here: bool, trusted: bool, outputs: Path) -> int:
     """Continue a study that was interrupted: the one named, or the newest unfinished one.
 
     Finished runs and points are kept; interrupted ones are measured again. A study of a cluster continues on the cluster.
+    A study that you did not make on this machine is shown first, and continued if you trust it.
     """
     from servebench.registry.registry import registry
     from servebench.store.studies import named_studies
@@ -30,4 +32,4 @@ def command(study: str | None, failed: bool, here: bool, outputs: Path) -> int:
     from servebench.study.study import continue_study
 
     folder = named_studies([study], outputs)[0] if study else newest_unfinished(outputs)
-    return continue_study(folder, registry(), retry_failed=failed, here=here)
+    return continue_study(folder, registry(), retry_failed=failed, here=here, trusted=trusted)

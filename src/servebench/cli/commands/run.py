@@ -2,8 +2,10 @@
 
 import click
 
-from servebench.cli.command import FILE, define, words_argument
+from servebench.cli.command import FILE, define, trust_option, words_argument
 from servebench.cli.commands.preview import print_previews
+
+TRUST_WORD = "--trust"
 
 
 @define(
@@ -19,6 +21,7 @@ from servebench.cli.commands.preview import print_previews
 @words_argument
 @click.option("-m", "--multirun", is_flag=True, help="Run a study: commas between values make several runs.")
 @click.option("--lock", metavar="FILE", type=FILE, help="Repeat the stored run of this manifest.json.")
+@trust_option
 @click.option(
     "--preview", is_flag=True, help="Show the workload's requests, lengths and ideal cache hits; run nothing."
 )
@@ -33,6 +36,8 @@ from servebench.cli.commands.preview import print_previews
 def command(words: tuple[str, ...], **_: object) -> int:
     """Run one configuration, or with -m a study of several.
 
+    A manifest of --lock that you did not make on this machine is shown first, and run if you trust it.
+
     GROUP=OPTION chooses a config file, such as engine=vllm; KEY=VALUE sets one value, such as load.requests=100. 'servebench
     help' lists the groups and their options.
     """
@@ -43,9 +48,16 @@ def run_words(words: tuple[str, ...]) -> int:
     """Run, print or preview what the words describe. Returns the exit code. Raises ServebenchError."""
     from servebench.config import asks_hydra, print_hydra_information
     from servebench.registry.registry import registry
+    from servebench.run.jobs import LOCK_WORD
     from servebench.study.show_commands import show_commands
     from servebench.study.study import run_study
+    from servebench.util.errors import ConfigError
 
+    # not kept with the study's words: it holds for this command only
+    trusted = TRUST_WORD in words
+    words = tuple(word for word in words if word != TRUST_WORD)
+    if trusted and LOCK_WORD not in words:
+        raise ConfigError(f"run: {TRUST_WORD} is for a manifest of {LOCK_WORD} FILE; leave it out")
     place = next((index for index, word in enumerate(words) if word in ("--cfg", "-c")), None)
     if place is not None and words[place + 1 : place + 2] == ("command",):
         return show_commands([*words[:place], *words[place + 2 :]], registry())
@@ -53,4 +65,4 @@ def run_words(words: tuple[str, ...]) -> int:
         return print_previews([word for word in words if word != "--preview"], registry())
     if asks_hydra(words):
         return print_hydra_information(words, registry())
-    return run_study(words, registry())
+    return run_study(words, registry(), trusted=trusted)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from servebench.cli.command import define, outputs_option
+from servebench.cli.command import define, outputs_option, trust_option
 from servebench.cli.completion import complete_runs_of_study, complete_studies
 
 
@@ -17,19 +17,23 @@ from servebench.cli.completion import complete_runs_of_study, complete_studies
 )
 @click.argument("study", metavar="STUDY", shell_complete=complete_studies)
 @click.argument("run", metavar="RUN", shell_complete=complete_runs_of_study)
+@trust_option
 @outputs_option
-def command(study: str, run: str, outputs: Path) -> int:
+def command(study: str, run: str, trusted: bool, outputs: Path) -> int:
     """Do one run of a stored plan on this machine: the command for a job of your own scheduler."""
     from servebench.cluster.agent import execute_order
     from servebench.contracts.cluster import RunOrder
+    from servebench.registry.registry import registry
     from servebench.store.state import read_study
     from servebench.store.studies import named_studies
+    from servebench.study.trust import confirm_study
     from servebench.util.errors import ConfigError
 
     folder = named_studies([study], outputs)[0]
     state = read_study(folder)
     if run not in state.runs:
         raise ConfigError(f"{folder.name} has no run '{run}'; it has {', '.join(state.runs)}")
+    confirm_study(folder, registry(), trusted=trusted, adopt=False, on_cluster=False)
     reply = execute_order(
         RunOrder(
             study=str(folder.path),

@@ -1,0 +1,161 @@
+"""The trust boundary: decide whether what is stored may act, or ask the user first. SECURITY.md describes it.
+
+The command line and the user's own config files are trusted. A stored config or study is trusted if this user's key signed
+it (`store.seal`). Everything else is shown and confirmed before it starts a program, sends data or names a folder.
+"""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from servebench.config import Job, settings_from_dict
+from servebench.registry.registry import Registry
+from servebench.run.jobs import LOCK_WORD
+from servebench.store.layout import StudyFolder
+from servebench.store.plan import read_plan, write_plan
+from servebench.store.state import read_study, study_origin, write_study
+from servebench.study.show_commands import engine_commands
+from servebench.util.clean import clean_terminal
+from servebench.util.errors import ConfigError
+from servebench.util.redaction import MARK
+
+SHOWN_MAX = 20_000
+"""Characters of a description that a person can still judge; what matters could hide in a longer one."""
+SHOWN_WHOLE = ("engine", "launch", "model", "quality", "tracking", "study", "cluster")
+"""Groups of which every value is shown; of the others only text, which may be a path or an address."""
+PATH_KEYS = ("path", "tokenizer", "executable")
+
+
+def confirm_locked(jobs: Sequence[Job], words: Sequence[str], registry: Registry, *, trusted: bool) -> None:
+    """Confirm the job of a manifest (`--lock`) that is not this user's own. Raises ConfigError if it is not trusted."""
+    for job in jobs:
+        doubt = job.doubt or _other_folder(job.resolved, here=job.here)
+        if doubt is not None:
+            path = next((word for word in words if word != LOCK_WORD), "")
+            confirm(path, doubt, _effects(job, registry), trusted=trusted)
+
+
+def confirm_study(
+    folder: StudyFolder, registry: Registry, *, trusted: bool, adopt: bool, on_cluster: bool = True
+) -> None:
+    """Confirm a stored study that is not this user's own, before it is continued; `adopt` signs it then.
+
+    Raises ConfigError if it is not trusted, or its config cannot be read; StoreError.
+    """
+    state, planned, origin = read_study(folder), read_plan(folder), study_origin(folder)
+    doubt = origin.doubt
+    if doubt is None and not folder.plan.exists():
+        doubt = f"it has no {folder.plan.name}, which its signature would cover"
+    doubt = doubt or next((why for run in planned if (why := _other_folder(run.config, here=origin.here))), None)
+    if doubt is None:
+        return
+    effects: list[str] = []
+    for run in planned:
+        job = Job(run.overrides, settings_from_dict(run.config, registry), dict(run.config))
+        effects += _effects(job, registry)
+    effects += _values({"tracking": state.tracking, **({"cluster": state.launcher} if on_cluster else {})})
+    effects += [_line("writes to", str(folder.path))]
+    confirm(str(folder.path), doubt, effects, trusted=trusted)
+    if adopt:
+        if not folder.plan.exists():
+            write_plan(folder, planned)
+        write_study(folder, state, adopt=True)
+
+
+def confirm(what: str, doubt: str, effects: Sequence[str], *, trusted: bool) -> None:
+    """Print what would be done, and ask on a terminal unless `trusted`. Raises ConfigError if the answer is not yes."""
+    name = visible(what)
+    asks = sys.stdin.isatty() and sys.stderr.isatty()
+    if not trusted and not asks:
+        raise ConfigError(
+            f"{name} is not trusted: {doubt}; run this in a terminal to see what it would do, or add --trust if you know "
+            "who made it"
+        )
+    text = "".join(f"  {line}\n" for line in dict.fromkeys(effects))
+    if not trusted and len(text) > SHOWN_MAX:
+        raise ConfigError(
+            f"{name} is not trusted: {doubt}; what it would do is too long to show ({len(text)} characters), read the file "
+            "and add --trust"
+        )
+    sys.stderr.write(f"{name}: {doubt}\nIt would do this on your machine, in your name:\n{text}")
+    if trusted:
+        return
+    sys.stderr.write("Do you trust it? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError(f"{name} is not trusted; nothing was started or sent")
+
+
+def visible(text: str) -> str:
+    """Return text of a stranger for a terminal: every character that is not printed is written as an escape."""
+    return clean_terminal("".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text))
+
+
+def _effects(job: Job, registry: Registry) -> list[str]:
+    """Return what a job would do, one line each: its commands, the variables that it takes, and its settings."""
+    lines = []
+    if registry.launcher(job.settings.launch.name).local:
+        try:
+            for command in engine_commands(job.settings, registry):
+                lines.append(_line("runs", shlex.join(command.argv)))
+        except ConfigError:
+            # it could not start either; the settings are shown
+            pass
+    if names := sorted(set(_variables(job.resolved))):
+        lines.append(_line("takes your variables", ", ".join(names)))
+    return lines + _values(job.resolved)
+
+
+def _variables(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the variables of this process that a config hands on: those it names, and the secrets of `engine.env`."""
+    for key, value in _leaves(config, ""):
+        if key.rstrip(".0123456789").endswith("_env"):
+            yield str(value)
+        elif key.startswith("engine.env.") and MARK in str(value):
+            yield key.removeprefix("engine.env.")
+
+
+def _values(config: Mapping[str, Any]) -> list[str]:
+    return [
+        _line(key, str(value))
+        for key, value in _leaves(config, "")
+        if value is not None and (key.partition(".")[0] in SHOWN_WHOLE or isinstance(value, str))
+    ]
+
+
+def _line(name: str, value: str) -> str:
+    return visible(f"{name}: {value}")
+
+
+def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield every value that is not a container, by its dotted path."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        yield prefix, value
+        return
+    for key, item in items:
+        yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _other_folder(config: Mapping[str, Any], *, here: bool) -> str | None:
+    """Return why an own config is in doubt: a relative path in it names something else in this folder; null if none does."""
+    if here:
+        return None
+    for key, value in _leaves(config, ""):
+        if not isinstance(value, str) or key.startswith("study."):
+            continue
+        named = key.rpartition(".")[2] in PATH_KEYS
+        for part in value.replace("=", ":").replace(",", ":").split(":"):
+            relative = not part.startswith(("/", "~")) and (named or part.startswith(".") or "/" in part)
+            if part and relative and _exists(part):
+                return f"it was made in another folder, and its {key} would be {part!r} of this one"
+    return None
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
