@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.commands import run_servebench
 from support.endpoint import Behaviour, start_endpoint
 from support.servers import Script, ScriptedServer
 from support.studies import write_simulated_study
@@ -55,3 +58,34 @@ def endpoint() -> Iterator[Callable[..., tuple[str, Behaviour]]]:
     yield start
     for server in servers:
         server.close()
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a command ended that ran in this process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_main(tmp_path, monkeypatch, capfd):
+    """Run the command in this process, which saves the second of imports of a new process."""
+    from servebench.cli.main import main
+
+    def run(*words):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["servebench", *words])
+        capfd.readouterr()
+        code = main()
+        shown = capfd.readouterr()
+        return Completed(code, shown.out, shown.err)
+
+    return run
+
+
+@pytest.fixture
+def servebench(tmp_path):
+    """Run the command in a process of its own, in the test's folder."""
+    return partial(run_servebench, tmp_path)

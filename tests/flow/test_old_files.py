@@ -25,7 +25,10 @@ def test_an_old_study_is_shown_and_resumed(study, servebench, endpoint, tmp_path
         shown = servebench(*words)
         assert shown.returncode == 0, shown.stderr
         assert runs[0] in shown.stdout
-    resumed = servebench("resume", study.name)
+    refused = servebench("resume", study.name)
+    assert refused.returncode == 2, "an older version signed nothing"
+    assert "--trust" in refused.stderr
+    resumed = servebench("resume", study.name, "--trust")
     assert resumed.returncode == 0, resumed.stderr
     points = pd.read_parquet(mine / runs[1] / "points.parquet")
     assert [name.removesuffix("-a1") for name in points.point] == ["c1-r0", "c2-r0"]

@@ -1,6 +1,7 @@
 """Where everything is, and what is told when it cannot be there."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from servebench.store.layout import (
     check_writable,
     create_study,
     find_studies,
+    is_name,
     outputs_folder,
     slug,
 )
@@ -141,3 +143,17 @@ def test_files_of_a_run(tmp_path):
     folder.spool("c1-r0").touch()
     folder.spool("c1-r0").with_suffix(".json").touch()
     assert folder.spools() == [folder.spool("c1-r0")]
+
+
+@pytest.mark.parametrize("name", ["00_vllm_unique", "a b", "Grüße", "x.damaged-1", "-x", "x" * 200])
+def test_what_can_be_a_name(name):
+    assert is_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".x", "a/b", "/a", "a/", "a\0", "a\n", "\x1b[2J", "\u202ea", "x" * 201]
+)
+def test_what_can_be_none(name):
+    assert not is_name(name)
+    with pytest.raises(StoreError):
+        StudyFolder(Path("s")).run(name)

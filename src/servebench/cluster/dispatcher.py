@@ -16,7 +16,7 @@ from servebench.report.terminal.display import Display
 from servebench.run.prior import stored_points
 from servebench.run.recovery import recover_run
 from servebench.run.task import RunTask
-from servebench.store.layout import StudyFolder
+from servebench.store.layout import JOBS, StudyFolder
 from servebench.store.manifest import adopt_manifest
 from servebench.store.state import StudyState, read_run
 from servebench.util.errors import FailureKind, ServebenchError
@@ -39,8 +39,11 @@ def cluster_faults(settings: ClusterSettings) -> list[str]:
     return faults(settings)
 
 
-def open_cluster(settings: ClusterSettings, folder: StudyFolder) -> Cluster:
-    """Connect to the cluster of these settings. Raises PreflightError when it cannot be reached."""
+def open_cluster(settings: ClusterSettings, folder: StudyFolder, ticket: str) -> Cluster:
+    """Connect to the cluster of these settings. Raises PreflightError when it cannot be reached.
+
+    `ticket` names the folder of the jobs' files: submitit unpickles the results in it, so it must be new.
+    """
     if isinstance(settings, RaySettings):
         from servebench.cluster.ray_tasks import RayCluster
 
@@ -48,7 +51,7 @@ def open_cluster(settings: ClusterSettings, folder: StudyFolder) -> Cluster:
     from servebench.cluster.submitit_jobs import SubmititCluster
 
     assert isinstance(settings, SubmititSettings)
-    return SubmititCluster(settings, Path(settings.submitit_folder or folder.path / "jobs"), execute_order)
+    return SubmititCluster(settings, Path(settings.submitit_folder or folder.path / JOBS) / ticket, execute_order)
 
 
 @dataclass(kw_only=True)

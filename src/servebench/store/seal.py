@@ -56,9 +56,8 @@ def origin_of(kind: str, document: Mapping[str, Any], *scope: str) -> Origin:
     if not isinstance(seal, Mapping):
         return Origin("it has no signature: an older servebench wrote it, or it was made elsewhere")
     if key is None:
-        path = cache_folder() / KEY_FILE
-        lacks = "cannot be used (only you may own and read it)" if os.path.lexists(path) else "does not exist"
-        return Origin(f"its signature cannot be checked, because your key {path} {lacks}")
+        place = f"your key ({KEY_FILE} in the cache folder)"
+        return Origin(f"its signature cannot be checked, because {place} does not exist or is not yours alone")
     folder, mac = str(seal.get("folder")), str(seal.get("mac"))
     expected = _tag(key, kind, folder, *scope, _canonical(_without(document)))
     if not hmac.compare_digest(mac.encode(errors="replace"), expected.encode()):
@@ -97,8 +96,9 @@ def sha256_of(path: Path) -> str:
 
 def _key(*, create: bool) -> bytes | None:
     """Return this user's key, made at its first use; null if it cannot be used or made."""
-    path = cache_folder() / KEY_FILE
-    with contextlib.suppress(OSError):
+    # RuntimeError: this user has no home folder
+    with contextlib.suppress(OSError, RuntimeError):
+        path = cache_folder() / KEY_FILE
         if create and not os.path.lexists(path):
             _create(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -261,7 +261,7 @@ def execute_on_cluster(
         settings=settings,
         display=session.display,
         registry=registry,
-        cluster=open_cluster(settings, session.folder),
+        cluster=open_cluster(settings, session.folder, session.state.ticket),
         on_end=session.add_outcome,
     )
     dispatcher.run(tasks)
