@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from servebench.util.bounded_file import STUDY_BYTES_MAX, read_bytes
 from servebench.util.cache import cache_folder
 
 FIELD = "seal"
@@ -89,7 +90,7 @@ def _tag(key: bytes, *parts: str) -> str:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file; an empty string if there is none that can be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(path, STUDY_BYTES_MAX)).hexdigest()
     except OSError:
         return ""
 

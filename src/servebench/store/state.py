@@ -108,7 +108,7 @@ def write_study(folder: StudyFolder, state: StudyState, *, adopt: bool = False) 
 def study_origin(folder: StudyFolder) -> Origin:
     """Return who wrote `study.json` and the plan beside it."""
     try:
-        document = json.loads(folder.state.read_bytes())
+        document = read_json(folder.state, STUDY_BYTES_MAX)
     except (OSError, ValueError) as error:
         return Origin(f"{folder.state} cannot be read: {error}")
     return origin_of("study", document if isinstance(document, dict) else {}, sha256_of(folder.plan))
