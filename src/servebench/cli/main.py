@@ -52,12 +52,14 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
 
 def main() -> int:
     """Run the command line of this process and return the exit code."""
+    from servebench.util.children import protect_process
     from servebench.util.process_title import hide_secrets
     from servebench.util.signals import interrupts
     from servebench.util.stdio import prepare_streams
 
     # modules, configs and records all stay alive: collecting every 700 objects would find nothing
     gc.set_threshold(YOUNG_OBJECTS, 20, 100)
+    protect_process()
     prepare_streams()
     sys.excepthook = _print_traceback
     if instruction := os.environ.get("_SERVEBENCH_COMPLETE"):

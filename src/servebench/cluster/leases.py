@@ -6,6 +6,7 @@ machine's own disk: in SERVEBENCH_LEASES, else in a folder of the user in the te
 
 import os
 import random
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,20 +23,24 @@ PORTS = range(20_000, 30_000)
 
 
 def lease_folder() -> Path:
-    """Return the folder of this machine's locks, and create it if it is missing. Raises PreflightError."""
+    """Return the folder of this machine's locks, and create it if it is missing.
+
+    Raises PreflightError, also for a folder in the temporary folder that someone else has made or can write to.
+    """
     named = os.environ.get(FOLDER_VARIABLE)
     folder = Path(named) if named else Path(tempfile.gettempdir()) / f"servebench-leases-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.lstat()
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise _unusable(folder, reason_of(error)) from error
+    if not named and (not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022):
+        raise _unusable(folder, "another user made it or can write to it")
     return folder
 
 
-def _unusable(folder: Path, error: OSError) -> PreflightError:
-    return PreflightError(
-        f"cannot write leases to {folder}: {reason_of(error)}; set {FOLDER_VARIABLE} to another folder"
-    )
+def _unusable(folder: Path, reason: str) -> PreflightError:
+    return PreflightError(f"cannot write leases to {folder}: {reason}; set {FOLDER_VARIABLE} to another folder")
 
 
 class Leases:
@@ -60,7 +65,7 @@ class Leases:
         except Timeout:
             return False
         except OSError as error:
-            raise _unusable(self.folder, error) from error
+            raise _unusable(self.folder, reason_of(error)) from error
         self._held[name] = lock
         return True
 

@@ -49,11 +49,12 @@ def gpus_needed(settings: RunSettings, launcher: Launcher) -> int:
 
 
 def named_variables(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the config refers to: an endpoint's key, and secret values, which the plan does not hold."""
+    """Return the variables that the config names (keys of endpoints, `pass_env`), and secret values, which the plan lacks."""
     variables = {}
-    key = getattr(job.settings.launch, "api_key_env", None)
-    if key and key in environ:
-        variables[key] = environ[key]
+    judge = getattr(job.settings.quality, "judge", None)
+    named = [getattr(part, "api_key_env", None) for part in (job.settings.launch, judge)]
+    named += getattr(job.settings.launch, "pass_env", ())
+    variables.update({name: environ[name] for name in named if name and name in environ})
     engine_env = dict(job.settings.engine.env)
     public = redact({"engine": {"env": engine_env}})["engine"]["env"]
     variables.update({name: value for name, value in engine_env.items() if public.get(name) != value})

@@ -3,16 +3,17 @@
 import contextlib
 import importlib.util
 import os
-import shutil
+import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from servebench.contracts.cluster import JobEnd, OrderRunner, RunOrder, SubmititSettings
+from servebench.util.children import SCHEDULER_SECRETS, child_environment, find_program, job_environment
 from servebench.util.errors import PreflightError
 
 NEEDED = "hydra/launcher={name} needs submitit: pip install 'servebench-suite[slurm]'"
@@ -43,7 +44,7 @@ def squeue(jobs: Iterable[str]) -> dict[str, JobState]:
         return {}
     command = ["squeue", "--noheader", "--states=all", "--array", "--format=%i|%T|%N", f"--jobs={','.join(numbers)}"]
     try:
-        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, env=_environment())
     except (OSError, subprocess.TimeoutExpired):
         return {}
     return parse_squeue(answer.stdout)
@@ -74,9 +75,27 @@ def faults(settings: SubmititSettings) -> list[str]:
     found = []
     if importlib.util.find_spec("submitit") is None:
         found.append(NEEDED.format(name=settings.name))
-    if settings.name == "submitit_slurm" and shutil.which("sbatch") is None:
+    if settings.name == "submitit_slurm" and find_program("sbatch") is None:
         found.append("hydra/launcher=submitit_slurm needs sbatch, which is not on PATH; run servebench on a login node")
     return found
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of Slurm's own commands."""
+    return child_environment(None, "SQUEUE_", "SCANCEL_", *SCHEDULER_SECRETS)
+
+
+@contextlib.contextmanager
+def _replaced_environ(environ: Mapping[str, str]) -> Iterator[None]:
+    """Let what starts meanwhile inherit another environment: submitit has no argument for it."""
+    before = dict(os.environ)
+    try:
+        os.environ.clear()
+        os.environ.update(environ)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class SubmititCluster:
@@ -93,7 +112,9 @@ class SubmititCluster:
         self._known: Mapping[str, JobState] = {}
         self._missing: dict[str, float] = {}
         self._queried_s = -SQUEUE_INTERVAL_S
-        folder.mkdir(parents=True, exist_ok=True)
+        # results are pickles: those that lie here already, in a study from elsewhere, must never be taken for those of a job
+        folder = folder / secrets.token_hex(8)
+        folder.mkdir(parents=True)
         self._executor = submitit.AutoExecutor(folder=folder, cluster="local" if self._local else "slurm")
         self._executor.update_parameters(**parameters(settings))
 
@@ -103,15 +124,15 @@ class SubmititCluster:
 
     def submit(self, orders: Sequence[RunOrder]) -> Sequence[str]:
         """Submit one job for each order; several at once form an array. Raises PreflightError with the scheduler's message."""
-        for order in orders:
-            # jobs inherit the environment, so that no secrets are in the files that submitit writes
-            os.environ.update(order.environ)
+        # jobs inherit the environment, so that no secrets are in the files that submitit writes
+        inherited = job_environment({name: value for order in orders for name, value in order.environ.items()})
         bare = [replace(order, environ={}) for order in orders]
         try:
-            if len(bare) == 1:
-                jobs = [self._executor.submit(self._execute, bare[0])]
-            else:
-                jobs = self._executor.map_array(self._execute, bare)
+            with _replaced_environ(inherited):
+                if len(bare) == 1:
+                    jobs = [self._executor.submit(self._execute, bare[0])]
+                else:
+                    jobs = self._executor.map_array(self._execute, bare)
         except Exception as error:
             reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
             raise PreflightError(f"the scheduler rejected the study: {reason.strip()}") from error
@@ -173,7 +194,7 @@ class SubmititCluster:
                     # submitit's own cancel would kill the process a second later
                     os.kill(int(job), signal.SIGTERM)
             else:
-                subprocess.run(["scancel", job], check=False, capture_output=True)
+                subprocess.run(["scancel", job], check=False, capture_output=True, env=_environment())
 
     def close(self) -> None:
         """Do nothing: there is no connection."""

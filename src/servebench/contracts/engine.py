@@ -39,11 +39,16 @@ class LaunchContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """An exact command, and the variables that it adds to the environment."""
+    """An exact command, and the variables that it adds to the environment.
+
+    Of servebench's own environment it gets what engines usually need (`servebench.util.children`), and the variables that
+    `pass_env` names; a name that ends in `_` stands for all that begin with it.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
+    pass_env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

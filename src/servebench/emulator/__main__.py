@@ -24,7 +24,7 @@ from servebench.emulator.engine import EmulatedEngine, log
 
 def _leave_child() -> None:
     """Start a process in a session of its own, which a signal to the group does not reach."""
-    command = [sys.executable, "-S", "-E", "-c", "import time; time.sleep(3600)"]
+    command = [sys.executable, "-S", "-E", "-P", "-c", "import time; time.sleep(3600)"]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
 

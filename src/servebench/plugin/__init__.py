@@ -55,6 +55,7 @@ from servebench.engine.adapters.hooks import engine_hooks
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.quality.rows import read_rows, sample
+from servebench.util.children import command_environment, find_program
 from servebench.util.errors import ConfigError, EngineError
 from servebench.util.wheel_file import NotFetched, PackagedFile, fetch, sha256_of
 from servebench.workload.build.fill import fill
@@ -73,7 +74,16 @@ __all__ += ["ModelSettings", "Port", "PositiveFloat", "PositiveInt", "QualitySet
 __all__ += ["WorkloadSettings"]
 __all__ += ["Reading", "Subject", "TelemetrySource"]
 __all__ += ["MODEL_NOT_FOUND", "SHARED_SETTINGS", "FlagTable", "GuardedProcess", "accepts_connections"]
-__all__ += ["command_output", "engine_hooks", "extra_arguments", "free_port", "is_python", "log_hints"]
+__all__ += [
+    "command_environment",
+    "command_output",
+    "engine_hooks",
+    "extra_arguments",
+    "find_program",
+    "free_port",
+    "is_python",
+    "log_hints",
+]
 __all__ += ["missing_executable", "read_emulation"]
 __all__ += ["read_rows", "sample"]
 __all__ += ["ConfigError", "EngineError", "NotFetched", "PackagedFile", "fetch", "sha256_of"]

@@ -1,9 +1,10 @@
 """Run an untrusted Python program inside bubblewrap, without network or the user's files, for a limited time.
 
-The sandbox consists of: separate namespaces (users, processes, network, IPC, hostname), a read-only view of the interpreter
-and the system libraries, one small folder in memory to write to, an empty environment, no capabilities, a system call
-filter (no further process or thread, no namespace, no shared memory outside the limits), and limits on CPU time, memory,
-file size and open files. Wall time and output are limited from outside.
+The sandbox consists of: an unprivileged user (root becomes `UNPRIVILEGED` first), separate namespaces (users, processes,
+network, IPC, hostname), a read-only view of the interpreter, the system libraries and the kernel's files, one small folder in
+memory to write to, an empty environment, no capabilities, a filter that allows only harmless system calls (no process,
+thread, namespace, mount or socket), and limits on CPU time, memory, file size and open files. Wall time and output are
+limited from outside.
 """
 
 import functools
@@ -11,9 +12,7 @@ import os
 import platform
 import secrets
 import selectors
-import shutil
 import signal
-import struct
 import subprocess
 import sys
 import sysconfig
@@ -24,11 +23,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from servebench.quality import sandbox_probe
+from servebench.quality.syscalls import ALLOWED, syscall_filter
+from servebench.util.children import find_program
 from servebench.util.errors import PreflightError
 
 INSTALL = "install it ('apt-get install bubblewrap', 'dnf install bubblewrap')"
 FOLDER = "/box"
 """The only writable folder inside."""
+UNPRIVILEGED = 65534
+"""The user and group that root becomes before the sandbox is made: `nobody`, who owns nothing."""
+STAGE = "/mnt"
+"""Where root shows the unprivileged user an interpreter that only root can reach, in a mount namespace of its own."""
 
 SandboxOutcome = Literal["passed", "failed", "left_early", "timeout", "memory", "too_much_output", "killed"]
 """passed: the program ran to its end. failed: it raised an exception. left_early: it exited before its end. timeout: too
@@ -62,6 +68,7 @@ class SandboxResult:
 _INSIDE = """\
 import os, resource, sys
 limits, mark = {limits!r}, os.read({mark_fd}, 64)
+os.close({mark_fd})
 for name, soft, hard in limits:
     resource.setrlimit(getattr(resource, name), (soft, hard))
 names = {{"__name__": "program"}}
@@ -79,50 +86,36 @@ os._exit(0)
 _MEMORY_STATUS = 99
 _BEGAN = b"began "
 
-# system calls that no allowed program needs, by machine: creating processes and namespaces, memory that RLIMIT_AS does not
-# count, and those through which kernel bugs have been exploited most often
-_CLONE3 = 435
-_FORBIDDEN = {
-    "x86_64": (
-        0xC000003E,
-        {
-            "clone": 56, "fork": 57, "vfork": 58, "shmget": 29, "semget": 64, "msgget": 68, "ptrace": 101,
-            "personality": 135, "pivot_root": 155, "mount": 165, "umount2": 166, "add_key": 248, "request_key": 249,
-            "keyctl": 250, "unshare": 272, "perf_event_open": 298, "setns": 308, "process_vm_readv": 310,
-            "process_vm_writev": 311, "memfd_create": 319, "bpf": 321, "userfaultfd": 323, "io_uring_setup": 425,
-            "memfd_secret": 447,
-        },
-    ),
-    "aarch64": (
-        0xC00000B7,
-        {
-            "clone": 220, "shmget": 194, "semget": 190, "msgget": 186, "ptrace": 117, "personality": 92,
-            "pivot_root": 41, "mount": 40, "umount2": 39, "add_key": 217, "request_key": 218, "keyctl": 219,
-            "unshare": 97, "perf_event_open": 241, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
-            "memfd_create": 279, "bpf": 280, "userfaultfd": 282, "io_uring_setup": 425, "memfd_secret": 447,
-        },
-    ),
-}  # fmt: skip
-_EPERM, _ENOSYS = 1, 38
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_X32 = 0x40000000
-
-
-def syscall_filter(machine: str) -> bytes:
-    """Return a seccomp program (classic BPF, a sequence of `struct sock_filter`) that rejects the calls in `_FORBIDDEN`.
-
-    clone3 fails as not implemented, so that libraries fall back to clone, which is denied. Call numbers of another
-    architecture, including x32, end the program. Raises KeyError for a machine without a table.
-    """
-    arch, numbers = _FORBIDDEN[machine]
-    jumps = sorted(numbers.values())
-    steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
-    steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
-    steps += [(_EQUAL, len(jumps) - place, 0, number) for place, number in enumerate(jumps)]
-    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | _EPERM)]
-    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+# root gives up all privileges before bubblewrap makes the user namespace: a process that the kernel takes for root may write
+# kernel settings whatever its namespace. It bind-mounts what the unprivileged user cannot reach, then becomes that user
+_DROP = """\
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+places, doing = {places!r}, "cannot make a mount namespace for " + ", ".join({places!r})
+try:
+    if places:
+        call("unshare", 0x20000)
+        call("mount", None, b"/", None, 0x44000, None)
+        handles = [os.open(place, os.O_PATH) for place in places]
+        call("mount", b"tmpfs", b"{stage}", b"tmpfs", 0, b"mode=755")
+        for number, (place, handle) in enumerate(zip(places, handles)):
+            target = "{stage}/%d" % number
+            os.mkdir(target) if os.path.isdir("/proc/self/fd/%d" % handle) else os.close(os.open(target, os.O_CREAT))
+            call("mount", b"/proc/self/fd/%d" % handle, target.encode(), None, 0x1000, None)
+            os.close(handle)
+    doing = "cannot become the user {user}"
+    os.setgroups([])
+    os.setresgid({user}, {user}, {user})
+    os.setresuid({user}, {user}, {user})
+    doing = "cannot run " + {command!r}[0]
+    os.execv({command!r}[0], {command!r})
+except OSError as error:
+    os.write(2, ("root privileges cannot be dropped: " + doing + ": " + error.strerror).encode())
+    os._exit(1)
+"""
 
 
 def run_program(text: str, limits: SandboxLimits = SandboxLimits()) -> SandboxResult:
@@ -137,7 +130,7 @@ def run_program(text: str, limits: SandboxLimits = SandboxLimits()) -> SandboxRe
 @functools.cache
 def require_sandbox() -> None:
     """Try to break out, once per process. Raises PreflightError, with what to do, if there is no sandbox or it leaks."""
-    result = _run(_bwrap(), _PROBE.format(home=str(Path.home())), SandboxLimits())
+    result = _run(_bwrap(), _probe(), SandboxLimits())
     if result.outcome != "passed":
         raise PreflightError(
             f"cannot run generated code: the bubblewrap sandbox leaks on this machine ({result.outcome}: "
@@ -145,42 +138,24 @@ def require_sandbox() -> None:
         )
 
 
-# each line must fail or be empty inside
-_PROBE = """\
-import os, socket
-assert os.getpid() < 100 and set(os.environ) <= {{"PATH", "LC_ALL", "PWD", "LC_CTYPE"}}, "the environment is visible"
-try:
-    os.fork()
-except OSError:
-    pass
-else:
-    os._exit(7)
-for place in ("/", "/tmp", "/usr", "/dev/shm", "/etc", {home!r}):
-    try:
-        open(os.path.join(place, ".servebench-leak"), "w").close()
-    except OSError:
-        pass
-    else:
-        os.remove(os.path.join(place, ".servebench-leak"))
-        raise AssertionError("it can write to " + place)
-assert not os.path.exists("/home") and not os.path.exists("/root/.ssh"), "the user's files are visible"
-try:
-    socket.create_connection(("1.1.1.1", 53), timeout=0.2)
-except OSError as error:
-    assert error.errno == 101, "the network is not isolated: " + str(error)
-else:
-    raise AssertionError("the network is reachable")
-"""
+def _probe() -> str:
+    """Return a program that fails unless each of its attempts to get out fails. One that succeeds does no harm."""
+    program = Path(sandbox_probe.__file__).read_text(encoding="utf-8")
+    needed = [FOLDER, "/usr", "/lib", *_interpreter()[1]]
+    private = [str(place) for place in {Path.home(), Path.cwd()} if place != Path("/")]
+    allowed = sorted(ALLOWED[platform.machine()].values())
+    calls = ("check_identity()", "check_processes()", f"check_files({needed}, {private})", f"check_kernel({allowed})")
+    return "\n".join((program, *calls))
 
 
 def _bwrap() -> str:
-    path = shutil.which("bwrap")
+    path = find_program("bwrap")
     if path is None:
         raise PreflightError(f"generated code only runs inside bubblewrap, and bwrap is not installed; {INSTALL}")
-    if platform.machine() not in _FORBIDDEN:
+    if platform.machine() not in ALLOWED:
         raise PreflightError(
             f"cannot run generated code on {platform.machine()}: the sandbox knows the system calls of "
-            f"{' and '.join(_FORBIDDEN)} only; omit quality=humaneval"
+            f"{' and '.join(ALLOWED)} only; omit quality=humaneval"
         )
     return path
 
@@ -197,12 +172,25 @@ def _interpreter() -> tuple[str, list[str]]:
     return str(executable), [str(place) for place in needed if not place.is_relative_to("/usr")]
 
 
+def _is_root() -> bool:
+    return 0 in (os.getuid(), os.geteuid())
+
+
+def _root_only(place: str) -> bool:
+    """Return whether other users cannot read a place, or not reach it."""
+    path = Path(place)
+    return path.stat().st_mode & 0o5 != 0o5 or any(not parent.stat().st_mode & 0o1 for parent in path.parents)
+
+
 def _arguments(
     bwrap: str, limits: SandboxLimits, *, filter_fd: int, program_fd: int, mark_fd: int, end_fd: int
 ) -> list[str]:
     executable, folders = _interpreter()
-    words = [bwrap, "--unshare-user", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    words += ["--uid", "65534", "--gid", "65534", "--hostname", "box", "--clearenv"]
+    places = [bwrap, *folders]
+    hidden = _is_root() and any(_root_only(place) for place in places)
+    staged = {place: f"{STAGE}/{number}" for number, place in enumerate(places)} if hidden else {}
+    words = [staged.get(bwrap, bwrap), "--unshare-user", "--unshare-all", "--die-with-parent", "--new-session"]
+    words += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "box", "--clearenv"]
     words += ["--setenv", "PATH", "/usr/bin", "--setenv", "LC_ALL", "C.UTF-8", "--ro-bind", "/usr", "/usr"]
     for name in ("lib", "lib64", "lib32", "bin"):
         place = Path("/", name)
@@ -211,8 +199,11 @@ def _arguments(
         elif place.is_dir():
             words += ["--ro-bind", str(place), str(place)]
     for kept in ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", *folders):
-        words += ["--ro-bind-try", kept, kept]
-    words += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+        words += ["--ro-bind-try", staged.get(kept, kept), kept]
+    words += ["--proc", "/proc", "--remount-ro", "/proc", "--tmpfs", "/dev"]
+    for device in ("null", "zero", "random", "urandom"):
+        words += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    words += ["--remount-ro", "/dev"]
     words += ["--ro-bind-data", str(program_fd), "/program.py"]
     words += ["--size", str(limits.folder_bytes), "--tmpfs", FOLDER, "--chdir", FOLDER, "--remount-ro", "/"]
     words += ["--seccomp", str(filter_fd)]
@@ -225,7 +216,11 @@ def _arguments(
         ("RLIMIT_CORE", 0, 0),
     ]
     inside = _INSIDE.format(limits=rlimits, mark_fd=mark_fd, end_fd=end_fd, began=_BEGAN.decode())
-    return [*words, executable, "-I", "-S", "-B", "-c", inside]
+    words += [executable, "-I", "-S", "-B", "-c", inside]
+    if not _is_root():
+        return words
+    drop = _DROP.format(places=list(staged), stage=STAGE, user=UNPRIVILEGED, command=words)
+    return [sys.executable, "-I", "-S", "-B", "-c", drop]
 
 
 def _run(bwrap: str, text: str, limits: SandboxLimits) -> SandboxResult:
@@ -267,7 +262,8 @@ def _run(bwrap: str, text: str, limits: SandboxLimits) -> SandboxResult:
         raise PreflightError(
             f"generated code only runs inside bubblewrap, which fails here: {why}; allow user namespaces "
             "(in a container: its seccomp or AppArmor profile; on Ubuntu: the sysctl "
-            "kernel.apparmor_restrict_unprivileged_userns), or omit quality=humaneval"
+            f"kernel.apparmor_restrict_unprivileged_userns), {'run servebench as a normal user, ' if _is_root() else ''}"
+            "or omit quality=humaneval"
         )
     outcome = stopped or _outcome(process.returncode, report == _BEGAN + mark, printed)
     lines = [line for line in printed.splitlines() if line.strip()]

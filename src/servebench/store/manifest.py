@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -20,6 +22,7 @@ from servebench.store.files import write_text
 from servebench.store.seal import FIELD, Origin, origin_of, signed
 from servebench.store.versions import upgraded
 from servebench.util.bounded_file import read_json
+from servebench.util.children import child_environment
 from servebench.util.errors import StoreError, reason_of
 from servebench.util.redaction import redact
 
@@ -29,6 +32,7 @@ PACKAGES = (
     *("servebench-suite", "hydra-core", "omegaconf", "pluggy", "httpx", "pandas", "pyarrow", "mlflow", "numpy"),
     *("orjson", "pydantic"),
 )
+GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 GPU_FIELDS = (
     "index",
     "name",
@@ -41,13 +45,14 @@ GPU_FIELDS = (
 )
 
 
-def _output(*command: str) -> str | None:
+def _output(*command: str, env: Mapping[str, str] | None = None) -> str | None:
     """What a program prints; None when it is not there, fails or hangs. No probe is fatal."""
     try:
         # a session of its own, so that whatever the program started goes with it
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=child_environment(env),
+        )  # fmt: skip
     except OSError:
         return None
     try:
@@ -129,11 +134,30 @@ def capture_packages() -> dict[str, str]:
 
 def capture_git(folder: Path) -> dict[str, Any] | None:
     """The commit of the folder that the command was given in, and whether it had changes (null: not known); None
-    outside a checkout."""
-    commit = _output("git", "-C", str(folder), "rev-parse", "HEAD")
-    if commit is None:
+    outside a checkout.
+
+    A checkout may be a stranger's, and its settings can name programs to run (filters, file monitors, hooks, transports).
+    So only its files are read, through a repository of our own with the settings of the user.
+    """
+    asked = ("--show-toplevel", "--show-object-format", "--git-path", "objects", "--git-path", "index", "--git-path")
+    found = _output(*GIT, "-C", str(folder), "rev-parse", "HEAD", *asked, "info/exclude")
+    lines = (found or "").splitlines()
+    if len(lines) != 6:
         return None
-    changes = _output("git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain")
+    commit, top, form, *paths = lines
+    objects, index, exclude = ((folder / path).absolute() for path in paths)
+    changes = None
+    with tempfile.TemporaryDirectory(prefix="servebench-git-") as own, contextlib.suppress(OSError):
+        for name in ("refs", "info"):
+            (Path(own) / name).mkdir()
+        (Path(own) / "HEAD").write_text(commit)
+        version = f"repositoryformatversion = {int(form != 'sha1')}"
+        extension = f"[extensions]\nobjectFormat = {form}\n" if form != "sha1" else ""
+        (Path(own) / "config").write_text(f"[core]\n{version}\n{extension}")
+        if exclude.is_file():
+            shutil.copy(exclude, Path(own) / "info" / "exclude")
+        env = {"GIT_DIR": own, "GIT_WORK_TREE": top, "GIT_OBJECT_DIRECTORY": str(objects), "GIT_INDEX_FILE": str(index)}
+        changes = _output(*GIT, "status", "--porcelain", "--ignore-submodules=dirty", env=env)
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 

@@ -21,7 +21,7 @@ def run_servebench(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder, with `env` added to the environment. Raises TimeoutExpired."""
     return subprocess.run(
-        [sys.executable, "-m", "servebench", *arguments],
+        [sys.executable, "-P", "-m", "servebench", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

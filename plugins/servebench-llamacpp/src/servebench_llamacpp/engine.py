@@ -1,7 +1,6 @@
 """The engine `llamacpp`: the embedded server, or `llama-server`."""
 
 import importlib.util
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from servebench.plugin import (
     Say,
     command_output,
     extra_arguments,
+    find_program,
     read_emulation,
 )
 from servebench_llamacpp.models import fetch, gguf_problem, model_file
@@ -130,7 +130,7 @@ class LlamaCppEngine(Engine):
 
     def _server_problems(self, settings: EngineSettings) -> list[str]:
         if settings.executable is not None:
-            if shutil.which(settings.executable):
+            if find_program(settings.executable):
                 return []
             return [f"engine.executable={settings.executable} does not exist; leave it out to use the embedded server"]
         if importlib.util.find_spec("xllamacpp") is None:

@@ -1,13 +1,20 @@
 """Add a model to Ollama's library before the engine starts."""
 
-import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from servebench.plugin import Command, EngineError, GuardedProcess, Say, accepts_connections, free_port
+from servebench.plugin import (
+    Command,
+    EngineError,
+    GuardedProcess,
+    Say,
+    accepts_connections,
+    command_environment,
+    free_port,
+)
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -70,7 +77,7 @@ def _run(command: list[str], env: Mapping[str, str]) -> str | None:
     """Run a command; return None on success, else its last line of output."""
     try:
         done = subprocess.run(
-            command, env={**os.environ, **env}, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S,
+            command, env=command_environment(command, env), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S,
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -1,7 +1,6 @@
 """The engine `transformers`: `transformers serve MODEL`."""
 
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from servebench.plugin import (
     ModelSettings,
     PhaseMarker,
     command_output,
+    find_program,
     missing_executable,
     read_emulation,
 )
@@ -99,7 +99,7 @@ class TransformersEngine(Engine):
 
     def version(self, context: LaunchContext) -> str | None:
         """Return the version installed for the interpreter next to the program; the server itself reports none."""
-        program = shutil.which(context.engine.executable or "transformers")
+        program = find_program(context.engine.executable or "transformers")
         if program is None:
             return None
         code = "from importlib.metadata import version; print(version('transformers'))"

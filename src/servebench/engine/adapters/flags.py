@@ -1,7 +1,6 @@
 """Translate the shared engine settings into an engine's own command-line flags; a setting without a flag is an error."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from servebench.contracts.engine import Command
 from servebench.contracts.settings import EngineSettings
+from servebench.util.children import command_environment, find_program
 
 SHARED_SETTINGS = (
     *("tensor_parallel_size", "max_model_len", "dtype", "quantization", "gpu_memory_fraction", "max_num_seqs"),
@@ -87,7 +87,9 @@ def is_python(executable: str) -> bool:
 def command_output(command: Sequence[str], timeout_s: float = 10.0) -> str:
     """Return what a short command prints, standard output before standard error; empty if it fails or does not exist."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=True, env=command_environment(command)
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip() or done.stderr.strip()
@@ -96,7 +98,7 @@ def command_output(command: Sequence[str], timeout_s: float = 10.0) -> str:
 def missing_executable(settings: EngineSettings, default: str, install: str) -> list[str]:
     """Return an error line if the engine's executable is not installed: what was looked for and what to do."""
     wanted = settings.executable or default
-    if shutil.which(wanted):
+    if find_program(wanted):
         return []
     source = f"engine.executable={wanted} does not exist" if settings.executable else f"'{wanted}' is not on PATH"
     return [

@@ -32,6 +32,7 @@ from servebench.engine.adapters.trtllm_plan import BUILDER, BuildPlan, digest, i
 from servebench.engine.describe import describe_command
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.logs import explain_failure, log_size
+from servebench.util.children import find_program
 from servebench.util.errors import EngineError, FailureKind, reason_of
 
 PHASE = "engine_build"
@@ -43,7 +44,7 @@ LAST_VERSION = (1, 2)
 def installed_versions(executable: str) -> dict[str, str]:
     """Return the versions of TensorRT-LLM and TensorRT in the builder's environment; without their metadata, the size and
     modification time of the builder itself."""
-    path = shutil.which(executable)
+    path = find_program(executable)
     if path is None:
         return {}
     program = Path(path)

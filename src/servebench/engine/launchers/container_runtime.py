@@ -1,13 +1,13 @@
 """Run short docker or podman commands: is the daemon there, pull an image, inspect a container."""
 
 import contextlib
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
 from servebench.contracts.engine import Say
 from servebench.engine.launchers.docker_command import DockerSettings
+from servebench.util.children import CONTAINER_VARIABLES, child_environment, find_program
 from servebench.util.errors import EngineError, FailureKind, reason_of
 
 PULL_TIMEOUT_S = 7200.0
@@ -18,7 +18,8 @@ QUERY_TIMEOUT_S = 20.0
 
 def _run(*arguments: str, timeout_s: float = QUERY_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     """Run a command. Raises OSError, subprocess.TimeoutExpired."""
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
+    env = child_environment(None, *CONTAINER_VARIABLES)
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
 
 
 def _error_text(done: subprocess.CompletedProcess[str]) -> str:
@@ -29,7 +30,7 @@ def _error_text(done: subprocess.CompletedProcess[str]) -> str:
 def runtime_problems(settings: DockerSettings) -> list[str]:
     """Return an error line if the runtime is missing or its daemon does not answer."""
     runtime = settings.runtime
-    if shutil.which(runtime) is None:
+    if find_program(runtime) is None:
         return [f"launch.runtime={runtime}: '{runtime}' is not on PATH; install it, or use launch=process"]
     try:
         done = _run(runtime, "info")

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from servebench.contracts.engine import Command, ContainerImage, Engine, LaunchContext
 from servebench.contracts.settings import LaunchSettings
+from servebench.util.children import CONTAINER_VARIABLES
 
 MODEL_FOLDER = "/model"
 SCRATCH_FOLDER = "/tmp/servebench"  # noqa: S108 - inside the container
@@ -99,7 +100,7 @@ def container_command(engine: Engine, context: LaunchContext, settings: DockerSe
     argv = inner.argv
     if official.entrypoint and argv[: len(official.entrypoint)] == official.entrypoint:
         argv = argv[len(official.entrypoint) :]
-    return Command(argv=(*arguments, *argv), env=dict(inner.env))
+    return Command(argv=(*arguments, *argv), env=dict(inner.env), pass_env=(*settings.pass_env, *CONTAINER_VARIABLES))
 
 
 def _volumes(official: ContainerImage, context: LaunchContext, settings: DockerSettings) -> list[str]:

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servebench.contracts.engine import Command, Engine, LaunchContext, Launcher, RunningEngine, Say, StopReport
@@ -169,10 +169,18 @@ def unlaunchable(engine: Engine) -> list[str]:
     return [f"engine={engine.name} cannot be started; measure a running server with launch=attach launch.base_url=..."]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(LaunchSettings):
+    """`pass_env` names variables of servebench's environment that the engine gets besides the usual ones."""
+
+    pass_env: tuple[str, ...] = ()
+
+
 class ProcessLauncher(Launcher):
     """Run the engine's command on this machine."""
 
     name = "process"
+    settings_type = ProcessSettings
 
     def check(self, engine: Engine, context: LaunchContext, settings: LaunchSettings) -> list[str]:
         """Report an engine that cannot be started, or a port in use."""
@@ -185,7 +193,7 @@ class ProcessLauncher(Launcher):
         self, engine: Engine, context: LaunchContext, settings: LaunchSettings, *, log_path: Path, say: Say
     ) -> RunningEngine:
         """Start the engine and wait for a first token. Raises EngineError; nothing is left running then."""
-        command = engine.command(context)
+        command = replace(engine.command(context), pass_env=getattr(settings, "pass_env", ()))
         return launch_command(
             engine, context, command, log_path=log_path, say=say, version=lambda: engine.version(context)
         )

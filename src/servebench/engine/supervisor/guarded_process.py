@@ -14,6 +14,7 @@ import psutil
 
 from servebench.contracts.engine import Command
 from servebench.engine.supervisor import guard
+from servebench.util.children import HUB_TOKENS, command_environment
 from servebench.util.errors import EngineError
 
 START_TIMEOUT_S = 10.0
@@ -53,7 +54,7 @@ class GuardedProcess:
                 # -P: modules in the guard's folder must not shadow the standard library
                 [sys.executable, "-S", "-E", "-P", guard.__file__, *arguments, *command.argv],
                 pass_fds=(control_read, report_write),
-                env={**os.environ, **command.env},
+                env=command_environment(command.argv, command.env, *HUB_TOKENS, *command.pass_env),
                 cwd=command.cwd,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

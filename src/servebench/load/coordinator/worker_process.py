@@ -16,6 +16,7 @@ import orjson
 
 from servebench.contracts.exchange import PhaseReport, StopReason
 from servebench.load.client.progress import WorkerProgress
+from servebench.util.children import SCHEDULER_SECRETS, python_environment
 from servebench.util.clock import step_ns, take_anchor
 from servebench.util.errors import LoadError, StoreError, reason_of
 from servebench.util.units import NS_PER_S
@@ -28,8 +29,8 @@ SILENT_S = 60.0
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the environment of a process that must find the same modules as this one."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    """Return the environment of a load worker, and of what connects to a Ray cluster for one."""
+    return python_environment(None, *SCHEDULER_SECRETS)
 
 
 class WorkerProcess:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from servebench.contracts.quality import Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
+from servebench.util.children import HUB_TOKENS, python_environment
 from servebench.util.errors import QualityError
 
 CHECK_TIMEOUT_S = 600
@@ -93,12 +93,12 @@ def _api_key(headers: Mapping[str, str]) -> str | None:
 def _run_child(job: Mapping[str, Any], *, key: str | None, timeout_s: float | None) -> dict[str, Any]:
     """Run a job in the child and return its answer. Raises QualityError when the child dies; stops it when interrupted."""
     quiet = {"TQDM_DISABLE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    env = {**os.environ, **quiet, "OPENAI_API_KEY": key or "none"}
+    env = python_environment({**quiet, "OPENAI_API_KEY": key or "none"}, *HUB_TOKENS)
     with tempfile.TemporaryDirectory(prefix="servebench-lm-eval-") as folder:
         target, log = Path(folder) / "answer.json", Path(folder) / "log"
         with log.open("wb") as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", CHILD], stdin=subprocess.PIPE, stdout=output, stderr=output, env=env
+                [sys.executable, "-P", "-m", CHILD], stdin=subprocess.PIPE, stdout=output, stderr=output, env=env
             )
             try:
                 child.communicate(json.dumps({**job, "answer": str(target)}).encode(), timeout=timeout_s)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from servebench.util.children import python_environment
 from servebench.util.errors import PreflightError
 
 ADDRESS = "127.0.0.1"
@@ -29,12 +30,15 @@ def dashboard_command(outputs: Path, port: int, hosts: Sequence[str] = ()) -> li
         "theme.primaryColor": "#0a58a3",
     }
     words = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, "-m", "servebench.report.dashboard.serve", str(outputs), ",".join(hosts), *words]
+    module = "servebench.report.dashboard.serve"
+    return [sys.executable, "-P", "-m", module, str(outputs.absolute()), ",".join(hosts), *words]
 
 
 def serve_dashboard(outputs: Path, port: int, hosts: Sequence[str] = ()) -> NoReturn:
     """Replace this process by the server, so that a signal stops all of it. Raises PreflightError."""
-    command = dashboard_command(outputs, port, hosts)
+    command, environment = dashboard_command(outputs, port, hosts), python_environment(None, "STREAMLIT_")
     sys.stderr.write(f"servebench: the dashboard is at http://{ADDRESS}:{port}; press Ctrl-C to stop it\n")
     sys.stderr.flush()
-    os.execv(command[0], command)  # noqa: S606  no shell is wanted
+    # Streamlit reads .streamlit/ of the folder it starts in
+    os.chdir(Path(__file__).parent)
+    os.execve(command[0], command, environment)  # noqa: S606  no shell is wanted

@@ -1,0 +1,173 @@
+"""What generated code tries against the machine and servebench, and a sandbox that lacks one of its walls."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from servebench.quality import sandbox
+from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_errors
+from support.waiting import wait_until
+
+BWRAP = shutil.which("bwrap")
+pytestmark = pytest.mark.skipif(BWRAP is None, reason="bubblewrap is not installed")
+LIMITS = SandboxLimits(wall_s=300.0)
+CALL = "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
+
+
+@pytest.fixture
+def working():
+    if faults := sandbox_errors():
+        pytest.skip(faults[0])
+
+
+def _setting(name):
+    """A program that writes a kernel setting's own value back: a leak is seen and changes nothing."""
+    return f"value = open('/proc/sys/{name}').read(); open('/proc/sys/{name}', 'w').write(value)"
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        *map(_setting, ["kernel/core_pattern", "kernel/hostname", "vm/swappiness", "kernel/domainname", "fs/file-max"]),
+        "import os; os.chmod('/proc/sys/kernel/core_pattern', 0o666)",
+        "open('/proc/sysrq-trigger', 'w')",
+        "open('/proc/self/oom_score_adj', 'w').write('0')",
+        "open('/proc/1/oom_score_adj', 'w').write('0')",
+        "open('/proc/1/mem', 'r+b')",
+        "open('/proc/self/uid_map', 'w').write('0 0 1')",
+        "open('/dev/mem', 'rb')",
+        "open('/dev/kmsg', 'w')",
+        "open('/dev/vsock')",
+        "import os; os.openpty()",
+        "import os; os.listdir('/sys')",
+        "import os; os.mknod('/box/disk', 0o60600, os.makedev(8, 0))",
+        *(f"import socket; socket.socket({family}, {kind})" for family in (1, 2, 10, 15, 16, 17, 38, 40) for kind in (1, 2, 3)),
+        "import socket; socket.socketpair(socket.AF_INET)",
+        "import socket; socket.socket(socket.AF_UNIX).connect('\\0abstract')",
+        CALL + "assert libc.mount(b'proc', b'/box', b'proc', 0, None) == 0",
+        CALL + "assert libc.syscall(430, b'proc', 0) >= 0",
+        CALL + "import os; assert libc.syscall(425, 8, ctypes.create_string_buffer(120)) >= 0",
+        CALL + "assert libc.setns(0, 0) == 0",
+        CALL + "assert libc.ptrace(16, 1, 0, 0) == 0",
+        CALL + "assert libc.syscall(250 if __import__('os').uname().machine == 'x86_64' else 219, 0, -3, 1) >= 0",
+        CALL + "assert libc.syscall(434, 1, 0) >= 0",
+        "import os; os.setgroups([0])",
+        "import os; os.setresuid(0, 0, 0)",
+        "import os; os.chroot('/box')",
+        "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))",
+        "import os; [os.fork() for _ in range(9)]",
+        "import glob; assert [p for p in glob.glob('/proc/[0-9]*/environ') if 'SECRET' in open(p).read()]",
+        "import os; assert len(os.listdir('/proc/self/fd')) > 5",
+        "import os; assert any(os.readlink(f'/proc/self/fd/{n}')[:6] == '/memfd' for n in os.listdir('/proc/self/fd')[3:4])",
+    ],
+)  # fmt: skip
+def test_an_attack_fails(working, attack, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "SECRET")
+    result = run_program(attack, LIMITS)
+    assert result.outcome == "failed", result
+
+
+def test_the_program_is_not_root_for_the_kernel(working):
+    """The user that the machine sees is not root, and has no capabilities; inside, no id is root's outside."""
+    thread = threading.Thread(target=run_program, args=("import time; time.sleep(60)", SandboxLimits(wall_s=8.0)))
+    thread.start()
+    me = psutil.Process()
+
+    def sandboxed():
+        return [
+            one
+            for one in me.children(recursive=True)
+            if one.name() != "bwrap" and "/program.py" in " ".join(one.cmdline())
+        ]
+
+    (program,) = wait_until(sandboxed)
+    expected = sandbox.UNPRIVILEGED if os.getuid() == 0 else os.getuid()
+    wait_until(lambda: set(program.uids()) == {expected} and program.cmdline()[0] != sys.executable)
+    assert set(program.uids()) == set(program.gids()) == {expected} or os.getuid() != 0
+    assert [
+        line.split()
+        for line in Path(f"/proc/{program.pid}/status").read_text().splitlines()
+        if line.startswith("CapEff")
+    ] == [["CapEff:", "0" * 16]]
+    thread.join()
+
+
+FAKE = """\
+#!/bin/sh
+last=
+for word do
+  shift
+  case "$last $word" in
+    {pattern}) set -- "$@" {instead}; last=; continue;;
+  esac
+  [ -n "$last" ] && set -- "$@" "$last"
+  last=$word
+done
+exec {bwrap} "$@" "$last"
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead", "leak"),
+    [
+        ("'--remount-ro /'", "", "it can write to /"),
+        ("'--remount-ro /proc'", "", "it can write to the memory of another process"),
+        ("'--remount-ro /dev'", "", "it can write to /dev"),
+        ("'--seccomp '[0-9]*", "", "its system calls are not filtered"),
+        ("'--unshare-all --die-with-parent'", "--unshare-uts --unshare-net", "other processes are visible"),
+        ("'--chdir /box'", "--ro-bind {private} {private} --chdir /box", "it sees"),
+        ("'--chdir /box'", "--ro-bind /sys /sys --chdir /box", "it sees /sys"),
+        ("'--remount-ro /dev'", "--dev-bind /dev/full /dev/kmsg --remount-ro /dev", "it can write to /dev/kmsg"),
+    ],
+)
+def test_the_probe_finds_a_wall_that_is_missing(working, monkeypatch, tmp_path, pattern, instead, leak):
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key").touch()
+    for place in (tmp_path, *tmp_path.parents[:-2]):
+        place.chmod(0o755)
+    monkeypatch.chdir(private)
+    fake = tmp_path / "bin" / "bwrap"
+    fake.parent.mkdir()
+    fake.write_text(FAKE.format(pattern=pattern, instead=instead.format(private=private), bwrap=BWRAP))
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    sandbox.require_sandbox.cache_clear()
+    try:
+        (fault,) = sandbox_errors()
+    finally:
+        sandbox.require_sandbox.cache_clear()
+    assert leak in fault
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can keep root's privileges")
+@pytest.mark.parametrize(
+    ("name", "value", "said"), [("_is_root", lambda: False, "root"), ("UNPRIVILEGED", 2**32 - 1, "root")]
+)
+def test_root_that_keeps_its_privileges_is_refused(monkeypatch, name, value, said):
+    monkeypatch.setattr(sandbox, name, value)
+    sandbox.require_sandbox.cache_clear()
+    try:
+        (fault,) = sandbox_errors()
+    finally:
+        sandbox.require_sandbox.cache_clear()
+    assert said in fault
+    assert "\n" not in fault
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can lose a capability that it has")
+def test_root_without_the_right_to_change_users_is_refused_with_what_to_do():
+    if shutil.which("setpriv") is None:
+        pytest.skip("util-linux has no setpriv here")
+    code = "from servebench.quality.sandbox import sandbox_errors; print(*sandbox_errors())"
+    command = ["setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid", sys.executable, "-c", code]
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=True)
+    assert "cannot be dropped: cannot become the user 65534" in done.stdout
+    assert "run servebench as a normal user" in done.stdout
