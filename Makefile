@@ -36,8 +36,8 @@ fix: $(VENV)/.dev ## what lint and format can mend by themselves
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-audit: $(VENV)/.audit ## secrets in what is committed, known vulnerabilities in what is installed
-	$(BIN)/python .ci/audit.py
+audit: $(VENV)/.audit ## secrets in what is committed, risky calls in the code, known vulnerabilities in what is installed (ARGS=--offline: without these)
+	$(BIN)/python .ci/audit.py $(ARGS)
 
 real: $(VENV)/.dev ## tests that need a real engine
 	$(BIN)/python -m pytest tests/real -m real $(ARGS)

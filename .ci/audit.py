@@ -1,10 +1,11 @@
-"""What CI asks of security: known vulnerabilities in what is installed, and secrets in what is committed.
+"""What CI asks of security: known vulnerabilities in what is installed, secrets in what is committed, risky calls in the code.
 
-    python .ci/audit.py          in the environment that has servebench and its `audit` extra
+    python .ci/audit.py [--offline]     in the environment that has servebench and its `audit` and `dev` extras
 
 A secret fails, and so does a vulnerability of a package that servebench itself asks for and that a release mends. Those of
-packages further down are told. Where no advisory can be had (no network, or a mirror without them) that is told, and the
-scan for secrets decides alone. Digests of files and commits are no secrets: the baseline says so.
+packages further down are reported. An audit that could not look fails too: where no advisory can be fetched (no network, or a
+mirror without them), only `--offline` lets the other checks decide alone. Digests of files and commits are no secrets: the
+baseline says so. Risky calls are Bandit's rules as ruff has them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def judged(report: Mapping[str, Any] | None, direct: set[str]) -> tuple[list[str
     packages = list((report or {}).get("dependencies", []))
     looked_up = [one for one in packages if "vulns" in one]
     if not looked_up:
-        return ["advisories: none could be had from here, so nothing is said of vulnerabilities"], False
+        return [
+            "advisories: could not look: none can be fetched from here (no network, or a mirror without them)"
+        ], True
     lines, failed = [], False
     for one in looked_up:
         own = normalised(one["name"]) in direct
@@ -101,15 +104,29 @@ def secrets(root: Path) -> tuple[list[str], bool]:
     return lines, failed or bool(found)
 
 
-def main() -> int:
-    """Look for both; 1 when one fails."""
+def risky_calls(root: Path) -> tuple[list[str], bool]:
+    """What Bandit's rules (ruff's `S`) find in the code, and whether it is anything; a scan that cannot run fails."""
+    folders = ["src", ".ci", *(str(path.relative_to(root)) for path in root.glob("plugins/*/src"))]
+    command = [sys.executable, "-m", "ruff", "check", "--select=S", "--no-cache", "--output-format=concise", *folders]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    if done.returncode not in (0, 1):
+        return [f"risky calls: could not look: {(done.stderr or done.stdout).strip()[-300:]}"], True
+    lines = [line for line in done.stdout.splitlines() if re.search(r":\d+:\d+: S\d+", line)]
+    return [*lines, f"risky calls: {len(lines)} found"], done.returncode != 0
+
+
+def main(words: Sequence[str]) -> int:
+    """Look for all three; 1 when one fails."""
     paths = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
     direct = direct_names([tomllib.loads(path.read_text(encoding="utf-8")) for path in paths])
     leaked, has_secrets = secrets(ROOT)
-    told, vulnerable = judged(advisories(), direct)
-    sys.stdout.write("\n".join([*leaked, *told]) + "\n")
-    return int(has_secrets or vulnerable)
+    risks, risky = risky_calls(ROOT)
+    report = advisories()
+    told, vulnerable = judged(report, direct)
+    missing = not any("vulns" in one for one in (report or {}).get("dependencies", []))
+    sys.stdout.write("\n".join([*leaked, *risks, *told]) + "\n")
+    return int(has_secrets or risky or (vulnerable and not (missing and "--offline" in words)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -27,8 +27,8 @@ def package(name, *vulnerabilities):
 @pytest.mark.parametrize(
     ("report", "failed", "told"),
     [
-        (None, False, "advisories: none could be had from here"),
-        ({"dependencies": [SKIPPED]}, False, "advisories: none could be had from here"),
+        (None, True, "advisories: could not look"),
+        ({"dependencies": [SKIPPED]}, True, "advisories: could not look"),
         ({"dependencies": [SKIPPED, package("a")]}, False, "1 of 2 packages looked up, 0 known"),
         ({"dependencies": [package("A_b", FIXED)]}, True, "A_b 1.0 (asked for by servebench): PYSEC-1, mended in 2.0"),
         ({"dependencies": [package("A_b", OPEN)]}, False, "PYSEC-2, mended in nothing yet"),
@@ -39,6 +39,31 @@ def test_a_vulnerability_fails_where_servebench_can_mend_it(report, failed, told
     lines, fails = audit.judged(report, {"a-b"})
     assert fails == failed
     assert told in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("report", "words", "status"),
+    [(None, [], 1), (None, ["--offline"], 0), ({"dependencies": [package("ray", FIXED)]}, ["--offline"], 1)],
+)
+def test_an_audit_that_could_not_look_fails(monkeypatch, capsys, report, words, status):
+    monkeypatch.setattr(audit, "advisories", lambda: report)
+    monkeypatch.setattr(audit, "secrets", lambda root: ([], False))
+    monkeypatch.setattr(audit, "risky_calls", lambda root: ([], False))
+    assert audit.main(words) == status
+    assert ("could not look" in capsys.readouterr().out) == (report is None)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [("import pickle\npickle.loads(b'')\n", "S301"), ("import os\nos.system(input())\n", "S605"), ("x = 1\n", None)],
+)
+def test_a_risky_call_fails(tmp_path, code, found):
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "src" / "one.py").write_text(code)
+    lines, failed = audit.risky_calls(tmp_path)
+    assert failed == (found is not None)
+    assert found is None or found in lines[0]
 
 
 def test_direct_packages_are_those_that_pyproject_names():
