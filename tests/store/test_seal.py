@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -97,9 +98,15 @@ def test_a_key_that_others_may_know_signs_and_verifies_nothing(cache, how):
     assert FIELD not in signed("plan", {"x": 1})
 
 
-def test_without_a_place_for_a_key_nothing_is_signed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["file/cache", "~nobody-of-this-name/cache"])
+def test_a_user_without_a_cache_folder_has_a_key_in_the_temporary_one(tmp_path, monkeypatch, place):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("SERVEBENCH_CACHE", str(tmp_path / "file" / "cache"))
-    assert FIELD not in signed("plan", {"x": 1})
-    monkeypatch.setenv("SERVEBENCH_CACHE", "~nobody-of-this-name/cache")
-    assert FIELD not in signed("plan", {"x": 1})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SERVEBENCH_CACHE", place)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    document = signed("plan", {"x": 1})
+    assert origin_of("plan", document).own
+    (key,) = tmp_path.glob(f"*/{KEY_FILE}")
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    assert FIELD not in signed("plan", {"x": 1}), "without any place nothing is signed"

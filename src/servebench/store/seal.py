@@ -13,7 +13,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,14 @@ def origin_of(kind: str, document: Mapping[str, Any], *scope: str) -> Origin:
     """Return whether this user signed the document on this machine for this scope, and if not, why that is not known."""
     key, seal = _key(create=False), document.get(FIELD)
     if not isinstance(seal, Mapping):
-        return Origin("it has no signature: an older servebench wrote it, or it was made elsewhere")
+        return Origin("it is not signed, so an older servebench wrote it or it was made elsewhere")
     if key is None:
         place = f"your key ({KEY_FILE} in the cache folder)"
         return Origin(f"its signature cannot be checked, because {place} does not exist or is not yours alone")
     folder, mac = str(seal.get("folder")), str(seal.get("mac"))
     expected = _tag(key, kind, folder, *scope, _canonical(_without(document)))
     if not hmac.compare_digest(mac.encode(errors="replace"), expected.encode()):
-        return Origin("its signature is not yours: it was made elsewhere, or changed or put together afterwards")
+        return Origin("its signature is not yours, so it was made elsewhere or changed afterwards")
     return Origin(None, here=folder == _tag(key, "folder", _current_folder()))
 
 
@@ -97,12 +97,28 @@ def sha256_of(path: Path) -> str:
 
 def _key(*, create: bool) -> bytes | None:
     """Return this user's key, made at its first use; null if it cannot be used or made."""
-    # RuntimeError: this user has no home folder
-    with contextlib.suppress(OSError, RuntimeError):
-        path = cache_folder() / KEY_FILE
-        if create and not os.path.lexists(path):
+    places = list(_places())
+    for path in places:
+        if os.path.lexists(path):
+            return _read_key(path)
+    for path in places if create else ():
+        with contextlib.suppress(OSError):
             _create(path)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            return _read_key(path)
+    return None
+
+
+def _places() -> Iterator[Path]:
+    """Yield where the key may be: in the cache folder, or in the temporary folder if there is no home to have one in."""
+    with contextlib.suppress(RuntimeError):
+        yield cache_folder() / KEY_FILE
+    yield Path(tempfile.gettempdir()) / f"servebench-{os.geteuid()}" / KEY_FILE
+
+
+def _read_key(path: Path) -> bytes | None:
+    """Return the key in a file; null for one that others could have written or read."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             facts = os.fstat(descriptor)
             private = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o077

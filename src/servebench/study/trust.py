@@ -23,7 +23,7 @@ from servebench.util.redaction import MARK
 
 SHOWN_MAX = 20_000
 """Characters of a description that a person can still judge; what matters could hide in a longer one."""
-SHOWN_WHOLE = ("engine", "launch", "model", "quality", "tracking", "study", "cluster")
+SHOWN_WHOLE = ("engine", "launch", "tracking", "study", "cluster")
 """Groups of which every value is shown; of the others only text, which may be a path or an address."""
 PATH_KEYS = ("path", "tokenizer", "executable")
 
