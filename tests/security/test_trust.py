@@ -134,7 +134,7 @@ def test_a_manifest_hands_no_variable_to_a_server_of_its_own(run_main, study, li
     assert listener.connections == 0
     shown = run_main("run", "--lock", str(manifest), "--trust").stderr
     assert listener.url in shown
-    assert f"takes your variables: {SECRET}" in shown
+    assert f"takes your variables: {SECRET}\n" in shown
     assert VALUE in sent_to(listener), "it would have been sent"
 
 

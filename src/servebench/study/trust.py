@@ -111,7 +111,7 @@ def _effects(job: Job, registry: Registry) -> list[str]:
 def _variables(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the variables of this process that a config hands on: those it names, and the secrets of `engine.env`."""
     for key, value in _leaves(config, ""):
-        if key.rstrip(".0123456789").endswith("_env"):
+        if value is not None and key.rstrip(".0123456789").endswith("_env"):
             yield str(value)
         elif key.startswith("engine.env.") and MARK in str(value):
             yield key.removeprefix("engine.env.")
