@@ -104,3 +104,15 @@ def test_a_known_secret_that_moves_to_another_line_fails_nothing(tmp_path):
         ["secrets: 1 files scanned, 0 found that .secrets.baseline does not know"],
         False,
     )
+
+
+def test_this_code_has_no_risky_calls_beside_those_that_the_project_allows():
+    assert audit.risky_calls(ROOT) == (["risky calls: 0 found"], False)
+
+
+def test_a_scan_for_secrets_that_takes_too_long_has_not_looked(tmp_path, monkeypatch):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(audit, "TIMEOUT_S", 0)
+    lines, failed = audit.secrets(tmp_path)
+    assert failed
+    assert "could not look" in lines[0]
