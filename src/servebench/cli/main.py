@@ -41,6 +41,14 @@ def _complete(instruction: str) -> int:
     return shell_complete(cli, {}, "servebench", VARIABLE, instruction)
 
 
+def _writes_for_others(words: Sequence[str]) -> bool:
+    """Whether a command writes what the user hands on, to a file of the user's choice, and no study."""
+    return bool(words) and (
+        words[0] in ("compare", "export", "plugins", "published", "calibrate")
+        or (words[0] == "report" and any(word.partition("=")[0] == "--out" for word in words))
+    )
+
+
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a traceback as Python does, without secrets."""
     import traceback
@@ -53,6 +61,7 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
 def main() -> int:
     """Run the command line of this process and return the exit code."""
     from servebench.util.children import protect_process
+    from servebench.util.private import make_private
     from servebench.util.process_title import hide_secrets
     from servebench.util.signals import interrupts
     from servebench.util.stdio import prepare_streams
@@ -65,6 +74,8 @@ def main() -> int:
     if instruction := os.environ.get("_SERVEBENCH_COMPLETE"):
         return _complete(instruction)
     hide_secrets()
+    if not _writes_for_others(sys.argv[1:]):
+        make_private()
     try:
         with interrupts():
             code = dispatch(sys.argv[1:])

@@ -34,6 +34,7 @@ from servebench.store.plan import read_plan
 from servebench.store.state import RunState, StudyState, read_run, read_study, write_run
 from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, ServebenchError, StoreError
+from servebench.util.private import make_private
 from servebench.util.redaction import redact_text
 from servebench.util.signals import interrupts
 
@@ -47,6 +48,7 @@ def execute_order(order: RunOrder) -> RunReply:
     order is refused. Raises StoreError when the study cannot be read or written.
     """
     os.environ.update(order.environ)
+    make_private()
     if not order.cluster_gives_gpus:
         # submitit hides all GPUs from a local job; here they are leased
         os.environ.pop(GPUS_VARIABLE, None)

@@ -13,6 +13,7 @@ from typing import Any
 from filelock import FileLock
 
 from servebench.store.reach import sqlite_path
+from servebench.util.clean import clean_line, clean_tracking
 from servebench.util.redaction import redact_text
 
 NAME_CHARACTERS_MAX = 250
@@ -153,7 +154,7 @@ class Mlflow:
                 KEY_TAG: key,
                 "servebench.study_id": study_id,
                 "servebench.kind": "study",
-                "servebench.words": redact_text(" ".join(words))[:TAG_CHARACTERS_MAX],
+                "servebench.words": clean_tracking(redact_text(" ".join(words)))[:TAG_CHARACTERS_MAX],
             }
             run_id = self._create(study_id, tags, int(started_s * 1000))
         return run_id
@@ -161,7 +162,7 @@ class Mlflow:
     def describe_parent(self, run_id: str, whole: TrackedStudy) -> None:
         """What the study's run shows of its runs: a note, metrics for each engine, tags, and the summary's files."""
         limits = {NOTE_TAG: NOTE_CHARACTERS_MAX}
-        tags = {name: value[: limits.get(name, TAG_CHARACTERS_MAX)] for name, value in whole.tags.items()}
+        tags = {name: clean_tracking(text)[: limits.get(name, TAG_CHARACTERS_MAX)] for name, text in whole.tags.items()}
         self._log(run_id, whole.metrics, tags)
         for path in whole.artifacts:
             self._client.log_artifact(run_id, str(path), ARTIFACT_FOLDER)
@@ -174,7 +175,7 @@ class Mlflow:
         """Send a run below its study's, whole. A run that was sent before is brought up to date."""
         run_id = self._existing(known, run.tags[KEY_TAG])
         tags = {**run.tags, "mlflow.parentRunId": parent_id, "servebench.kind": "run"}
-        tags = {name: value[:TAG_CHARACTERS_MAX] for name, value in tags.items()}
+        tags = {name: clean_tracking(value)[:TAG_CHARACTERS_MAX] for name, value in tags.items()}
         if run_id is None:
             run_id = self._create(run.name, tags, run.started_ms)
         self._send(run_id, run, tags)
@@ -186,7 +187,7 @@ class Mlflow:
 
         before = self._client.get_run(run_id).data.params
         # a parameter cannot be set twice, and two names may have become one
-        once = {metric_name(name): value[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
+        once = {metric_name(name): clean_tracking(value)[:PARAM_CHARACTERS_MAX] for name, value in run.params.items()}
         params = [Param(name, value) for name, value in once.items() if name not in before]
         for start in range(0, len(params), PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=params[start : start + PARAMS_PER_CALL])
@@ -216,7 +217,7 @@ class Mlflow:
         return str(found[0].info.run_id) if found else None
 
     def _create(self, name: str, tags: dict[str, str], started_ms: int) -> str:
-        run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=name)
+        run = self._client.create_run(self._experiment_id, start_time=started_ms, tags=tags, run_name=clean_line(name))
         return str(run.info.run_id)
 
     def _set_status(self, run_id: str, status: str, ended_ms: int | None) -> None:

@@ -27,7 +27,7 @@ from servebench.store.tables import read_frame, read_points, read_requests
 from servebench.store.versions import FIRST, Kind, upgraded
 from servebench.store.versions import KEY as VERSION
 from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, open_text, read_json
-from servebench.util.clean import csv_text
+from servebench.util.clean import clean_line, csv_text
 from servebench.util.errors import ConfigError, StoreError, reason_of
 
 if TYPE_CHECKING:
@@ -278,8 +278,9 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         for path in _plain_runs(study):
             names = {"study": study.name, "run": path.name}
             state = _json(path / "run.json", [], "run")
-            shown = {name: state.get(name) for name in ("title", "status", "error", "started_s")}
-            runs.append(names | shown)
+            shown = {name: _shown(state.get(name)) for name in ("title", "status", "error")}
+            started_s = state.get("started_s")
+            runs.append({**names, **shown, "started_s": started_s if isinstance(started_s, (int, float)) else None})
             try:
                 with open_text(path / "points.csv", POINTS_CSV_BYTES_MAX, newline="") as file:
                     rows += [names | texts for row in _csv_rows(file) if (texts := _texts(row)) is not None]
@@ -290,6 +291,10 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         if name not in TEXT_COLUMNS:
             points[name] = pd.to_numeric(points[name], errors="coerce")
     return points, pd.DataFrame(runs)
+
+
+def _shown(value: Any) -> str | None:
+    return None if value is None else clean_line(str(value))
 
 
 def _csv_rows(file: TextIO) -> Iterator[dict[str, Any]]:
@@ -322,7 +327,11 @@ def _texts(row: dict[str, Any]) -> dict[str, str] | None:
         known = FIRST <= int(version or FIRST) <= SCHEMA_VERSION
     except (TypeError, ValueError):
         return None
-    return {name: csv_text(cell) for name, cell in row.items() if name and isinstance(cell, str)} if known else None
+    return (
+        {clean_line(name): clean_line(csv_text(cell)) for name, cell in row.items() if name and isinstance(cell, str)}
+        if known
+        else None
+    )
 
 
 TEXT_COLUMNS = {"study", "run", *(one.name for one in columns_of(PointRow) if one.kind not in ("int", "float"))}

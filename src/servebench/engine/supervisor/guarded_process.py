@@ -16,6 +16,7 @@ from servebench.contracts.engine import Command
 from servebench.engine.supervisor import guard
 from servebench.util.children import HUB_TOKENS, command_environment
 from servebench.util.errors import EngineError
+from servebench.util.private import user_umask
 
 START_TIMEOUT_S = 10.0
 """The guard reports in about 30 ms; a machine that swaps may need seconds."""
@@ -50,6 +51,7 @@ class GuardedProcess:
         arguments = [str(control_read), str(report_write), str(log_path.absolute()), str(stop_timeout_s), *finish, "--"]
         try:
             log_path.parent.mkdir(parents=True, exist_ok=True)
+            log_path.touch()
             self.process = subprocess.Popen(
                 # -P: modules in the guard's folder must not shadow the standard library
                 [sys.executable, "-S", "-E", "-P", guard.__file__, *arguments, *command.argv],
@@ -58,6 +60,7 @@ class GuardedProcess:
                 cwd=command.cwd,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                umask=user_umask(),
             )
         except (OSError, ValueError) as error:
             os.close(self._control)

@@ -19,6 +19,7 @@ from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
 from servebench.report.html.timeline import timeline_of
 from servebench.store import studies as read
+from servebench.util.clean import clean_csv, clean_line, clean_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +74,9 @@ def filtered(points: pd.DataFrame) -> pd.DataFrame:
         if name not in points or points[name].nunique(dropna=True) == 0:
             continue
         options = sorted(kept[name].dropna().unique(), reverse=name == "study")
-        chosen = st.sidebar.multiselect(name, options, placeholder=f"all {len(options)}", key=f"filter-{name}")
+        chosen = st.sidebar.multiselect(
+            name, options, placeholder=f"all {len(options)}", key=f"filter-{name}", format_func=clean_line
+        )
         if chosen:
             kept = kept[kept[name].isin(chosen)]
     verdicts = st.sidebar.multiselect("verdict", ["valid", "doubtful", "void"], default=["valid", "doubtful"])
@@ -105,9 +108,14 @@ def of_one_workload(points: pd.DataFrame) -> pd.DataFrame:
     if len(names) < 2 or points[SERIES].nunique() <= COLOURS_MAX:
         return points
     latest = str(points["workload"].iloc[-1])
-    chosen = st.segmented_control("workload", [*names, ALL], default=latest, key="one-workload") or latest
+    chosen = _workload_control([*names, ALL], latest) or latest
     found: pd.DataFrame = points if chosen == ALL else points[points["workload"] == chosen]
     return found
+
+
+def _workload_control(names: list[str], latest: str) -> str | None:
+    """Return the chosen workload. Options of this control are Markdown, and names come from files."""
+    return st.segmented_control("workload", names, default=latest, format_func=clean_markdown, key="one-workload")
 
 
 def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
@@ -140,7 +148,8 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     bad = runs[runs["status"] != "finished"] if len(runs) else runs
     if len(bad):
         st.text("Runs that did not finish")
-        shown_runs = bad.assign(error=bad["error"].fillna("-"), started=pd.to_datetime(bad["started_s"], unit="s"))
+        started = pd.to_datetime(bad["started_s"], unit="s", errors="coerce")
+        shown_runs = bad.assign(error=bad["error"].fillna("-"), started=started)
         st.dataframe(shown_runs.drop(columns="started_s").rename(columns={"started": "started, UTC"}), hide_index=True)
 
 
@@ -231,7 +240,8 @@ def quality_headings() -> dict[str, str]:
 
 def raw_view(points: pd.DataFrame) -> None:
     """Show every column, with a download as CSV."""
-    st.download_button("download as CSV", points.to_csv(index=False), "servebench_points.csv", "text/csv")
+    table = points.map(clean_csv).rename(columns=clean_csv).to_csv(index=False)
+    st.download_button("download as CSV", table, "servebench_points.csv", "text/csv")
     st.dataframe(points, hide_index=True, width="stretch", height=600)
 
 
@@ -247,7 +257,9 @@ def pick_runs(points: pd.DataFrame, label: str, most: int, start: int) -> list[s
     """Return the runs that the user chose."""
     keys = list(points["run_key"].drop_duplicates())[::-1]
     default = list(reversed(alike(points, keys)[:start]))
-    chosen = st.multiselect(label, keys, default=default, max_selections=most, key=f"pick-{label}")
+    chosen = st.multiselect(
+        label, keys, default=default, max_selections=most, key=f"pick-{label}", format_func=clean_line
+    )
     return [str(key) for key in chosen]
 
 
@@ -306,7 +318,7 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     from servebench.report.html.charts import requests_timeline
 
     keys = list(points["run_key"].drop_duplicates())[::-1]
-    key = st.selectbox("run", keys)
+    key = st.selectbox("run", keys, format_func=clean_line)
     if key is None:
         return
     run = load_run(outputs, str(key), changed)

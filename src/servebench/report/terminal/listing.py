@@ -15,6 +15,7 @@ from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.report.points import best_row, count_verdicts, verdict_counts
 from servebench.report.terminal.results import cell_text, print_repeats
 from servebench.report.terminal.tables import POINTS_NOTE, STATUS_STYLES, console, local_time, new_table, verdict_text
+from servebench.util.clean import clean_line
 from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
 
 RIGHT_ALIGNED = ("best tok/s", "at", "TTFT p50 ms")
@@ -137,7 +138,7 @@ def _header(run: RunData) -> dict[str, str | None]:
 def _print_facts(facts: dict[str, str | None]) -> None:
     for name, value in facts.items():
         if value:
-            console().print(f"{name + ':':<12} {value}")
+            console().print(f"{name + ':':<12} {clean_line(value)}")
 
 
 def _quality_lines(stored: Any) -> list[str]:

@@ -65,4 +65,7 @@ def verdict_text(verdict: str) -> Text:
 
 def local_time(stamp_s: float | None) -> str:
     """Return a time stamp as local date and time."""
-    return MISSING if stamp_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(stamp_s))
+    try:
+        return MISSING if stamp_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(stamp_s))
+    except (OverflowError, OSError, ValueError, TypeError):
+        return MISSING  # no time that there is
