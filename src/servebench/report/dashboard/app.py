@@ -113,6 +113,10 @@ def of_one_workload(points: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
+def _clean_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: clean_line(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
 def _workload_control(names: list[str], latest: str) -> str | None:
     """Return the chosen workload. Options of this control are Markdown, and names come from files."""
     return st.segmented_control("workload", names, default=latest, format_func=clean_markdown, key="one-workload")
@@ -346,7 +350,7 @@ def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
             continue
         mattering = sum(one.matters for one in found)
         (st.warning if mattering else st.info)(f"{len(found)} different settings, {mattering} of them matter")
-        st.dataframe([vars(one) for one in found], hide_index=True, width="stretch")
+        st.dataframe([_clean_row(vars(one)) for one in found], hide_index=True, width="stretch")
 
 
 def main() -> None:
