@@ -67,8 +67,8 @@ LEVEL_NOT_REACHED = _define(
 LOCK_STEP = _define(
     "lock_step",
     "the streams sent their requests all at once, round after round, so each prompt waited for those of the others",
-    "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; TTFT of "
-    "such a point is that of a burst, not that of users who arrive at different times",
+    "set load.stagger=true and load.warmup_requests above 0 (the defaults) with three requests a stream or more; if they "
+    "are, the engine itself keeps the streams in step: measure TTFT at a rate of arrivals (load.rate)",
     affects=SPEED,
 )
 TOO_FEW_REQUESTS = _define(
