@@ -66,7 +66,7 @@ def test_equal_values_have_an_interval_without_width() -> None:
 
 def test_confidence_widens() -> None:
     """More confidence asks for a wider interval."""
-    values = np.random.default_rng(3).normal(0, 1, 50)
+    values = np.random.default_rng(3).normal(10, 1, 50)
     narrow = mean_interval(values, LONG, 0.5)
     wide = mean_interval(values, LONG, 0.99)
     assert narrow is not None

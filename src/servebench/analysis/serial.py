@@ -3,12 +3,13 @@
 Requests of one time share the engine's steps, and an engine is faster and slower for seconds on end. Neighbours are alike,
 so an interval that takes them for independent is far too short. What such a series says about its mean is in its slowest
 waves: the coefficients of a few cosines, which are nearly normal whatever the values are (Mueller and Watson 2008,
-Econometrica 76; Mueller 2014, J. Bus. Econ. Stat. 32). How the variance of the mean follows from them depends on how fast the
-engine's speed wanders (an Ornstein-Uhlenbeck process). That is unknown, so relaxation times of WANDER_S are all considered,
-each at all STRENGTHS, and weighed by how well they explain the coefficients. Given one of them, the mean is distributed as
-Student's t with as many degrees of freedom as there are cosines (flat prior on the mean, prior on the variance without a
-scale); the interval is between the quantiles of the weighted mixture. An engine that wanders more slowly than WANDER_S, over
-minutes, is not covered by one short window: more starts and repeats show that.
+Econometrica 76; Mueller 2014, J. Bus. Econ. Stat. 32). Two things move them: noise that is the same for all of them, of any
+size, and an engine's speed that wanders (an Ornstein-Uhlenbeck process) by WANDER_SD, a share of the mean, with a relaxation
+time of WANDER_S. All sizes and times are considered and weighed by how well they explain the coefficients; given them, the
+error of the observed mean is normal, and the interval is between the quantiles of the weighted mixture. That engines wander by
+some percent, and rarely by much more, is prior knowledge: without it an interval of few waves is three times as long. An
+engine that wanders more slowly than WANDER_S, over minutes, is not covered by one short window: more starts and repeats
+show that.
 """
 
 from __future__ import annotations
@@ -29,49 +30,34 @@ VALUES_PER_WAVE = 4
 """A series needs so many values for each cosine."""
 WANDER_S = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Relaxation times of an engine's speed that are considered, in seconds."""
-STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
-"""The variance that wandering gives the slowest cosine, relative to what independent values give it."""
-STEADY_WEIGHT = 0.15
-"""The prior probability that nothing wanders."""
+WANDER_SD = (0.0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
+"""How far it wanders, as a standard deviation relative to the mean."""
+WANDER_PRIOR = (0.08, 0.10, 0.14, 0.20, 0.20, 0.14, 0.08, 0.03, 0.02, 0.01)
+"""The prior probability of each of WANDER_SD: most engines that were measured for this wandered by 1 to 8%."""
+NOISES = np.geomspace(0.05, 4.0, 30)
+"""Standard deviations of the noise that are considered, relative to the root mean square of the coefficients."""
 ROUNDING = 1e-12
 """Relative to the values, cosines below this are rounding errors: the values are equal."""
-REACH, HALVINGS = 50.0, 36
-"""A quantile is looked for this many scales to each side, and its bracket halved so often."""
+REACH, HALVINGS = 9.0, 40
+"""A quantile is looked for this many standard deviations to each side, and its bracket halved so often."""
+NEGLIGIBLE = 1e-8
+"""Parts of the mixture with a smaller weight are left out."""
 _POINTS = 256
 """Points of the grid on which the covariances of a wandering speed are integrated."""
 
 
-@dataclass(frozen=True)
-class _Models:
-    """For each grid point: the prior, the inverse covariance of the cosines with its half log determinant, and the mean's
-    regression on the cosines with its remaining variance."""
-
-    prior: Floats
-    precision: Floats
-    half_log_det: Floats
-    slope: Floats
-    rest: Floats
-
-
 @lru_cache(maxsize=64)
-def _models(waves: int, seconds: float) -> _Models:
+def _wanders(waves: int, seconds: float) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return for a wander of 1 with each of WANDER_S: the variances of the cosines, their covariances with the mean, both in
+    the directions in which the cosines are independent, these directions, and the variance of the mean."""
     at = (np.arange(_POINTS) + 0.5) / _POINTS
     cosines = np.sqrt(2) * np.cos(np.pi * np.outer(np.arange(1, waves + 1), at))
     basis = np.vstack([np.ones(_POINTS), cosines]) / _POINTS
-    covariances, prior = [np.eye(waves + 1)], [STEADY_WEIGHT]
-    each = (1 - STEADY_WEIGHT) / (len(WANDER_S) * len(STRENGTHS))
-    for wander_s in WANDER_S:
-        cycles = seconds / wander_s
-        wandering = basis @ np.exp(-cycles * np.abs(at[:, None] - at[None, :])) @ basis.T
-        for strength in STRENGTHS:
-            covariances.append(np.eye(waves + 1) + strength * wandering / wandering[1, 1])
-            prior.append(each)
-    stacked = np.array(covariances)
-    precision: Floats = np.asarray(np.linalg.inv(stacked[:, 1:, 1:]), dtype=np.float64)
-    slope = np.einsum("gk,gkl->gl", stacked[:, 0, 1:], precision)
-    rest = stacked[:, 0, 0] - np.einsum("gk,gk->g", slope, stacked[:, 0, 1:])
-    half_log_det: Floats = np.asarray(0.5 * np.linalg.slogdet(stacked[:, 1:, 1:])[1], dtype=np.float64)
-    return _Models(np.array(prior), precision, half_log_det, slope, rest)
+    apart = np.abs(at[:, None] - at[None, :])
+    whole = np.array([basis @ np.exp(-seconds / wander_s * apart) @ basis.T for wander_s in WANDER_S])
+    variances, directions = np.linalg.eigh(whole[:, 1:, 1:])
+    with_mean = np.einsum("tkd,tk->td", directions, whole[:, 0, 1:])
+    return np.asarray(variances, dtype=np.float64), with_mean, np.asarray(directions, dtype=np.float64), whole[:, 0, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +85,58 @@ def slow_waves(values: Floats, waves: int) -> Floats:
 
 
 def mean_interval(values: Floats, span: SeriesSpan, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the interval of the mean of values in order, which may depend on those before them.
+    """Return the interval of the mean of positive values in order, which may depend on those before them.
 
-    It always holds the values' own mean. None for too few values or rounds.
+    It always holds the values' own mean. None for too few values or rounds, and for a mean that is not positive.
     """
     waves = wave_count(values.size, span.rounds)
-    if waves is None or span.seconds <= 0:
+    middle = float(values.mean()) if values.size else 0.0
+    if waves is None or span.seconds <= 0 or middle <= 0:
         return None
-    middle = float(values.mean())
-    cosines = slow_waves(values, waves)
-    if np.abs(cosines).max() <= ROUNDING * float(np.abs(values).max()):
+    cosines = slow_waves(values, waves) / middle
+    if np.abs(cosines).max() <= ROUNDING:
         return middle, middle
     low, high = _mixture(cosines, span.seconds, (1 - confidence) / 2)
-    return min(middle, middle + low), max(middle, middle + high)
+    return min(middle, middle * (1 - high)), max(middle, middle * (1 - low))
+
+
+def share_error(counted: Floats, span: SeriesSpan, confidence: float = 0.95) -> float | None:
+    """Return half the width of the interval of a share, from one value of 0 or 1 for each request, in order.
+
+    The cosines are taken to be alike (Student's t with as many degrees of freedom as there are: the equal-weighted
+    periodogram, Lazarus, Lewis, Stock and Watson 2018, J. Bus. Econ. Stat. 36). None for too few values or rounds.
+    """
+    from scipy.special import stdtrit
+
+    waves = wave_count(counted.size, span.rounds)
+    if waves is None:
+        return None
+    return float(stdtrit(waves, (1 + confidence) / 2) * np.sqrt(np.mean(slow_waves(counted, waves) ** 2)))
 
 
 def _mixture(cosines: Floats, seconds: float, tail: float) -> tuple[float, float]:
-    """Return the `tail` and 1 - `tail` quantiles of the true mean less the observed one."""
-    from scipy.special import stdtr
+    """Return the `tail` and 1 - `tail` quantiles of the error of the observed mean, relative to it."""
+    from scipy.special import ndtr
 
-    models, waves = _models(cosines.size, float(f"{seconds:.1g}")), cosines.size
-    size = np.einsum("k,gkl,l->g", cosines, models.precision, cosines)
-    log_weight = np.log(models.prior) - models.half_log_det - 0.5 * waves * np.log(size)
+    variances, with_mean, directions, of_mean = _wanders(cosines.size, float(f"{seconds:.1g}"))
+    own = np.einsum("tkd,k->td", directions, cosines)[:, None, None, :]
+    noise = ((NOISES * np.sqrt(np.mean(cosines**2))) ** 2)[None, :, None]
+    wander = (np.array(WANDER_SD) ** 2)[None, None, :]
+    total = noise[..., None] + wander[..., None] * variances[:, None, None, :]
+    log_weight = np.log(WANDER_PRIOR) - 0.5 * (np.log(total) + own**2 / total).sum(axis=-1)
+    slope = wander[..., None] * with_mean[:, None, None, :] / total
+    centre = (slope * own).sum(axis=-1)
+    rest = noise + wander * (of_mean[:, None, None] - (slope * with_mean[:, None, None, :]).sum(axis=-1))
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
-    centre = -models.slope @ cosines
-    scale = np.sqrt(models.rest * size / waves)
+    known = weight > NEGLIGIBLE
+    weight, centre, spread = weight[known], centre[known], np.sqrt(rest[known])
 
     def quantile(share: float) -> float:
-        low, high = float((centre - REACH * scale).min()), float((centre + REACH * scale).max())
+        low, high = float((centre - REACH * spread).min()), float((centre + REACH * spread).max())
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            below = float(weight @ stdtr(waves, (middle - centre) / scale))
+            below = float(weight @ ndtr((middle - centre) / spread))
             low, high = (middle, high) if below < share else (low, middle)
         return (low + high) / 2
 

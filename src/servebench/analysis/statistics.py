@@ -7,9 +7,9 @@ between tokens are pooled over requests, so their mean is a ratio of two sums ov
 
 A percentile is where a share of the values lies below. Its interval reaches between the percentiles of two other shares
 (Woodruff 1952, J. Am. Stat. Assoc. 47): at least those of the exact limits for independent values (order statistics:
-Hahn and Meeker 1991, "Statistical Intervals", chapter 5), and as far as the series of "lies below" says; and at least as far,
-relative to it, as the interval of the mean, because a slower engine moves all percentiles. Where the values are too few for
-an end there is no interval: a p95 takes 72, a p99 736.
+Hahn and Meeker 1991, "Statistical Intervals", chapter 5), and as far as the series of "lies below" says. A slower engine moves
+all percentiles, so the error of the mean, relative to it, is added (root of the sum of squares). Where the values are too few
+for an end there is no interval: a p95 takes 72, a p99 736.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from servebench.analysis.serial import ROUNDS_MIN, VALUES_PER_WAVE, WAVES_MIN, SeriesSpan, mean_interval
+from servebench.analysis.serial import ROUNDS_MIN, VALUES_PER_WAVE, WAVES_MIN, SeriesSpan, mean_interval, share_error
 from servebench.contracts.point_row import PointRow
 from servebench.measure.points import PointSample
 from servebench.util.units import MS_PER_S
@@ -146,19 +146,17 @@ def pooled_percentile_interval(
         return None
     share = percent / 100
     below = (values <= np.quantile(values, share)).astype(np.float64)
-    shares = pooled_mean_interval(below, counts, span, confidence)
+    error = share_error(below if counts is None else linearised(below, counts), span, confidence)
     means = pooled_mean_interval(values, counts, span, confidence)
-    if shares is None or means is None:
+    if error is None or means is None:
         return None
     low, high = _order_limits(share, values.size, (1 - confidence) / 2)
     inside = 1 / (values.size + 1)
-    middle, seen = float(values.mean()), float(below.mean())
-    low = min(low, max(inside, share + shares[0] - seen))
-    high = max(high, min(1 - inside, share + shares[1] - seen))
+    low, high = min(low, max(inside, share - error)), max(high, min(1 - inside, share + error))
     least, estimate, most = np.quantile(values, [low, share, high]).tolist()
-    if middle <= 0:
-        return least, most
-    return min(least, estimate * means[0] / middle), max(most, estimate * means[1] / middle)
+    relative = estimate / float(values.mean())
+    slower, faster = means[1] * relative - estimate, estimate - means[0] * relative
+    return max(0.0, estimate - math.hypot(estimate - least, faster)), estimate + math.hypot(most - estimate, slower)
 
 
 def _order_limits(share: float, count: int, tail: float) -> Interval:
