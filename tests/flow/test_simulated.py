@@ -99,3 +99,38 @@ def test_no_questions_without_a_server(run_main):
     done = run_main("engine=vllm", *SMALL, "quality=gsm8k")
     assert done.returncode == 3
     assert "launch=simulated has no server" in done.stderr
+
+
+def test_a_point_ends_when_it_is_precise_and_says_why(run_main, tmp_path):
+    """Within the share that was asked, after fewer requests than a longer ask; what the time does not allow ends at once, and the
+    warning has what it would take."""
+    until = "load.until={ttft_ms_p50: 8%, output_throughput_tok_s: 8%}"
+    words = ("launch=simulated", "load.concurrency=[4]", "tracking=none", "workload=unique", *SHORT)
+    assert run_main("engine=vllm", *words, until, "study.name=rough").returncode == 0
+    assert run_main("engine=vllm", *words, "load.until=1%", "load.max_duration_s=7", "study.name=never").returncode == 0
+    ((rough,), (never,)) = (
+        [row for _, row in frame.iterrows()] for (frame,) in (points(tmp_path, "rough"), points(tmp_path, "never"))
+    )
+    assert rough["ended_by"] == "precise"
+    for name in ("ttft_ms_p50", "output_throughput_tok_s"):
+        low, high = rough[f"{name}_low"], rough[f"{name}_high"]
+        assert (high - low) / (high + low) < 0.09
+    assert rough["requests_planned"] == rough["requests_ok"]
+    assert never["ended_by"] in ("out_of_reach", "time")
+    assert "not_precise" in never["doubts"]
+    assert "not_precise" not in rough["doubts"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("load.until=5",), "load.until must be a share such as 5% or 0.05 (got 5)"),
+        (("load.until={ttft_ms_p51: 5%}",), "load.until.ttft_ms_p51 has no interval"),
+        (("load=search_slo", "slo=interactive", "load.until=5%"), "load.search cannot be used together"),
+    ],
+)
+def test_a_wrong_precision_is_one_line(run_main, words, said):
+    done = run_main("engine=vllm", "launch=simulated", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -31,6 +31,9 @@ Interval = tuple[float, float]
 
 CONFIDENCE = 0.95
 Z_95 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+BULK, BULK_PERCENT_MAX = (0.05, 0.95), 75
+"""How much slower the engine was is seen in the values between these shares; rare late requests say nothing about a median, but
+much about the percentiles above BULK_PERCENT_MAX."""
 LATE_TOGETHER = 2
 """By how much more values a p99 takes than if they were independent."""
 RATE_SLICES = 1024
@@ -147,14 +150,15 @@ def pooled_percentile_interval(
     share = percent / 100
     below = (values <= np.quantile(values, share)).astype(np.float64)
     error = share_error(below if counts is None else linearised(below, counts), span, confidence)
-    means = pooled_mean_interval(values, counts, span, confidence)
+    bulk = values if percent > BULK_PERCENT_MAX else np.clip(values, *np.quantile(values, BULK))
+    means = pooled_mean_interval(bulk, counts, span, confidence)
     if error is None or means is None:
         return None
     low, high = _order_limits(share, values.size, (1 - confidence) / 2)
     inside = 1 / (values.size + 1)
     low, high = min(low, max(inside, share - error)), max(high, min(1 - inside, share + error))
     least, estimate, most = np.quantile(values, [low, share, high]).tolist()
-    relative = estimate / float(values.mean())
+    relative = estimate / float(bulk.mean())
     slower, faster = means[1] * relative - estimate, estimate - means[0] * relative
     return max(0.0, estimate - math.hypot(estimate - least, faster)), estimate + math.hypot(most - estimate, slower)
 

@@ -42,6 +42,7 @@ ENGINE = (
     "model=qwen2.5-7b-instruct",
     "workload=unique",
     "load=quick",
+    "load.until=null",
     "tracking=none",
 )
 """The set-up of the simulated engines, unless a cell says otherwise: steps of about 10 ms."""

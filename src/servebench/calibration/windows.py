@@ -28,6 +28,12 @@ WIDTH = Promise(
     bar=2.0,
     kind="width",
 )
+UNTIL = Promise(
+    name="until",
+    text="the 95% intervals of a point that ended by `load.until` hold the long-run value in at least 93% of points",
+    bar=0.93,
+    at_most=False,
+)
 OPEN_LOOP = Promise(
     name="open_loop", text="an open loop measures the long-run value within 2% on average", bar=0.02, kind="bias"
 )
@@ -61,6 +67,10 @@ DRIFT_FOUND = Promise(
     at_most=False,
 )
 
+UNTIL_METRICS = (
+    *("output_throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p95"),
+    *("tpot_ms_mean", "itl_ms_mean", "e2e_ms_mean", "e2e_ms_p50"),
+)
 TRUTH_REQUESTS = 16_000
 NEAR = 0.10
 TRUTH_ERROR = 0.02
@@ -105,6 +115,12 @@ SCENARIOS = (
     Scenario(name="6 requests/s, 64 ± 40 tokens", words=("load=rate", "load.rate=[6]", LENGTHS_64)),
 )
 
+CROWD = Scenario(name="64 users, 64 ± 40 tokens", words=("load.concurrency=[64]", LENGTHS_64))
+BUSY = Scenario(
+    name="12 requests/s of 17 possible, 64 ± 40 tokens",
+    words=("load=rate", "load.rate=[12]", "engine.max_num_seqs=16", LENGTHS_64),
+)
+
 ANSWERS_S = {1.5: 130, 7.0: 600, 15.0: 1200}
 """Tokens of answers of about so many seconds."""
 OPEN_RATES = {1.5: (4.0, 25.0, 40.0), 7.0: (4.0, 8.6, 13.8), 15.0: (4.0, 7.5)}
@@ -124,6 +140,15 @@ def cells() -> Iterator[CalibrationCell]:
                 trial=partial(_covered, scenario=scenario, requests=count),
                 truth=partial(_truth, scenario),
                 share=min(1.0, 500 / count),
+            )
+    for scenario in (*SCENARIOS, CROWD, BUSY):
+        for until in ("10%", "5%"):
+            yield CalibrationCell(
+                promises=(UNTIL,),
+                name=f"{scenario.name}, load.until={until}",
+                trial=partial(_stopped, scenario=scenario, until=until),
+                truth=partial(_truth, scenario),
+                share=0.5,
             )
     for seconds, rates in OPEN_RATES.items():
         for rate, arrival in product(rates, ARRIVALS):
@@ -180,6 +205,18 @@ def _covered(seed: int, truth: Mapping[str, float], *, scenario: Scenario, reque
         known = low is not None and high is not None
         outcome[COVERAGE, name] = float(low <= true <= high) if known else None
         outcome[WIDTH, name] = (row[name], (high - low) / 2) if known else None
+    return outcome
+
+
+def _stopped(seed: int, truth: Mapping[str, float], *, scenario: Scenario, until: str) -> Outcome:
+    """Return by metric whether the interval of a point that ended by itself holds the long-run value; None without interval."""
+    plant = Plant(words=(*scenario.words, f"load.until={until}"), variation=scenario.variation)
+    row = simulate_run(plant, f"{seed}", seed=seed).rows[0]
+    outcome: dict[tuple[Promise, str], float | None] = {}
+    for name in UNTIL_METRICS:
+        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+        known = low is not None and high is not None
+        outcome[UNTIL, name] = float(low <= truth[name] <= high) if known else None
     return outcome
 
 

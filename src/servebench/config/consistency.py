@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from servebench.config.problems import format_value
+from servebench.contracts.precision import precision_targets
 from servebench.contracts.settings import (
     EngineSettings,
     GpuSettings,
@@ -26,10 +27,12 @@ _NEEDED = {"fixed": ("mean",), "uniform": ("min", "max"), "normal": ("mean", "st
 
 
 def with_derived_values(settings: RunSettings) -> RunSettings:
-    """Return the settings with derived values: no number of requests for a point with `duration_s`, and a tensor parallelism
-    of `gpu.count` for several GPUs unless it is set.
+    """Return the settings with derived values: no number of requests for a point with `duration_s`, no `load.until` for one of
+    a fixed length, and a tensor parallelism of `gpu.count` for several GPUs unless it is set.
     """
     load, engine = settings.load, settings.engine
+    if isinstance(load.requests, int) or load.duration_s is not None:
+        load = replace(load, until=None)
     if load.duration_s is not None and load.requests == "auto":
         load = replace(load, requests=None)
     if settings.gpu.count >= 2 and engine.tensor_parallel_size is None:
@@ -159,6 +162,19 @@ def _length_of_a_point(load: LoadSettings) -> list[str]:
     return problems
 
 
+def _until(load: LoadSettings) -> list[str]:
+    if load.until is None:
+        return []
+    other = "load.search" if load.search is not None else "load.trace" if load.trace is not None else None
+    if other is not None:
+        return [f"load.until={load.until} and {other} cannot be used together; leave out load.until"]
+    try:
+        targets = precision_targets(load.until, open_loop=load.rate is not None)
+    except ValueError as error:
+        return [str(error)]
+    return [] if targets else ["load.until has no metric; use a share such as 5%, or load.until=null"]
+
+
 def _max_concurrency(load: LoadSettings) -> list[str]:
     closed = load.concurrency is not None or (load.search is not None and load.search.of == "concurrency")
     if load.max_concurrency is None or not closed:
@@ -258,6 +274,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("load",), _levels),
     (("load",), _shape),
     (("load",), _length_of_a_point),
+    (("load",), _until),
     (("load",), _max_concurrency),
     (("load", "slo"), _search_goal),
     (("quality",), _quality),

@@ -170,13 +170,27 @@ class StopReason(StrEnum):
     """The engine was up but sent no data."""
 
 
+class EndReason(StrEnum):
+    """Why a point with `load.until` ended."""
+
+    PRECISE = "precise"
+    """Its metrics are known as precisely as asked."""
+    OUT_OF_REACH = "out_of_reach"
+    """They will not be within `load.max_duration_s`."""
+    TIME = "time"
+    """`load.max_duration_s` is over."""
+    REQUESTS = "requests"
+    """The prepared requests are used up."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhaseReport:
     """What the client reports of itself after a phase. `cpu_s` is that of the worker processes over `elapsed_s`.
 
     `planned` and `sent` count measured requests, `fillers` those sent to keep the level while these ended.
     `loop_lag_ms_p99` is how late the loop woke up; `clock_step_ns` is how far the wall clock was stepped.
-    `stopped` is why the phase was ended early, if it was; `error` then says how a worker died.
+    `stopped` is why the phase was ended early, if it was; `error` then says how a worker died. `ended_by` is why a point that
+    ends when it is precise has ended.
     """
 
     started_ns: int
@@ -191,6 +205,7 @@ class PhaseReport:
     stamp_source: Literal["kernel", "user"]
     stopped: StopReason | None = None
     error: str | None = None
+    ended_by: EndReason | None = None
     fillers: int = 0
     connections_opened: int = 0
     connections_failed: int = 0

@@ -190,7 +190,9 @@ class LoadSettings(StrictSettings):
     """Load levels and how each is driven. Exactly one of `concurrency`, `rate`, `search` and `trace` names the levels.
 
     `requests` is the number a point sends: a count, or `auto` (ten a stream and at least 50). With `duration_s` the point
-    runs for that long instead. `warmup_requests` are sent before each point and not measured (`auto`: two a stream, at
+    runs for that long instead; with `until` it ends as soon as it is precise (a share, or one for each metric), after at least
+    `min_requests` and at most `max_duration_s`. A fixed number or time turns `until` off. `warmup_requests` are sent before each
+    point and not measured (`auto`: two a stream, at
     most 32). `workers` processes send the load (`auto`: one for each 2,000 streams, at most a quarter of the cores; `ray`:
     one on each node of the Ray cluster at RAY_ADDRESS). `timeout_s` limits one request. `drain_s` is how long a
     point that is ended by time waits for its last answers (`auto`: four times the longest answer so far, at least 30 s).
@@ -217,6 +219,9 @@ class LoadSettings(StrictSettings):
     max_concurrency: PositiveInt | None = None
     requests: RequestCount | Literal["auto"] | None = "auto"
     duration_s: PositiveFloat | None = None
+    until: str | float | Mapping[str, str | float] | None = None
+    max_duration_s: PositiveFloat = 60.0
+    min_requests: PositiveInt = 30
     warmup_requests: CountOrZero | Literal["auto"] = "auto"
     warmup_s: Annotated[float, Ge(0)] = 0.0
     cooldown_requests: CountOrZero = 0

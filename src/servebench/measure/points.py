@@ -167,6 +167,7 @@ def summarize(
         **_means(inside),
         **_window_columns(window),
         "lock_step": _lock_step(inside, context.concurrency),
+        "ended_by": report.ended_by,
         **_throughput(measured, ok, window, sample),
         "goodput_req_s": _goodput(measured, inside, window, slo, context),
         **_attained(measured, window, slo, from_schedule=context.rate is not None),
@@ -180,6 +181,14 @@ def summarize(
     found["cost_usd_per_mtok"] = _cost(context, found.get("output_throughput_tok_s"))
     found["cost_usd_per_mgood"] = _cost(context, found["goodput_req_s"])
     return PointRow(**found), sample
+
+
+def point_sample(records: Sequence[Record], concurrency: int | None, *, warmup_s: float = 0.0) -> PointSample:
+    """Return the sample of a point from its measured records, as `summarize` does; the window is empty without any."""
+    ok = [r for r in records if r.outcome == "ok" and r.sent_ns is not None]
+    window = find_window(records, concurrency, warmup_s)
+    inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
+    return _sample(ok, inside, window)
 
 
 def with_intervals(row: PointRow, intervals: Mapping[str, tuple[float, float] | None]) -> PointRow:

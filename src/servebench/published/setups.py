@@ -17,10 +17,11 @@ import numpy as np
 import yaml
 
 from servebench.analysis.published import published_rows
-from servebench.analysis.warnings.load import REQUESTS_MIN, WINDOW_S_MIN
+from servebench.analysis.warnings.load import REQUESTS_MIN
 from servebench.config import compose_jobs
 from servebench.contracts.emulation import EmulationSpec
 from servebench.contracts.engine import LaunchContext
+from servebench.contracts.precision import WINDOW_S_MIN
 from servebench.contracts.settings import RunSettings
 from servebench.emulator.cost import Profile, model_shape, profile_for
 from servebench.engine.launchers.emulated import EmulatedSettings, spec_of

@@ -8,7 +8,7 @@ from typing import Any
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.engine import RunningEngine
-from servebench.contracts.exchange import PhaseReport, PlannedRequest, StopReason
+from servebench.contracts.exchange import EndReason, PhaseReport, PlannedRequest, StopReason
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.engine.admin import reset_cache
@@ -23,6 +23,7 @@ from servebench.load.plan.schedule import (
 )
 from servebench.measure.derive import count_missing
 from servebench.run.ledger import entry
+from servebench.run.looks import Looks, first_look
 from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S
 from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of, references_of
 from servebench.run.point import PointEvidence, build_point, planned_count
@@ -119,10 +120,11 @@ def _evidence(
 def _warnings(session: RunSession, level: Level, report: PhaseReport) -> list[Doubt]:
     """Return warnings of a point that need more than its evidence to detect."""
     warnings = []
-    exhausted = level.duration_s is not None and not level.open_loop and 0 < report.planned <= report.sent
+    timed = level.duration_s is not None and not level.targets and not level.open_loop
+    exhausted = timed and 0 < report.planned <= report.sent
     if exhausted:
         message = (
-            f"all {report.planned} prepared requests were used after {report.elapsed_s:.3g} s of {level.duration_s:g} s: "
+            f"all {report.planned} prepared requests were used after {report.elapsed_s:.3g} s of {level.duration_s or 0:g} s: "
             "the engine was more than twice as fast as in the warm-up"
         )
         warnings.append(catalog.SUPPLY_EXHAUSTED.issue(message))
@@ -277,23 +279,51 @@ def _run_phase(
         plan.duration_s,
         patience_s=plan.timeout_s + SILENCE_MARGIN_S,
     )
+    looks = None if warmup else looks_at(session, level)
     spool = session.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
     nodes, workers = _load_generators(session, level, planned, plan.concurrency, warmup=warmup)
     spools = worker_spools(spool, workers)
     try:
         if session.launcher.simulated:
-            report, records = drive_simulated(session.running, plan, facts, watch)
+            report, records = drive_simulated(session.running, plan, facts, watch, looks)
         else:
-            report, records = drive_phase(session.target, plan, facts, spool, watch, workers=workers, nodes=nodes)
+            report, records = drive_phase(
+                session.target, plan, facts, spool, watch, workers=workers, nodes=nodes, looks=looks
+            )
     except (KeyboardInterrupt, ServebenchError):
         session.writer.append(records_of(spools, facts))
         discard_spools(spools)
         raise
+    if looks is not None:
+        report = replace(report, ended_by=looks.ended_by or _end_reason(level, report))
     records = count_missing(records, session.tokenizer.count) if session.tokenizer.exact else records
     session.writer.append(records)
     session.ledger.append(entry(level.point, report, records, warmup=warmup))
     discard_spools(spools)
     return report, records
+
+
+def looks_at(session: RunSession, level: Level) -> Looks | None:
+    """Return the looks that may end a point early; None for one of a fixed length."""
+    if not level.targets or level.duration_s is None:
+        return None
+    count = session.tokenizer.count if session.tokenizer.exact else None
+    return Looks(
+        targets=level.targets,
+        concurrency=level.concurrency,
+        first=first_look(session.settings.load.min_requests, level.concurrency),
+        budget_s=level.duration_s,
+        warmup_s=session.settings.load.warmup_s,
+        with_tokens=(lambda records: count_missing(records, count)) if count is not None else tuple,
+    )
+
+
+def _end_reason(level: Level, report: PhaseReport) -> EndReason | None:
+    """Return why a point ended that no look has ended; None if it was stopped."""
+    if report.stopped is not None:
+        return None
+    used_up = report.sent >= report.planned and not level.open_loop
+    return EndReason.REQUESTS if used_up else EndReason.TIME
 
 
 def _load_generators(

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from servebench.contracts.exchange import Exchange, PhaseReport, PointPlan, Target
+from servebench.contracts.exchange import Exchange, PhaseReport, PointPlan, StopReason, Target
 from servebench.contracts.request import Request
 from servebench.contracts.results import Record
+from servebench.load.client.progress import Counts
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
 from servebench.measure.derive import record
+from servebench.run.looks import Looks
 from servebench.run.watchdog import Watcher
 from servebench.store.files import replacing, writing
 from servebench.util.errors import StoreError
@@ -101,8 +103,10 @@ def drive_phase(
     *,
     workers: int = 1,
     nodes: Sequence[str] = (),
+    looks: Looks | None = None,
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive a phase and return its report and records. The spools stay on disk until the caller has stored the records.
+    `looks` may end it early.
 
     Raises what `drive` raises, and StoreError; `servebench recover` can then read the spools.
     """
@@ -113,8 +117,18 @@ def drive_phase(
             beside.write_bytes(facts.dump())
         with writing(path):
             path.touch()
-    report = drive(target, plan, spool=spool, watch=watch, workers=workers, nodes=nodes)
-    return report, records_of(worker_spools(spool, workers), facts)
+    spools = worker_spools(spool, workers)
+
+    def watch_and_look(counts: Counts) -> StopReason | Literal["finish"] | None:
+        reason = watch(counts)
+        if reason is None and looks is not None and looks.is_due(counts.completed + counts.failed):
+            enough = looks.take(records_of(spools, facts))
+            watch.note = looks.note
+            return "finish" if enough else None
+        return reason
+
+    report = drive(target, plan, spool=spool, watch=watch_and_look, workers=workers, nodes=nodes)
+    return report, records_of(spools, facts)
 
 
 def records_of(spools: Sequence[Path], facts: PhaseFacts) -> list[Record]:

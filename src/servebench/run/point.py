@@ -74,8 +74,10 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
 
 
 def planned_count(level: Level, report: PhaseReport) -> int:
-    """Return how many requests the point was meant to send: as many as it came to, for a closed loop ended by time."""
-    return report.planned if level.requests is not None or level.open_loop else report.sent
+    """Return how many requests the point was meant to send: as many as it came to, for one that is ended by
+    time or when it is precise (an open loop ended by time knows its arrivals beforehand)."""
+    fixed = level.requests is not None or (level.open_loop and not level.targets)
+    return report.planned if fixed else report.sent
 
 
 def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift]]:

@@ -25,6 +25,7 @@ from servebench.engine.launchers.simulated import SimulatedEngine
 from servebench.load.client.job import PhaseJob, WireRequest, plan_facts, request_facts
 from servebench.load.client.progress import Counts
 from servebench.load.client.scheduler import ANSWERED, Scheduler
+from servebench.run.looks import Looks
 from servebench.run.phase import PhaseFacts
 from servebench.util.percentile import percentile
 from servebench.util.units import NS_PER_MS, NS_PER_S
@@ -64,17 +65,17 @@ def reset_virtual_cache(running: RunningEngine) -> str | None:
 
 
 def drive_simulated(
-    running: RunningEngine, plan: PointPlan, facts: PhaseFacts, watch: Watch
+    running: RunningEngine, plan: PointPlan, facts: PhaseFacts, watch: Watch, looks: Looks | None = None
 ) -> tuple[PhaseReport, list[Record]]:
     """Simulate a phase and return the report of the client and the records, in the order in which the requests ended.
 
-    `watch` is called several times a second of real time, as by the load client.
+    `watch` is called several times a second of real time, as by the load client. `looks` may end the phase early.
     """
     assert isinstance(running, SimulatedEngine)
     engine = virtual_engine(running)
     client = _Client(running, engine, plan, facts)
     try:
-        client.run(watch)
+        client.run(watch, looks)
     except KeyboardInterrupt:
         client.stop(StopReason.INTERRUPT)
     running.ended_ns = client.ns(client.now_s)
@@ -118,7 +119,7 @@ class _Client:
         """Return a time of the virtual clock as a stamp."""
         return self._epoch_ns + round(time_s * NS_PER_S)
 
-    def run(self, watch: Watch) -> None:
+    def run(self, watch: Watch, looks: Looks | None) -> None:
         """Simulate to the end of the phase."""
         scheduler = self._scheduler
         scheduler.start(self.now_s, self.ns(self.now_s))
@@ -135,6 +136,8 @@ class _Client:
             self.now_s, complete = self._engine.run_until(self._next_s(now))
             for answer in complete:
                 self._end(answer.index, _End("complete", self.now_s))
+            if looks is not None and looks.is_due(scheduler.completed + scheduler.failed) and looks.take(self.records):
+                scheduler.finish(self.now_s)
             if math.isinf(self.now_s):
                 raise RuntimeError("the simulated client waits for nothing")
             if time.monotonic() > self._watched + WATCH_EVERY_S:

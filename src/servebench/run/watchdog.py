@@ -26,6 +26,7 @@ class Watcher:
         """Start the clock."""
         self._started = self._last = self._last_data = time.monotonic()
         self._reads = 0
+        self.note = ""
         self._rate = self.silent_s = 0.0
         self._seen = Counts()
 
@@ -42,7 +43,7 @@ class Watcher:
         else:
             left_s = spent / done * (self.planned - done) if done else None
         self.display.progress(
-            label=self.label,
+            label=f"{self.label} · {self.note}" if self.note else self.label,
             done=done,
             planned=self.planned,
             failed=counts.failed,

@@ -292,6 +292,21 @@ def test_a_timed_phase_does_not_wait_for_users_who_think_longer():
     assert play.scheduler.ending(START_S + 10.0) is not None
 
 
+@pytest.mark.parametrize("duration_s", [None, 60.0])
+def test_a_phase_that_is_finished_early_lets_its_requests_end_at_their_level(duration_s):
+    more = {"duration_s": duration_s, "fillers": 3}
+    play = Play([request(i) for i in range(9)], concurrency=2, more=more)
+    assert play.send(0.0) == [0, 1]
+    play.scheduler.finish(START_S + 1.0)
+    play.scheduler.finish(START_S + 2.0)
+    play.end(0, time_s=3.0)
+    assert play.send() == [6], "a filler"
+    assert play.scheduler.ending(play.now) is None
+    play.end(1, time_s=4.0)
+    assert play.scheduler.ending(play.now)[0] == "cancelled"
+    assert (play.scheduler.sent, play.scheduler.completed, play.scheduler.fillers) == (2, 2, 1)
+
+
 def test_a_stopped_phase_sends_nothing_more():
     play = Play([request(i) for i in range(9)], concurrency=2)
     assert play.send(0.0) == [0, 1]

@@ -65,6 +65,22 @@ def test_fillers_end_with_the_last_measured_request(serve, run, workers):
     assert all(exchange.sent_ns <= last for exchange in exchanges.values())
 
 
+def test_a_phase_that_is_finished_early_ends_whole(serve, run):
+    """Nothing more is sent by either worker, what is in flight ends as usual, and the phase was not stopped."""
+
+    def slow(connection, request):
+        time.sleep(0.02)
+        connection.sendall(stream())
+
+    def enough(counts):
+        return "finish" if counts.completed >= 5 else None
+
+    report, exchanges = run(serve(slow), 100_000, concurrency=4, workers=2, watch=enough)
+    assert report.stopped is None
+    assert 5 <= report.sent == len(exchanges) < 100_000
+    assert {exchange.outcome for exchange in exchanges.values()} == {"complete"}
+
+
 def test_a_killed_worker_loses_no_finished_request(serve, run, tmp_path):
     """The report says how it died; the spool has every finished request."""
 

@@ -95,6 +95,12 @@ IMPRECISE = _define(
     "measure longer (load.requests, load.duration_s) on an otherwise idle machine: four times as long halves the interval",
     mark=True,  # the interval carries it: what is concluded from the point takes that into account
 )
+NOT_PRECISE = _define(
+    "not_precise",
+    "the point ended before it was as precise as load.until asks",
+    "raise load.max_duration_s, or ask for less (load.until); on a machine that does other work, free it first",
+    mark=True,
+)
 ERRORS = _define(
     "errors",
     "requests failed, and the latencies are those of the requests that succeeded",

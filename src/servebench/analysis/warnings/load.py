@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from servebench.analysis.statistics import missing_interval
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt
-from servebench.util.figures import short_percent
+from servebench.util.figures import number, seconds, short_percent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 LEVEL_SHARE_MIN = 0.95
@@ -19,8 +21,6 @@ LOCK_STEP_STREAMS_MIN = 4
 """Two or three streams are often in step by chance."""
 REQUESTS_MIN = 30
 """Below this many ok requests in the window a mean or median is weak: the usual rule for a mean to be near normal."""
-WINDOW_S_MIN = 5.0
-"""A shorter window holds too few engine steps, and one pause of a second moves its throughput by a fifth."""
 HALF_WIDTH_SHARE_MAX = 0.25
 """Half of the throughput's interval as a share of it: two such points differ by half before they differ at all."""
 LATENESS_SHARE_MAX = 0.1
@@ -111,7 +111,7 @@ def too_short(point: MeasuredPoint) -> Doubt | None:
 def imprecise(point: MeasuredPoint) -> Doubt | None:
     """Warn when the throughput's interval is wide."""
     rate, low, high = (point.row.get(f"output_throughput_tok_s{end}") for end in ("", "_low", "_high"))
-    if not rate or low is None or high is None:
+    if not rate or low is None or high is None or _targets(point):
         return None
     half = (high - low) / 2
     if half <= HALF_WIDTH_SHARE_MAX * rate:
@@ -120,6 +120,29 @@ def imprecise(point: MeasuredPoint) -> Doubt | None:
         f"throughput is only known to ±{short_percent(half / rate)} ({rate:.3g} ±{half:.2g} tok/s): it varied slowly, "
         "as on a busy machine, or rests on few answers"
     )
+
+
+def not_precise(point: MeasuredPoint) -> Doubt | None:
+    """Warn when a metric is less precise than `load.until` asks, and say what it would take."""
+    row = point.row
+    missed = []
+    for name, target in _targets(point).items():
+        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+        width = half_width(low, high) if low is not None and high is not None else None
+        if width is not None and width > target:
+            longer = (width / target) ** 2
+            missed.append(
+                f"{name} is known to ±{short_percent(width)} and ±{short_percent(target)} is asked, which takes about "
+                f"{number(longer * (row.ttft_ms_n or 0))} requests ({seconds(longer * (row.window_s or 0.0))})"
+            )
+        elif width is None:
+            missed.append(f"{name} has no interval: {missing_interval(row, name) or 'it was not measured'}")
+    return catalog.NOT_PRECISE.issue("; ".join(missed)) if missed else None
+
+
+def _targets(point: MeasuredPoint) -> dict[str, float]:
+    """How precise the point has to be: then `not_precise` says what `imprecise` would."""
+    return precision_targets(point.settings.load.until, open_loop=point.row.rate is not None)
 
 
 def client_bound(point: MeasuredPoint) -> Doubt | None:

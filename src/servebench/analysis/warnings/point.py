@@ -21,6 +21,7 @@ CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
     load.too_short,
     steadiness.not_stationary,
     load.imprecise,
+    load.not_precise,
     failures.errors,
     failures.engine_died,
     failures.worker_died,

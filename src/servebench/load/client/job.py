@@ -19,6 +19,8 @@ from servebench.contracts.exchange import ANSWER_BYTES_MAX, PlannedRequest, Poin
 
 GO = b"g"
 STOP = b"s"
+FINISH = b"f"
+"""Send no more measured requests; those in flight end as usual."""
 CONNECT_BURST = 256
 """Connections that may be opening at once: more overrun the listen queue of common servers (uvicorn 2048, others 128),
 and then wait a second for the retry of a lost SYN."""

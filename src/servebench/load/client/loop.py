@@ -19,7 +19,7 @@ from servebench.load.client.connection import (
     user_stamp,
     wire_failure,
 )
-from servebench.load.client.job import GO, STOP
+from servebench.load.client.job import FINISH, GO, STOP
 from servebench.load.client.phase import LoadPhase
 from servebench.protocol.framing import SIZE_LINES, FramingError
 from servebench.util.clock import take_anchor
@@ -243,7 +243,9 @@ class EventLoop:
         order = os.read(self.orders, 1)
         if order == GO:
             return
-        if order == STOP:
+        if order == FINISH:
+            self.phase.scheduler.finish(time.monotonic())
+        elif order == STOP:
             reason = os.read(self.orders, 64).decode(errors="replace").strip()
             self.phase.scheduler.stop(StopReason(reason) if reason else StopReason.INTERRUPT)
         elif not order:

@@ -92,6 +92,10 @@ class Scheduler:
         if not self._stream_starts_s:
             self._free_since_ns.extend([start_ns] * job.concurrency)
 
+    def finish(self, now: float) -> None:
+        """End the time of the phase now: no more measured requests are sent, and those in flight end as usual."""
+        self._end_sending = now if self._end_sending is None else min(now, self._end_sending)
+
     def stop(self, reason: StopReason) -> None:
         """Send nothing more; `ending` then says what happens to the requests in flight."""
         self.stopped = reason

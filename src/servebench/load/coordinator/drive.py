@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
 
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason, Target
-from servebench.load.client.job import GO, STOP, encode_job
+from servebench.load.client.job import FINISH, GO, STOP, encode_job
 from servebench.load.client.progress import Counts, WorkerProgress, sum_counts
 from servebench.load.coordinator.share import merge_reports, split_plan, worker_spools
 from servebench.load.coordinator.worker_process import READY_TIMEOUT_S, STOP_TIMEOUT_S, TICK_S, WorkerProcess
@@ -21,8 +22,9 @@ from servebench.util.errors import LoadError, StoreError, reason_of
 LOCAL_WORKER = ("servebench.load.client.worker",)
 RAY_WORKER = ("servebench.load.ray.bridge", "--node")
 
-Watch = Callable[[Counts], StopReason | None]
-"""Called every TICK_S while load runs; returns a reason to stop the phase, or None."""
+Watch = Callable[[Counts], StopReason | Literal["finish"] | None]
+"""Called every TICK_S while load runs. Returns a reason to stop the phase, `finish` to send nothing more and let the requests in
+flight end, or None."""
 
 
 def drive(
@@ -98,7 +100,10 @@ def _watch_workers(crew: Sequence[WorkerProcess], plan: PointPlan, watch: Watch)
             return _end_phase(crew, StopReason.WORKER_DIED)
         if all(worker.report is not None for worker in crew):
             return merge_reports([worker.report for worker in crew if worker.report is not None])
-        if reason is not None:
+        if reason == "finish":
+            for worker in working:
+                worker.send_order(FINISH)
+        elif isinstance(reason, StopReason):
             return _end_phase(crew, reason)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from servebench.contracts.point_id import TRACE, PointId
+from servebench.contracts.precision import precision_targets
 from servebench.contracts.settings import LoadSettings
 
 REQUESTS_PER_STREAM = 10
@@ -29,7 +30,8 @@ TRACE_REQUESTS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One point to be measured. `requests` is None when `duration_s` ends the point.
+    """One point to be measured. `requests` is None when `duration_s` ends the point. With `targets` (half the width of the
+    interval of each metric, as a share) it ends as soon as it is precise, and at the latest after `duration_s`.
 
     A closed loop has a `concurrency`. An open loop has a `rate` in requests per second, and at most `in_flight_max` in flight.
     A `trace` is an open loop with arrival times `times_s`, which are None until the workload has given them.
@@ -40,6 +42,7 @@ class Level:
     requests: int | None
     duration_s: float | None
     warmup_requests: int
+    targets: Mapping[str, float] = field(default_factory=dict)
     rate: float | None = None
     in_flight_max: int | None = None
     trace: bool = False
@@ -125,9 +128,13 @@ def with_trace_times(level: Level, load: LoadSettings, arrivals_s: Sequence[floa
 
 
 def _request_count(load: LoadSettings, auto: int) -> int | None:
-    if load.duration_s is not None:
+    if load.duration_s is not None or load.until is not None:
         return None
     return load.requests if isinstance(load.requests, int) else max(REQUESTS_MIN, auto)
+
+
+def _duration_s(load: LoadSettings) -> float | None:
+    return load.duration_s if load.until is None else load.max_duration_s
 
 
 def _warmup_count(load: LoadSettings, streams: int) -> int:
@@ -139,7 +146,8 @@ def _closed_loop(load: LoadSettings, concurrency: int, repeat: int, least: int) 
         id=PointId.at_concurrency(concurrency, repeat),
         concurrency=concurrency,
         requests=_request_count(load, max(least, REQUESTS_PER_STREAM * concurrency)),
-        duration_s=load.duration_s,
+        duration_s=_duration_s(load),
+        targets=precision_targets(load.until, open_loop=False),
         warmup_requests=_warmup_count(load, concurrency),
     )
 
@@ -149,7 +157,8 @@ def _open_loop(load: LoadSettings, rate: float, repeat: int, least: int) -> Leve
         id=PointId.at_rate(rate, repeat),
         concurrency=None,
         requests=_request_count(load, max(least, math.ceil(RATE_AUTO_S * rate))),
-        duration_s=load.duration_s,
+        duration_s=_duration_s(load),
+        targets=precision_targets(load.until, open_loop=True),
         warmup_requests=_warmup_count(load, RATE_WARMUP_CONCURRENCY),
         rate=rate,
         in_flight_max=load.max_concurrency,

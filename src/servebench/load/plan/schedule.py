@@ -17,6 +17,10 @@ SUPPLY_MARGIN = 2.0
 
 SUPPLY_PER_STREAM_MIN = 20
 
+SUPPLY_UNTIL_MAX = 5_000
+"""A point that ends when it is precise gets no more, or SUPPLY_PER_STREAM_MIN a stream: few need so many, and all are prepared
+before the first is sent."""
+
 RATE_CONNECTIONS = 16
 """Connections kept open ahead of the requests of an open loop, so that connecting is no part of their lateness."""
 
@@ -62,7 +66,8 @@ def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:
     least = SUPPLY_PER_STREAM_MIN * level.concurrency
     if rate_req_s is None:
         return max(least, math.ceil(level.concurrency * level.duration_s))
-    return max(least, level.concurrency + math.ceil(SUPPLY_MARGIN * rate_req_s * level.duration_s))
+    expected = level.concurrency + math.ceil(SUPPLY_MARGIN * rate_req_s * level.duration_s)
+    return max(least, min(expected, SUPPLY_UNTIL_MAX) if level.targets else expected)
 
 
 def fillers_to_prepare(level: Level, load: LoadSettings, spread: float, *, sessions: bool) -> int:

@@ -1,0 +1,77 @@
+"""When a point is precise enough: looks at what there is so far, and what the rest would take.
+
+A look computes the same intervals as the finished point. They come from probabilities given the data (`serial`), and these do
+not depend on when one looks or why one stops: the rule uses nothing but the data (Berger and Wolpert 1988, "The Likelihood
+Principle", chapter 4). How often the intervals at the stop hold the truth is counted in docs/calibration.md (until). Looks are
+planned: each when there are LOOK_GROWTH times as many requests as at the one before, so that they stay few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from servebench.analysis.serial import ROUNDS_MIN, WAVES_MAX, SeriesSpan
+from servebench.analysis.statistics import headline_intervals, span_of, values_needed
+from servebench.contracts.precision import WINDOW_S_MIN, half_width
+from servebench.measure.points import PointSample
+
+LOOK_GROWTH = 1.4
+"""By how much the requests grow from one look to the next: a point is at most this much longer than it has to be."""
+FORECAST_MARGIN, EARLY_MARGIN = 2.0, 8.0
+"""A target is out of reach when the forecast is beyond the budget by more than this. As long as a longer window would have more
+waves (`serial.wave_count`), intervals fall faster than with the root of the time, and the second one counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLook:
+    """What a look says about one metric: half the width of its interval and its target, as shares (None without an interval),
+    and about how many times as long a point would reach the target."""
+
+    name: str
+    width: float | None
+    target: float
+    longer: float
+
+    @property
+    def precise(self) -> bool:
+        """Whether the target is reached."""
+        return self.width is not None and self.width <= self.target
+
+
+def look(sample: PointSample, targets: Mapping[str, float]) -> list[MetricLook]:
+    """Return what the sample says about each metric.
+
+    The width of an interval falls with the root of the time; a metric without an interval takes at least as many values as
+    its percentile, and as many rounds as any interval.
+    """
+    intervals, span = headline_intervals(sample), span_of(sample)
+    found = []
+    for name, target in targets.items():
+        interval = intervals.get(name)
+        if interval is not None:
+            width = half_width(*interval)
+            longer = (width / target) ** 2
+        else:
+            width = None
+            rounds = ROUNDS_MIN / span.rounds if span.rounds > 0 else math.inf
+            longer = max(1.0, rounds, _values_wanted(name) / max(sample.e2e_ms.size, 1))
+        found.append(MetricLook(name, width, target, longer))
+    return found
+
+
+def is_precise(metrics: Sequence[MetricLook], span: SeriesSpan) -> bool:
+    """Return whether every target is reached, in a window that is long enough for any number."""
+    return span.seconds >= WINDOW_S_MIN and all(metric.precise for metric in metrics)
+
+
+def is_out_of_reach(metrics: Sequence[MetricLook], span: SeriesSpan, budget_s: float) -> bool:
+    """Return whether a target will clearly not be reached within the budget."""
+    margin = FORECAST_MARGIN if span.rounds >= 2 * WAVES_MAX else EARLY_MARGIN
+    return max((metric.longer for metric in metrics), default=0.0) * span.seconds > margin * budget_s
+
+
+def _values_wanted(name: str) -> int:
+    statistic = name.rpartition("_")[2]
+    return values_needed(float(statistic[1:])) if statistic.startswith("p") and statistic[1:].isdigit() else 1

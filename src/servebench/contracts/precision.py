@@ -1,0 +1,57 @@
+"""How precisely a point has to be known before it ends: `load.until`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from servebench.contracts.point_row import PointRow
+
+CLOSED_LOOP = ("output_throughput_tok_s", "ttft_ms_p50")
+"""What has to be precise where `load.until` names no metric."""
+OPEN_LOOP = ("ttft_ms_p50", "itl_ms_mean")
+"""The same at a rate of arrivals, which decides on the throughput."""
+
+WINDOW_S_MIN = 5.0
+"""A shorter window holds too few engine steps, and one pause of a second moves its throughput by a fifth."""
+
+Until = str | float | Mapping[str, str | float] | None
+
+
+def precision_metrics() -> tuple[str, ...]:
+    """Return the columns that can be named: those with an interval over requests."""
+    names = {item.name for item in fields(PointRow)}
+    return tuple(name for name in names if f"{name}_low" in names and name.split("_")[0] not in ("json", "quality"))
+
+
+def precision_targets(until: Until, *, open_loop: bool) -> dict[str, float]:
+    """Return half the width that the interval of each metric may have, as a share of it; empty for no `until`.
+
+    Raises ValueError with one line for a metric without an interval, or for what is no share between 0 and 1.
+    """
+    if until is None:
+        return {}
+    if not isinstance(until, Mapping):
+        share = _share("load.until", until)
+        return dict.fromkeys(OPEN_LOOP if open_loop else CLOSED_LOOP, share)
+    known = precision_metrics()
+    for name in until:
+        if name not in known:
+            raise ValueError(f"load.until.{name} has no interval; use one of {', '.join(sorted(known))}")
+    return {name: _share(f"load.until.{name}", value) for name, value in until.items()}
+
+
+def half_width(low: float, high: float) -> float:
+    """Return half the width of an interval as a share of its middle."""
+    return (high - low) / (high + low) if high + low > 0 else float("inf")
+
+
+def _share(key: str, value: str | float) -> float:
+    text = value.strip() if isinstance(value, str) else f"{value:g}"
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 < share < 1:
+        raise ValueError(f"{key} must be a share such as 5% or 0.05 (got {text})")
+    return share

@@ -1,0 +1,67 @@
+"""Looks at a point while it runs, to end it as soon as it is precise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look
+from servebench.analysis.serial import ROUNDS_MIN
+from servebench.analysis.statistics import span_of
+from servebench.contracts.exchange import EndReason
+from servebench.contracts.results import Record
+from servebench.measure.points import point_sample
+from servebench.util.figures import short_percent
+
+
+@dataclass(kw_only=True)
+class Looks:
+    """Decides when a phase has measured enough. `ended_by` is the decision, None while there is none."""
+
+    targets: Mapping[str, float]
+    concurrency: int | None
+    first: int
+    """With so many ended requests the first look makes sense."""
+    budget_s: float
+    warmup_s: float = 0.0
+    with_tokens: Callable[[Sequence[Record]], Sequence[Record]] = tuple
+    """Counts the tokens of answers whose server did not."""
+    ended_by: EndReason | None = None
+    metrics: Sequence[MetricLook] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        """Plan the first look."""
+        self._next = self.first
+
+    def is_due(self, ended: int) -> bool:
+        """Whether so many ended requests are worth a look."""
+        return self.ended_by is None and ended >= self._next
+
+    def take(self, records: Sequence[Record]) -> bool:
+        """Look at the records of the requests that have ended, and return whether the phase has measured enough."""
+        measured = [one for one in records if one.measured and one.outcome != "cancelled" and one.sent_ns is not None]
+        self._next = max(self._next + 1, math.ceil(LOOK_GROWTH * len(measured)))
+        sample = point_sample(self.with_tokens(measured), self.concurrency, warmup_s=self.warmup_s)
+        self.metrics = look(sample, self.targets)
+        span = span_of(sample)
+        if is_precise(self.metrics, span):
+            self.ended_by = EndReason.PRECISE
+        elif is_out_of_reach(self.metrics, span, self.budget_s):
+            self.ended_by = EndReason.OUT_OF_REACH
+        return self.ended_by is not None
+
+    @property
+    def note(self) -> str:
+        """How precisely the worst metric is known, for the display."""
+        known = [one for one in self.metrics if one.width is not None]
+        if not known:
+            return ""
+        worst = max(known, key=lambda one: (one.width or 0.0) / one.target)
+        return f"{worst.name} ±{short_percent(worst.width or 0.0)} of ±{short_percent(worst.target)}"
+
+
+def first_look(min_requests: int, concurrency: int | None) -> int:
+    """Return after how many ended requests a point may first be looked at: with so few rounds that there is no interval it
+    would be in vain."""
+    return max(min_requests, math.ceil((ROUNDS_MIN + 1) * (concurrency or 1)))
