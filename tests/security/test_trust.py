@@ -138,16 +138,18 @@ def test_a_manifest_hands_no_variable_to_a_server_of_its_own(run_main, study, li
     assert VALUE in sent_to(listener), "it would have been sent"
 
 
-def test_mounts_images_and_folders_are_shown_without_control_characters(run_main, study):
+def test_mounts_images_and_folders_are_shown_without_control_characters(run_main, study, tmp_path):
+    elsewhere = str(tmp_path / "else")
+
     def docker(document):
         args = ["--privileged", "\x1b]0;harmless\x07\n  runs: true"]
         document["config"]["launch"] = {"name": "docker", "image": "evil/image", "volumes": ["/:/host"], "args": args}
-        document["config"]["study"]["dir"] = "/nowhere/else"
+        document["config"]["study"]["dir"] = elsewhere
         document["config"]["tracking"]["uri"] = "http://elsewhere.example"
 
     manifest = changed(study / RUN / "manifest.json", docker)
     shown = run_main("run", "--lock", str(manifest), "--trust").stderr
-    for part in ("evil/image", "/:/host", "--privileged", "/nowhere/else", "http://elsewhere.example"):
+    for part in ("evil/image", "/:/host", "--privileged", elsewhere, "http://elsewhere.example"):
         assert part in shown
     assert "\x1b" not in shown
     assert "\n  runs: true" not in shown

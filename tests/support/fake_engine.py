@@ -144,6 +144,7 @@ class FakeLoad:
         *,
         workers: int = 1,
         nodes: Sequence[str] = (),
+        looks: Any = None,
     ) -> tuple[PhaseReport, list[Any]]:
         name = facts.point + (" warm-up" if facts.warmup else "")
         self.phases.append(name)

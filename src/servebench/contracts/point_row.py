@@ -88,10 +88,6 @@ class PointRow:
     cost_usd_per_mtok: float | None = column("USD", "Price of the GPUs for a million output tokens.")
     emulated: bool = column("", "Whether the engine was emulated or simulated.", default=False)
     verdict: Verdict | None = column("", "Whether the numbers can be believed: valid, doubtful or void.")
-    ended_by: str | None = column(
-        "",
-        "Why a point with `load.until` ended: precise, out_of_reach, time or requests.",
-    )
     doubts: tuple[str, ...] = column("", "Codes of the warnings about the point; in CSV separated by `;`.", default=())
     ttft_from_schedule_ms_p50: float | None = column("ms", "Median TTFT counted from when the request was scheduled.")
     ttft_from_schedule_ms_p99: float | None = column(
@@ -211,6 +207,10 @@ class PointRow:
     telemetry_samples: int | None = column("", "Telemetry samples taken during the point.")
     start_id: str | None = column(
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
+    )
+    ended_by: str | None = column(
+        "",
+        "Why a point with `load.until` ended: precise, out_of_reach, time or requests.",
     )
     extra: Mapping[str, Any] = field(default_factory=dict)
 
