@@ -73,7 +73,7 @@ def side_of(run: RunData) -> Side:
         if start is None or end is None or of_point.empty:
             points.append(ComparedPoint(**facts))
             continue
-        inside = of_engine(in_window(of_point, int(start), int(end)))
+        inside = of_engine(in_window(of_point, int(start), int(end), row.left_out))
         failed = ~inside["ok"].to_numpy(dtype=bool)
         stored = run.requests[run.requests["point"] == row.point]
         sizes = inside["planned_prompt_tokens"].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -90,7 +90,7 @@ def side_of(run: RunData) -> Side:
                 request_ids=tuple(inside["request_id"]),
                 sizes=np.nan_to_num(sizes, nan=-1),
                 failed=failed,
-                throughput_tok_s=token_slices(stored, int(start), int(end)),
+                throughput_tok_s=token_slices(stored, int(start), int(end), left_out=row.left_out),
             )
         )
     return Side(name=run.run_id, samples=tuple(points))

@@ -40,7 +40,7 @@ class PointRow:
     requests_planned: int | None = column("", "Requests the point was meant to send.")
     requests_ok: int | None = column("", "Requests that were answered completely.")
     requests_failed: int | None = column("", "Requests that failed; those abandoned on purpose are not counted.")
-    window_s: float | None = column("s", "Length of the measurement window.")
+    window_s: float | None = column("s", "Length of the measurement window, without what is left out.")
     output_throughput_tok_s: float | None = column("tok/s", "Output tokens that arrived inside the window, a second.")
     output_throughput_whole_run_tok_s: float | None = column(
         "tok/s", "Output tokens a second from the first request sent to the last one ended, as other tools report it."
@@ -205,6 +205,15 @@ class PointRow:
     energy_j: float | None = column("J", "Energy used inside the window.")
     energy_source: str | None = column("", "Where energy_j comes from, such as `nvml_counter` or `rapl`.")
     telemetry_samples: int | None = column("", "Telemetry samples taken during the point.")
+    disturbed_s: float | None = column(
+        "s", "How long others took the machine inside the window; null where that was not sampled."
+    )
+    disturbances: tuple[str, ...] = column(
+        "", "Who took the machine, how much and when, in seconds from the first request.", default=()
+    )
+    left_out_ns: tuple[int, ...] = column(
+        "ns", "Stretches of the window that do not count: start and end of each, since the epoch.", default=()
+    )
     start_id: str | None = column(
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
     )
@@ -237,6 +246,11 @@ class PointRow:
             return None
         return self.window_start_ns, self.window_end_ns
 
+    @property
+    def left_out(self) -> list[tuple[int, int]]:
+        """The stretches of the window that do not count."""
+        return list(zip(self.left_out_ns[::2], self.left_out_ns[1::2], strict=False))
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the row with these values; a column that is missing or null is null. Unknown columns go to `extra`."""
@@ -256,13 +270,13 @@ class PointRow:
     def as_dict(self) -> dict[str, Any]:
         """Return all columns in order as plain values, those of `extra` last."""
         row = {name: getattr(self, name) for name in COLUMN_NAMES}
-        return {**row, "doubts": list(self.doubts), **self.extra}
+        return {name: list(cell) if isinstance(cell, tuple) else cell for name, cell in row.items()} | dict(self.extra)
 
 
 COLUMN_NAMES: Mapping[str, None] = dict.fromkeys(one.name for one in columns_of(PointRow))
 """The names of the columns in order."""
 
-_CONVERT = {"str": str, "int": int, "float": float, "bool": bool, "list[str]": tuple}
+_CONVERT = {"str": str, "int": int, "float": float, "bool": bool, "list[str]": tuple, "list[int]": tuple}
 
 
 def level_label(concurrency: int | None, rate: float | None) -> str:

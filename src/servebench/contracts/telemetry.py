@@ -30,8 +30,24 @@ VOCABULARY: Mapping[str, str] = {
     "gpu_sm_clock_mhz": "clock of a GPU's processors",
     "gpu_temperature_c": "temperature of a GPU",
     "cpu_energy_j": "energy the CPU packages have used so far, by RAPL",
+    "gpu_throttled": "1 while a GPU is slowed by its temperature or its power supply, else 0",
+    "gpu_foreign_utilization": "share of time in which a GPU worked for a process that is not the engine's, by process",
+    "machine_cores": "CPU cores that the load and a local engine may use; the first reading of a point begins an interval",
+    "own_cores": "CPU cores used by servebench and a local engine since the reading before",
+    "foreign_cores": "CPU cores used by another process, or by its short-lived children, by process",
+    "unseen_cores": "CPU cores used by processes that came and went, or that this user cannot see",
+    "others_cores": "CPU cores used by all processes that are neither servebench's nor the engine's",
+    "steal_cores": "CPU cores that the hypervisor gave to other machines",
+    "cpu_pressure": "share of time in which a task waited for a CPU (pressure stall information)",
+    "memory_pressure": "share of time in which a task waited for memory",
+    "io_pressure": "share of time in which a task waited for storage",
+    "cpu_mhz": "mean clock of the CPUs",
+    "cpu_throttles": "how often a CPU was slowed by its temperature since the reading before",
 }
 """Names by which the readings of all engines can be compared. Those described as 'so far' are counters: use differences."""
+
+CLIENT_ONLY = 'scope="client"'
+"""The labels of `machine_cores` where the engine is on another machine, so that only the client's is seen."""
 
 Combine = Literal["sum", "max"]
 COMBINE: Mapping[str, Combine] = {"kv_cache_usage": "max"}
@@ -70,6 +86,8 @@ class TelemetrySource:
     """
 
     name: ClassVar[str]
+    interval_s: ClassVar[float | None] = None
+    """How often to sample it, in a thread of its own; null: with the others, each `telemetry.interval_s`."""
 
     def __init__(self, subject: Subject) -> None:
         """Store the subject; opens nothing."""

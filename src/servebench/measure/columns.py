@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.measure.points import OURS
+from servebench.util.spans import Spans, compressed, length, outside, unsent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -98,9 +99,11 @@ _KEPT = (
 _LATENCIES = ("ttft_ms", "ttft_from_schedule_ms", "ttfo_ms", "tpot_ms", "e2e_ms", "lateness_ms")
 
 
-def in_window(metrics: pd.DataFrame, start_ns: int, end_ns: int) -> pd.DataFrame:
-    """Return the requests sent inside the window."""
-    return metrics[(metrics["sent_ns"] >= start_ns) & (metrics["sent_ns"] <= end_ns)]
+def in_window(metrics: pd.DataFrame, start_ns: int, end_ns: int, left_out: Spans = ()) -> pd.DataFrame:
+    """Return the requests of a point that were sent inside the window, without those that the stretches left out touch."""
+    sent, ended = metrics["sent_ns"].to_numpy(dtype=np.int64), metrics["ended_ns"].to_numpy(dtype=np.int64)
+    inside = (sent >= start_ns) & (sent <= end_ns) & outside(sent, unsent(left_out, sent, ended))
+    return metrics[inside]
 
 
 def of_engine(metrics: pd.DataFrame) -> pd.DataFrame:
@@ -136,17 +139,22 @@ def _flat(lists: Any, kind: Any) -> Any:
     return np.concatenate(kept).astype(kind) if kept else np.empty(0, dtype=kind)
 
 
-def token_slices(requests: pd.DataFrame, start_ns: int, end_ns: int, slices: int = SLICES) -> Floats | None:
-    """Return output tokens a second of ok requests in each of `slices` equal slices of the window; None if unknown."""
+def token_slices(
+    requests: pd.DataFrame, start_ns: int, end_ns: int, slices: int = SLICES, *, left_out: Spans = ()
+) -> Floats | None:
+    """Return output tokens a second of ok requests in each of `slices` equal slices of the window, without the stretches
+    left out; None if unknown."""
     ok = measured_rows(requests[requests["outcome"] == "ok"])
     if ok.empty or end_ns <= start_ns:
         return None
     every = events(ok)
     if every.tokens is None:
         return None
-    inside = (every.stamp_ns > start_ns) & (every.stamp_ns <= end_ns)
-    width_ns = (end_ns - start_ns) / slices
-    where = np.minimum(((every.stamp_ns[inside] - start_ns) / width_ns).astype(np.int64), slices - 1)
+    inside = (every.stamp_ns > start_ns) & (every.stamp_ns <= end_ns) & outside(every.stamp_ns, left_out)
+    width_ns = (end_ns - start_ns - length(left_out)) / slices
+    where = np.minimum(
+        ((compressed(every.stamp_ns[inside], left_out) - start_ns) / width_ns).astype(np.int64), slices - 1
+    )
     sums = np.bincount(where, weights=every.tokens[inside], minlength=slices)
     found: Floats = sums / (width_ns / NS_PER_S)
     return found

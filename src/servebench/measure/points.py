@@ -13,6 +13,9 @@ Which requests count for which column:
   without a TPOT (one token, or all in one event) does not fail that limit;
 - `_p50_all` and `_p99_all`: every request sent inside the window, failed ones being infinitely slow; infinite where the
   percentile is a failed one. Requests that the client itself ended (`cancelled`, `abandoned`) are left out;
+- stretches in which others took the machine (`PointContext.disturbed`) are left out if at least half of the window and of its
+  requests, and 12 of them, remain: rates are over the rest of the window, and a request counts only if it was sent after each
+  stretch, or before the oldest request that a stretch touched;
 - cost: the GPUs' price for the window's time, over a million output tokens, or over a million requests that met the SLO;
   `output_tok_s_per_w` is the output throughput over the power drawn, so tokens a joule;
 - lateness: every request sent inside the window, failed ones too;
@@ -45,8 +48,9 @@ from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
 from servebench.measure.in_flight import in_flight_growth
 from servebench.measure.lock_step import lock_step
-from servebench.measure.window import Window, find_window
+from servebench.measure.window import Window, find_window, leave_out
 from servebench.util.percentile import percentile
+from servebench.util.spans import Spans, compressed, outside
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 Floats = NDArray[np.float64]
@@ -116,6 +120,8 @@ class PointContext:
     floor: ClientFloor | None = None
     price_usd_per_hour: float | None = None
     emulated: bool = False
+    disturbed: Spans = ()
+    """Stretches in which others took the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +130,8 @@ class PointSample:
 
     All are in the order sent. One entry a request in `ttft_ms`, `ttfo_ms`, `tpot_ms` and `e2e_ms`, requests without the
     metric are left out. `itl_ms` are all gaps, request after request, `itl_counts` how many each request has. `arrival_s`
-    and `arrival_tokens` are the events of ok requests inside the window, in seconds from its start, and the tokens of each;
-    None when a count is unknown.
+    and `arrival_tokens` are the events of ok requests inside the window, in seconds from its start without what is left out,
+    and the tokens of each; None when a count is unknown.
     """
 
     ttft_ms: Floats
@@ -155,6 +161,8 @@ def summarize(
         cooldown_s=context.cooldown_s,
         cooldown_requests=context.cooldown_requests,
     )
+    if window is not None and context.disturbed:
+        window = leave_out(window, context.disturbed, measured, open_loop=context.concurrency is None)
     # several workers' records lie one after another
     inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
     sample = _sample(ok, inside, window)
@@ -200,7 +208,12 @@ def with_intervals(row: PointRow, intervals: Mapping[str, tuple[float, float] | 
 
 
 def _sent_inside(record: Record, window: Window) -> bool:
-    return record.sent_ns is not None and window.start_ns <= record.sent_ns <= window.end_ns
+    return record.sent_ns is not None and window.counts(record.sent_ns)
+
+
+def _is_refused(record: Record, window: Window) -> bool:
+    """Whether nothing of a request was sent, at a time that counts: the user got nothing all the same."""
+    return record.sent_ns is None and bool(outside(np.array([record.scheduled_ns]), window.unsent)[0])
 
 
 def _identity(context: PointContext) -> dict[str, Any]:
@@ -248,14 +261,19 @@ def _arrivals(ok: Sequence[Record], window: Window | None) -> tuple[Floats, Floa
     if window is None:
         return np.empty(0), np.empty(0)
     stamps, _ = _flatten(ok)
-    inside = (stamps > window.start_ns) & (stamps <= window.end_ns)
-    arrival_s = (stamps[inside] - window.start_ns) / NS_PER_S
+    inside = _inside(stamps, window)
+    arrival_s = (compressed(stamps[inside], window.left_out) - window.start_ns) / NS_PER_S
     weights = [_event_weights(r) for r in ok]
     known = [weight for weight in weights if weight is not None]
     if len(known) < len(weights):
         # one answer of unknown length makes the sum unknown
         return arrival_s, None
     return arrival_s, (np.concatenate(known) if known else np.empty(0))[inside]
+
+
+def _inside(stamps: Ints, window: Window) -> NDArray[np.bool_]:
+    """Return which events lie inside the window and in no part that is left out."""
+    return (stamps > window.start_ns) & (stamps <= window.end_ns) & outside(stamps, window.left_out)
 
 
 def _event_weights(record: Record) -> Floats | None:
@@ -324,6 +342,7 @@ def _window_columns(window: Window | None) -> dict[str, Any]:
         "window_s": window.seconds,
         "window_start_ns": window.start_ns,
         "window_end_ns": window.end_ns,
+        "left_out_ns": tuple(moment for span in window.left_out for moment in span),
         "average_in_flight": window.average_in_flight,
         "level_reached": window.reached,
     }
@@ -351,10 +370,9 @@ def _answered(ok: Sequence[Record], window: Window) -> float:
     """Return how many requests were answered inside the window, by the share of each one's content events inside it; one
     without events counts where it ended."""
     stamps, counts = _flatten(ok)
-    inside = (stamps > window.start_ns) & (stamps <= window.end_ns)
-    shares = np.repeat(1 / np.maximum(counts, 1), counts)[inside]
-    silent = sum(not r.event_ns and window.start_ns < r.ended_ns <= window.end_ns for r in ok)
-    return float(shares.sum()) + silent
+    shares = np.repeat(1 / np.maximum(counts, 1), counts)[_inside(stamps, window)]
+    silent = np.array([r.ended_ns for r in ok if not r.event_ns], dtype=np.int64)
+    return float(shares.sum()) + int(_inside(silent, window).sum())
 
 
 def _goodput(
@@ -365,7 +383,7 @@ def _goodput(
     good = sum(_is_good(r, slo, from_schedule=context.rate is not None) for r in inside)
     offered = context.offered_req_s
     if offered is None:
-        return _rate(good, window.seconds)
+        return _rate(good, window.sending_seconds)
     sent = sum(_sent_inside(r, window) for r in measured)
     return offered * good / sent if sent else None
 
@@ -388,8 +406,7 @@ def _attained(
     if window is None or (slo.ttft_ms is None and slo.tpot_ms is None and slo.e2e_ms is None):
         return {}
     tested = [r for r in measured if r.outcome not in OURS and _sent_inside(r, window)]
-    # refused before anything was sent: the user got nothing all the same
-    tested += [r for r in measured if r.outcome not in OURS and r.sent_ns is None]
+    tested += [r for r in measured if r.outcome not in OURS and _is_refused(r, window)]
     tested.sort(key=lambda r: r.scheduled_ns)
     flags = [r.outcome == "ok" and _is_good(r, slo, from_schedule=from_schedule) for r in tested]
     good, effect = sum(flags), design_effect(flags)
@@ -422,7 +439,10 @@ def _kept_up(measured: Sequence[Record], window: Window | None) -> float | None:
         return None
     ended = sum(r.outcome == "ok" for r in measured)
     wanted = np.array([r.scheduled_ns for r in measured], dtype=np.int64)
-    growth = in_flight_growth(wanted, np.array([r.ended_ns for r in measured], dtype=np.int64), window)
+    ends = np.array([r.ended_ns for r in measured], dtype=np.int64)
+    low, high = window.ends()
+    calm = replace(window, start_ns=low, end_ns=high)
+    growth = in_flight_growth(compressed(wanted, window.left_out), compressed(ends, window.left_out), calm)
     seconds = (int(wanted.max()) - int(wanted.min())) / NS_PER_S
     staying = max(0.0, growth) * seconds / max(len(measured) - 1, 1)
     # what was dropped was not kept up with
@@ -475,7 +495,9 @@ def _with_failed(
     """Return percentiles over all requests sent inside the window, failed ones being infinitely slow."""
     if window is None:
         return {}
-    failed = sum(r.outcome not in ("ok", *OURS) and (r.sent_ns is None or _sent_inside(r, window)) for r in measured)
+    failed = sum(
+        r.outcome not in ("ok", *OURS) and (_is_refused(r, window) or _sent_inside(r, window)) for r in measured
+    )
     found: dict[str, float | None] = {}
     for name, derived in zip(ALL_LATENCIES, (derive.ttft_ms, derive.e2e_ms), strict=True):
         values = np.concatenate([_floats([derived(r) for r in inside]), np.full(failed, np.inf)])

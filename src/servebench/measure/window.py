@@ -1,15 +1,16 @@
-"""Find the part of a point in which its load level was reached, from the records themselves."""
+"""Find the part of a point in which its load level was reached, from the records themselves, and leave disturbed parts out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.results import Record
-from servebench.measure.in_flight import in_flight_curve
+from servebench.measure.in_flight import in_flight_at, in_flight_curve
+from servebench.util.spans import Spans, between, compressed, length, merged, unsent
 from servebench.util.units import NS_PER_S
 
 FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
@@ -17,13 +18,18 @@ FRONT_SHARE, BACK_SHARE = 1 / 2, 1 / 4
 empties only the latencies of the last answers."""
 FILLING = 1.5
 """In the time of so many answers the engine of an open loop fills up: answers grow longer while it does."""
+KEPT_SHARE_MIN = 0.5
+"""Disturbed parts are left out if this share of the window and of its requests remains."""
+KEPT_REQUESTS_MIN = 12
+"""From so many requests on there is an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """The measurement window, in CLOCK_REALTIME nanoseconds. `share` is `average_in_flight` over the level.
 
-    If the level was never `reached`, the window is the whole point.
+    If the level was never `reached`, the window is the whole point. The stretches `left_out` do not count, and no request
+    that was sent in `unsent`, which contains them.
     """
 
     start_ns: int
@@ -31,11 +37,27 @@ class Window:
     reached: bool
     average_in_flight: float | None
     share: float | None
+    left_out: Spans = ()
+    unsent: Spans = ()
 
     @property
     def seconds(self) -> float:
-        """Length of the window in seconds."""
-        return (self.end_ns - self.start_ns) / NS_PER_S
+        """Length of the window in seconds, without what is left out."""
+        return (self.end_ns - self.start_ns - length(self.left_out)) / NS_PER_S
+
+    @property
+    def sending_seconds(self) -> float:
+        """The seconds in which the requests were sent that count."""
+        return (self.end_ns - self.start_ns - length(self.unsent)) / NS_PER_S
+
+    def counts(self, sent_ns: int) -> bool:
+        """Return whether a request that was sent then counts."""
+        return self.start_ns <= sent_ns <= self.end_ns and not any(low <= sent_ns <= high for low, high in self.unsent)
+
+    def ends(self) -> tuple[int, int]:
+        """Return start and end on the clock that stands still in what is left out."""
+        low, high = compressed(np.array([self.start_ns, self.end_ns]), self.left_out)
+        return int(low), int(high)
 
 
 def find_window(
@@ -87,6 +109,51 @@ def find_window(
     average = _average(times, level, start, end)
     share = average / concurrency if average is not None and concurrency is not None else None
     return Window(start_ns=start, end_ns=end, reached=reached, average_in_flight=average, share=share)
+
+
+def leave_out(window: Window, disturbed: Spans, records: Sequence[Record], *, open_loop: bool) -> Window:
+    """Return the window without its disturbed stretches, or the window as it is where too little of it would remain.
+
+    In an open loop requests pile up in a stretch: it ends when no more are in flight than usual.
+    """
+    pairs = np.array([(r.sent_ns, max(r.sent_ns, r.ended_ns)) for r in records if r.measured and r.sent_ns is not None])
+    spans = merged(disturbed, window.start_ns, window.end_ns)
+    if not spans or not pairs.size:
+        return window
+    sent, ended = np.asarray(pairs[:, 0], dtype=np.int64), np.asarray(pairs[:, 1], dtype=np.int64)
+    if open_loop:
+        spans = merged(_settled(spans, sent, ended, window), window.start_ns, window.end_ns)
+    times, level = in_flight_curve(sent, ended)
+    found = replace(window, left_out=tuple(spans), unsent=tuple(unsent(spans, sent, ended)))
+    found = replace(found, unsent=tuple(merged(found.unsent, window.start_ns, window.end_ns)))
+    whole = sum(window.counts(int(one)) for one in sent)
+    kept = sum(found.counts(int(one)) for one in sent)
+    enough = found.seconds >= KEPT_SHARE_MIN * window.seconds and kept >= max(KEPT_REQUESTS_MIN, KEPT_SHARE_MIN * whole)
+    if not enough:
+        return window
+    pieces = between(spans, window.start_ns, window.end_ns)
+    held = sum((_average(times, level, low, high) or 0.0) * (high - low) for low, high in pieces)
+    average = held / length(pieces)
+    share = (
+        average * window.share / window.average_in_flight if window.share and window.average_in_flight else window.share
+    )
+    return replace(found, average_in_flight=average, share=share)
+
+
+def _settled(spans: Spans, sent: NDArray[np.int64], ended: NDArray[np.int64], window: Window) -> Spans:
+    """Return stretches that last until what piled up in them is done."""
+    times, level = in_flight_curve(sent, ended)
+    pieces = between(spans, window.start_ns, window.end_ns)
+    if not pieces:
+        return spans
+    usual = float(np.median(np.concatenate([in_flight_at(np.linspace(*piece, 50), sent, ended) for piece in pieces])))
+    found = []
+    for low, high in spans:
+        calm = times[(times >= high) & (level <= usual)]
+        found.append(
+            (low, int(calm[0]) if calm.size and in_flight_at(np.array([high]), sent, ended)[0] > usual else high)
+        )
+    return found
 
 
 def _average(times: NDArray[np.int64], level: NDArray[np.int64], start_ns: int, end_ns: int) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from servebench.analysis.disturbance import Disturbance, disturbance_columns, disturbed_spans, find_disturbances
 from servebench.analysis.drift import Drift, point_drifts, trend_columns
 from servebench.analysis.statistics import headline_intervals
 from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
@@ -54,8 +55,10 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
     `unknown` names columns that this evidence cannot support: they are null. `extra` are warnings that need more than the
     evidence to detect.
     """
-    row, drifts = _measured_row(evidence)
+    disturbances = find_disturbances(evidence.readings)
+    row, drifts = _measured_row(evidence, disturbances)
     row = _with_telemetry(row, evidence.records, evidence.readings)
+    row = replace(row, **disturbance_columns(row, disturbances, evidence.records, evidence.readings))
     row = replace(row, **content_columns(evidence.requests, evidence.records, evidence.tokenizer, row))
     nothing: dict[str, Any] = dict.fromkeys(unknown)
     row = replace(row, **nothing)
@@ -68,6 +71,7 @@ def build_point(evidence: PointEvidence, *, unknown: Sequence[str] = (), extra: 
         tokenizer_name=evidence.facts.tokenizer_name,
         drifts=drifts,
         readings=evidence.readings,
+        disturbances=disturbances,
         extra=[*content_doubts(evidence.requests, evidence.engine), *extra],
     )
     return Point(row=row, doubts=warnings)
@@ -80,7 +84,7 @@ def planned_count(level: Level, report: PhaseReport) -> int:
     return report.planned if fixed else report.sent
 
 
-def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift]]:
+def _measured_row(evidence: PointEvidence, disturbances: Sequence[Disturbance]) -> tuple[PointRow, Mapping[str, Drift]]:
     """Return the row of what the load client measured, with the intervals of its headline numbers, and what changed in it."""
     settings, level, report, facts = evidence.settings, evidence.level, evidence.report, evidence.facts
     load = settings.load
@@ -107,6 +111,7 @@ def _measured_row(evidence: PointEvidence) -> tuple[PointRow, Mapping[str, Drift
         workers=report.workers,
         floor=evidence.floor,
         emulated=evidence.emulated,
+        disturbed=disturbed_spans(disturbances, report.started_ns, report.ended_ns),
     )
     row, sample = summarize(evidence.records, context=context, report=report, slo=settings.slo)
     drifts = point_drifts(sample, open_loop=level.open_loop)
@@ -120,7 +125,7 @@ def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence
     excess, freed = excess_and_freed(records, held_requests(readings), row.window_start_ns, row.window_end_ns)
     row = replace(
         row,
-        **telemetry_columns(readings, row.window_start_ns, row.window_end_ns),
+        **telemetry_columns(readings, row.window_start_ns, row.window_end_ns, row.left_out),
         server_excess_requests_mean=excess,
         cancelled_freed=freed,
     )

@@ -26,6 +26,7 @@ from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
+from servebench.telemetry.machine import busy_now
 from servebench.util.cache import cache_folder
 from servebench.util.errors import ConfigError, FailureKind, PreflightError, StoreError
 from servebench.util.redaction import remember_config
@@ -238,6 +239,8 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
     pool = EnginePool(registry, display, cache_folder())
     prompts = shared_prompts(session.folder, session.state)
     try:
+        if any(is_timed(task.job, registry) for task in tasks) and (busy := busy_now()) is not None:
+            display.say(f"{busy}; what they disturb is left out of the results or named in a warning")
         floor = measured_floor([task.job for task in tasks], registry, display)
         context = RunContext(
             session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {}, prompts
@@ -247,6 +250,11 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
         )
     finally:
         pool.stop()
+
+
+def is_timed(job: Job, registry: Registry) -> bool:
+    """Return whether the machine is watched while a run is measured, in real time."""
+    return job.settings.telemetry.enabled and not registry.launcher(job.settings.launch.name).simulated
 
 
 def execute_on_cluster(

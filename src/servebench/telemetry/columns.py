@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servebench.contracts.telemetry import Reading
+from servebench.util.spans import Spans, between, length
 from servebench.util.units import NS_PER_S
 
 GPU_LIBRARIES = {"gpu": "nvml", "amd_gpu": "amdsmi"}
@@ -52,38 +53,40 @@ class _Series:
             total += float(values[-1]) - first
         return total
 
-    def growth_inside(self, start_ns: float, end_ns: float) -> float | None:
-        """Return how much a counter grew between two moments; None if the samples do not enclose them."""
+    def growth_inside(self, pieces: Spans) -> float | None:
+        """Return how much a counter grew in stretches of time; None if the samples do not enclose them."""
         total = 0.0
         for times, values in self.arrays():
-            if times.size < 2 or values[-1] < values[0] or times[0] > start_ns or times[-1] < end_ns:
+            if times.size < 2 or values[-1] < values[0] or times[0] > pieces[0][0] or times[-1] < pieces[-1][1]:
                 return None
-            low, high = np.interp([start_ns, end_ns], times, values)
-            total += float(high - low)
+            total += float(np.diff(np.interp(np.array(pieces, dtype=np.float64), times, values)).sum())
         return total
 
-    def inside(self, start_ns: float, end_ns: float) -> list[NDArray[np.float64]]:
-        """Return the values of each line between two moments, or all of a line's values if none lies between."""
+    def inside(self, pieces: Spans) -> list[NDArray[np.float64]]:
+        """Return the values of each line in stretches of time, or all of a line's values if none lies in them."""
         lines = []
         for times, values in self.arrays():
-            within = values[(times >= start_ns) & (times <= end_ns)]
+            within = np.concatenate([values[(times >= low) & (times <= high)] for low, high in pieces])
             lines.append(within if within.size else values)
         return lines
 
-    def integral(self, start_ns: float, end_ns: float) -> float | None:
-        """Return the time integral of a rate between two moments (trapezoids); None if the samples do not enclose them."""
+    def integral(self, pieces: Spans) -> float | None:
+        """Return the integral of a rate over stretches of time (trapezoids); None if the samples do not enclose them."""
         total = 0.0
         for times, values in self.arrays():
-            if times.size < 2 or times[0] > start_ns or times[-1] < end_ns:
+            if times.size < 2 or times[0] > pieces[0][0] or times[-1] < pieces[-1][1]:
                 return None
-            between = times[(times > start_ns) & (times < end_ns)]
-            at = np.concatenate(([start_ns], between, [end_ns]))
-            total += float(np.trapezoid(np.interp(at, times, values), at) / NS_PER_S)
+            for low, high in pieces:
+                at = np.concatenate(([low], times[(times > low) & (times < high)], [high]))
+                total += float(np.trapezoid(np.interp(at, times, values), at) / NS_PER_S)
         return total
 
 
-def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns: int | None) -> dict[str, Any]:
-    """Return the telemetry columns of a point's row, by name. Columns of the window are left out where there is none."""
+def telemetry_columns(
+    readings: Sequence[Reading], start_ns: int | None, end_ns: int | None, left_out: Spans = ()
+) -> dict[str, Any]:
+    """Return the telemetry columns of a point's row, by name. Columns of the window (without the stretches left out) are
+    missing where there is none."""
     by_name: dict[str, _Series] = {}
     began: dict[str, int] = {}
     for reading in readings:
@@ -95,8 +98,9 @@ def telemetry_columns(readings: Sequence[Reading], start_ns: int | None, end_ns:
         "telemetry_samples": len({reading.t_ns for reading in readings}),
         **_phase_columns(by_name),
     }
-    if start_ns is not None and end_ns is not None and end_ns > start_ns:
-        columns.update(_window_columns(by_name, float(start_ns), float(end_ns)))
+    pieces = between(left_out, start_ns, end_ns) if start_ns is not None and end_ns is not None else []
+    if pieces:
+        columns.update(_window_columns(by_name, pieces))
     return columns
 
 
@@ -131,9 +135,9 @@ def _phase_columns(by_name: dict[str, _Series]) -> dict[str, Any]:
     }
 
 
-def _window_columns(by_name: dict[str, _Series], start_ns: float, end_ns: float) -> dict[str, Any]:
+def _window_columns(by_name: dict[str, _Series], pieces: Spans) -> dict[str, Any]:
     def each(name: str) -> list[NDArray[np.float64]]:
-        return by_name[name].inside(start_ns, end_ns) if name in by_name else []
+        return by_name[name].inside(pieces) if name in by_name else []
 
     def mean(name: str) -> float | None:
         """Return the mean over time, summed over the lines (several GPUs)."""
@@ -146,13 +150,13 @@ def _window_columns(by_name: dict[str, _Series], start_ns: float, end_ns: float)
         return value / by if value is not None else None
 
     gpus = max(len(each("gpu_utilization")), 1)
-    cpu_s = by_name["engine_cpu_s"].growth_inside(start_ns, end_ns) if "engine_cpu_s" in by_name else None
-    energy_j, source = _energy(by_name, start_ns, end_ns)
+    cpu_s = by_name["engine_cpu_s"].growth_inside(pieces) if "engine_cpu_s" in by_name else None
+    energy_j, source = _energy(by_name, pieces)
     return {
         "server_running_mean": mean("requests_running"),
         "server_waiting_max": highest("requests_waiting"),
         "server_kv_cache_usage_max": highest("kv_cache_usage"),
-        "engine_cpu_cores_mean": scaled(cpu_s, (end_ns - start_ns) / NS_PER_S),
+        "engine_cpu_cores_mean": scaled(cpu_s, length(pieces) / NS_PER_S),
         "engine_memory_gb_max": scaled(highest("engine_rss_bytes"), GB),
         "gpu_power_w_mean": mean("gpu_power_w"),
         "gpu_utilization_mean": scaled(mean("gpu_utilization"), gpus),
@@ -163,17 +167,17 @@ def _window_columns(by_name: dict[str, _Series], start_ns: float, end_ns: float)
     }
 
 
-def _energy(by_name: dict[str, _Series], start_ns: float, end_ns: float) -> tuple[float | None, str | None]:
+def _energy(by_name: dict[str, _Series], pieces: Spans) -> tuple[float | None, str | None]:
     """Return the joules of the window and their source: the GPUs if there are any, else the CPU packages."""
     if "gpu_energy_j" in by_name:
-        counted = by_name["gpu_energy_j"].growth_inside(start_ns, end_ns)
+        counted = by_name["gpu_energy_j"].growth_inside(pieces)
         if counted is not None:
             return counted, f"{GPU_LIBRARIES.get(by_name['gpu_energy_j'].source, 'nvml')}_counter"
     if "gpu_power_w" in by_name:
-        drawn = by_name["gpu_power_w"].integral(start_ns, end_ns)
+        drawn = by_name["gpu_power_w"].integral(pieces)
         library = GPU_LIBRARIES.get(by_name["gpu_power_w"].source, "nvml")
         return drawn, f"{library}_power" if drawn is not None else None
     if "cpu_energy_j" in by_name:
-        used = by_name["cpu_energy_j"].growth_inside(start_ns, end_ns)
+        used = by_name["cpu_energy_j"].growth_inside(pieces)
         return used, "rapl" if used is not None else None
     return None, None

@@ -5,9 +5,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import psutil
+
 from servebench.contracts.telemetry import Reading, Subject, TelemetrySource
+from servebench.telemetry.machine import shown_name
 from servebench.telemetry.processes import common_readings
 
+THROTTLED = 0x08 | 0x20 | 0x40 | 0x80
+"""nvmlClocksThrottleReasons: HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown. The cap of the power
+(SwPowerCap) is not among them: a GPU under full load is meant to reach it."""
 MILLI = 1e-3
 PERCENT = 1e-2
 
@@ -50,20 +56,46 @@ class DriverSource(TelemetrySource):
         """Return the current values of each GPU."""
         return [self._read(handle) for handle in self.handles]
 
+    def processes(self, handle: Any) -> Mapping[int, float]:
+        """Return the share of a GPU's time that each process used lately, by pid; nothing where the driver cannot tell."""
+        return {}
+
     def _read(self, handle: Any) -> Mapping[str, float]:
         values: dict[str, float] = {}
         for name, read in self.queries(handle).items():
-            with contextlib.suppress(*self.errors):
+            # an older library lacks some queries
+            with contextlib.suppress(AttributeError, *self.errors):
                 values[name] = float(read())
+        with contextlib.suppress(AttributeError, *self.errors):
+            values.update(self._foreign(self.processes(handle)))
         return values
 
+    def _foreign(self, used: Mapping[int, float]) -> dict[str, float]:
+        """Return what processes other than the engine's used, by their labels.
+
+        In a container the driver may use pids of the host: only if it lists a process of the engine can it be trusted.
+        """
+        root = self.subject.running.pid
+        if not used or root is None:
+            return {}
+        with contextlib.suppress(psutil.Error):
+            own = {root, *(child.pid for child in psutil.Process(root).children(recursive=True))}
+            if own & set(used):
+                others = {pid: share for pid, share in used.items() if pid not in own and psutil.pid_exists(pid)}
+                return {f'pid="{pid}",program="{_program(pid)}"': share for pid, share in others.items()}
+        return {}
+
     def readings(self, t_ns: int, sample: Sequence[Mapping[str, float]]) -> Sequence[Reading]:
-        """Return one reading for each value and GPU."""
-        return [
-            reading
-            for index, values in enumerate(sample)
-            for reading in common_readings(t_ns, self.name, values, labels=f'gpu="{self.label}{index}"')
-        ]
+        """Return one reading for each value and GPU, and for each process of others on it."""
+        found: list[Reading] = []
+        for index, values in enumerate(sample):
+            gpu = f'gpu="{self.label}{index}"'
+            plain = {name: value for name, value in values.items() if not name.startswith("pid=")}
+            found += common_readings(t_ns, self.name, plain, labels=gpu)
+            for process in values.keys() - plain.keys():
+                share = {"gpu_foreign_utilization": values[process]}
+                found += common_readings(t_ns, self.name, share, labels=f"{gpu},{process}")
+        return found
 
     def close(self) -> None:
         """Shut the library down if it was loaded."""
@@ -72,12 +104,22 @@ class DriverSource(TelemetrySource):
                 self.shut_down()
 
 
+def _program(pid: int) -> str:
+    return shown_name(psutil.Process(pid).name().encode())
+
+
 class GpuSource(DriverSource):
     """NVIDIA GPUs. `gpu_energy_j` is the driver's counter since it was loaded (nvmlDeviceGetTotalEnergyConsumption,
-    millijoules, Volta and newer); a GPU without one gives power only.
+    millijoules, Volta and newer); a GPU without one gives power only. `gpu_throttled` and `gpu_foreign_utilization` are
+    tested with replies of the library, never with a GPU.
     """
 
     name = "gpu"
+
+    def __init__(self, subject: Subject) -> None:
+        """Keep the subject; `open` loads the library."""
+        super().__init__(subject)
+        self._seen_us: dict[int, int] = {}
 
     def find_gpus(self) -> str | None:
         """Use NVML."""
@@ -104,4 +146,15 @@ class GpuSource(DriverSource):
             "gpu_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu * PERCENT,
             "gpu_sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            "gpu_throttled": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & THROTTLED),
         }
+
+    def processes(self, handle: Any) -> Mapping[int, float]:
+        """Return NVML's utilization of the multiprocessors by process, of the time since the last call."""
+        nvml = self.library
+        samples = nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_us.get(id(handle), 0))
+        self._seen_us[id(handle)] = max((int(one.timeStamp) for one in samples), default=0)
+        used: dict[int, float] = {}
+        for one in samples:
+            used[int(one.pid)] = max(used.get(int(one.pid), 0.0), float(one.smUtil) * PERCENT)
+        return used

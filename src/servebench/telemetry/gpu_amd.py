@@ -6,6 +6,10 @@ from typing import Any
 from servebench.telemetry.gpu import PERCENT, DriverSource
 
 MICRO = 1e-6
+THROTTLED = 0xFFFF << 32
+"""The bits of the driver's `indep_throttle_status` for temperatures (SMU_THROTTLER_TEMP_*, amdgpu_smu.h in the Linux source)."""
+UNKNOWN = (1 << 64) - 1
+"""What the driver sends where it knows nothing."""
 MEBIBYTE = 1 << 20
 POWER_KEYS = ("socket_power", "current_socket_power", "average_socket_power")
 """Which one is filled depends: the first since amdsmi 7, the second on MI300 and newer, the third on older GPUs."""
@@ -48,6 +52,7 @@ class AmdGpuSource(DriverSource):
             "gpu_temperature_c": lambda: smi.amdsmi_get_temp_metric(
                 handle, smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
             ),
+            "gpu_throttled": lambda: _throttled(smi.amdsmi_get_gpu_metrics_info(handle)["indep_throttle_status"]),
         }
 
 
@@ -58,6 +63,13 @@ def _power(info: Mapping[str, Any]) -> float:
         if isinstance(value, int | float) and value > 0:
             return float(value)
     raise ValueError("no power value")
+
+
+def _throttled(status: Any) -> bool:
+    """Return whether a temperature slows the GPU. Raises ValueError when that is unknown ("N/A", or all bits)."""
+    if int(status) == UNKNOWN:
+        raise ValueError("no throttle status")
+    return bool(int(status) & THROTTLED)
 
 
 def _energy(counter: Mapping[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""Sample all sources at an interval, in a thread besides the load; nothing is parsed until the load is over."""
+"""Sample all sources at their intervals, in threads besides the load; nothing is parsed until the load is over."""
 
 import threading
 import time
@@ -27,35 +27,40 @@ class Sampler:
         self._interval_s = interval_s
         self._samples: list[tuple[TelemetrySource, int, Any]] = []
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self.failures: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
-        if self._sources:
-            self._sample()
-            self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
-            self._thread.start()
+        self._sample(self._sources)
+        paces: dict[float, list[TelemetrySource]] = {}
+        for source in self._sources:
+            paces.setdefault(source.interval_s or self._interval_s, []).append(source)
+        for interval_s, sources in paces.items():
+            self._threads.append(
+                threading.Thread(target=self._run, args=(sources, interval_s), name="telemetry", daemon=True)
+            )
+            self._threads[-1].start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        if self._thread is None:
-            return
-        self._thread.join(JOIN_TIMEOUT_S)
-        if not self._thread.is_alive() and kind is None:
-            self._sample()
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads) and kind is None:
+            self._sample(self._sources)
 
-    def _run(self) -> None:
-        due = time.monotonic() + self._interval_s
+    def _run(self, sources: Sequence[TelemetrySource], interval_s: float) -> None:
+        due = time.monotonic() + interval_s
         while not self._over.wait(max(0.0, due - time.monotonic())):
-            self._sample()
+            self._sample(sources)
             # a slow source skips samples instead of queueing them
-            due = max(due + self._interval_s, time.monotonic())
+            due = max(due + interval_s, time.monotonic())
 
-    def _sample(self) -> None:
-        for source in self._sources:
+    def _sample(self, sources: Sequence[TelemetrySource]) -> None:
+        for source in sources:
             try:
                 began = time.time_ns()
                 sample = source.sample()
@@ -71,7 +76,7 @@ class Sampler:
     def readings(self) -> list[Reading]:
         """Return all readings in order of time, without samples that cannot be parsed. Call it when the phase is over."""
         readings: list[Reading] = []
-        for source, t_ns, sample in self._samples:
+        for source, t_ns, sample in sorted(self._samples, key=lambda one: one[1]):
             try:
                 readings += source.readings(t_ns, sample)
             except Exception:  # noqa: BLE001 - as above

@@ -5,9 +5,12 @@ from collections import deque
 from collections.abc import Sequence
 from operator import itemgetter
 
+import numpy as np
+
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Record
+from servebench.util.spans import outside, unsent
 from servebench.util.text import common_prefix_length
 
 BLOCK_TOKENS = 16
@@ -97,9 +100,13 @@ def ideal_columns(
         if request.request_id in needed
     ]
     hits = ideal_hits(sent_requests, tokenizer, answers=answers)
+    every = np.array([(r.sent_ns, r.ended_ns) for r in sent.values()], dtype=np.int64).reshape(-1, 2)
+    untouched = set(every[outside(every[:, 0], unsent(row.left_out, every[:, 0], every[:, 1])), 0].tolist())
     inside = [
         hit
         for hit, request in zip(hits, sent_requests, strict=True)
-        if (record := sent[request.request_id]).outcome == "ok" and start_ns <= (record.sent_ns or 0) <= end_ns
+        if (record := sent[request.request_id]).outcome == "ok"
+        and start_ns <= (record.sent_ns or 0) <= end_ns
+        and record.sent_ns in untouched
     ]
     return {"prefix_cache_hit_rate_ideal": hit_rate(inside)}

@@ -83,6 +83,19 @@ TOO_SHORT = _define(
     "send more requests per point (load.requests) or set load.duration_s; load.warmup_s must be shorter than the point",
     affects=SPEED,
 )
+MACHINE_BUSY = _define(
+    "machine_busy",
+    "the machine was not free for load and engine, and too much of the point was disturbed to leave that out",
+    "end the named processes, or wait until they are done, and measure the point again",
+    affects=SPEED,
+)
+MACHINE_SHARED = _define(
+    "machine_shared",
+    "others took the machine for a part of the point, which was left out of all estimates",
+    "nothing has to be done; the intervals are those of the rest",
+    mark=True,
+    affects=SPEED,
+)
 NOT_STATIONARY = _define(
     "not_stationary",
     "throughput, ITL or TTFT changed for good while the point was measured, or the queue of an open loop grew",

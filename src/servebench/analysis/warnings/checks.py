@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from servebench.analysis.disturbance import Disturbance, first_sent_ns
 from servebench.analysis.drift import Drift
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
@@ -27,6 +28,12 @@ class MeasuredPoint:
     fillers: Sequence[Record] = ()
     drifts: Mapping[str, Drift] = field(default_factory=dict)
     readings: Sequence[Reading] = ()
+    disturbances: Sequence[Disturbance] = ()
+
+    @property
+    def began_ns(self) -> int:
+        """When its first request was sent: the seconds in messages count from there."""
+        return first_sent_ns(self.requests) or self.report.started_ns
 
     @cached_property
     def ok(self) -> list[Record]:

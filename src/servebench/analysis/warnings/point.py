@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from servebench.analysis.disturbance import Disturbance
 from servebench.analysis.drift import Drift
-from servebench.analysis.warnings import catalog, failures, load, steadiness, tokens
+from servebench.analysis.warnings import catalog, disturbed, failures, load, steadiness, tokens
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
@@ -19,6 +20,8 @@ CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
     load.lock_step,
     load.too_few_requests,
     load.too_short,
+    disturbed.machine_busy,
+    disturbed.machine_shared,
     steadiness.not_stationary,
     load.imprecise,
     load.not_precise,
@@ -51,18 +54,20 @@ def point_warnings(
     tokenizer_name: str = "the tokenizer",
     drifts: Mapping[str, Drift] | None = None,
     readings: Sequence[Reading] = (),
+    disturbances: Sequence[Disturbance] = (),
     extra: Iterable[Doubt] = (),
 ) -> tuple[Doubt, ...]:
     """Return all warnings of a point in the order of CHECKS, then `extra`: what needs more than the point to detect. Pure.
 
     `row` is the point's row, `records` are all its requests; those of the warm-up are ignored. `tokenizer_exact` says
     whether prompts were sized with the served model's own tokenizer, `drifts` which metrics changed in the window, and
-    `readings` are the point's telemetry.
+    `readings` are the point's telemetry and `disturbances` what it shows of others on the machine.
     """
     requests = [record for record in records if record.measured]
     fillers = [record for record in records if record.filler]
     point = MeasuredPoint(
-        row, requests, report, settings, tokenizer_exact, tokenizer_name, fillers, drifts or {}, readings
+        *(row, requests, report, settings, tokenizer_exact, tokenizer_name, fillers, drifts or {}, readings),
+        disturbances=disturbances,
     )
     found = (check(point) for check in CHECKS)
     return (*(doubt for doubt in found if doubt is not None), *extra)

@@ -8,13 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from servebench.analysis.disturbance import Disturbance
 from servebench.analysis.drift import Drift
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.analysis.warnings.disturbed import counted_disturbances, words_of
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt
 from servebench.contracts.telemetry import Reading
 from servebench.measure.in_flight import in_flight_at
 from servebench.util.figures import short_percent
+from servebench.util.spans import expanded, length, merged
 from servebench.util.units import NS_PER_S
 
 CHANGE_MIN = 0.05
@@ -28,6 +32,8 @@ QUEUE_SD_MIN = 3.0
 CAUSE_MIN = 0.05
 """A reading that changed by less explains no such change."""
 MOMENTS = 50
+DISTURBED_MIN = 0.1
+"""If others took the machine for so much more of the time before a change, or after it, that is its cause."""
 TITLES = {"throughput": ("output throughput", "tok/s"), "itl": ("ITL", "ms"), "ttft": ("TTFT", "ms")}
 
 
@@ -54,7 +60,7 @@ def not_stationary(point: MeasuredPoint) -> Doubt | None:
         for name, drift in point.drifts.items()
         if drift.p <= WANDERED_P_MAX and abs(drift.change) >= CHANGE_MIN
     }
-    parts = [_changed(name, drift, point.row.window_s or 0.0) for name, drift in shown.items()]
+    parts = [_changed(name, drift, point.row) for name, drift in shown.items()]
     kept_up = point.row.kept_up
     grown_min = max(1 - KEPT_UP_MIN, QUEUE_SD_MIN / max(len(point.requests), 1) ** 0.5)
     if kept_up is not None and 1 - kept_up > grown_min:
@@ -70,15 +76,22 @@ def not_stationary(point: MeasuredPoint) -> Doubt | None:
     return catalog.NOT_STATIONARY.issue(f"{'; '.join(parts)}; {cause}", remedy="; ".join(remedies) or None)
 
 
-def _changed(name: str, drift: Drift, window_s: float) -> str:
+def _changed(name: str, drift: Drift, row: PointRow) -> str:
     """What changed, from when to when, by how much."""
     title, unit = TITLES[name]
-    begin, end = (f"{share * window_s:.3g} s" for share in (drift.begin, drift.end))
+    start, end_ns = row.window_ns or (0, 0)
+    begin, end = (f"{(_moment(row, share) - start) / NS_PER_S:.3g} s" for share in (drift.begin, drift.end))
     when = f"at about {begin}" if drift.course == "at once" else f"between {begin} and {end}"
     return (
         f"{title} {'rose' if drift.change > 0 else 'fell'} by {short_percent(abs(drift.change))} {drift.course} {when} of a "
-        f"window of {window_s:.3g} s, from {drift.before:.3g} to {drift.after:.3g} {unit}"
+        f"window of {(end_ns - start) / NS_PER_S:.3g} s, from {drift.before:.3g} to {drift.after:.3g} {unit}"
     )
+
+
+def _moment(row: PointRow, share: float) -> int:
+    """When so much of the window had passed, not counting what is left out (ns)."""
+    start, end = row.window_ns or (0, 0)
+    return round(expanded(start + share * (end - start - length(row.left_out)), row.left_out))
 
 
 def _causes(point: MeasuredPoint, name: str, drift: Drift) -> Iterator[tuple[str, str]]:
@@ -90,23 +103,38 @@ def _causes(point: MeasuredPoint, name: str, drift: Drift) -> Iterator[tuple[str
     # before and after a change; where it has no level part, the halves of its time
     middle = (drift.begin + drift.end) / 2
     ends = drift.begin or middle, drift.end if drift.end < 1 else middle
-    cut_ns = [window[0] + round(share * (window[1] - window[0])) for share in ends]
+    cut_ns = [_moment(point.row, share) for share in ends]
     spans = (window[0], cut_ns[0]), (cut_ns[1], window[1])
     for gauge in GAUGES:
         values = [_mean(point.readings, gauge.name, *span) for span in spans]
         if _explains(values, slower=slower == gauge.slows):
             yield f"{gauge.title} went from {values[0]:.3g} to {values[1]:.3g}", gauge.remedy
+    culprits = _disturbers(point, spans, slower=slower)
+    if culprits:
+        yield words_of(point, culprits), catalog.MACHINE_BUSY.remedy
     cores = [_cores(point.readings, *span) for span in spans]
-    if slower and _explains(cores, slower=False):
+    if slower and not culprits and _explains(cores, slower=False):
         text = f"the engine had {cores[1]:.3g} CPU cores after {cores[0]:.3g}"
         yield text, "look for other processes on the engine's machine (top), and measure again without them"
     flying = [_in_flight(point, *span) for span in spans]
     if point.row.rate is not None and _explains(flying, slower=slower):
         text = f"requests in flight went from {flying[0]:.3g} to {flying[1]:.3g}"
         yield text, "measure longer (load.duration_s), so that the arrivals even out"
-    if not slower and drift.course == "early":
-        warmup_s = math.ceil(point.settings.load.warmup_s + drift.end * (point.row.window_s or 0.0))
+    if not slower and drift.course == "early" and not culprits:
+        warmup_s = math.ceil(point.settings.load.warmup_s + (cut_ns[1] - window[0]) / NS_PER_S)
         yield "it was level from then on, as after a warm-up", f"exclude the beginning: load.warmup_s={warmup_s}"
+
+
+def _disturbers(point: MeasuredPoint, spans: Sequence[tuple[int, int]], *, slower: bool) -> list[Disturbance]:
+    """The disturbances that count and took more of the time on the slower side of a change than on the other."""
+    counted = counted_disturbances(point)
+    before, after = (
+        length(merged([(one.start_ns, one.end_ns) for one in counted], *span)) / max(span[1] - span[0], 1)
+        for span in spans
+    )
+    at = spans[1] if slower else spans[0]
+    grew = after - before if slower else before - after
+    return [one for one in counted if one.start_ns < at[1] and one.end_ns > at[0]] if grew >= DISTURBED_MIN else []
 
 
 def _explains(values: Sequence[float | None], *, slower: bool) -> bool:

@@ -107,7 +107,7 @@ def run_page(run: RunData, name: str, index: int) -> RunPage:
         for row in rows:
             if row.window_ns is None or row.verdict == "void" or row.level_label in latencies:
                 continue
-            inside = in_window(metrics[metrics["point"] == row.point], *row.window_ns)
+            inside = in_window(metrics[metrics["point"] == row.point], *row.window_ns, row.left_out)
             ok = inside[inside["ok"]]
             own = requests[(requests["point"] == row.point) & requests["request_id"].isin(ok["request_id"])]
             latencies[row.level_label] = {

@@ -230,7 +230,8 @@ def requests_timeline(
     panels: Sequence[tuple[str, Sequence[tuple[float, float]]]],
     window: tuple[float, float] | None,
     *,
+    disturbed: Sequence[tuple[float, float, str]] = (),
     title: str,
 ) -> str | None:
     """Draw the requests of a point over panels of server and machine metrics; None when nothing was sent."""
-    return timeline(spans, panels, window=window, title=title) if spans else None
+    return timeline(spans, panels, window=window, disturbed=disturbed, title=title) if spans else None

@@ -28,6 +28,8 @@ class Timeline:
     spans: Sequence[Span]
     panels: Sequence[Panel] = ()
     window: tuple[float, float] | None = None
+    disturbed: Sequence[tuple[float, float, str]] = ()
+    """When others took the machine, in seconds, and who."""
 
 
 @dataclass(frozen=True, kw_only=True)

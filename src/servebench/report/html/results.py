@@ -38,6 +38,8 @@ POINT_COLUMNS = (
     ("$/M tokens", "cost_usd_per_mtok"),
     ("$/M good req", "cost_usd_per_mgood"),
 )
+DISTURBERS_MAX = 3
+"""So many are named above a timeline."""
 SHARES = (
     *("prefix_cache_hit_rate", "prefix_cache_hit_rate_ideal"),
     *("json_compliance", "json_compliance_unconstrained", "needle_recall"),
@@ -161,9 +163,13 @@ def timeline(data: Page) -> Section:
     """Return the requests of a point of each run over time."""
     drawn = [
         (
-            f"{one.run}, load {one.level}",
+            "; ".join([f"{one.run}, load {one.level}", *(who for _, _, who in one.disturbed[:DISTURBERS_MAX])]),
             charts.requests_timeline(
-                one.spans, one.panels, one.window, title=f"{one.run} at load {one.level} over time"
+                one.spans,
+                one.panels,
+                one.window,
+                disturbed=one.disturbed,
+                title=f"{one.run} at load {one.level} over time",
             ),
         )
         for one in data.timelines

@@ -351,9 +351,11 @@ def timeline(
     panels: Sequence[tuple[str, Sequence[tuple[float, float]]]],
     *,
     window: tuple[float, float] | None,
+    disturbed: Sequence[tuple[float, float, str]] = (),
     title: str,
 ) -> str:
-    """Draw requests as bars (waiting, then generating) above panels of samples, over the same time axis."""
+    """Draw requests as bars (waiting, then generating) above panels of samples, over the same time axis. Stretches in which
+    others took the machine are red."""
     width = 860
     shown = spans if len(spans) <= SPANS_MAX else [spans[i * len(spans) // SPANS_MAX] for i in range(SPANS_MAX)]
     row = max(1.0, min(5.0, 230 / max(len(shown), 1)))
@@ -375,6 +377,14 @@ def timeline(
             f'<rect class="window" x="{a:.1f}" y="{head - 4}" width="{max(b - a, 0):.1f}" height="{bottom - head + 4}"/>'
         )
         parts.append(_text(x + 6, 12, "shaded: the measurement window", anchor="start"))
+        x += 36 + LETTER * len("shaded: the measurement window")
+    for low, high, who in disturbed:
+        a, b = across(max(low, 0.0)), across(max(high, 0.0))
+        place = f'x="{a:.1f}" y="{head - 4}" width="{max(b - a, 0.4):.1f}" height="{bottom - head + 4}"'
+        parts.append(f'<rect class="disturbed" {place}><title>{escape(who)}</title></rect>')
+    if disturbed:
+        parts.append(f'<rect class="disturbed" x="{x}" y="4" width="12" height="9"/>')
+        parts.append(_text(x + 16, 12, "others took the machine", anchor="start"))
     for tick in across.ticks:
         parts.append(f'<line class="grid" x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{head}" y2="{bottom}"/>')
         parts.append(_text(across(tick), bottom + 15, tick_text(tick)))

@@ -3,7 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from servebench.analysis.disturbance import find_disturbances
 from servebench.contracts.stored import RunData
+from servebench.contracts.telemetry import Reading
 from servebench.measure.columns import request_metrics
 from servebench.measure.in_flight import in_flight_at
 from servebench.measure.points import OURS
@@ -22,10 +24,13 @@ PANELS: tuple[tuple[str, str, str], ...] = (
     ("gpu_power_w", "level", "GPU power, W"),
     ("gpu_memory_used_bytes", "gib", "GPU memory in use, GiB"),
     ("engine_cpu_s", "rate", "CPU cores used by the engine"),
+    ("others_cores", "level", "CPU cores used by other processes"),
+    ("steal_cores", "level", "CPU cores given to other virtual machines"),
 )
 """Telemetry that is drawn: its name, how it becomes a line, and the title of the line."""
 FACTORS = {"level": 1.0, "percent": 100.0, "gib": 1 / 2**30, "rate": 1.0}
 BINS = 160
+READING = ("t_ns", "source", "name", "raw_name", "labels", "value")
 MAXIMA = ("kv_cache_usage", "gpu_utilization")
 """Shown as the maximum over several GPUs or ranks, not as their sum."""
 
@@ -99,13 +104,30 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     ]
     end = int(own["ended_ns"].max())
     from_ns, to_ns = row.window_ns or (start, end)
+    disturbances = [
+        one
+        for one in find_disturbances(readings_of(run.telemetry, row.point))
+        if one.start_ns < end and one.end_ns > start
+    ]
     return Timeline(
         run=name,
         level=row.level_label,
         spans=spans,
         panels=[in_flight(own, start, end), *panels_of(run.telemetry, start, end)],
         window=((from_ns - start) / NS_PER_S, (to_ns - start) / NS_PER_S),
+        disturbed=[
+            ((one.start_ns - start) / NS_PER_S, (one.end_ns - start) / NS_PER_S, one.words(start))
+            for one in disturbances
+        ],
     )
+
+
+def readings_of(telemetry: pd.DataFrame, point: str) -> list[Reading]:
+    """Return the readings of a point that say who used the machine."""
+    if not {"point", *READING} <= set(telemetry.columns):
+        return []
+    own = telemetry[(telemetry["point"] == point) & telemetry["source"].isin(("machine", "gpu", "amd_gpu"))]
+    return [Reading(**dict(zip(READING, row, strict=True))) for row in own[list(READING)].itertuples(index=False)]
 
 
 def in_flight(own: pd.DataFrame, start_ns: int, end_ns: int, steps: int = 200) -> Panel:

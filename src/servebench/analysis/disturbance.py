@@ -1,0 +1,274 @@
+"""Find the stretches of a point in which the machine was not its own, and who took it. Pure.
+
+The samples of `telemetry.machine` say how many cores each process used since the sample before. Others disturb a point while they
+and the hypervisor take more than TAKEN_SHARE of the cores that load and engine need, and these do not have room beside them:
+half of the logical CPUs may be the second threads of cores, which slow down their twins. What lasts less than LASTS_S is the
+normal life of a machine. A process that does so by itself is named with its own times; for the rest the sum counts.
+
+An edge lies inside a sample: where it must be for the cores that the sample shows, if the rest of the stretch is typical.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.results import Record
+from servebench.contracts.telemetry import Reading
+from servebench.util.spans import between, length, merged
+from servebench.util.units import NS_PER_S
+
+TAKEN_SHARE = 0.15
+"""The share of the needed cores that others may take: less is within the usual width of an interval."""
+TAKEN_CORES_MIN = 0.2
+"""Fewer cores are the daemons of any machine."""
+ROOM = 0.5
+"""Others do not disturb as long as all together use less than this share of the machine's CPUs."""
+NEEDED_QUANTILE = 0.75
+"""The engine gets less while others take it: what it needs shows in its better samples."""
+LASTS_S = 0.9
+TAKEN_CORE_S = 0.5
+"""What is shorter, or takes fewer core seconds, is not a stretch."""
+TOGETHER_LASTS_S = 2.0
+"""The same for many that nobody could name: the bursts of two daemons may meet."""
+GAP_S = 1.5
+"""Stretches of one cause that are nearer are one."""
+WHOLE_SHARE = 0.9
+"""A first or last sample that is so full says that the edge is in the one beyond."""
+GPU_SHARE_MIN = 0.05
+"""The share of a GPU's time that others may use."""
+NAMED_MAX = 3
+UNSEEN, STEAL = "processes that came and went or cannot be seen", "other virtual machines (steal time)"
+
+Floats = NDArray[np.float64]
+Cause = tuple[str, int | None]
+"""A program and its pid, if it is one process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """A stretch (CLOCK_REALTIME ns) and its cause: `who`, with its `pid` if it is one process, `took` so much.
+
+    `inherent` ones come from the load itself, such as heat: their time is not left out, because the machine is like that.
+    """
+
+    start_ns: int
+    end_ns: int
+    who: str
+    took: str
+    pid: int | None = None
+    inherent: bool = False
+
+    def words(self, origin_ns: int) -> str:
+        """Return who took what from when to when, in seconds from a moment."""
+        name = self.who if self.pid is None else f"{self.who}, pid {self.pid},"
+        start, end = ((moment - origin_ns) / NS_PER_S for moment in (self.start_ns, self.end_ns))
+        return f"{name} {self.took} from {max(0.0, start):.3g} s to {max(0.0, end):.3g} s"
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Samples in order: `ends_ns` has one moment more than there are samples. One series of cores for each cause."""
+
+    ends_ns: Floats
+    cores: float
+    own: Floats
+    causes: Mapping[Cause, Floats]
+
+    @property
+    def seconds(self) -> Floats:
+        return np.diff(self.ends_ns) / NS_PER_S
+
+
+def find_disturbances(readings: Iterable[Reading]) -> tuple[Disturbance, ...]:
+    """Return the disturbances of a point by its readings, in order of time; none where the machine was not sampled."""
+    listed = list(readings)
+    samples = _samples([one for one in listed if one.source == "machine"])
+    found = [*_of_gpus(listed)]
+    if samples is not None:
+        found += _of_cores(samples) + _of_heat(listed, samples)
+    return tuple(sorted(found, key=lambda one: (one.start_ns, one.end_ns)))
+
+
+def disturbed_spans(disturbances: Iterable[Disturbance], start_ns: int, end_ns: int) -> list[tuple[int, int]]:
+    """Return the stretches between two moments that may be left out, in order and apart."""
+    return merged([(one.start_ns, one.end_ns) for one in disturbances if not one.inherent], start_ns, end_ns)
+
+
+def first_sent_ns(records: Iterable[Record]) -> int | None:
+    """Return when the first measured request was sent; None if none was."""
+    return min((one.sent_ns for one in records if one.measured and one.sent_ns is not None), default=None)
+
+
+def disturbance_columns(
+    row: PointRow, disturbances: Sequence[Disturbance], records: Iterable[Record], readings: Iterable[Reading]
+) -> dict[str, Any]:
+    """Return the columns of a point that say who took its machine; nothing where that was not sampled."""
+    origin_ns = first_sent_ns(records)
+    if row.window_ns is None or origin_ns is None or not any(one.name == "own_cores" for one in readings):
+        return {}
+    start, end = row.window_ns
+    inside = [one for one in disturbances if one.start_ns < end and one.end_ns > start]
+    return {
+        "disturbed_s": length(merged([(one.start_ns, one.end_ns) for one in inside], start, end)) / NS_PER_S,
+        "disturbances": tuple(one.words(origin_ns) for one in inside),
+    }
+
+
+def _samples(readings: Sequence[Reading]) -> _Samples | None:
+    """Return the samples in which all cores were seen; the first of a point is about the time before it."""
+    moments = sorted({one.t_ns for one in readings if one.name == "machine_cores"})
+    places = {moment: place for place, moment in enumerate(moments[1:])}
+    if not places:
+        return None
+    own = np.zeros(len(places))
+    cores = max(one.value for one in readings if one.name == "machine_cores")
+    causes: dict[Cause, Floats] = {}
+    for one in readings:
+        if one.t_ns not in places or one.name is None:
+            continue
+        if one.name == "own_cores":
+            own[places[one.t_ns]] = one.value
+        cause = _cause_of(one)
+        if cause is not None:
+            causes.setdefault(cause, np.zeros(len(places)))[places[one.t_ns]] += one.value
+    return _Samples(np.array(moments, dtype=np.float64), cores, own, causes)
+
+
+def _cause_of(reading: Reading) -> Cause | None:
+    if reading.name == "unseen_cores":
+        return UNSEEN, None
+    if reading.name == "steal_cores":
+        return STEAL, None
+    if reading.name != "foreign_cores":
+        return None
+    return _process_of(reading.labels) if reading.labels else ("small processes", None)
+
+
+def _process_of(labels: str) -> Cause:
+    """Return program and pid of the labels `pid="1",program="x"`."""
+    pid, _, program = labels.rpartition('pid="')[2].partition('",program="')
+    return program.removesuffix('"'), int(pid) if pid.isdigit() else None
+
+
+def _of_cores(samples: _Samples) -> list[Disturbance]:
+    total = np.sum(list(samples.causes.values()), axis=0) if samples.causes else np.zeros(samples.own.size)
+    needed = float(np.quantile(samples.own, NEEDED_QUANTILE))
+    limit = max(TAKEN_SHARE * needed, TAKEN_CORES_MIN)
+    crowded = np.maximum(samples.own, needed) + total > ROOM * samples.cores
+    found: list[Disturbance] = []
+    for cause, taken in samples.causes.items():
+        found += [_taken(samples, span, cause, taken) for span in _stretches(samples, taken, limit, crowded)]
+    named = merged([(one.start_ns, one.end_ns) for one in found], int(samples.ends_ns[0]), int(samples.ends_ns[-1]))
+    for low, high in _stretches(samples, total, limit, crowded):
+        found += [
+            _taken(samples, span, (_together(samples, *span), None), total)
+            for span in between(named, low, high)
+            if span[1] - span[0] >= TOGETHER_LASTS_S * NS_PER_S
+        ]
+    return found
+
+
+def _taken(samples: _Samples, span: tuple[int, int], cause: Cause, taken: Floats) -> Disturbance:
+    (low, high), (who, pid) = span, cause
+    share = _weights(samples, low, high)
+    mean = float(taken @ share / max(share.sum(), 1e-9))
+    return Disturbance(start_ns=low, end_ns=high, who=who, pid=pid, took=f"took {mean:.1f} of {samples.cores:g} cores")
+
+
+def _weights(samples: _Samples, low: int, high: int) -> Floats:
+    """Return how many seconds of each sample lie in a stretch."""
+    starts, ends = samples.ends_ns[:-1], samples.ends_ns[1:]
+    inside: Floats = np.clip(np.minimum(ends, high) - np.maximum(starts, low), 0.0, None) / NS_PER_S
+    return inside
+
+
+def _together(samples: _Samples, low: int, high: int) -> str:
+    """Return the names of the programs that took most of a stretch, each of them too little to be named alone."""
+    share = _weights(samples, low, high)
+    by_program: dict[str, float] = {}
+    for (who, _), taken in samples.causes.items():
+        by_program[who] = by_program.get(who, 0.0) + float(taken @ share)
+    first = sorted((who for who in by_program if by_program[who] > 0), key=lambda who: -by_program[who])
+    more = ", ..." if len(first) > NAMED_MAX else ""
+    return f"{', '.join(first[:NAMED_MAX])}{more} together"
+
+
+def _stretches(samples: _Samples, taken: Floats, limit: float, crowded: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the stretches in which a cause takes more than the limit, with their edges inside the samples."""
+    found: list[tuple[int, int]] = []
+    above = np.concatenate(([False], (taken > limit) & crowded, [False]))
+    changes = np.flatnonzero(np.diff(above.astype(np.int8)))
+    for first, beyond in zip(changes[::2], changes[1::2], strict=True):
+        run = slice(first, beyond)
+        typical = float(np.quantile(taken[run], 0.75))
+        start = _edge(samples, taken, int(first), typical, -1)
+        end = _edge(samples, taken, int(beyond) - 1, typical, 1)
+        # a burst on the border of two samples looks like half of it for twice as long
+        if end - start < LASTS_S * NS_PER_S or float(taken[run] @ samples.seconds[run]) < TAKEN_CORE_S:
+            continue
+        if found and start - found[-1][1] < GAP_S * NS_PER_S:
+            found[-1] = found[-1][0], end
+        else:
+            found.append((start, end))
+    return found
+
+
+def _edge(samples: _Samples, taken: Floats, place: int, typical: float, way: int) -> int:
+    """Return where a stretch begins (`way` -1) or ends (1) if it took `typical` up to there."""
+    edges = samples.ends_ns[place : place + 2]
+    full = min(1.0, float(taken[place]) / typical)
+    moment = float(edges[1] - full * np.diff(edges)[0] if way < 0 else edges[0] + full * np.diff(edges)[0])
+    beyond = place + way
+    if full >= WHOLE_SHARE and 0 <= beyond < taken.size:
+        part = min(1.0, float(taken[beyond]) / typical) * float(samples.seconds[beyond]) * NS_PER_S
+        moment = float(edges[0] - part if way < 0 else edges[1] + part)
+    return round(moment)
+
+
+def _of_heat(readings: Sequence[Reading], samples: _Samples) -> list[Disturbance]:
+    """Return when CPUs were slowed by their temperature."""
+    throttled = {one.t_ns for one in readings if one.name == "cpu_throttles" and one.value > 0}
+    hot = np.array([float(moment in throttled) for moment in samples.ends_ns[1:]])
+    everywhere = np.ones(hot.size, dtype=np.bool_)
+    return [
+        Disturbance(start_ns=low, end_ns=high, who="the CPU", took="was slowed by its temperature", inherent=True)
+        for low, high in _stretches(samples, hot, 0.0, everywhere)
+    ]
+
+
+def _of_gpus(readings: Sequence[Reading]) -> list[Disturbance]:
+    """Return when GPUs were slowed by temperature or power supply, and when others used them."""
+    moments = sorted({one.t_ns for one in readings if one.name == "gpu_throttled"})
+    if len(moments) < 2:
+        return []
+    places = {moment: place for place, moment in enumerate(moments[1:])}
+    throttled: dict[str, Floats] = {}
+    others: dict[str, Floats] = {}
+    for one in readings:
+        kept = {"gpu_throttled": throttled, "gpu_foreign_utilization": others}.get(one.name or "")
+        if kept is not None and one.t_ns in places:
+            kept.setdefault(one.labels, np.zeros(len(places)))[places[one.t_ns]] = one.value
+    samples = _Samples(np.array(moments, dtype=np.float64), 1.0, np.zeros(len(places)), {})
+    everywhere = np.ones(len(places), dtype=np.bool_)
+    found = [
+        Disturbance(start_ns=low, end_ns=high, who=_gpu_of(labels), took="was slowed by heat or power", inherent=True)
+        for labels, slow in throttled.items()
+        for low, high in _stretches(samples, slow, 0.0, everywhere)
+    ]
+    for labels, used in others.items():
+        who, pid = _process_of(labels)
+        for low, high in _stretches(samples, used, GPU_SHARE_MIN, everywhere):
+            share = used @ _weights(samples, low, high) / ((high - low) / NS_PER_S)
+            took = f"used {100 * share:.0f}% of {_gpu_of(labels)}"
+            found.append(Disturbance(start_ns=low, end_ns=high, who=who, pid=pid, took=took))
+    return found
+
+
+def _gpu_of(labels: str) -> str:
+    return "GPU " + labels.partition('gpu="')[2].partition('"')[0]

@@ -1,0 +1,239 @@
+"""A point whose machine others took for a while: what is estimated from the rest, and what is said about it."""
+
+import random
+from dataclasses import asdict, replace
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from servebench.analysis.disturbance import find_disturbances
+from servebench.analysis.drift import Drift
+from servebench.analysis.stored_runs import side_of
+from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.analysis.warnings.steadiness import not_stationary
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.telemetry import CLIENT_ONLY
+from servebench.load.plan.levels import plan_levels
+from servebench.registry.registry import registry
+from servebench.run.jobs import jobs_of
+from servebench.run.phase import PhaseFacts
+from servebench.run.point import PointEvidence, build_point
+from servebench.store.tables import add_points, add_telemetry, read_readings, read_rows
+from support.machines import SECOND, machine_readings
+from support.records import phase_report, record
+from support.settings import run_settings
+
+TOKEN_S, STREAMS = 0.02, 4
+TRUE_TOK_S = STREAMS / TOKEN_S
+WORDS = ["engine=openai", "launch=attach", "launch.base_url=http://203.0.113.7/v1", "model.name=m"]
+HOG = (4711, "python")
+
+
+def on_the_clock(work_s, hog):
+    """When so much work is done if a hog halves the speed between two moments."""
+    start, end = hog
+    slow = (end - start) / 2
+    if work_s <= start:
+        return work_s
+    return start + 2 * (work_s - start) if work_s <= start + slow else work_s + slow
+
+
+def closed_loop(hog, *, seed=0, work_s=60.0):
+    """Records of an engine of constant speed. Long answers are not rare: leaving out what is touched would bias them."""
+    rng = random.Random(seed)
+    records = []
+    for stream in range(STREAMS):
+        at = rng.uniform(0, 0.3)
+        while at < work_s:
+            tokens = max(2, round(rng.lognormvariate(3.6, 0.9)))
+            moments = [round(SECOND * on_the_clock(at + TOKEN_S * (n + 1), hog)) for n in range(tokens)]
+            sent = round(SECOND * on_the_clock(at, hog))
+            name = f"{stream}-{len(records)}"
+            records.append(record(name, sent_ns=sent, event_ns=moments, point="c4"))
+            at += TOKEN_S * tokens
+    return records
+
+
+def open_loop(hog, *, rate=4.0, seed=0, seconds=90.0):
+    """Records of one server that is busy 60% of the time, with arrivals at random and a queue."""
+    rng = random.Random(seed)
+    free, arrived, records = 0.0, 0.0, []
+    while (arrived := arrived + rng.expovariate(rate)) < seconds:
+        begun = max(free, arrived)
+        slowed = (min(max(begun, hog[0]), hog[1]) - hog[0]) / 2
+        moments = [on_the_clock(begun - slowed + 0.015 * (n + 1), hog) for n in range(10)]
+        free = moments[-1]
+        stamps = [round(SECOND * moment) for moment in moments]
+        records.append(record(f"r{len(records)}", sent_ns=round(SECOND * arrived), event_ns=stamps, point="r4"))
+    return records
+
+
+@cache
+def settings_of(words):
+    return jobs_of([*WORDS, *words], registry())[0].settings
+
+
+def built(records, readings, point="c4", words=("load.concurrency=[4]", "load.requests=100")):
+    settings = settings_of(words)
+    level = plan_levels(settings.load, 0)[0]
+    facts = PhaseFacts(
+        run_id="s/00", point=point, warmup=False, concurrency=level.concurrency, rate=level.rate, repeat=0, planned={},
+        tokenizer_name="t", tokenizer_exact=True,
+    )  # fmt: skip
+    ended = max(one.ended_ns for one in records)
+    report = phase_report(
+        started_ns=0, ended_ns=ended, planned=len(records), sent=len(records), elapsed_s=ended / SECOND
+    )
+    return build_point(
+        PointEvidence(
+            settings=settings, level=level, engine=registry().engine("openai"), emulated=False, facts=facts,
+            records=records, report=report, planned=len(records), readings=readings,
+        )
+    )  # fmt: skip
+
+
+def codes(point):
+    return {doubt.code for doubt in point.doubts}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stretch_is_left_out_of_everything(seed):
+    hog = (20.0, 32.0)
+    records = closed_loop(hog, seed=seed)
+    quiet, seen = (
+        built(records, machine_readings(70)),
+        built(records, machine_readings(70, others={HOG: [(*hog, 0.9)]})),
+    )
+    truth = built(closed_loop((0.0, 0.0), seed=seed), machine_readings(70)).row
+    row = seen.judged_row
+    assert quiet.row.output_throughput_tok_s < 0.95 * TRUE_TOK_S
+    assert row.output_throughput_tok_s == pytest.approx(TRUE_TOK_S, rel=0.02)
+    assert row.request_throughput_req_s == pytest.approx(truth.request_throughput_req_s, rel=0.15)
+    assert row.itl_ms_max == pytest.approx(20, rel=0.01)
+    assert quiet.row.itl_ms_max == pytest.approx(40, rel=0.01)
+    assert row.tpot_ms_p99 == pytest.approx(20, rel=0.01)
+    assert row.output_throughput_tok_s_low <= TRUE_TOK_S * 1.01
+    assert row.window_s == pytest.approx(quiet.row.window_s - 12, abs=1.1)
+    assert row.disturbed_s == pytest.approx(12, abs=1.1)
+    assert (
+        row.disturbances == ("python, pid 4711, took 0.9 of 2 cores from 19.8 s to 31.8 s",)
+        or "python" in row.disturbances[0]
+    )
+    assert (row.average_in_flight, quiet.row.disturbed_s, quiet.row.disturbances) == (
+        pytest.approx(4, abs=0.1),
+        0.0,
+        (),
+    )
+    assert {"machine_shared"} == codes(seen) & {"machine_shared", "machine_busy", "not_stationary"}
+    assert "machine_shared" not in codes(quiet)
+    assert row.requests_ok == len(records)
+
+
+def test_long_answers_are_not_left_out_more_than_short_ones():
+    """The mean length of the answers that count is that of all, over many points."""
+    differences = []
+    for seed in range(24):
+        records = closed_loop((25.0, 35.0), seed=seed)
+        row = built(records, machine_readings(70, others={HOG: [(25.0, 35.0, 0.9)]})).row
+        every = built(records, ()).row
+        differences.append(row.output_tokens_mean - every.output_tokens_mean)
+    error = np.std(differences) / len(differences) ** 0.5
+    assert abs(np.mean(differences)) < 3 * error + 0.5
+
+
+def test_the_stored_requests_give_the_same_requests():
+    """A comparison reads requests.parquet, which keeps all rows: it leaves out what the point left out."""
+    hog = (20.0, 32.0)
+    records = closed_loop(hog)
+    row = built(records, machine_readings(70, others={HOG: [(*hog, 0.9)]})).judged_row
+    frame = pd.DataFrame([asdict(one) | {"point": row.point} for one in records])
+
+    class Run:
+        requests, point_rows, run_id = frame, [row], "s/00"
+
+    (side,) = side_of(Run()).samples
+    assert len(side.request_ids) == row.ttft_ms_n < len(records)
+    assert np.mean(side.throughput_tok_s) == pytest.approx(row.output_throughput_tok_s, rel=1e-6)
+    assert np.max(side.e2e_ms) == pytest.approx(row.e2e_ms_max)
+
+
+@pytest.mark.parametrize("hog", [(5.0, 55.0), (0.0, 99.0)])
+def test_too_much_is_a_warning_with_its_cause(hog):
+    records = closed_loop(hog)
+    point = built(records, machine_readings(100, others={HOG: [(*hog, 0.9)]}))
+    (doubt,) = [one for one in point.doubts if one.code == "machine_busy"]
+    assert "python, pid 4711, took 0.9 of 2 cores" in doubt.message
+    assert point.judged_row.verdict == "doubtful"
+    assert point.row.left_out_ns == ()
+    assert point.row.ttft_ms_n == built(records, ()).row.ttft_ms_n
+
+
+def test_few_requests_are_all_kept():
+    records = [one for one in closed_loop((20.0, 24.0)) if one.request_id.startswith("0-")][:14]
+    readings = machine_readings(70, others={HOG: [(3.0, 8.0, 0.9)]})
+    point = built(records, readings, words=("load.concurrency=[1]", "load.requests=9"))
+    assert "machine_busy" in codes(point)
+    assert point.row.left_out_ns == ()
+
+
+def test_the_client_s_machine_is_called_so():
+    records = closed_loop((5.0, 55.0))
+    readings = machine_readings(100, own=0.3, others={HOG: [(5.0, 55.0, 1.4)]}, scope=CLIENT_ONLY)
+    (doubt,) = [one for one in built(records, readings).doubts if one.code == "machine_busy"]
+    assert "client's machine" in doubt.message
+
+
+def test_in_an_open_loop_the_queue_is_left_out_with_what_made_it():
+    hog, words = (30.0, 42.0), ("load=rate", "load.rate=[4]", "load.duration_s=90")
+    errors, naive = [], []
+    for seed in range(8):
+        records = open_loop(hog, seed=seed)
+        truth = built(open_loop((0.0, 0.0), seed=seed), machine_readings(100), "r4", words).row
+        seen = built(records, machine_readings(100, others={HOG: [(*hog, 0.9)]}), "r4", words).row
+        errors.append(seen.ttft_ms_mean / truth.ttft_ms_mean - 1)
+        naive.append(built(records, (), "r4", words).row.ttft_ms_mean / truth.ttft_ms_mean - 1)
+        assert seen.left_out[0][1] > 41.5 * SECOND
+        assert seen.output_throughput_tok_s == pytest.approx(truth.output_throughput_tok_s, rel=0.15)
+    assert np.mean(naive) > 1
+    assert abs(np.mean(errors)) < 0.25
+
+
+def test_a_recovered_point_finds_the_same(tmp_path):
+    """All of it follows from telemetry.parquet and the requests."""
+    from servebench.store.layout import RunFolder
+
+    folder = RunFolder(tmp_path / "s" / "00")
+    folder.path.mkdir(parents=True)
+    records = closed_loop((20.0, 32.0))
+    readings = machine_readings(70, others={HOG: [(20.0, 32.0, 0.9)]})
+    add_telemetry(folder, readings, run_id="s/00", point="c4")
+    first = built(records, readings)
+    again = built(records, read_readings(folder)["c4"])
+    assert again == first
+    add_points(folder, [first])
+    (row,) = read_rows(folder)
+    assert (row.left_out_ns, row.disturbances) == (first.row.left_out_ns, first.row.disturbances)
+    assert row.left_out
+
+
+EARLY = Drift(course="early", begin=0.0, end=0.2, before=12.0, after=10.0, p=0.001)
+
+
+@pytest.mark.parametrize(
+    ("others", "words", "not_words"),
+    [({HOG: [(0.0, 8.0, 0.9)]}, "python, pid 4711", "warm-up"), ({}, "warm-up", "python")],
+)
+def test_a_disturbance_is_no_warm_up(others, words, not_words):
+    readings = machine_readings(40, others=others)
+    row = PointRow(concurrency=8, window_s=40.0, window_start_ns=0, window_end_ns=40 * SECOND)
+    point = MeasuredPoint(
+        row, [record(sent_ns=1)], phase_report(), run_settings(), tokenizer_exact=True, tokenizer_name="t",
+        drifts={"itl": EARLY}, readings=readings, disturbances=find_disturbances(readings),
+    )  # fmt: skip
+    message = not_stationary(point).message
+    assert words in message
+    assert not_words not in message
+    moved = replace(point, row=replace(row, left_out_ns=(10 * SECOND, 20 * SECOND), window_s=30.0))
+    assert "of a window of 40 s" in not_stationary(moved).message
