@@ -50,7 +50,7 @@ def test_others_beside_enough_free_cores_are_none_and_steal_time_is():
 
 
 def test_many_small_ones_together_and_two_at_different_times():
-    crowd = {(pid, f"cc{pid % 2}"): [(10, 25, 0.12)] for pid in range(100, 108)}
+    crowd = {(pid, f"cc{pid % 2}"): [(10, 25, 0.06)] for pid in range(100, 116)}
     (found,) = find_disturbances(machine_readings(60, others=crowd))
     assert found.words(0) == "cc0, cc1 together took 1.0 of 2 cores from 10 s to 25 s"
     both = find_disturbances(machine_readings(60, others={HOG: [(10, 20, 0.9)], (5, "rsync"): [(15, 40, 0.5)]}))
@@ -59,6 +59,12 @@ def test_many_small_ones_together_and_two_at_different_times():
         (5, 15, 40),
     ]
     assert [[round(edge / SECOND) for edge in span] for span in disturbed_spans(both, 0, 60 * SECOND)] == [[10, 40]]
+
+
+def test_a_hog_in_a_crowd_is_named_with_its_own_dates():
+    crowd = {(pid, "cc"): [(0, 60, 0.2)] for pid in range(100, 107)}
+    found = find_disturbances(machine_readings(60, others=crowd | {HOG: [(20, 31, 0.2)]}))
+    assert dated([one for one in found if one.pid == 4711])[0] == pytest.approx((20, 31), abs=0.5)
 
 
 def test_a_hog_that_was_there_before_and_stays():

@@ -108,3 +108,14 @@ def test_without_rocm_the_package_cannot_be_imported(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     assert source().open() == "amdsmi finds no libamd_smi.so: ROCm is not installed"
+
+
+@pytest.mark.parametrize(
+    ("status", "throttled"),
+    [(0, 0.0), (1 << 1, 0.0), (1 << 36, 1.0), (1 << 47, 1.0), ((1 << 64) - 1, None), ("N/A", None)],
+)
+def test_heat_of_a_gpu_but_not_its_power_limit(monkeypatch, status, throttled):
+    monkeypatch.setitem(sys.modules, "amdsmi", module(amdsmi_get_gpu_metrics_info={"indep_throttle_status": status}))
+    one = source(count=1)
+    one.open()
+    assert one.sample()[0].get("gpu_throttled") == throttled

@@ -73,3 +73,55 @@ def test_rapl_adds_packages_and_survives_a_wrap(tmp_path):
 def test_rapl_that_is_not_there_says_so(tmp_path, made):
     root = tmp_path if made else tmp_path / "absent"
     assert "RAPL" in CpuEnergySource(subject(1), root).open()
+
+
+class NvmlError(Exception):
+    pass
+
+
+def nvml(reasons, samples):
+    """What NVML replies of one GPU; the queries of power and the like are not supported."""
+
+    def unsupported(*_):
+        raise NvmlError
+
+    names = ("PowerUsage", "TotalEnergyConsumption", "MemoryInfo", "UtilizationRates", "ClockInfo", "Temperature")
+    return SimpleNamespace(
+        NVMLError=NvmlError, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, nvmlInit=bool, nvmlShutdown=bool,
+        nvmlDeviceGetCount=lambda: 1, nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: reasons,
+        nvmlDeviceGetProcessUtilization=lambda _, since: [one for one in samples if one.timeStamp > since],
+        **{f"nvmlDeviceGet{name}": unsupported for name in names},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reasons", "throttled"), [(0x0, 0.0), (0x4, 0.0), (0x40, 1.0), (0x20 | 0x4, 1.0), (0x80, 1.0)]
+)
+def test_a_gpu_that_is_slowed_by_heat_but_not_by_its_power_cap(monkeypatch, reasons, throttled):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(reasons, []))
+    source = GpuSource(subject(os.getpid()))
+    assert source.open() is None
+    assert source.sample() == [{"gpu_throttled": throttled}]
+
+
+def test_others_on_the_gpu_where_the_driver_knows_the_engine(monkeypatch):
+    def used(pid, share, stamp=5):
+        return SimpleNamespace(pid=pid, smUtil=share, timeStamp=stamp)
+
+    ours, other = os.getpid(), os.getppid()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(0, [used(ours, 60), used(other, 30), used(other, 40)]))
+    source = GpuSource(subject(ours))
+    source.open()
+    found = {
+        one.labels: one.value for one in source.readings(1, source.sample()) if one.name == "gpu_foreign_utilization"
+    }
+    assert list(found.values()) == [0.4]
+    assert next(iter(found)).startswith(f'gpu="0",pid="{other}",program="')
+    # the driver is asked only for what came later
+    assert source.sample() == [{"gpu_throttled": 0.0}]
+    # pids of another namespace say nothing
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(0, [used(other, 30)]))
+    source = GpuSource(subject(ours))
+    source.open()
+    assert source.sample() == [{"gpu_throttled": 0.0}]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ TAKEN_CORE_S = 0.5
 """What is shorter, or takes fewer core seconds, is not a stretch."""
 TOGETHER_LASTS_S = 2.0
 """The same for many that nobody could name: the bursts of two daemons may meet."""
+AMONG_SHARE = 1 / 3
+"""Among others who take too much together, one is named from this share of the limits on."""
 GAP_S = 1.5
 """Stretches of one cause that are nearer are one."""
 WHOLE_SHARE = 0.9
@@ -43,6 +46,8 @@ WHOLE_SHARE = 0.9
 GPU_SHARE_MIN = 0.05
 """The share of a GPU's time that others may use."""
 NAMED_MAX = 3
+LISTED_MAX = 20
+"""So many of the largest are in the row of a point."""
 UNSEEN, STEAL = "processes that came and went or cannot be seen", "other virtual machines (steal time)"
 
 Floats = NDArray[np.float64]
@@ -62,6 +67,8 @@ class Disturbance:
     who: str
     took: str
     pid: int | None = None
+    amount: float = 0.0
+    """The core seconds that it took."""
     inherent: bool = False
 
     def words(self, origin_ns: int) -> str:
@@ -87,7 +94,7 @@ class _Samples:
 
 def find_disturbances(readings: Iterable[Reading]) -> tuple[Disturbance, ...]:
     """Return the disturbances of a point by its readings, in order of time; none where the machine was not sampled."""
-    listed = list(readings)
+    listed = [one for one in readings if isfinite(one.value)]
     samples = _samples([one for one in listed if one.source == "machine"])
     found = [*_of_gpus(listed)]
     if samples is not None:
@@ -114,9 +121,10 @@ def disturbance_columns(
         return {}
     start, end = row.window_ns
     inside = [one for one in disturbances if one.start_ns < end and one.end_ns > start]
+    most = sorted(sorted(inside, key=lambda one: -one.amount)[:LISTED_MAX], key=lambda one: one.start_ns)
     return {
         "disturbed_s": length(merged([(one.start_ns, one.end_ns) for one in inside], start, end)) / NS_PER_S,
-        "disturbances": tuple(one.words(origin_ns) for one in inside),
+        "disturbances": tuple(one.words(origin_ns) for one in most),
     }
 
 
@@ -153,7 +161,7 @@ def _cause_of(reading: Reading) -> Cause | None:
 def _process_of(labels: str) -> Cause:
     """Return program and pid of the labels `pid="1",program="x"`."""
     pid, _, program = labels.rpartition('pid="')[2].partition('",program="')
-    return program.removesuffix('"'), int(pid) if pid.isdigit() else None
+    return program.removesuffix('"'), int(pid) if pid.isdecimal() else None
 
 
 def _of_cores(samples: _Samples) -> list[Disturbance]:
@@ -161,15 +169,25 @@ def _of_cores(samples: _Samples) -> list[Disturbance]:
     needed = float(np.quantile(samples.own, NEEDED_QUANTILE))
     limit = max(TAKEN_SHARE * needed, TAKEN_CORES_MIN)
     crowded = np.maximum(samples.own, needed) + total > ROOM * samples.cores
+    whole = int(samples.ends_ns[0]), int(samples.ends_ns[-1])
+    long_ns = TOGETHER_LASTS_S * NS_PER_S
+    together = [(low, high) for low, high in _stretches(samples, total, limit, crowded) if high - low >= long_ns]
+    among = (
+        crowded & np.any([_weights(samples, *span) > 0 for span in together], axis=0)
+        if together
+        else ~crowded & crowded
+    )
     found: list[Disturbance] = []
     for cause, taken in samples.causes.items():
-        found += [_taken(samples, span, cause, taken) for span in _stretches(samples, taken, limit, crowded)]
-    named = merged([(one.start_ns, one.end_ns) for one in found], int(samples.ends_ns[0]), int(samples.ends_ns[-1]))
-    for low, high in _stretches(samples, total, limit, crowded):
+        alone = _stretches(samples, taken, limit, crowded)
+        spans = [*alone, *_stretches(samples, taken, AMONG_SHARE * limit, among, AMONG_SHARE)]
+        found += [_taken(samples, span, cause, taken) for span in merged(spans, *whole)]
+    named = merged([(one.start_ns, one.end_ns) for one in found], *whole)
+    for low, high in together:
         found += [
             _taken(samples, span, (_together(samples, *span), None), total)
             for span in between(named, low, high)
-            if span[1] - span[0] >= TOGETHER_LASTS_S * NS_PER_S
+            if span[1] - span[0] >= LASTS_S * NS_PER_S
         ]
     return found
 
@@ -178,7 +196,8 @@ def _taken(samples: _Samples, span: tuple[int, int], cause: Cause, taken: Floats
     (low, high), (who, pid) = span, cause
     share = _weights(samples, low, high)
     mean = float(taken @ share / max(share.sum(), 1e-9))
-    return Disturbance(start_ns=low, end_ns=high, who=who, pid=pid, took=f"took {mean:.1f} of {samples.cores:g} cores")
+    took = f"took {mean:.1f} of {samples.cores:g} cores"
+    return Disturbance(start_ns=low, end_ns=high, who=who, pid=pid, took=took, amount=float(taken @ share))
 
 
 def _weights(samples: _Samples, low: int, high: int) -> Floats:
@@ -199,8 +218,11 @@ def _together(samples: _Samples, low: int, high: int) -> str:
     return f"{', '.join(first[:NAMED_MAX])}{more} together"
 
 
-def _stretches(samples: _Samples, taken: Floats, limit: float, crowded: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the stretches in which a cause takes more than the limit, with their edges inside the samples."""
+def _stretches(
+    samples: _Samples, taken: Floats, limit: float, crowded: NDArray[np.bool_], share: float = 1.0
+) -> list[tuple[int, int]]:
+    """Return the stretches in which a cause takes more than the limit and this share of TAKEN_CORE_S, with their edges inside
+    the samples."""
     found: list[tuple[int, int]] = []
     above = np.concatenate(([False], (taken > limit) & crowded, [False]))
     changes = np.flatnonzero(np.diff(above.astype(np.int8)))
@@ -210,7 +232,7 @@ def _stretches(samples: _Samples, taken: Floats, limit: float, crowded: NDArray[
         start = _edge(samples, taken, int(first), typical, -1)
         end = _edge(samples, taken, int(beyond) - 1, typical, 1)
         # a burst on the border of two samples looks like half of it for twice as long
-        if end - start < LASTS_S * NS_PER_S or float(taken[run] @ samples.seconds[run]) < TAKEN_CORE_S:
+        if end - start < LASTS_S * NS_PER_S or float(taken[run] @ samples.seconds[run]) < share * TAKEN_CORE_S:
             continue
         if found and start - found[-1][1] < GAP_S * NS_PER_S:
             found[-1] = found[-1][0], end

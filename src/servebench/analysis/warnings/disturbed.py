@@ -40,8 +40,8 @@ def counted_disturbances(point: MeasuredPoint) -> list[Disturbance]:
 
 
 def words_of(point: MeasuredPoint, disturbances: Sequence[Disturbance]) -> str:
-    """Return who took what when, the longest disturbances first."""
-    listed = sorted(disturbances, key=lambda one: one.start_ns - one.end_ns)
+    """Return who took what when, the largest disturbances first."""
+    listed = sorted(disturbances, key=lambda one: (-one.amount, one.start_ns))
     more = f"; and {len(listed) - NAMED_MAX} more" if len(listed) > NAMED_MAX else ""
     return "; ".join(one.words(point.began_ns) for one in listed[:NAMED_MAX]) + more
 

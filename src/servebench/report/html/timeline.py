@@ -109,6 +109,7 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
         for one in find_disturbances(readings_of(run.telemetry, row.point))
         if one.start_ns < end and one.end_ns > start
     ]
+    disturbances.sort(key=lambda one: -one.amount)
     return Timeline(
         run=name,
         level=row.level_label,
