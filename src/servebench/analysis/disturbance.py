@@ -48,6 +48,7 @@ GPU_SHARE_MIN = 0.05
 NAMED_MAX = 3
 LISTED_MAX = 20
 """So many of the largest are in the row of a point."""
+GPU_SOURCES = ("gpu", "amd_gpu")
 UNSEEN, STEAL = "processes that came and went or cannot be seen", "other virtual machines (steal time)"
 
 Floats = NDArray[np.float64]
@@ -266,7 +267,7 @@ def _of_heat(readings: Sequence[Reading], samples: _Samples) -> list[Disturbance
 
 def _of_gpus(readings: Sequence[Reading]) -> list[Disturbance]:
     """Return when GPUs were slowed by temperature or power supply, and when others used them."""
-    moments = sorted({one.t_ns for one in readings if one.name == "gpu_throttled"})
+    moments = sorted({one.t_ns for one in readings if one.source in GPU_SOURCES})
     if len(moments) < 2:
         return []
     places = {moment: place for place, moment in enumerate(moments[1:])}

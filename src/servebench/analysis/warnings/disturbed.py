@@ -20,7 +20,10 @@ def machine_busy(point: MeasuredPoint) -> Doubt | None:
     counted = counted_disturbances(point)
     if not counted or point.row.disturbed_s is None:
         return None
-    message = f"{words_of(point, counted)}{_where(point)}; {point.row.disturbed_s:.3g} s of the window are disturbed"
+    seconds = point.row.disturbed_s
+    total = sum(one.amount for one in counted)
+    mean = f", on average by {total / seconds:.1f} cores" if total and seconds else ""
+    message = f"{words_of(point, counted)}{_where(point)}; {seconds:.3g} s of the window are disturbed{mean}"
     return catalog.MACHINE_BUSY.issue(message)
 
 

@@ -25,6 +25,8 @@ PANELS: tuple[tuple[str, str, str], ...] = (
     ("gpu_memory_used_bytes", "gib", "GPU memory in use, GiB"),
     ("engine_cpu_s", "rate", "CPU cores used by the engine"),
     ("others_cores", "level", "CPU cores used by other processes"),
+    ("cpu_pressure", "percent", "time in which tasks waited for a CPU, %"),
+    ("memory_pressure", "percent", "time in which tasks waited for memory, %"),
     ("steal_cores", "level", "CPU cores given to other virtual machines"),
 )
 """Telemetry that is drawn: its name, how it becomes a line, and the title of the line."""
