@@ -36,11 +36,14 @@ LASTS_S = 0.9
 TAKEN_CORE_S = 0.5
 """What is shorter, or takes fewer core seconds, is not a stretch."""
 TOGETHER_LASTS_S = 2.0
-"""The same for many that nobody could name: the bursts of two daemons may meet."""
+"""The same (with twice the core seconds) for many that nobody could name: the bursts of two daemons may meet."""
 AMONG_SHARE = 1 / 3
 """Among others who take too much together, one is named from this share of the limits on."""
 GAP_S = 1.5
 """Stretches of one cause that are nearer are one."""
+GOES_ON = 0.6
+"""A stretch goes on while this share of what is typical of it is taken."""
+TYPICAL_QUANTILE = 0.75
 WHOLE_SHARE = 0.9
 """A first or last sample that is so full says that the edge is in the one beyond."""
 GPU_SHARE_MIN = 0.05
@@ -172,7 +175,7 @@ def _of_cores(samples: _Samples) -> list[Disturbance]:
     crowded = np.maximum(samples.own, needed) + total > ROOM * samples.cores
     whole = int(samples.ends_ns[0]), int(samples.ends_ns[-1])
     long_ns = TOGETHER_LASTS_S * NS_PER_S
-    together = [(low, high) for low, high in _stretches(samples, total, limit, crowded) if high - low >= long_ns]
+    together = [span for span in _stretches(samples, total, limit, crowded, 2.0) if span[1] - span[0] >= long_ns]
     among = (
         crowded & np.any([_weights(samples, *span) > 0 for span in together], axis=0)
         if together
@@ -225,13 +228,11 @@ def _stretches(
     """Return the stretches in which a cause takes more than the limit and this share of TAKEN_CORE_S, with their edges inside
     the samples."""
     found: list[tuple[int, int]] = []
-    above = np.concatenate(([False], (taken > limit) & crowded, [False]))
-    changes = np.flatnonzero(np.diff(above.astype(np.int8)))
-    for first, beyond in zip(changes[::2], changes[1::2], strict=True):
-        run = slice(first, beyond)
-        typical = float(np.quantile(taken[run], 0.75))
-        start = _edge(samples, taken, int(first), typical, -1)
-        end = _edge(samples, taken, int(beyond) - 1, typical, 1)
+    for first, last in _runs(taken, limit, crowded):
+        run = slice(first, last + 1)
+        typical = float(np.quantile(taken[run], TYPICAL_QUANTILE))
+        start = _edge(samples, taken, first, typical, -1)
+        end = _edge(samples, taken, last, typical, 1)
         # a burst on the border of two samples looks like half of it for twice as long
         if end - start < LASTS_S * NS_PER_S or float(taken[run] @ samples.seconds[run]) < share * TAKEN_CORE_S:
             continue
@@ -240,6 +241,26 @@ def _stretches(
         else:
             found.append((start, end))
     return found
+
+
+def _runs(taken: Floats, limit: float, crowded: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the first and last sample of each run above the limit. Where many compete the share of each goes up and down: a run
+    goes on as long as most of what is typical of it is taken."""
+    above = np.concatenate(([False], (taken > limit) & crowded, [False]))
+    changes = np.flatnonzero(np.diff(above.astype(np.int8)))
+    runs: list[tuple[int, int]] = []
+    for first, last in zip(changes[::2].tolist(), (changes[1::2] - 1).tolist(), strict=True):
+        low, high = first, last
+        enough = GOES_ON * float(np.quantile(taken[first : last + 1], TYPICAL_QUANTILE))
+        while low > 0 and crowded[low - 1] and taken[low - 1] >= enough:
+            low -= 1
+        while high + 1 < taken.size and crowded[high + 1] and taken[high + 1] >= enough:
+            high += 1
+        if runs and low <= runs[-1][1] + 1:
+            runs[-1] = min(low, runs[-1][0]), max(high, runs[-1][1])
+        else:
+            runs.append((low, high))
+    return runs
 
 
 def _edge(samples: _Samples, taken: Floats, place: int, typical: float, way: int) -> int:
