@@ -22,7 +22,10 @@ _REGIONAL_FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e00
 _ONLY_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 _LINE_BREAKS = re.compile(r"\r\n?|\n")
 _FORMULA = re.compile(r"'*\s*[=+\-@\uff1d\uff0b\uff0d\uff20|%]|'*[\t\r\n]")
-_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|#~$&]|:(?=//|[\w/+-]+:)|(?<=www)\.|^[-+=](?=\s|[-+=]|$)", re.IGNORECASE)
+_MARKDOWN = re.compile(
+    r"[\\`*{}\[\]<>|#~$&]|(?<![^\W_])_|_(?![^\W_])|:(?=//|[\w/+-]+:)|(?<=www)\.|^[-+=](?=\s|[-+=]|$)", re.IGNORECASE
+)
+"""An underscore inside a word emphasizes nothing."""
 
 
 def clean_terminal(text: str) -> str:
