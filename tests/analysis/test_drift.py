@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from servebench.analysis.drift import find_drift
-from servebench.analysis.warnings.steadiness import CHANGE_MIN, WANDERED_P_MAX
+from servebench.analysis.drift import CHANGE_MIN, CHANGED_P_MAX, find_drift
 
 SECONDS, COUNT = 40.0, 500
 AT = (np.arange(COUNT) + 0.5) / COUNT
@@ -24,7 +23,7 @@ def speeds(rng: np.random.Generator, wander_sd: float, wander_s: float, noise: f
 
 def shown(values: np.ndarray) -> bool:
     drift = find_drift(values, SECONDS, 50.0)
-    return drift is not None and drift.p <= WANDERED_P_MAX and abs(drift.change) >= CHANGE_MIN
+    return drift is not None and drift.p <= CHANGED_P_MAX and abs(drift.change) >= CHANGE_MIN
 
 
 @pytest.mark.parametrize(("sd", "seconds"), [(0.0, 1.0), (0.02, 5.0), (0.02, 30.0), (0.05, 10.0)])
@@ -48,7 +47,7 @@ def test_a_change_and_its_course_are_found(course: str, change: np.ndarray, with
     drift = find_drift(speeds(np.random.default_rng(2), 0.01, 5.0, 0.01) * change, SECONDS, 50.0)
     assert drift is not None
     assert (drift.course, (drift.begin, drift.end)) == (course, within)
-    assert drift.p < WANDERED_P_MAX
+    assert drift.p < CHANGED_P_MAX
     assert drift.change == pytest.approx(change[-1] / change[0] - 1, abs=0.04)
 
 

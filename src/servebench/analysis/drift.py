@@ -40,6 +40,13 @@ SLICES = 1024
 _POINTS = 256
 _AT = (np.arange(_POINTS) + 0.5) / _POINTS
 
+CHANGED_P_MAX = 0.05
+"""At this probability of mere wandering the false alarms are at most 2% of points (docs/calibration.md)."""
+CHANGE_MIN = 0.05
+"""A smaller change is within the margin of comparisons."""
+WARMUP_SHARE_MAX = 0.5
+"""An engine that is still changing in the middle of its window has not just been warming up."""
+
 Course = Literal["steadily", "early", "late", "at once"]
 SHAPES: tuple[tuple[Course, float, float], ...] = (
     ("steadily", 0.0, 1.0),
@@ -67,6 +74,11 @@ class Drift:
         """The change as a share of the value before."""
         return self.after / self.before - 1
 
+    @property
+    def certain(self) -> bool:
+        """Whether it is a change for good of a size that matters."""
+        return self.p <= CHANGED_P_MAX and abs(self.change) >= CHANGE_MIN
+
 
 def point_drifts(sample: PointSample, *, open_loop: bool) -> dict[str, Drift]:
     """Return the changes of a point's throughput, ITL and TTFT by the names of their columns; without series that are too short.
@@ -83,6 +95,15 @@ def point_drifts(sample: PointSample, *, open_loop: bool) -> dict[str, Drift]:
     span = span_of(sample)
     found = {name: find_drift(values, span.seconds, span.rounds) for name, values in series.items()}
     return {name: drift for name, drift in found.items() if drift is not None}
+
+
+def warmup_share(drifts: Mapping[str, Drift]) -> float:
+    """Return after which share of the window the engine was steady, where it changed for good before and then no more; 0.0
+    where it was steady from the beginning, or changed late."""
+    early = [one.end for one in drifts.values() if one.certain and one.course in ("early", "at once")]
+    late = [one for one in drifts.values() if one.certain and one.course in ("late", "steadily")]
+    share = max(early, default=0.0)
+    return share if share <= WARMUP_SHARE_MAX and not late else 0.0
 
 
 def trend_columns(drifts: Mapping[str, Drift]) -> dict[str, float]:

@@ -221,6 +221,10 @@ class PointRow:
         "",
         "Why a point with `load.until` ended: precise, out_of_reach, time or requests.",
     )
+    warmup_cut_s: float | None = column(
+        "s",
+        "How much of the front of the window was cut because the engine was still changing; its requests do not count.",
+    )
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:

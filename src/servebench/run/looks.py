@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from servebench.analysis.drift import point_drifts, warmup_share
 from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look
 from servebench.analysis.serial import ROUNDS_MIN
 from servebench.analysis.statistics import span_of
@@ -42,7 +43,11 @@ class Looks:
         """Look at the records of the requests that have ended, and return whether the phase has measured enough."""
         measured = [one for one in records if one.measured and one.outcome != "cancelled" and one.sent_ns is not None]
         self._next = max(self._next + 1, math.ceil(LOOK_GROWTH * len(measured)))
-        sample = point_sample(self.with_tokens(measured), self.concurrency, warmup_s=self.warmup_s)
+        counted = self.with_tokens(measured)
+        sample = point_sample(counted, self.concurrency, warmup_s=self.warmup_s)
+        cut_s = warmup_share(point_drifts(sample, open_loop=self.concurrency is None)) * sample.window_s
+        if cut_s:
+            sample = point_sample(counted, self.concurrency, warmup_s=self.warmup_s + cut_s)
         self.metrics = look(sample, self.targets)
         span = span_of(sample)
         if is_precise(self.metrics, span):

@@ -5,13 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from servebench.analysis.disturbance import Disturbance, disturbance_columns, disturbed_spans, find_disturbances
-from servebench.analysis.drift import Drift, point_drifts, trend_columns
+from servebench.analysis.drift import Drift, point_drifts, trend_columns, warmup_share
 from servebench.analysis.statistics import headline_intervals
 from servebench.analysis.warnings.catalog import SCHEMA_NOT_ENFORCED
+from servebench.analysis.warnings.load import REQUESTS_MIN
 from servebench.analysis.warnings.point import point_warnings
 from servebench.contracts.engine import Engine
 from servebench.contracts.exchange import ClientFloor, PhaseReport
 from servebench.contracts.point_row import PointRow
+from servebench.contracts.precision import WINDOW_S_MIN
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import RunSettings
@@ -115,6 +117,13 @@ def _measured_row(evidence: PointEvidence, disturbances: Sequence[Disturbance]) 
     )
     row, sample = summarize(evidence.records, context=context, report=report, slo=settings.slo)
     drifts = point_drifts(sample, open_loop=level.open_loop)
+    cut_s = None if row.left_out else warmup_share(drifts) * sample.window_s
+    if cut_s:
+        later = replace(context, warmup_s=context.warmup_s + cut_s)
+        steady, rest = summarize(evidence.records, context=later, report=report, slo=settings.slo)
+        if (steady.ttft_ms_n or 0) >= REQUESTS_MIN and (steady.window_s or 0.0) >= WINDOW_S_MIN:
+            row, sample = replace(steady, warmup_cut_s=cut_s), rest
+            drifts = point_drifts(sample, open_loop=level.open_loop)
     more: dict[str, Any] = {**trend_columns(drifts), "requests_planned": evidence.planned}
     row = replace(row, cache_state=facts.cache_state, start_id=facts.start_id, **more)
     return with_intervals(row, headline_intervals(sample)), drifts

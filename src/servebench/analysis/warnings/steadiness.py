@@ -21,10 +21,6 @@ from servebench.util.figures import short_percent
 from servebench.util.spans import expanded, length, merged
 from servebench.util.units import NS_PER_S
 
-CHANGE_MIN = 0.05
-"""A smaller change is within the margin of comparisons."""
-WANDERED_P_MAX = 0.05
-"""At this probability of mere wandering the false alarms are at most 2% of points (docs/calibration.md)."""
 KEPT_UP_MIN = 0.95
 """If more of the arrivals stay in flight, the queue grows by what a search for the highest rate does not accept either."""
 QUEUE_SD_MIN = 3.0
@@ -55,11 +51,7 @@ GAUGES = (
 
 def not_stationary(point: MeasuredPoint) -> Doubt | None:
     """Warn when a metric changed for good in the window, or when an open loop's queue grew."""
-    shown = {
-        name: drift
-        for name, drift in point.drifts.items()
-        if drift.p <= WANDERED_P_MAX and abs(drift.change) >= CHANGE_MIN
-    }
+    shown = {name: drift for name, drift in point.drifts.items() if drift.certain}
     parts = [_changed(name, drift, point.row) for name, drift in shown.items()]
     kept_up = point.row.kept_up
     grown_min = max(1 - KEPT_UP_MIN, QUEUE_SD_MIN / max(len(point.requests), 1) ** 0.5)
