@@ -218,6 +218,13 @@ def test_a_recovered_point_finds_the_same(tmp_path):
     assert row.left_out
 
 
+@pytest.mark.parametrize(("others", "cut"), [({HOG: [(0.0, 99.0, 0.9)]}, False), ({}, True)])
+def test_what_others_slowed_is_not_cut_as_a_warm_up(monkeypatch, others, cut):
+    monkeypatch.setattr("servebench.run.point.warmup_share", lambda _: 0.3)
+    row = built(closed_loop((0.0, 10.0)), machine_readings(100, others=others)).row
+    assert (row.warmup_cut_s is not None) == cut
+
+
 EARLY = Drift(course="early", begin=0.0, end=0.2, before=12.0, after=10.0, p=0.001)
 
 

@@ -26,6 +26,8 @@ from servebench.measure.points import PointContext, summarize, with_intervals
 from servebench.run.phase import PhaseFacts
 from servebench.telemetry import held_requests, telemetry_columns
 from servebench.util.proportions import wilson
+from servebench.util.spans import merged
+from servebench.util.units import NS_PER_S
 from servebench.workload.ideal_cache import ideal_columns
 
 
@@ -118,7 +120,8 @@ def _measured_row(evidence: PointEvidence, disturbances: Sequence[Disturbance]) 
     row, sample = summarize(evidence.records, context=context, report=report, slo=settings.slo)
     drifts = point_drifts(sample, open_loop=level.open_loop)
     cut_s = None if row.left_out else warmup_share(drifts) * sample.window_s
-    if cut_s:
+    # a change that others made is no warm-up
+    if cut_s and not _disturbed(context, row, cut_s):
         later = replace(context, warmup_s=context.warmup_s + cut_s)
         steady, rest = summarize(evidence.records, context=later, report=report, slo=settings.slo)
         if (steady.ttft_ms_n or 0) >= REQUESTS_MIN and (steady.window_s or 0.0) >= WINDOW_S_MIN:
@@ -127,6 +130,12 @@ def _measured_row(evidence: PointEvidence, disturbances: Sequence[Disturbance]) 
     more: dict[str, Any] = {**trend_columns(drifts), "requests_planned": evidence.planned}
     row = replace(row, cache_state=facts.cache_state, start_id=facts.start_id, **more)
     return with_intervals(row, headline_intervals(sample)), drifts
+
+
+def _disturbed(context: PointContext, row: PointRow, seconds: float) -> bool:
+    """Return whether others took the machine in the first seconds of the window."""
+    start_ns = row.window_start_ns or 0
+    return bool(merged(context.disturbed, start_ns, start_ns + round(seconds * NS_PER_S)))
 
 
 def _with_telemetry(row: PointRow, records: Sequence[Record], readings: Sequence[Reading]) -> PointRow:
