@@ -32,7 +32,7 @@ WANDER_S = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Relaxation times of an engine's speed that are considered, in seconds."""
 WANDER_SD = (0.0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 """How far it wanders, as a standard deviation relative to the mean."""
-WANDER_PRIOR = (0.08, 0.10, 0.14, 0.20, 0.20, 0.14, 0.08, 0.03, 0.02, 0.01)
+WANDER_PRIOR = (0.05, 0.06, 0.09, 0.16, 0.22, 0.20, 0.13, 0.06, 0.02, 0.01)
 """The prior probability of each of WANDER_SD: most engines that were measured for this wandered by 1 to 8%."""
 NOISES = np.geomspace(0.05, 4.0, 30)
 """Standard deviations of the noise that are considered, relative to the root mean square of the coefficients."""
