@@ -8,7 +8,7 @@ import pytest
 from servebench.analysis.comparison.compare import compare
 from servebench.analysis.comparison.families import cauchy_combination, corrected, holm
 from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartSpread, StartValues
-from servebench.analysis.comparison.starts import compare_with_known_spread, spread_of
+from servebench.analysis.comparison.starts import compare_starts, compare_with_known_spread, spread_of
 from servebench.analysis.comparison.within_run import log_interval, statistic
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.stored_runs import side_of
@@ -229,6 +229,27 @@ def test_metrics_that_differ_alike_share_one_question():
     assert cauchy_combination(np.array([[0.04] * 5]))[0] == pytest.approx(0.04)
     assert cauchy_combination(np.array([[0.01, 0.5, 0.5, 0.5]]))[0] == pytest.approx(0.04, abs=0.001)
     assert cauchy_combination(np.array([[0.03, np.nan]]))[0] == pytest.approx(0.03)
+
+
+def test_levels_whose_starts_rest_on_many_requests_weigh_more():
+    """A difference that two exact levels show is found although the starts of two others scatter by chance."""
+    rng = np.random.default_rng(3)
+
+    def p_values(known):
+        rows = []
+        for level, error in enumerate((0.005, 0.005, 0.08, 0.08)):
+            noise = rng.normal(0, error, 5)
+            values = StartValues(
+                baseline=np.zeros(5), candidate=0.02 + noise - noise.mean(), paired=True, error=error if known else 0.0
+            )
+            p = compare_starts(values).p
+            rows.append(
+                ComparisonRow(level=str(level), metric=METRICS[1], baseline=1.0, candidate=1.0, p=p, starts=values)
+            )
+        return [row.p_corrected for row in corrected([rows])[0]]
+
+    unweighed = np.mean([p_values(known=False) for _ in range(40)])
+    assert np.mean([p_values(known=True) for _ in range(40)]) < 0.75 * unweighed
 
 
 def test_a_metric_that_differs_alone_is_not_outweighed_by_those_that_do_not():

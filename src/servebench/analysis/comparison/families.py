@@ -1,13 +1,14 @@
 """Correction of p-values for how many questions a comparison asks.
 
-Each metric of a pair of runs is a family of levels. Any set of levels is tested by its mean over the levels, start by start, or
-by its clearest level, whichever is clearer (Bonferroni over the two). A level counts where every set that holds it differs:
-closed testing (Marcus, Peritz and Gabriel 1976, Biometrika 63), in which levels that differ alike support each other. So do
-metrics: a slower start is slower in all of them, so a set of metrics is tested by Cauchy's combination of their p-values, which
-holds for tests that depend on each other (Liu and Xie 2020, J. Am. Stat. Assoc. 115). The pairs share Holm's correction (Holm
-1979). A row's corrected p-value is the largest of the three: a level counts only where its metric does, and a metric only
-where its pair does (hierarchical testing: Meinshausen 2008, Biometrika 95). Two equal engines are called different in at
-most 5% of comparisons; a difference that levels and metrics share is found almost as if only one question had been asked.
+Each metric of a pair of runs is a family of levels. Any set of levels is tested by its mean over the levels, start by start
+(levels whose starts rest on many requests weigh more), or by its clearest level, whichever is clearer (Bonferroni over the
+two). A level counts where every set that holds it differs: closed testing (Marcus, Peritz and Gabriel 1976, Biometrika 63), in
+which levels that differ alike support each other. So do metrics: a slower start is slower in all of them, so a set of metrics
+is tested by Cauchy's combination of their p-values, which holds for tests that depend on each other (Liu and Xie 2020, J. Am.
+Stat. Assoc. 115). The pairs share Holm's correction (Holm 1979). A row's corrected p-value is the largest of the three: a level
+counts only where its metric does, and a metric only where its pair does (hierarchical testing: Meinshausen 2008, Biometrika
+95). Two equal engines are called different in at most 5% of comparisons; a difference that levels and metrics share is found
+almost as if only one question had been asked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from servebench.analysis.comparison.model import ComparisonRow, StartValues
 from servebench.analysis.comparison.starts import STARTS_MIN, p_values_of_means
 from servebench.analysis.statistics import Floats
 
+SPREAD_SD = 0.01
+"""By how much starts are taken to differ where levels are weighed: only the power depends on it."""
 CLOSED_LEVELS_MAX = 10
 """The most levels whose sets are all tested; more are corrected by Holm's rule."""
 
@@ -97,7 +100,8 @@ def _level_ps(rows: Sequence[ComparisonRow]) -> tuple[float, list[float]]:
     ps = sizes * np.where(inside, own, np.inf).min(axis=1)
     values = [row.starts for row in rows if row.starts is not None]
     if _have_means(values, count):
-        means = p_values_of_means(values, inside / sizes[:, None])
+        weights = inside / (np.array([one.error for one in values]) ** 2 + SPREAD_SD**2)
+        means = p_values_of_means(values, weights / weights.sum(axis=1, keepdims=True))
         ps = np.where(sizes == 1, ps, 2 * np.minimum(ps, means))
     ps = np.minimum(ps, 1.0)
     return float(ps[-1]), np.where(inside, ps[:, None], 0.0).max(axis=0).tolist()

@@ -76,7 +76,10 @@ def _compare_metric(
         )
     complete = [len(side) for side in values] == [len(side) for side in known]
     starts = StartValues(
-        baseline=_start_logs(known[0], metric), candidate=_start_logs(known[1], metric), paired=paired and complete
+        baseline=_start_logs(known[0], metric),
+        candidate=_start_logs(known[1], metric),
+        paired=paired and complete,
+        error=_request_error([part for side in known for parts in side for part in parts], metric.percent),
     )
     spreads = known_spreads(level, metric.name, baseline[0], candidate[0])
     return _with_difference(level, metric, starts, spreads, known)
@@ -111,6 +114,21 @@ def _start_logs(starts: Sequence[Sequence[Floats]], metric: Metric) -> Floats:
     """The logarithm of the metric in each start: the mean over its repeats."""
     with np.errstate(divide="ignore"):
         return np.array([np.mean([np.log(statistic(part, metric.percent)) for part in parts]) for parts in starts])
+
+
+def _request_error(parts: Sequence[Floats], percent: float | None) -> float:
+    """The standard error of the logarithm of the metric in one start, root mean square over them, as of independent values."""
+    errors = []
+    for values in parts:
+        root = values.size**0.5
+        if percent is None:
+            errors.append(float(values.std() / max(abs(values.mean()), np.finfo(float).tiny) / root))
+            continue
+        share = percent / 100
+        reach = (share * (1 - share)) ** 0.5 / root
+        low, high = (statistic(values, 100 * min(max(share + side * reach, 0.0), 1.0)) for side in (-1, 1))
+        errors.append(float(np.log(high / low) / 2) if 0 < low <= high < np.inf else 0.0)
+    return float(np.sqrt(np.mean(np.square(errors))))
 
 
 def _tested(row: ComparisonRow, test: StartTest) -> ComparisonRow:

@@ -99,12 +99,14 @@ class StartSpread:
 class StartValues:
     """A metric at a level by start of the engine: logarithms (for `failed_share`: shares), in the order of the starts.
 
-    If `paired`, entries at the same place come from starts that sent the same requests.
+    If `paired`, entries at the same place come from starts that sent the same requests. `error` is about how far the few
+    requests of one start move its value, as if they were independent: levels with a small one say more.
     """
 
     baseline: Floats
     candidate: Floats
     paired: bool
+    error: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

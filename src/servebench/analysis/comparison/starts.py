@@ -41,7 +41,8 @@ def group_by_start(points: Points) -> list[list[ComparedPoint]]:
 
 
 def same_requests(ours: Sequence[Points], theirs: Sequence[Points]) -> bool:
-    """Return whether both sides sent the same requests in each start: nearly all ids are shared, with the same sizes."""
+    """Return whether both sides sent the same requests in each start: nearly all ids of the
+    shorter point are shared, with the same sizes (with `load.until` points differ in length)."""
     if [len(one) for one in ours] != [len(one) for one in theirs]:
         return False
     return all(_share_requests(a, b) for x, y in zip(ours, theirs, strict=True) for a, b in zip(x, y, strict=True))
@@ -50,8 +51,8 @@ def same_requests(ours: Sequence[Points], theirs: Sequence[Points]) -> bool:
 def _share_requests(a: ComparedPoint, b: ComparedPoint) -> bool:
     sizes = dict(zip(b.request_ids, b.sizes, strict=True))
     shared = [(size, sizes[name]) for name, size in zip(a.request_ids, a.sizes, strict=True) if name in sizes]
-    most = max(len(a.request_ids), len(b.request_ids))
-    return len(shared) >= PAIRED_SHARE_MIN * most and all(x == y for x, y in shared)
+    fewer = min(len(a.request_ids), len(b.request_ids))
+    return len(shared) >= PAIRED_SHARE_MIN * fewer and all(x == y for x, y in shared)
 
 
 def compare_starts(values: StartValues, *, least_error: float = 0.0, confidence: float = CONFIDENCE) -> StartTest:
