@@ -3,6 +3,7 @@
 import pytest
 
 from servebench.calibration.simulate import STEADY, Plant, simulate_run
+from servebench.contracts.emulation import Variation
 
 
 @pytest.mark.parametrize(("warming", "cut"), [(True, True), (False, False)])
@@ -24,3 +25,14 @@ def test_the_requests_before_an_engine_is_steady_do_not_count(warming, cut):
     counted = point.row.ttft_ms_n
     assert (counted < 450) is cut
     assert point.row.requests_ok == 500, "they are kept"
+
+
+def test_a_slowdown_multiplies_every_duration():
+    """TTFT, TPOT, E2E and the time for a token, at one user and at several."""
+    words = ("load.concurrency=[1,4]", "load.requests=40")
+    even = Variation(start_sd=0.0, wander_sd=0.0, step_noise=0.0)
+    plant = Plant(words=words, variation=even)
+    usual, slow = (simulate_run(one, "0", seed=1).rows for one in (plant, plant.planted(slowdown=1.05)))
+    for before, after in zip(usual, slow, strict=True):
+        for name in ("ttft_ms_p50", "ttft_ms_mean", "tpot_ms_mean", "e2e_ms_p50"):
+            assert after[name] / before[name] == pytest.approx(1.05, rel=0.002), name

@@ -41,6 +41,10 @@ class VaryingCost(StepCost):
         """The front-end time of each request, which differs between starts like all durations."""
         return super().request_s * self._start
 
+    def latency_s(self, rng: random.Random) -> float:
+        """Return the random delay before the queue, which differs between starts like all durations."""
+        return super().latency_s(rng) * self._start
+
     def seconds(self, step: BatchStep, now_s: float = 0.0) -> float:
         """Return the duration of a step that begins at `now_s`. The times of successive calls must not fall."""
         own, normals = self._variation, self._normals
