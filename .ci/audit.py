@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE = ".secrets.baseline"
-TIMEOUT_S = 300
+TIMEOUT_S = 1200
 LINES_MOVED = 3
 """How the scan ends when all it found is known, on other lines than before: it writes the new ones into the baseline."""
 

@@ -179,3 +179,14 @@ def test_the_highest_rate_is_near_the_capacity():
     answer = simulate_search(plant, "k", seed=3).search
     assert answer.outcome == "found"
     assert 0.9 * 24.2 <= answer.level <= 1.02 * 24.2 <= 1.02 * answer.bracket[1]
+
+
+def test_an_interrupt_ends_it(monkeypatch):
+    """Within a simulated point, too, which a run would store and leave."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("servebench.run.simulated._Client.run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate_run(Plant(words=("load.concurrency=[1]", "load.requests=10")), "0")

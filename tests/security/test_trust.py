@@ -14,7 +14,7 @@ SIMULATED = ("engine=vllm", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.
              "workload.output_tokens=16", "load.concurrency=[1]", "load.requests=5", "load.self_check=never")  # fmt: skip
 RUN = "00_vllm_unique"
 OLD = Path(__file__).parents[1] / "store" / "old"
-SECRET = "MY_CLOUD_SECRET"
+SECRET = "MY_CLOUD_SECRET"  # pragma: allowlist secret
 VALUE = "kq7-not-for-strangers"
 
 

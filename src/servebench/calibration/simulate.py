@@ -10,6 +10,7 @@ from typing import Any
 
 from servebench.config import Job, compose_jobs
 from servebench.contracts.emulation import Variation
+from servebench.contracts.exchange import StopReason
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, Record
 from servebench.contracts.settings import RunSettings
@@ -130,7 +131,7 @@ def simulate_search(plant: Plant, key: str, *, seed: int = 0) -> SimulatedRun:
     session, writer = _session(settings, plant, key, 0)
     points: list[Point] = []
     while (level := source.next_level()) is not None:
-        point = measure_level(session, level).point
+        point = _measure(session, level)
         source.add_point(level, point)
         points.append(point)
         writer.records.clear()
@@ -171,8 +172,16 @@ def _measured(
     session, writer = _session(settings, plant, key, start)
     for level in levels:
         writer.records.clear()
-        point = measure_level(session, level).point
+        point = _measure(session, level)
         yield point, tuple(record for record in writer.records if record.measured)
+
+
+def _measure(session: RunSession, level: Level) -> Point:
+    """Measure a level. Raises KeyboardInterrupt where a run would store what it has and end."""
+    found = measure_level(session, level)
+    if found.stopped is StopReason.INTERRUPT:
+        raise KeyboardInterrupt
+    return found.point
 
 
 def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple[RunSession, _Collected]:
