@@ -138,9 +138,9 @@ def main(words: Sequence[str]) -> int:
     leaked, has_secrets = secrets(ROOT)
     risks, risky = risky_calls(ROOT)
     report = advisories()
-    told, vulnerable = judged(report, direct)
+    known, vulnerable = judged(report, direct)
     missing = not any("vulns" in one for one in (report or {}).get("dependencies", []))
-    sys.stdout.write("\n".join([*leaked, *risks, *told]) + "\n")
+    sys.stdout.write("\n".join([*leaked, *risks, *known]) + "\n")
     return int(has_secrets or risky or (vulnerable and not (missing and "--offline" in words)))
 
 

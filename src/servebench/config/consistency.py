@@ -124,6 +124,11 @@ def _trace(load: LoadSettings) -> list[str]:
     return problems
 
 
+def _longest(load: LoadSettings) -> tuple[str, float | None]:
+    """Return the key that limits the time of a point, and its value."""
+    return ("duration_s", load.duration_s) if load.until is None else ("max_duration_s", load.max_duration_s)
+
+
 def _shape(load: LoadSettings) -> list[str]:
     problems = []
     ramp = load.ramp
@@ -131,8 +136,9 @@ def _shape(load: LoadSettings) -> list[str]:
         problems.append(
             "load.ramp.start must be greater than 0 for an exponential ramp (got 0); use a share such as 0.05"
         )
-    if ramp is not None and load.duration_s is not None and ramp.over_s >= load.duration_s:
-        problems.append(f"load.ramp.over_s={ramp.over_s:g} must be shorter than load.duration_s={load.duration_s:g}")
+    name, longest_s = _longest(load)
+    if ramp is not None and longest_s is not None and ramp.over_s >= longest_s:
+        problems.append(f"load.ramp.over_s={ramp.over_s:g} must be shorter than load.{name}={longest_s:g}")
     if load.time_scale != 1 and load.trace is None:
         problems.append(f"load.time_scale={load.time_scale:g} only applies to a trace; use load=trace")
     return problems
@@ -155,10 +161,11 @@ def _length_of_a_point(load: LoadSettings) -> list[str]:
             f"load.requests={load.requests} and load.duration_s={load.duration_s:g} cannot be used together; "
             "set load.requests=null or load.duration_s=null"
         )
-    if load.warmup_s > 0 and load.duration_s is None:
+    name, longest_s = _longest(load)
+    if load.warmup_s > 0 and longest_s is None:
         problems.append(f"load.warmup_s={load.warmup_s:g} needs a longer load.duration_s; or use load.warmup_requests")
-    elif load.duration_s is not None and load.warmup_s >= load.duration_s:
-        problems.append(f"load.warmup_s={load.warmup_s:g} must be shorter than load.duration_s={load.duration_s:g}")
+    elif longest_s is not None and load.warmup_s >= longest_s:
+        problems.append(f"load.warmup_s={load.warmup_s:g} must be shorter than load.{name}={longest_s:g}")
     return problems
 
 

@@ -27,7 +27,7 @@ def precision_metrics() -> tuple[str, ...]:
 def precision_targets(until: Until, *, open_loop: bool) -> dict[str, float]:
     """Return half the width that the interval of each metric may have, as a share of it; empty for no `until`.
 
-    Raises ValueError with one line for a metric without an interval, or for what is no share between 0 and 1.
+    Raises ValueError with one line for a metric without an interval, or a value that is not a share between 0 and 1.
     """
     if until is None:
         return {}

@@ -80,7 +80,7 @@ def study_exit_code(outcomes: Sequence[RunOutcome], other_code: int) -> int:
 def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False) -> int:
     """Run the study that the words describe. Returns the exit code: 0, that of the first failure, or 130 on Ctrl-C.
 
-    `trusted`: the user trusts the manifest of `--lock`, whoever made it.
+    `trusted`: the user trusts the manifest of `--lock` without being asked.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
@@ -107,7 +107,7 @@ def continue_study(
     folder: StudyFolder, registry: Registry, *, retry_failed: bool, here: bool, trusted: bool = False
 ) -> int:
     """Execute what is left of a stored study, from its stored plan: on its cluster, or with `here` on this machine.
-    Returns the exit code: 0 only if the whole study is finished. `trusted`: the user trusts it, whoever made it.
+    Returns the exit code: 0 only if the whole study is finished. `trusted`: the user trusts it without being asked.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
