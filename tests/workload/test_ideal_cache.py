@@ -53,7 +53,9 @@ def test_ideal_hits_of_sessions(pieces):
 
 
 def sent(request_id, at_ns, outcome="ok", warmup=False):
-    return SimpleNamespace(request_id=request_id, sent_ns=at_ns, outcome=outcome, measured=not warmup, text="")
+    return SimpleNamespace(
+        request_id=request_id, sent_ns=at_ns, ended_ns=at_ns + 1, outcome=outcome, measured=not warmup, text=""
+    )
 
 
 def test_columns_follow_the_order_of_sending(pieces, quarters):
