@@ -98,11 +98,11 @@ def test_a_key_that_others_may_know_signs_and_verifies_nothing(cache, how):
     assert FIELD not in signed("plan", {"x": 1})
 
 
-@pytest.mark.parametrize("place", ["file/cache", "~nobody-of-this-name/cache"])
+@pytest.mark.parametrize("place", ["HERE/file/cache", "~nobody-of-this-name/cache"])
 def test_a_user_without_a_cache_folder_has_a_key_in_the_temporary_one(tmp_path, monkeypatch, place):
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SERVEBENCH_CACHE", place)
+    monkeypatch.setenv("SERVEBENCH_CACHE", place.replace("HERE", str(tmp_path)))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     document = signed("plan", {"x": 1})
     assert origin_of("plan", document).own
