@@ -116,6 +116,15 @@ def test_too_short_a_window_has_no_interval_and_says_why() -> None:
     assert stats.missing_interval(row, "itl_ms_mean") is None
 
 
+def test_thirty_requests_of_one_user_have_an_interval() -> None:
+    """Each is a round of its own: more cosines than the values allow are not asked for."""
+    rng = np.random.default_rng(1)
+    values, span = rng.normal(100, 10, 31), SeriesSpan(seconds=40.0, rounds=31.0)
+    low, high = mean_interval(values, span) or (0.0, 0.0)
+    assert low < 100 < high
+    assert stats.pooled_percentile_interval(values, None, 50, span) is not None
+
+
 def test_no_rate_without_events_or_tokens() -> None:
     """One event, unknown tokens, or a window without length, have no interval."""
     empty = np.empty(0)

@@ -8,7 +8,7 @@ from servebench.report.terminal.preview import bins
 from servebench.util.errors import ConfigError, PreflightError
 
 WORKLOADS = (
-    "agent_loop", "long_context", "mix", "multi_turn", "rag_prefix", "sharegpt", "structured_json", "summarization",
+    "agent_loop", "long_context", "mix", "multi_turn", "rag_prefix", "sharegpt", "short", "structured_json", "summarization",
     "trace", "unique",
 )  # fmt: skip
 ATTACHED = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1")

@@ -11,7 +11,7 @@ from servebench.registry.registry import build
 BUILT_IN = {
     "engine": ["openai"],
     "launch": ["process", "attach"],
-    "workload": ["sharegpt", "unique"],
+    "workload": ["sharegpt", "short", "unique"],
     "quality": ["mmlu"],
 }
 LLAMA_YAML = "# llama.cpp\ndefaults:\n  - base\n  - _self_\n\nname: llamacpp\nthreads: null\n"

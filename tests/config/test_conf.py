@@ -63,7 +63,7 @@ def test_the_default_job(registry):
     assert (settings.engine.name, settings.launch.name, settings.gpu.name) == ("llamacpp", "process", "none")
     assert settings.load.concurrency == (1, 2, 4, 8)
     assert settings.model.gguf is not None
-    assert settings.workload.output_tokens == 64
+    assert settings.workload.name == "short"
     assert job.overrides == ()
 
 

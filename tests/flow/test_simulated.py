@@ -106,7 +106,7 @@ def test_a_point_ends_when_it_is_precise_and_says_why(run_main, tmp_path):
     warning has what it would take."""
     until = "load.until={ttft_ms_p50: 8%, output_throughput_tok_s: 8%}"
     words = ("launch=simulated", "load.concurrency=[4]", "tracking=none", "workload=unique", *SHORT)
-    assert run_main("engine=vllm", *words, until, "study.name=rough").returncode == 0
+    assert run_main("engine=vllm", *words, until, "load.max_duration_s=60", "study.name=rough").returncode == 0
     assert run_main("engine=vllm", *words, "load.until=1%", "load.max_duration_s=7", "study.name=never").returncode == 0
     ((rough,), (never,)) = (
         [row for _, row in frame.iterrows()] for (frame,) in (points(tmp_path, "rough"), points(tmp_path, "never"))

@@ -4,7 +4,7 @@ import pytest
 from tests.support.records import failed_record, record_ms
 
 from servebench.contracts.exchange import EndReason
-from servebench.run.looks import Looks, first_look
+from servebench.run.looks import Looks
 
 
 def records(count, *, each_ms=100.0, streams=4):
@@ -15,45 +15,62 @@ def records(count, *, each_ms=100.0, streams=4):
 
 
 def looks(**changes):
-    return Looks(**{"targets": {"ttft_ms_p50": 0.05}, "concurrency": 4, "first": 40, "budget_s": 60.0, **changes})
+    return Looks(**{"targets": {"ttft_ms_p50": 0.05}, "concurrency": 4, "least": 40, "budget_s": 60.0, **changes})
 
 
 def test_a_look_is_due_after_the_first_requests_and_then_in_steps():
     found = looks()
-    assert not found.is_due(39)
-    assert found.is_due(40)
-    assert not found.take(records(40)), "the window is shorter than any number takes"
-    assert not found.is_due(55)
-    assert found.is_due(56)
+    assert not found.is_due(39, 1.0)
+    assert found.is_due(40, 1.0)
+    assert not found.take(records(40), 1.0), "the window is shorter than any number takes"
+    assert not found.is_due(55, 1.0)
+    assert found.is_due(56, 1.0)
 
 
 def test_a_precise_point_ends_and_is_looked_at_no_more():
     found = looks()
-    assert found.take(records(400))
+    assert found.take(records(400), 10.0)
     assert found.ended_by is EndReason.PRECISE
-    assert not found.is_due(10_000)
+    assert not found.is_due(10_000, 100.0)
 
 
 def test_what_was_cancelled_or_only_kept_the_level_does_not_count():
     found = looks()
     open_ones = [failed_record(f"x{i}", "cancelled", sent_ns=1) for i in range(300)]
-    found.take([*records(40), *open_ones])
-    assert found.is_due(57)
+    found.take([*records(40), *open_ones], 1.0)
+    assert found.is_due(57, 1.0)
 
 
 def test_a_target_beyond_the_budget_ends_it_at_once():
     found = looks(targets={"ttft_ms_p99": 0.05}, budget_s=2.0)
-    assert found.take(records(60))
+    assert found.take(records(60), 1.5)
     assert found.ended_by is EndReason.OUT_OF_REACH
 
 
 def test_answers_without_counted_tokens_are_counted():
     found = looks(with_tokens=lambda some: seen.extend(some) or some)
     seen = []
-    found.take(records(50))
+    found.take(records(50), 1.25)
     assert len(seen) == 50
 
 
-@pytest.mark.parametrize(("least", "streams", "expected"), [(30, 1, 30), (30, 8, 64), (30, None, 30)])
-def test_the_first_look_waits_for_enough_rounds(least, streams, expected):
-    assert first_look(least, streams) == expected
+@pytest.mark.parametrize(("streams", "first"), [(1, 30), (64, 64), (None, 30)])
+def test_the_first_look_comes_when_each_stream_has_had_an_answer(streams, first):
+    found = looks(least=30, concurrency=streams)
+    assert not found.is_due(first - 1, 1.0)
+    assert found.is_due(first, 1.0)
+
+
+def test_too_few_rounds_within_the_budget_are_seen_at_the_first_look():
+    """Eight streams with answers of 12 s have five rounds in a minute, and an interval takes seven."""
+    found = looks(concurrency=8, least=24)
+    assert found.take(records(24, each_ms=12_000.0, streams=8), 36.0)
+    assert found.ended_by is EndReason.OUT_OF_REACH
+
+
+def test_the_time_is_over_when_there_are_enough_requests():
+    found = looks(budget_s=1.0)
+    assert not found.is_due(39, 1.5)
+    assert found.is_due(40, 1.5)
+    assert found.take(records(40), 1.5)
+    assert found.ended_by is EndReason.TIME

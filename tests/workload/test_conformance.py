@@ -10,7 +10,7 @@ from servebench.workload.sharegpt import ShareGptWorkload
 from servebench.workload.structured_json import StructuredJsonWorkload
 from servebench.workload.summarization import SummarizationWorkload
 from servebench.workload.trace import TraceWorkload
-from servebench.workload.unique import UniqueWorkload
+from servebench.workload.unique import ShortWorkload, UniqueWorkload
 
 
 class TestUnique(WorkloadConformance):
@@ -22,6 +22,11 @@ class Quick(WorkloadConformance):
     """Without the command: tests of the command run these workloads."""
 
     test_preview = test_run = None
+
+
+class TestShort(Quick):
+    workload = ShortWorkload
+    exact_input = True
 
 
 class TestRagPrefix(Quick):

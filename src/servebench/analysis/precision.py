@@ -22,6 +22,8 @@ LOOK_GROWTH = 1.4
 FORECAST_MARGIN, EARLY_MARGIN = 2.0, 8.0
 """A target is out of reach when the forecast is beyond the budget by more than this. As long as a longer window would have more
 waves (`serial.wave_count`), intervals fall faster than with the root of the time, and the second one counts."""
+NO_INTERVAL_MARGIN = 1.25
+"""The same for the time until there is an interval at all, which is known better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ def is_precise(metrics: Sequence[MetricLook], span: SeriesSpan) -> bool:
 def is_out_of_reach(metrics: Sequence[MetricLook], span: SeriesSpan, budget_s: float) -> bool:
     """Return whether a target will clearly not be reached within the budget."""
     margin = FORECAST_MARGIN if span.rounds >= 2 * WAVES_MAX else EARLY_MARGIN
-    return max((metric.longer for metric in metrics), default=0.0) * span.seconds > margin * budget_s
+    return any(
+        metric.longer * span.seconds > (NO_INTERVAL_MARGIN if metric.width is None else margin) * budget_s
+        for metric in metrics
+    )
 
 
 def _values_wanted(name: str) -> int:

@@ -71,8 +71,8 @@ class SeriesSpan:
 def wave_count(values: int, rounds: float) -> int | None:
     """Return how many cosines to use for a series of `values` over `rounds`: waves as short as a round show how requests
     follow one another, not how the mean varies. None for too few of either."""
-    waves = int(min(WAVES_MAX, max(WAVES_MIN, rounds / 2)))
-    return waves if rounds >= ROUNDS_MIN and values >= VALUES_PER_WAVE * waves else None
+    waves = int(min(WAVES_MAX, max(WAVES_MIN, rounds / 2), values / VALUES_PER_WAVE))
+    return waves if rounds >= ROUNDS_MIN and waves >= WAVES_MIN else None
 
 
 def slow_waves(values: Floats, waves: int) -> Floats:

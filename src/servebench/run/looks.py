@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from servebench.analysis.drift import point_drifts, warmup_share
 from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look
-from servebench.analysis.serial import ROUNDS_MIN
 from servebench.analysis.statistics import span_of
 from servebench.contracts.exchange import EndReason
 from servebench.contracts.results import Record
@@ -22,9 +21,10 @@ class Looks:
 
     targets: Mapping[str, float]
     concurrency: int | None
-    first: int
-    """With so many ended requests the first look makes sense."""
+    least: int
+    """A point has at least so many requests, and is first looked at when they have ended and each stream has had one."""
     budget_s: float
+    """So long a point lasts at most, if it then has `least` requests."""
     warmup_s: float = 0.0
     with_tokens: Callable[[Sequence[Record]], Sequence[Record]] = tuple
     """Counts the tokens of answers whose server did not."""
@@ -33,13 +33,14 @@ class Looks:
 
     def __post_init__(self) -> None:
         """Plan the first look."""
-        self._next = self.first
+        self._next = max(self.least, self.concurrency or 1)
 
-    def is_due(self, ended: int) -> bool:
-        """Whether so many ended requests are worth a look."""
-        return self.ended_by is None and ended >= self._next
+    def is_due(self, ended: int, elapsed_s: float) -> bool:
+        """Whether so many ended requests are worth a look, or the time is over."""
+        over = elapsed_s >= self.budget_s and ended >= self.least
+        return self.ended_by is None and (over or ended >= self._next)
 
-    def take(self, records: Sequence[Record]) -> bool:
+    def take(self, records: Sequence[Record], elapsed_s: float) -> bool:
         """Look at the records of the requests that have ended, and return whether the phase has measured enough."""
         measured = [one for one in records if one.measured and one.outcome != "cancelled" and one.sent_ns is not None]
         self._next = max(self._next + 1, math.ceil(LOOK_GROWTH * len(measured)))
@@ -54,6 +55,8 @@ class Looks:
             self.ended_by = EndReason.PRECISE
         elif is_out_of_reach(self.metrics, span, self.budget_s):
             self.ended_by = EndReason.OUT_OF_REACH
+        elif elapsed_s >= self.budget_s:
+            self.ended_by = EndReason.TIME
         return self.ended_by is not None
 
     @property
@@ -64,9 +67,3 @@ class Looks:
             return ""
         worst = max(known, key=lambda one: (one.width or 0.0) / one.target)
         return f"{worst.name} ±{short_percent(worst.width or 0.0)} of ±{short_percent(worst.target)}"
-
-
-def first_look(min_requests: int, concurrency: int | None) -> int:
-    """Return after how many ended requests a point may first be looked at: with so few rounds that there is no interval it
-    would be in vain."""
-    return max(min_requests, math.ceil((ROUNDS_MIN + 1) * (concurrency or 1)))

@@ -23,7 +23,7 @@ from servebench.load.plan.schedule import (
 )
 from servebench.measure.derive import count_missing
 from servebench.run.ledger import entry
-from servebench.run.looks import Looks, first_look
+from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S
 from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, records_of, references_of
 from servebench.run.point import PointEvidence, build_point, planned_count
@@ -72,7 +72,12 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
         rate_req_s = report.sent / report.elapsed_s if report.elapsed_s else None
         answer_s = mean_answer_s(answered)
         level = with_edges(level, session.settings.load, answer_s)
-    prompts = _prepare_prompts(session, requests_to_prepare(level, rate_req_s), level.point, whole=level.trace)
+    prompts = _prepare_prompts(
+        session,
+        requests_to_prepare(level, rate_req_s, session.settings.load.min_requests),
+        level.point,
+        whole=level.trace,
+    )
     if level.trace and level.times_s is None:
         level, prompts = _schedule_trace(session, level, prompts)
     cache_state, cache_warnings = _prepare_cache(session)
@@ -276,7 +281,7 @@ def _run_phase(
         session.running,
         label,
         plan.measured,
-        plan.duration_s,
+        None if warmup else level.duration_s,
         patience_s=plan.timeout_s + SILENCE_MARGIN_S,
     )
     looks = None if warmup else looks_at(session, level)
@@ -311,7 +316,7 @@ def looks_at(session: RunSession, level: Level) -> Looks | None:
     return Looks(
         targets=level.targets,
         concurrency=level.concurrency,
-        first=first_look(session.settings.load.min_requests, level.concurrency),
+        least=session.settings.load.min_requests,
         budget_s=level.duration_s,
         warmup_s=session.settings.load.warmup_s,
         with_tokens=(lambda records: count_missing(records, count)) if count is not None else tuple,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -119,10 +120,15 @@ def drive_phase(
             path.touch()
     spools = worker_spools(spool, workers)
 
+    started = 0.0
+
     def watch_and_look(counts: Counts) -> StopReason | Literal["finish"] | None:
+        nonlocal started
+        started = started or time.monotonic()
+        elapsed_s = time.monotonic() - started
         reason = watch(counts)
-        if reason is None and looks is not None and looks.is_due(counts.completed + counts.failed):
-            enough = looks.take(records_of(spools, facts))
+        if reason is None and looks is not None and looks.is_due(counts.completed + counts.failed, elapsed_s):
+            enough = looks.take(records_of(spools, facts), elapsed_s)
             watch.note = looks.note
             return "finish" if enough else None
         return reason

@@ -136,7 +136,8 @@ class _Client:
             self.now_s, complete = self._engine.run_until(self._next_s(now))
             for answer in complete:
                 self._end(answer.index, _End("complete", self.now_s))
-            if looks is not None and looks.is_due(scheduler.completed + scheduler.failed) and looks.take(self.records):
+            spent_s, ended = self.now_s - self._start_s, scheduler.completed + scheduler.failed
+            if looks is not None and looks.is_due(ended, spent_s) and looks.take(self.records, spent_s):
                 scheduler.finish(self.now_s)
             if math.isinf(self.now_s):
                 raise RuntimeError("the simulated client waits for nothing")

@@ -54,9 +54,9 @@ def percent(share: float | None) -> str:
     return MISSING if share is None else f"{100 * share:.1f}%"
 
 
-def short_percent(share: float) -> str:
-    """Return a share as a percentage with at most three significant digits."""
-    return f"{100 * share:.3g}%"
+def short_percent(share: float, digits: int = 3) -> str:
+    """Return a share as a percentage with at most this many significant digits, and no exponent."""
+    return f"{100 * share:.{digits}g}%" if share < 1 else f"{100 * share:.0f}%"
 
 
 def change(share: float | None) -> str:

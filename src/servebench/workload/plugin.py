@@ -18,11 +18,12 @@ def servebench_workloads() -> Sequence[type[Workload]]:
     from servebench.workload.structured_json import StructuredJsonWorkload
     from servebench.workload.summarization import SummarizationWorkload
     from servebench.workload.trace import TraceWorkload
-    from servebench.workload.unique import UniqueWorkload
+    from servebench.workload.unique import ShortWorkload, UniqueWorkload
 
     return (
         ShareGptWorkload,
         UniqueWorkload,
+        ShortWorkload,
         RagPrefixWorkload,
         StructuredJsonWorkload,
         LongContextWorkload,

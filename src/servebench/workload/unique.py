@@ -36,3 +36,9 @@ class UniqueWorkload(FillingWorkload):
                 f"set it to {SALT_TOKENS_MAX} or more (as min of a distribution)"
             )
         return as_requests(settings, stream, texts, prompt_tokens=counts, output_tokens=outputs)
+
+
+class ShortWorkload(UniqueWorkload):
+    """Prompts and answers of a few words, for a first look: a slow engine answers many in a minute."""
+
+    name = "short"

@@ -11,6 +11,7 @@ from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import (
     GpuSettings,
     LaunchSettings,
+    LoadSettings,
     RunSettings,
     WorkloadSettings,
 )
@@ -70,6 +71,22 @@ def judge(
         run or settings(exact_output=True),
         **more,
     )
+
+
+@pytest.mark.parametrize(
+    ("half", "words"),
+    [(30, ["throughput is good to ±30%", "±10% takes about 1,800 requests"]), (70, ["±70%", "would take too long"])],
+)
+def test_what_is_less_precise_than_asked_says_what_is_usable(half: float, words: list[str]) -> None:
+    """And asks nobody to wait for half an hour."""
+    row = {
+        "output_throughput_tok_s_low": 100.0 - half, "output_throughput_tok_s_high": 100.0 + half,
+        "ttft_ms_p50_low": 48.0, "ttft_ms_p50_high": 52.0,
+    }  # fmt: skip
+    run = run_settings(workload=WorkloadSettings(name="unique"), load=LoadSettings(name="quick", until="10%"))
+    (found,) = (one for one in judge(row, run=run) if one.code == "not_precise")
+    for said in (*words, "TTFT p50 is good to ±4%"):
+        assert said in found.message
 
 
 def test_a_sound_point_has_no_warning() -> None:

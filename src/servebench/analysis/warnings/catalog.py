@@ -111,7 +111,7 @@ IMPRECISE = _define(
 NOT_PRECISE = _define(
     "not_precise",
     "the point ended before it was as precise as load.until asks",
-    "raise load.max_duration_s, or ask for less (load.until); on a machine that does other work, free it first",
+    "use the numbers with their intervals; for narrower ones raise load.max_duration_s, on a machine that does nothing else",
     mark=True,
 )
 ERRORS = _define(

@@ -7,7 +7,7 @@ from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt
-from servebench.util.figures import number, seconds, short_percent
+from servebench.util.figures import rough, seconds, short_percent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 LEVEL_SHARE_MIN = 0.95
@@ -23,6 +23,8 @@ REQUESTS_MIN = 30
 """Below this many ok requests in the window a mean or median is weak: the usual rule for a mean to be near normal."""
 HALF_WIDTH_SHARE_MAX = 0.25
 """Half of the throughput's interval as a share of it: two such points differ by half before they differ at all."""
+FORECAST_S_MAX = 600.0
+"""Nobody waits longer than this for one point, and a forecast of so much is a guess."""
 LATENESS_SHARE_MAX = 0.1
 """The p99 of lateness as a share of the TTFT p50, of which it is a part for a user."""
 LATENESS_FLOOR_MS = 1.0
@@ -123,21 +125,33 @@ def imprecise(point: MeasuredPoint) -> Doubt | None:
 
 
 def not_precise(point: MeasuredPoint) -> Doubt | None:
-    """Warn when a metric is less precise than `load.until` asks, and say what it would take."""
+    """Warn when a metric is less precise than `load.until` asks: say how precise each is, and what the rest would take."""
     row = point.row
-    missed = []
+    usable, missed = [], []
     for name, target in _targets(point).items():
         low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-        width = half_width(low, high) if low is not None and high is not None else None
-        if width is not None and width > target:
-            longer = (width / target) ** 2
-            missed.append(
-                f"{name} is known to ±{short_percent(width)} and ±{short_percent(target)} is asked, which takes about "
-                f"{number(longer * (row.ttft_ms_n or 0))} requests ({seconds(longer * (row.window_s or 0.0))})"
-            )
-        elif width is None:
-            missed.append(f"{name} has no interval: {missing_interval(row, name) or 'it was not measured'}")
-    return catalog.NOT_PRECISE.issue("; ".join(missed)) if missed else None
+        title = _title(name)
+        if low is None or high is None:
+            missed.append(f"{title} has no interval: {missing_interval(row, name) or 'it was not measured'}")
+            continue
+        width = half_width(low, high)
+        if width <= target:
+            usable.append(f"{title} is good to ±{short_percent(width, 2)}")
+            continue
+        longer = (width / target) ** 2
+        takes_s = longer * (row.window_s or 0.0)
+        takes = f"about {rough(longer * (row.ttft_ms_n or 0))} requests ({seconds(takes_s)})"
+        missed.append(
+            f"{title} is good to ±{short_percent(width, 2)}; ±{short_percent(target)} "
+            + (f"takes {takes}" if takes_s <= FORECAST_S_MAX else "would take too long on this machine as it is")
+        )
+    return catalog.NOT_PRECISE.issue("; ".join([*missed, *usable])) if missed else None
+
+
+def _title(column: str) -> str:
+    """Return what people call a column: `TTFT p50`, `throughput`."""
+    name, _, statistic = column.partition("_ms_")
+    return f"{name.upper()} {statistic}" if statistic else "throughput"
 
 
 def _targets(point: MeasuredPoint) -> dict[str, float]:

@@ -24,6 +24,9 @@ RATE_AUTO_S = 30.0
 
 RATE_WARMUP_CONCURRENCY = 4
 
+UNTIL_LIMIT = 3.0
+"""How many times `load.max_duration_s` a point of a closed loop may last to have `load.min_requests`."""
+
 TRACE_REQUESTS = 200
 """`requests: auto` for a trace from the workload; a trace file determines the number itself."""
 
@@ -31,7 +34,8 @@ TRACE_REQUESTS = 200
 @dataclass(frozen=True, kw_only=True)
 class Level:
     """One point to be measured. `requests` is None when `duration_s` ends the point. With `targets` (half the width of the
-    interval of each metric, as a share) it ends as soon as it is precise, and at the latest after `duration_s`.
+    interval of each metric, as a share) it ends as soon as it is precise, and at the latest after `duration_s` or, where
+    requests are too few by then, `limit_s`.
 
     A closed loop has a `concurrency`. An open loop has a `rate` in requests per second, and at most `in_flight_max` in flight.
     A `trace` is an open loop with arrival times `times_s`, which are None until the workload has given them.
@@ -57,6 +61,13 @@ class Level:
     def repeat(self) -> int:
         """The number of the repeat, from 0."""
         return self.id.repeat or 0
+
+    @property
+    def limit_s(self) -> float | None:
+        """When a point that is ended by time ends for certain."""
+        return (
+            self.duration_s * UNTIL_LIMIT if self.duration_s and self.targets and self.concurrency else self.duration_s
+        )
 
     @property
     def open_loop(self) -> bool:

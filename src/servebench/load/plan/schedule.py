@@ -48,8 +48,8 @@ def with_edges(level: Level, load: LoadSettings, answer_s: float | None) -> Leve
     return replace(level, requests=level.requests + math.ceil(EDGE_ANSWERS * answer_s * level.rate))
 
 
-def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:
-    """Return how many requests to prepare for a point.
+def requests_to_prepare(level: Level, rate_req_s: float | None, least: int = 0) -> int:
+    """Return how many requests to prepare for a point that ends with `least` of them or later.
 
     A timed point at a rate needs as many as will arrive, plus five standard deviations of a Poisson count. In a timed closed
     loop it is twice the number at `rate_req_s`, the rate of the warm-up.
@@ -63,7 +63,7 @@ def requests_to_prepare(level: Level, rate_req_s: float | None) -> int:
         expected = level.rate * level.duration_s
         return math.ceil(expected + RATE_SUPPLY_SIGMAS * math.sqrt(expected)) + 1
     assert level.concurrency is not None
-    least = SUPPLY_PER_STREAM_MIN * level.concurrency
+    least = max(least, SUPPLY_PER_STREAM_MIN * level.concurrency)
     if rate_req_s is None:
         return max(least, math.ceil(level.concurrency * level.duration_s))
     expected = level.concurrency + math.ceil(SUPPLY_MARGIN * rate_req_s * level.duration_s)
@@ -107,7 +107,7 @@ def point_plan(
         concurrency=in_flight,
         timeout_s=load.timeout_s,
         connect_timeout_s=load.connect_timeout_s,
-        duration_s=None if warmup else level.duration_s,
+        duration_s=None if warmup else level.limit_s,
         drain_s=None if load.drain_s == "auto" else load.drain_s,
         connections=RATE_CONNECTIONS if open_loop else None,
         stream_starts_s=_stream_starts(level, load, answer_s, seed) if not open_loop and not warmup else None,
