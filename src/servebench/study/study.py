@@ -33,6 +33,10 @@ from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 
 
+ENGINES_NAMED = 3
+"""More engines than this are counted in the name of a study."""
+
+
 @dataclass(kw_only=True)
 class StudySession:
     """The runs of a study that this process executes or dispatches.
@@ -194,9 +198,10 @@ def _settle(folder: StudyFolder, state: StudyState, remaining: Remaining, code: 
 
 def study_label(jobs: Sequence[Job]) -> str:
     """Return the part of a study's default name that says what it measures: engines and model."""
-    engines = "-".join(dict.fromkeys(job.chosen("engine") for job in jobs))
-    models = list(dict.fromkeys(job.settings.model.name.rsplit("/", 1)[-1] for job in jobs))
-    return f"{engines}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
+    engines = list(dict.fromkeys(job.chosen("engine") for job in jobs))
+    models = list(dict.fromkeys(job.settings.model.name.rstrip("/").rsplit("/", 1)[-1] for job in jobs))
+    shown = "-".join(engines) if len(engines) <= ENGINES_NAMED else f"{len(engines)}-engines"
+    return f"{shown}_{models[0] if len(models) == 1 else f'{len(models)}-models'}"
 
 
 def planned_runs(jobs: Sequence[Job]) -> list[PlannedRun]:

@@ -119,6 +119,7 @@ def _conclude(
     facts: dict[str, Any] = {
         "baseline": baseline.name,
         "candidate": candidate.name,
+        "ids": (baseline.run_id, candidate.run_id),
         "unequal": unequal,
         "margin": margin,
     }

@@ -78,11 +78,12 @@ class Side:
     """A run as one side of a comparison.
 
     `spreads` say by how much starts of its set-up differ, by (level, metric), as known from this and earlier runs.
-    `start_seconds` is how long one start was measured.
+    `start_seconds` is how long one start was measured. `name` is its label, `run_id` identifies it.
     """
 
     name: str
     samples: tuple[ComparedPoint, ...]
+    run_id: str = ""
     spreads: Mapping[tuple[str, str], StartSpread] = field(default_factory=dict)
     start_seconds: float | None = None
 
@@ -161,10 +162,12 @@ class ComparisonRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two runs compared. `bound` goes with the result *no difference*."""
+    """Two runs compared. `bound` goes with the result *no difference*; `ids` are the run ids of the labels `baseline` and
+    `candidate`."""
 
     baseline: str
     candidate: str
+    ids: tuple[str, str] = ("", "")
     rows: tuple[ComparisonRow, ...]
     unequal: tuple[SettingDifference, ...]
     margin: float

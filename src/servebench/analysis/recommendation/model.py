@@ -28,7 +28,8 @@ class RankedLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class Entrant:
-    """A run that takes part. `own_limits` is the SLO that it was run with; `manifest` serves only the fairness check."""
+    """A run that takes part: `name` is its label, `run_id` identifies it, `own_limits` is the SLO that it was run with, and
+    `manifest` serves only the fairness check."""
 
     name: str
     engine: str
@@ -36,6 +37,7 @@ class Entrant:
     gpu: str
     workload: str
     levels: tuple[RankedLevel, ...]
+    run_id: str = ""
     cold_start_s: float | None = None
     own_limits: SloLimits | None = None
     price_usd_per_hour: float | None = None

@@ -19,13 +19,17 @@ from servebench.cli.command import conditions_argument, define, json_option, out
 @json_option
 @outputs_option
 def command(conditions: tuple[str, ...], as_json: bool, outputs: Path) -> int:
-    """List stored runs, all or those that meet the conditions."""
-    from servebench.report.terminal.listing import list_runs
-    from servebench.store.studies import select
+    """List stored runs, all or those that meet the conditions, newest last.
 
-    studies = select(outputs, parse_conditions(conditions))
+    Other commands take a run by its number: servebench compare 1 2.
+    """
+    from servebench.report.terminal.listing import list_runs, number_runs
+    from servebench.store.studies import load_outputs, select
+
+    every = load_outputs(outputs)
+    studies = select(every, parse_conditions(conditions))
     if studies or as_json:
-        list_runs(studies, as_json=as_json)
+        list_runs(studies, as_json=as_json, numbers=number_runs(every))
     else:
         click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
     return 0

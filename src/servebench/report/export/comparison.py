@@ -25,8 +25,9 @@ def to_json(found: Sequence[RunComparison]) -> str:
 def _as_dict(found: RunComparison) -> dict[str, Any]:
     comparison = found.comparison
     return {
-        "baseline": comparison.baseline,
-        "candidate": comparison.candidate,
+        "baseline": comparison.ids[0] or comparison.baseline,
+        "candidate": comparison.ids[1] or comparison.candidate,
+        "labels": [comparison.baseline, comparison.candidate],
         "verdict": comparison.result,
         "summary": comparison.summary,
         "margin": comparison.margin,

@@ -1,6 +1,6 @@
 """Collects what the HTML report of a run or study shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import quality_agreements, quality_summaries, repeats_of, shared_limits
+from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, measured_rows, request_metrics
 from servebench.report.html.model import Page, QualityRow, RunPage
@@ -31,7 +32,8 @@ def page_of(
     from servebench import __version__
 
     runs = read.runs_of(found)
-    names = short_names(runs)
+    labels = run_labels(runs)
+    names = {key: label.text for key, label in labels.items()}
     pages = [run_page(run, names[run.run_id], index) for index, run in enumerate(runs)]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     pairs = _pairs(readable, "model", "gpu", "workload")
@@ -43,9 +45,9 @@ def page_of(
         words=found.words,
         runs=pages,
         version=__version__,
-        answers=recommend_runs(readable, rules, with_doubtful=with_doubtful, varying=varying) if readable else (),
-        comparisons=compare_speed(pairs, with_doubtful=with_doubtful, varying=varying, earlier=earlier),
-        agreements=_all_agreements(runs),
+        answers=recommend_runs(readable, rules, with_doubtful=with_doubtful, varying=varying, labels=labels) if readable else (),
+        comparisons=compare_speed(pairs, with_doubtful=with_doubtful, varying=varying, earlier=earlier, labels=labels),
+        agreements=_all_agreements(runs, names),
         unjudged="" if pairs or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
@@ -65,9 +67,9 @@ def _pairs(runs: Sequence[RunData], *facts: str) -> list[tuple[RunData, RunData]
     return [(group[0], other) for group in groups.values() for other in group[1:]][:COMPARISONS_MAX]
 
 
-def _all_agreements(runs: Sequence[RunData]) -> list[tuple[str, str, Agreement]]:
+def _all_agreements(runs: Sequence[RunData], names: Mapping[str, str]) -> list[tuple[str, str, Agreement]]:
     """Compare the scores of each run with those of the first run of its model."""
-    return [(a.run_id, b.run_id, one) for a, b in _pairs(runs, "model") for one in quality_agreements(a, b)]
+    return [(names[a.run_id], names[b.run_id], one) for a, b in _pairs(runs, "model") for one in quality_agreements(a, b)]
 
 
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:
@@ -77,19 +79,6 @@ def quality_rows(run: RunData, name: str) -> list[QualityRow]:
         for one in quality_summaries(run)
         if one.value is not None and one.low is not None and one.high is not None
     ]
-
-
-def short_names(runs: Sequence[RunData]) -> dict[str, str]:
-    """Return a short name for each run: its engine, with what distinguishes it from the others."""
-    names = {}
-    for run in runs:
-        engine = run.engine
-        rivals = [other for other in runs if other.engine == engine]
-        alike = [other for other in rivals if other.fact("workload") == run.fact("workload")]
-        number = run.name.partition("_")[0]
-        workload = f" {run.fact('workload')}" if len({other.fact("workload") for other in rivals}) > 1 else ""
-        names[run.run_id] = engine + workload + (f" ({number})" if len(alike) > 1 else "")
-    return names
 
 
 def run_page(run: RunData, name: str, index: int) -> RunPage:

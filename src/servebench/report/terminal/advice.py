@@ -72,13 +72,17 @@ def to_json(found: Sequence[Recommendation]) -> str:
     return json.dumps([_as_dict(one) for one in found], indent=2) + "\n"
 
 
+def _run_of(score: Score) -> str:
+    return score.entrant.run_id or score.entrant.name
+
+
 def _as_dict(found: Recommendation) -> dict[str, Any]:
     return {
         "use_case": found.use_case.name,
         "title": found.use_case.title,
         "group": found.group,
         "outcome": found.outcome,
-        "winner": found.winner.entrant.name if found.winner else None,
+        "winner": _run_of(found.winner) if found.winner else None,
         "metric": found.use_case.metric,
         "unit": found.use_case.unit,
         "lead": found.lead,
@@ -87,7 +91,8 @@ def _as_dict(found: Recommendation) -> dict[str, Any]:
         "why": found.why,
         "ranking": [
             {
-                "run": score.entrant.name,
+                "run": _run_of(score),
+                "label": score.entrant.name,
                 "value": score.value,
                 "interval": list(score.interval) if score.interval else None,
                 "at": score.at or None,

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -10,15 +10,17 @@ from rich.text import Text
 
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
+from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow, level_label
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
-from servebench.report.points import best_row, count_verdicts, verdict_counts
+from servebench.report.points import best_row, count_verdicts, valid_count
 from servebench.report.terminal.results import cell_text, print_repeats
 from servebench.report.terminal.tables import POINTS_NOTE, STATUS_STYLES, console, local_time, new_table, verdict_text
 from servebench.util.clean import clean_line
-from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
+from servebench.util.figures import MISSING, number, percent, percent_interval, seconds, with_interval
+from servebench.util.short_id import short_id
 
-RIGHT_ALIGNED = ("best tok/s", "at", "TTFT p50 ms")
+RIGHT_ALIGNED = ("best tok/s", "TTFT p50 ms")
 POINT_COLUMNS = (
     ("ok", "requests_ok"),
     ("fail", "requests_failed"),
@@ -56,30 +58,53 @@ def run_facts(run: RunData) -> dict[str, Any]:
     }
 
 
-def list_runs(studies: Sequence[StudyData], *, as_json: bool) -> None:
-    """Print every run of the studies, newest study last."""
+WIDE = 120
+"""From this width on, tables of runs show more columns."""
+
+
+def number_runs(studies: Iterable[StudyData]) -> dict[str, int]:
+    """Return the number of each run by which commands take it: the oldest stored run is 1."""
+    runs = (run for study in studies for run in study.runs)
+    return {run.run_id: number for number, run in enumerate(runs, 1)}
+
+
+def list_runs(studies: Sequence[StudyData], *, as_json: bool, numbers: Mapping[str, int]) -> None:
+    """Print every run of the studies with its number, newest study last."""
+    labels = {key: label.text for study in studies for key, label in run_labels(study.runs).items()}
     if as_json:
-        _print_json([run_facts(run) for study in studies for run in study.runs])
+        runs = (run for study in studies for run in study.runs)
+        _print_json([{"number": numbers[one.run_id], "label": labels[one.run_id], **run_facts(one)} for one in runs])
         return
     out = console()
-    table = new_table()
-    for name in ("run", "model", "when", "status", "points", *RIGHT_ALIGNED):
-        table.add_column(name, overflow="fold", justify="right" if name in RIGHT_ALIGNED else "left")
+    models = {run.fact("model") or MISSING for study in studies for run in study.runs}
+    more = {"model": len(models) > 1 and out.width >= WIDE, "TTFT p50 ms": out.width >= WIDE, "folder": out.width >= WIDE}
+    table = new_table(narrow=True)
+    for name in ("#", "study", "run", "when", "status", "points", "best tok/s", "at", *(key for key in more if more[key])):
+        right = name in (*RIGHT_ALIGNED, "#", "points")
+        table.add_column(name, overflow="fold", no_wrap=name != "run", justify="right" if right else "left")
     for study in studies:
         for run in study.runs:
             rows = run.point_rows
             best = best_row(rows) or PointRow()
+            extra = {
+                "model": (run.fact("model") or MISSING).rsplit("/", 1)[-1],
+                "TTFT p50 ms": number(best.ttft_ms_p50),
+                "folder": run.run_id,
+            }
             table.add_row(
-                run.run_id + (f" ({run.foreign})" if run.foreign else ""),
-                (run.fact("model") or MISSING).rsplit("/", 1)[-1],
-                local_time(run.started_s),
+                str(numbers[run.run_id]),
+                short_id(study.study_id) if run is study.runs[0] else "",
+                labels[run.run_id] + (f" ({run.foreign})" if run.foreign else ""),
+                local_time(run.started_s)[5:] or MISSING,
                 Text(run.status, style=STATUS_STYLES.get(run.status, "")),
-                verdict_counts(rows),
-                number(best.output_throughput_tok_s),
+                valid_count(rows),
+                with_interval(best, "output_throughput_tok_s"),
                 best.level_label,
-                number(best.ttft_ms_p50),
+                *(extra[name] for name in more if more[name]),
             )
     out.print(table)
+    if len(models) == 1:
+        out.print(f"model: {models.pop()}", style="dim")
     for name, faults in _faults(studies):
         for fault in faults:
             out.print(f"{name}: {fault}")
@@ -170,13 +195,13 @@ def _points_table(rows: Sequence[PointRow]) -> Table:
     return table
 
 
-def show_study(study: StudyData, *, as_json: bool) -> None:
+def show_study(study: StudyData, *, as_json: bool, numbers: Mapping[str, int]) -> None:
     """Print a study and its runs."""
     if as_json:
         facts = {"study": study.study_id, "path": str(study.path), **study.state}
-        _print_json({**facts, "runs": [run_facts(run) for run in study.runs]})
+        _print_json({**facts, "id": short_id(study.study_id), "runs": [run_facts(run) for run in study.runs]})
         return
-    console().print(Text(study.study_id, style="bold"))
+    console().print(Text(short_id(study.study_id), style="bold"))
     started, ended = study.state.get("started_s"), study.state.get("ended_s")
     _print_facts(
         {
@@ -186,4 +211,4 @@ def show_study(study: StudyData, *, as_json: bool) -> None:
             "took": seconds(ended - started) if started and ended else None,
         }
     )
-    list_runs([study], as_json=False)
+    list_runs([study], as_json=False, numbers=numbers)
