@@ -41,7 +41,7 @@ def complete(capsys, monkeypatch, tmp_path):
         ("servebench show my_study/", {"my_study/00_vllm_unique"}),
         ("servebench show --outputs elsewhere my", set()),
         ("servebench work my_study 0", {"00_vllm_unique"}),
-        ("servebench resume ", {"my_study"}),
+        ("servebench resume ", {"my_study", "last"}),
         ("servebench report x --as ai", {"aiperf"}),
         ("servebench plugins n", {"new"}),
         ("servebench engine=vl", {"vllm"}),

@@ -310,7 +310,7 @@ def test_studies_are_named_or_all_are_meant(outputs, tmp_path):
     assert [study.name for study in named_studies(["elsewhere/two", "one"], outputs)] == ["two", "one"]
     assert [study.name for study in named_studies([], Path("elsewhere"))] == ["two"]
     assert [study.name for study in named_studies(["two"], Path("elsewhere"))] == ["two"]
-    with pytest.raises(ConfigError, match=r"'three': neither three nor .*outputs/three has a study\.json$"):
+    with pytest.raises(ConfigError, match="'three'"):
         named_studies(["three"], outputs)
 
 

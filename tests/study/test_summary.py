@@ -32,7 +32,7 @@ def test_the_summary_has_page_table_charts_and_what_mlflow_says(study):
     told = json.loads((folder / "summary.json").read_text())
     assert told["tags"]["servebench.engine"] == "alpha,beta"
     assert told["note"].startswith("| run | engine | best output tok/s |")
-    assert "vs two/00_alpha_unique" in told["note"]
+    assert "vs alpha" in told["note"]
     assert {one["name"] for one in told["metrics"]} >= {"output_throughput_tok_s/alpha", "ttft_ms_p50/beta"}
 
 

@@ -34,7 +34,9 @@ def recommend_runs(
         on_purpose = ",".join([*keys, *([varying] if varying else [])])
         return unequal_settings(by_name[a.name], by_name[b.name], on_purpose)
 
-    found = recommend([entrant_of(run, names[run.run_id]) for run in runs], rules, unequal=unequal, with_doubtful=with_doubtful)
+    found = recommend(
+        [entrant_of(run, names[run.run_id]) for run in runs], rules, unequal=unequal, with_doubtful=with_doubtful
+    )
     return [replace(one, quality=_quality_notes(one, by_name)) for one in found]
 
 

@@ -63,7 +63,9 @@ def compare_speed(
     labels = labels or run_labels(run for pair in pairs for run in pair)
     spreads = spreads_of_pairs(pairs, earlier)
     sides = {
-        run.run_id: replace(side_of(run, labels[run.run_id].text), spreads=spreads[run.run_id], start_seconds=seconds_per_start(run))
+        run.run_id: replace(
+            side_of(run, labels[run.run_id].text), spreads=spreads[run.run_id], start_seconds=seconds_per_start(run)
+        )
         for pair in pairs
         for run in pair
     }

@@ -45,7 +45,9 @@ def page_of(
         words=found.words,
         runs=pages,
         version=__version__,
-        answers=recommend_runs(readable, rules, with_doubtful=with_doubtful, varying=varying, labels=labels) if readable else (),
+        answers=recommend_runs(readable, rules, with_doubtful=with_doubtful, varying=varying, labels=labels)
+        if readable
+        else (),
         comparisons=compare_speed(pairs, with_doubtful=with_doubtful, varying=varying, earlier=earlier, labels=labels),
         agreements=_all_agreements(runs, names),
         unjudged="" if pairs or len(readable) < 2 else "one run per setup: there is nothing to compare",
@@ -69,7 +71,9 @@ def _pairs(runs: Sequence[RunData], *facts: str) -> list[tuple[RunData, RunData]
 
 def _all_agreements(runs: Sequence[RunData], names: Mapping[str, str]) -> list[tuple[str, str, Agreement]]:
     """Compare the scores of each run with those of the first run of its model."""
-    return [(names[a.run_id], names[b.run_id], one) for a, b in _pairs(runs, "model") for one in quality_agreements(a, b)]
+    return [
+        (names[a.run_id], names[b.run_id], one) for a, b in _pairs(runs, "model") for one in quality_agreements(a, b)
+    ]
 
 
 def quality_rows(run: RunData, name: str) -> list[QualityRow]:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData
 from servebench.measure.dialects import ToolDefinition, retell
 from servebench.report.terminal.tables import new_table
@@ -79,10 +80,11 @@ def write_json(points: Sequence[ToolPoint], tool: str, notes: Sequence[str]) -> 
 def points_as_tool(runs: Sequence[RunData], dialect: ToolDefinition) -> list[ToolPoint]:
     """Return the points of these runs by another tool's definitions, without those that have no requests."""
     points = []
+    labels = run_labels(runs)
     for run in runs:
         requests = run.requests
         for row in run.point_rows if len(requests) else ():
             rows = retell(requests[requests["point"] == row.point], row, dialect)
             if rows:
-                points.append(ToolPoint(run=run.run_id, level=row.level_label, rows=rows))
+                points.append(ToolPoint(run=labels[run.run_id].text, level=row.level_label, rows=rows))
     return points

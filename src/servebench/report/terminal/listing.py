@@ -77,9 +77,23 @@ def list_runs(studies: Sequence[StudyData], *, as_json: bool, numbers: Mapping[s
         return
     out = console()
     models = {run.fact("model") or MISSING for study in studies for run in study.runs}
-    more = {"model": len(models) > 1 and out.width >= WIDE, "TTFT p50 ms": out.width >= WIDE, "folder": out.width >= WIDE}
+    more = {
+        "model": len(models) > 1 and out.width >= WIDE,
+        "TTFT p50 ms": out.width >= WIDE,
+        "folder": out.width >= WIDE,
+    }
     table = new_table(narrow=True)
-    for name in ("#", "study", "run", "when", "status", "points", "best tok/s", "at", *(key for key in more if more[key])):
+    for name in (
+        "#",
+        "study",
+        "run",
+        "when",
+        "status",
+        "points",
+        "best tok/s",
+        "at",
+        *(key for key in more if more[key]),
+    ):
         right = name in (*RIGHT_ALIGNED, "#", "points")
         table.add_column(name, overflow="fold", no_wrap=name != "run", justify="right" if right else "left")
     for study in studies:
