@@ -212,9 +212,9 @@ def _find_path(word: str, outputs: Path) -> Path:
         inside = _find_path(study, outputs)
         return _one_of(word, run, _run_paths(inside), outputs)
     every = [path for one in studies for path in (one, *_run_paths(one))]
-    if word.isdigit() and word[0] != "0" and word not in {path.name for path in every}:
-        if (path := _numbered(int(word), studies)) is not None:
-            return path
+    numbers = word.isdigit() and word[0] != "0" and word not in {path.name for path in every}
+    if numbers and (path := _numbered(int(word), studies)) is not None:
+        return path
     return _one_of(word, word, every, outputs)
 
 

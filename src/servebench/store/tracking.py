@@ -158,9 +158,9 @@ def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> Metrics:
 
 
 def tracked_run(folder: RunFolder, *, at_work: bool, name: str | None = None) -> TrackedRun:
-    """A run's folder as MLflow will see it, by its label in the study, or its title. A run that is `running` though nobody is at work was killed.
+    """A run's folder as MLflow will see it, by its label in the study, or its title.
 
-    Raises StoreError.
+    A run that is `running` though nobody is at work was killed. Raises StoreError.
     """
     state = read_run(folder)
     manifest = read_manifest(folder.manifest) if folder.manifest.exists() else {}

@@ -32,7 +32,6 @@ from servebench.util.errors import ConfigError, FailureKind, PreflightError, Sto
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 
-
 ENGINES_NAMED = 3
 """More engines than this are counted in the name of a study."""
 
