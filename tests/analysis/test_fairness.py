@@ -95,9 +95,9 @@ def test_what_is_varied_on_purpose_does_not_matter():
     assert not compare_manifests(MANIFEST, other, varying=["engine.*"])[0].matters
 
 
-def test_a_sweep_of_one_study_varies_its_own_overrides_but_an_engine_does_not_excuse_its_settings():
+def test_a_sweep_of_one_study_varies_its_own_overrides_and_so_does_a_choice_of_engines():
     other = changed((("overrides",), ["engine=sglang", "engine.dtype=float8"]))
-    assert varied_keys(MANIFEST, other) == ("engine.dtype",)
+    assert varied_keys(MANIFEST, other) == ("engine.*", "engine.dtype")
     assert varied_keys(MANIFEST, changed((("study_id",), "t"), (("overrides",), ["engine.dtype=x"]))) == ()
     assert varied_keys(MANIFEST, changed((("overrides",), ["engine=vllm", "engine.dtype=auto", "model=big"]))) == (
         "model.*",

@@ -228,14 +228,13 @@ def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, s
 def varied_keys(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys that one study varied on purpose between two of its runs; none across studies.
 
-    Choosing another `engine` does not make its settings differ on purpose: the common settings of all engines still have
-    to be equal.
+    Whoever chooses two engine files in one command compares what is in them: all settings of these engines.
     """
     if baseline.get("study_id") is None or baseline.get("study_id") != candidate.get("study_id"):
         return ()
     ours, theirs = _overrides(baseline), _overrides(candidate)
     keys = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
-    return tuple(key if "." in key else f"{key}.*" for key in keys if key != "engine")
+    return tuple(key if "." in key else f"{key}.*" for key in keys)
 
 
 def _overrides(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 from servebench.contracts.stored import RunData, StudyData
 from servebench.store.studies import runs_of
 from servebench.util.errors import ConfigError
 
+PAIRED_MAX = 6
+"""With more runs of a workload, not all pairs are compared: the best with the rest."""
+
 
 def pair_runs(
-    found: Sequence[RunData | StudyData], baseline: RunData | StudyData | None
+    found: Sequence[RunData | StudyData], baseline: RunData | StudyData | None, *, to_first: bool = False
 ) -> list[tuple[RunData, RunData]]:
-    """Return (baseline, candidate) for each comparison.
+    """Return (baseline, candidate) for each comparison, within one workload wherever it has several runs.
 
-    Two studies of several runs are compared run by run; otherwise every run is compared with the baseline, which is the
-    first run unless one is given. Raises ConfigError when nothing can be paired.
+    Two studies of several runs are compared run by run, and every run with the baseline if one is given; otherwise all runs
+    with each other. With `to_first` the first run of each workload is the baseline of the others. Raises ConfigError when
+    nothing can be paired.
     """
     if baseline is None and len(found) == 2 and all(isinstance(one, StudyData) and len(one.runs) > 1 for one in found):
         baseline, found = found[0], found[1:]
@@ -26,7 +31,35 @@ def pair_runs(
     rest = [run for run in runs if first is not None and run.run_id != first.run_id]
     if first is None or not rest:
         raise ConfigError("compare needs two runs or more, or a study of several; 'servebench ls' lists them")
-    return [(first, run) for run in rest]
+    if baseline is not None:
+        alike = [run for run in rest if run.fact("workload") == first.fact("workload")]
+        return [(first, run) for run in alike or rest]
+    pairs = pairs_within(runs, to_first=to_first)
+    return pairs or [(first, run) for run in rest]
+
+
+def pairs_within(runs: Sequence[RunData], *, to_first: bool = False) -> list[tuple[RunData, RunData]]:
+    """Return all pairs of runs of one workload, the earlier run as the baseline.
+
+    Of a workload with more runs than PAIRED_MAX, the one with the highest throughput is compared with each other one.
+    """
+    groups: dict[str | None, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(run.fact("workload"), []).append(run)
+    pairs: list[tuple[RunData, RunData]] = []
+    for group in groups.values():
+        if to_first:
+            pairs += [(group[0], run) for run in group[1:]]
+        elif len(group) <= PAIRED_MAX:
+            pairs += combinations(group, 2)
+        else:
+            best = max(group, key=_throughput)
+            pairs += [(run, best) for run in group if run is not best]
+    return pairs
+
+
+def _throughput(run: RunData) -> float:
+    return max((row.output_throughput_tok_s or 0.0 for row in run.point_rows if row.verdict != "void"), default=0.0)
 
 
 def _pair_by_name(baseline: StudyData, other: RunData | StudyData) -> list[tuple[RunData, RunData]]:

@@ -62,12 +62,10 @@ def compare_speed(
     """Compare the metrics of each pair of runs; `labels` are those of a larger view."""
     labels = labels or run_labels(run for pair in pairs for run in pair)
     spreads = spreads_of_pairs(pairs, earlier)
+    runs = {run.run_id: run for pair in pairs for run in pair}
     sides = {
-        run.run_id: replace(
-            side_of(run, labels[run.run_id].text), spreads=spreads[run.run_id], start_seconds=seconds_per_start(run)
-        )
-        for pair in pairs
-        for run in pair
+        key: replace(side_of(run, labels[key].text), spreads=spreads[key], start_seconds=seconds_per_start(run))
+        for key, run in runs.items()
     }
     return compare(
         [(sides[a.run_id], sides[b.run_id], unequal_settings(a, b, varying)) for a, b in pairs],

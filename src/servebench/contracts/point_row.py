@@ -290,6 +290,13 @@ def level_label(concurrency: int | None, rate: float | None) -> str:
     return MISSING if concurrency is None else str(concurrency)
 
 
+def level_words(level: str, *, short: bool = False) -> str:
+    """Return a load level as people say it: `4 users`, `1 user`, `2 req/s`; without the unit if `short`."""
+    if level.endswith("/s"):
+        return level.removesuffix("/s") + ("" if short else " req/s")
+    return level if short or not level.isdigit() else f"{level} user{'' if level == '1' else 's'}"
+
+
 def plain(value: Any) -> Any:
     """Return a cell of a data frame as a plain value: NumPy scalars as Python's, arrays as lists, NaN as None."""
     if hasattr(value, "tolist"):

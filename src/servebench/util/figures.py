@@ -30,7 +30,11 @@ def with_interval(row: ColumnValues, column: str) -> str:
 
     The half has two significant digits, and the value no digit beyond them: `2,060 ±160`, `78 ±16`, `99.2 ±1.5`.
     """
-    value, low, high = row.get(column), row.get(f"{column}_low"), row.get(f"{column}_high")
+    return plus_minus(row.get(column), row.get(f"{column}_low"), row.get(f"{column}_high"))
+
+
+def plus_minus(value: float | None, low: float | None, high: float | None) -> str:
+    """Return a value with half the width of its interval (the larger side), as `with_interval` does."""
     text = number(value)
     if value is None or low is None or high is None:
         return text

@@ -22,12 +22,14 @@ STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """The leader's lead over the second with its interval, and why it is no win (empty when it is one)."""
+    """The leader's lead over the second with its interval, why it is no win (empty when it is one), and why it is a
+    provisional one."""
 
     size: float
     low: float | None
     high: float | None
     why: str
+    provisional: str = ""
 
 
 def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: bool) -> Lead:
@@ -40,9 +42,8 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     found = log_lead(first.metric, ours, theirs, confidence) if ours is not None and theirs is not None else None
     low, high = (float(np.expm1(end)) for end in found.interval) if found is not None else (None, None)
     size = first.value / second.value - 1 if second.value else 0.0
-    if not with_doubtful:
-        reasons = [*_provisional(first, rivals, case, confidence), *reasons]
-    return Lead(size=size, low=low, high=high, why=next(iter(reasons), ""))
+    warned = "" if with_doubtful else next(_provisional(first, rivals, case, confidence), "")
+    return Lead(size=size, low=low, high=high, why=next(iter(reasons), ""), provisional=warned)
 
 
 def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidence: float) -> Iterator[str]:

@@ -11,7 +11,7 @@ from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.slo import SloLimits
 from servebench.contracts.point_row import PointRow
 
-Outcome = Literal["winner", "no clear winner", "only one", "none qualifies", "not measured"]
+Outcome = Literal["winner", "provisional", "no clear winner", "only one", "none qualifies", "not measured"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Recommendation:
 
     `lead` is the winner's (or, without one, the leader's) lead over the runner-up as a share of the runner-up, with its
     interval. `missing` says why entrants have no score, `changes` what would change the answer, `quality` which entrants
-    of the ranking are significantly less accurate.
+    of the ranking are significantly less accurate. A `provisional` outcome is a win that warnings may change.
     """
 
     use_case: UseCase

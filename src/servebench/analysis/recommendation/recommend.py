@@ -90,18 +90,18 @@ def _recommend_one(
         "changes": tuple(what_would_change(case, entrants, ranking, margin=rules.margin)),
     }
     if not ranking:
-        return Recommendation(outcome="none qualifies", why="no run has a score", **facts)
+        return Recommendation(outcome="none qualifies", why="no run can be ranked", **facts)
     if len(ranking) + len(ranked.possible) == 1:
-        why = f"only {ranking[0].entrant.name} has a score, so there is nothing to compare it with"
+        why = f"no other run than {ranking[0].entrant.name} can be ranked"
         return Recommendation(outcome="only one", why=why, **facts)
     lead = lead_of(ranked, case, rules, with_doubtful=with_doubtful)
     why = _why_unfair(ranking, case, unequal) or lead.why
     return Recommendation(
-        outcome="no clear winner" if why else "winner",
+        outcome="no clear winner" if why else "provisional" if lead.provisional else "winner",
         lead=lead.size,
         lead_low=lead.low,
         lead_high=lead.high,
-        why=why,
+        why="; ".join(filter(None, (why, lead.provisional))),
         **facts,
     )
 

@@ -29,7 +29,7 @@ EXIT_NOT_JUDGED = 7
 @define(
     "compare",
     examples=[
-        ("servebench compare last", "all runs of the latest study with its first"),
+        ("servebench compare last", "all runs of the latest study, within each workload"),
         ("servebench compare before after --max-regression 5%", "fail if 'after' is slower by more than 5%"),
         ("servebench compare my_study --baseline main/00_vllm_unique --markdown pr.md", "a comment for a pull request"),
     ],
@@ -57,7 +57,7 @@ def command(
     as_json: bool,
     outputs: Path,
 ) -> int:
-    """Compare runs with the first one or a baseline: which is faster, and how sure that is.
+    """Compare runs with each other or with a baseline: which is faster, and how sure that is.
 
     With --max-regression the exit code is 0 if every metric is shown to be worse by no more than that, 1 if one is worse by
     more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
@@ -72,7 +72,11 @@ def command(
     from servebench.report.terminal.tables import console
     from servebench.store.studies import find, load_outputs
 
-    pairs = pair_runs([find(name, outputs) for name in names], find(baseline, outputs) if baseline else None)
+    pairs = pair_runs(
+        [find(name, outputs) for name in names],
+        find(baseline, outputs) if baseline else None,
+        to_first=max_regression is not None,
+    )
     earlier = [run for study in load_outputs(outputs) for run in study.runs]
     found = compare_runs(
         pairs, margin=margin or max_regression or MARGIN, with_doubtful=with_doubtful, varying=varying, earlier=earlier

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 LOOKS = {
     **dict.fromkeys(("valid", "finished", "faster", "winner"), "good"),
     **dict.fromkeys(
-        ("doubtful", "interrupted", "unequal_settings", "no clear winner", "none qualifies", "mixed"), "warn"
+        ("doubtful", "interrupted", "unequal_settings", "provisional", "no clear winner", "none qualifies", "mixed"),
+        "warn",
     ),
     **dict.fromkeys(("void", "failed", "missing", "slower"), "bad"),
 }

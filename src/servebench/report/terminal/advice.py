@@ -8,10 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.contracts.point_row import level_words
 from servebench.util.figures import change, change_interval, number
 
 STYLES = {
     "winner": "green",
+    "provisional": "yellow",
     "no clear winner": "yellow",
     "only one": "cyan",
     "none qualifies": "yellow",
@@ -28,8 +30,9 @@ def score_text(score: Score, unit: str) -> str:
 
 def place_text(score: Score) -> str:
     """Return at which load a score was reached, and up to which load the SLO was met."""
-    parts = [f"at load {score.at}" if score.at else "", f"SLO met up to {score.slo_at}" if score.slo_at else ""]
-    return ", ".join(filter(None, [*parts, "doubtful" if score.doubtful else ""]))
+    at = f"at {level_words(score.at)}" if score.at else ""
+    slo = f"SLO met up to {level_words(score.slo_at)}" if score.slo_at else ""
+    return ", ".join(filter(None, (at, slo, "doubtful" if score.doubtful else "")))
 
 
 def lead_text(found: Recommendation) -> str:
@@ -42,11 +45,14 @@ def lead_text(found: Recommendation) -> str:
 
 def headline(found: Recommendation) -> str:
     """Return the recommendation in one line."""
-    if found.outcome not in ("winner", "only one"):
+    if found.outcome not in ("winner", "provisional", "only one"):
         return f"{found.outcome}: {found.why}"
     first = found.ranking[0]
     text = f"{first.entrant.name}: {score_text(first, found.use_case.unit)}"
-    return f"{text}, {lead_text(found)} vs the runner-up" if found.outcome == "winner" else f"only {text}"
+    if found.outcome == "only one":
+        return f"{text} (nothing to compare it with)"
+    text += f", {lead_text(found)} vs the runner-up"
+    return text if found.outcome == "winner" else f"provisional: {text}; {found.why.removeprefix('provisional: ')}"
 
 
 def print_recommendations(found: Sequence[Recommendation], out: Console) -> None:
@@ -61,9 +67,9 @@ def print_recommendations(found: Sequence[Recommendation], out: Console) -> None
         for line in one.quality:
             out.print(Text(f"  but: {line}", style="yellow"))
         for line in one.missing:
-            out.print(f"  no score: {line}", style="dim")
+            out.print(f"  not ranked: {line}", style="dim")
         for line in one.changes:
-            out.print(f"  what would change it: {line}")
+            out.print(f"  the answer may change: {line}")
         out.print()
 
 

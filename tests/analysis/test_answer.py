@@ -1,0 +1,113 @@
+from dataclasses import replace
+
+import pytest
+
+from servebench.analysis.answer import Answer, Lead, answer_of, lead_text
+from servebench.analysis.pairing import pair_runs
+from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
+from servebench.store import studies as read
+from support.studies import SimulatedEngine, SimulatedLoad
+
+
+def load(workload="unique", **more):
+    return SimulatedLoad(**{"levels": (1, 8), "requests": 80, "workload": workload, **more})
+
+
+def answer(path, **more) -> Answer:
+    return answer_of(read.load_study(path).runs, **more)
+
+
+FAST, SLOW = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=1.5)
+
+
+def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
+    found = answer(
+        make_study(*((engine, load(workload)) for workload in ("unique", "rag_prefix") for engine in (SLOW, FAST)))
+    )
+    assert [one.workload for one in found.workloads] == ["unique", "rag_prefix"]
+    for one in found.workloads:
+        assert one.levels == ("1", "8")
+        assert [column.label for column in one.columns] == ["slow", "fast"]
+        assert [cell.best for column in one.columns for cell in column.cells.values()] == [False, False, True, True]
+        assert {(lead.leader, lead.rival, lead.clear, lead.verdict) for lead in one.leads} == {
+            ("fast", "slow", True, False)
+        }
+        assert all(0.3 < lead.low < 0.5 < lead.high < 0.7 for lead in one.leads)
+        assert "fast gives 50%" in one.sentence
+    assert len(found.comparisons) == 2
+
+
+def test_a_lead_says_what_the_comparison_of_the_same_pair_says(make_study):
+    path = make_study((FAST, load()), (SLOW, load()))
+    found = answer(path)
+    row = next(row for row in found.comparisons[0].rows if row.level == "8")
+    lead = found.workloads[0].leads[-1]
+    # compare has the slow one as the candidate
+    assert lead.size == pytest.approx(1 / (1 + row.effect) - 1)
+    assert (lead.low, lead.high) == pytest.approx((1 / (1 + row.high) - 1, 1 / (1 + row.low) - 1))
+
+
+def test_equal_engines_have_no_best(make_study):
+    found = answer(make_study((FAST, load()), (replace(FAST, name="twin"), load(seed=7))))
+    assert not any(lead.clear for lead in found.workloads[0].leads)
+    assert not any(cell.best for column in found.workloads[0].columns for cell in column.cells.values())
+    assert "no clear difference" in found.workloads[0].sentence
+
+
+def test_a_warning_is_told_once_with_its_points_and_what_settles_it(make_study):
+    doubts = [NOT_STATIONARY.issue("x"), IMPRECISE.issue("y"), EMULATED.issue("z")]
+    found = answer(make_study((FAST, load()), (SLOW, load()), doubts=doubts))
+    assert [(one.code, one.mark) for one in found.remarks] == [("not_stationary", False), ("imprecise", True)]
+    assert found.remarks[0].where == "fast at 1, 8; slow at 1, 8"
+    step = found.next_steps[0]
+    assert step.command == "servebench resume last --better"
+    assert step.seconds > 0
+    assert found.workloads[0].leads[0].codes == ("not_stationary",)
+
+
+def test_one_run_a_failed_run_and_a_missing_one(make_study, tmp_path):
+    path = make_study((FAST, load()))
+    (alone,) = answer(path).workloads
+    assert (len(alone.leads), alone.sentence.count("tok/s")) == (0, 2)
+    path = make_study((FAST, load()), (SLOW, load()), name="two")
+    for name in ("points.parquet", "points.csv", "manifest.json"):
+        (path / "01_slow_unique" / name).unlink()
+    state = path / "01_slow_unique" / "run.json"
+    state.write_text(state.read_text().replace('"finished"', '"failed"'))
+    found = answer(path, name="two")
+    assert [one.startswith("01_slow_unique") for one in found.failures] == [True]
+    assert "servebench resume two --failed" in [step.command for step in found.next_steps]
+
+
+def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
+    found = answer(make_study((FAST, load()), (SLOW, load(config={"engine.dtype": "fp8"}))))
+    (dtype,) = [one for one in found.inequalities if one.key == "engine.dtype"]
+    assert (dict(dtype.values), dtype.matters) == ({"auto": ("fast",), "fp8": ("slow",)}, True)
+    assert found.workloads[0].leads[0].unequal == ("engine.dtype",)
+
+
+def test_pairs_are_within_a_workload_and_all_of_them(make_study):
+    third = SimulatedEngine(name="third")
+    path = make_study(
+        *((one, load(workload, levels=(1,), requests=9)) for workload in ("u", "v") for one in (FAST, SLOW, third))
+    )
+    study = read.load_study(path)
+    names = [(a.name[3:], b.name[3:]) for a, b in pair_runs([study], None)]
+    expected = [("fast", "slow"), ("fast", "third"), ("slow", "third")]
+    assert names == [(f"{a}_{w}", f"{b}_{w}") for w in "uv" for a, b in expected]
+    assert len(pair_runs([study], None, to_first=True)) == 4
+    # a baseline is compared with the runs of its own workload
+    assert [b.name for _, b in pair_runs([study], study.runs[3])] == ["04_slow_v", "05_third_v"]
+
+
+@pytest.mark.parametrize(
+    ("lead", "text"),
+    [
+        (Lead(level="4", leader="a", rival="b", size=0.41, low=0.35, high=0.48), "41% [35, 48] more tok/s than b"),
+        (Lead(level="4", leader="a", rival="b", size=0.052, low=0.01, high=0.1), "5.2% [1.0, 10.0] more tok/s than b"),
+        (Lead(level="4", leader="a", rival="b", size=1.3, low=1.1, high=1.6), "2.3 times [2.1, 2.6] the tok/s of b"),
+        (Lead(level="4", leader="a", rival="b", size=0.4), "40% more tok/s than b"),
+    ],
+)
+def test_leads_in_words(lead, text):
+    assert lead_text(lead) == text
