@@ -138,7 +138,7 @@ def cells() -> Iterator[CalibrationCell]:
                 promises=(COVERAGE, WIDTH),
                 name=f"{scenario.name}, {count} requests",
                 trial=partial(_covered, scenario=scenario, requests=count),
-                truth=partial(_truth, scenario),
+                truth=partial(scenario_truth, scenario),
                 share=min(1.0, 500 / count),
             )
     for scenario in (*SCENARIOS, CROWD, BUSY):
@@ -147,7 +147,7 @@ def cells() -> Iterator[CalibrationCell]:
                 promises=(UNTIL,),
                 name=f"{scenario.name}, load.until={until}",
                 trial=partial(_stopped, scenario=scenario, until=until),
-                truth=partial(_truth, scenario),
+                truth=partial(scenario_truth, scenario),
                 share=0.5,
             )
     for seconds, rates in OPEN_RATES.items():
@@ -190,7 +190,7 @@ def cells() -> Iterator[CalibrationCell]:
 
 
 @lru_cache(maxsize=32)
-def _truth(scenario: Scenario) -> Mapping[str, float]:
+def scenario_truth(scenario: Scenario) -> Mapping[str, float]:
     """Return the long-run values of a scenario."""
     row = simulate_run(scenario.plant(TRUTH_REQUESTS), "truth", seed=-1).rows[0]
     return {name: float(value) for name in HEADLINES if (value := row.get(name)) is not None}

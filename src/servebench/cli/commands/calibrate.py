@@ -36,12 +36,21 @@ def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: in
     """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
 
     Nothing is started and no engine is needed. Promises: aa, power5, power10, gate, recommend, coverage, width, open_loop,
-    search_near, search_above, stationary. The exit code is 1 if a promise is broken beyond doubt.
+    search_near, search_above, stationary, until. `--only price` is a table of its own: the engine time to a stated precision, of
+    `load.until`, fixed numbers of requests and the rules of AIPerf and perf_analyzer. The exit code is 1 if a promise is broken beyond doubt.
     """
     from servebench.calibration.page import page
+    from servebench.calibration.price import price_page
     from servebench.calibration.run import calibrate, chosen_cells
     from servebench.report.files import write_file
 
+    if only == ("price",):
+        text = price_page(repetitions, seed, lambda line: click.echo(line, err=True))
+        if output is None:
+            click.echo(text, nl=False)
+        else:
+            write_file(output, text)
+        return 0
     found: list[Line] = []
 
     def keep(lines: "Sequence[Line]") -> None:
