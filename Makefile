@@ -83,5 +83,5 @@ $(VENV)/.audit: $(VENV)/.dev
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing what tests and checks need"
-	@$(PIP) install --no-compile -e ".[dev,tokenizers,dashboard]" $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
+	@$(PIP) install --no-compile -e ".[dev,dashboard]" $(foreach plugin,$(wildcard plugins/*/pyproject.toml),-e $(dir $(plugin)))
 	@touch $@

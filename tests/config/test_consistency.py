@@ -61,6 +61,7 @@ FAULTS = [
     (load(requests=50, duration_s=60.0), "load.requests=50 and load.duration_s=60 cannot be used together"),
     (load(warmup_s=5.0), "load.warmup_s=5 needs a longer load.duration_s"),
     (load(warmup_s=60.0, until="5%"), "load.warmup_s=60 must be shorter than load.max_duration_s=60"),
+    (load(warmup_s=60.0, duration_s=60.0, until="5%"), "load.warmup_s=60 must be shorter than load.duration_s=60"),
     (load(warmup_s=60.0, duration_s=60.0), "load.warmup_s=60 must be shorter than load.duration_s=60"),
     (load(max_concurrency=4), "load.max_concurrency=4 only applies to open-loop levels"),
     ({"quality": QualitySettings(name="mmlu", concurrency=())}, "quality.concurrency must have at least one level"),

@@ -1,5 +1,4 @@
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +6,7 @@ import pytest
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.launchers.attach import AttachLauncher, AttachSettings
-from servebench.engine.tokenize import ApproximateTokenizer, engine_tokenizer
+from servebench.engine.tokenize import ApproximateTokenizer, engine_tokenizer, offline_tokenizer
 from servebench.util.errors import EngineError
 
 TOKENIZER = {
@@ -77,7 +76,6 @@ def test_a_tokenize_path_that_does_not_work_is_skipped(running, fake, answers):
 @pytest.mark.parametrize("how", ["file", "folder", "model"])
 def test_the_models_file_counts(running, tokenizer_json, how):
     """`model.tokenizer`, a file or its folder, or the model's own folder."""
-    pytest.importorskip("tokenizers")
     where = {
         "file": model(tokenizer=str(tokenizer_json)),
         "folder": model(tokenizer=str(tokenizer_json.parent)),
@@ -89,21 +87,29 @@ def test_the_models_file_counts(running, tokenizer_json, how):
     check_truncation(tokenizer)
 
 
-def test_a_named_file_that_cannot_be_used_is_an_error(running, tokenizer_json, monkeypatch):
-    """Missing, broken, or without the package that reads it: there is no silent approximation."""
+def test_a_named_file_that_cannot_be_used_is_an_error(running, tokenizer_json):
+    """Missing or broken: there is no silent approximation."""
     endpoint = running()
     with pytest.raises(EngineError, match=r"model.tokenizer=/no/such: "):
         engine_tokenizer(OpenAiEngine(), endpoint, model(tokenizer="/no/such"))
     broken = tokenizer_json.with_name("broken.json")
     broken.write_text("{}")
-    pytest.importorskip("tokenizers")
     with pytest.raises(EngineError, match=r"broken.json"):
         engine_tokenizer(OpenAiEngine(), endpoint, model(tokenizer=str(broken)))
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(EngineError, match=r"pip install 'servebench-suite\[tokenizers\]'"):
-        engine_tokenizer(OpenAiEngine(), endpoint, model(tokenizer=str(tokenizer_json)))
-    fallback = engine_tokenizer(OpenAiEngine(), endpoint, model(path=str(tokenizer_json.parent)))
-    assert fallback.exact is False
+
+
+def test_the_file_in_the_hubs_cache_counts(tokenizer_json, tmp_path, monkeypatch):
+    """Where an engine has left it that downloaded the model; of another model, or one without a valid id, nothing is found."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    snapshot = tmp_path / "hub" / "models--some--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (tokenizer_json).rename(snapshot / "tokenizer.json")
+    refs = snapshot.parents[1] / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("abc")
+    assert offline_tokenizer(ModelSettings(name="some/model")).count(["one two"]) == [2]
+    for name in ("other/model", "../../etc", "a b c"):
+        assert offline_tokenizer(ModelSettings(name=name)).exact is False
 
 
 def test_the_approximation(running):

@@ -17,9 +17,9 @@ class Coarse(EmulatedTokenizer):
         return [-(-len(text) * 3 // 16) for text in texts]
 
 
-def test_two_engines_of_a_study_that_count_differently_get_the_same_prompts(run_main, tmp_path, monkeypatch):
-    """Without the study's prompts the second engine would get longer ones for the same 128 tokens."""
-    tokenizers = {"vllm": EmulatedTokenizer, "sglang": Coarse}
+def test_three_engines_of_a_study_that_count_differently_get_the_same_prompts(run_main, tmp_path, monkeypatch):
+    """Without the study's prompts the second and third engine would get longer ones for the same 128 tokens."""
+    tokenizers = {"vllm": EmulatedTokenizer, "sglang": Coarse, "trtllm": Coarse}
     describe = simulated.SimulatedLauncher.describe
 
     def described(self, engine, context, settings):
@@ -27,15 +27,15 @@ def test_two_engines_of_a_study_that_count_differently_get_the_same_prompts(run_
 
     monkeypatch.setattr(simulated.SimulatedLauncher, "describe", described)
     small = ("load.concurrency=[2]", "load.requests=20", "load.warmup_requests=4", "tracking=none", "study.name=s")
-    words = ("engine=vllm,sglang", "launch=simulated", "workload=unique", "workload.output_tokens=8", *small)
+    words = ("engine=vllm,sglang,trtllm", "launch=simulated", "workload=unique", "workload.output_tokens=8", *small)
     done = run_main("-m", *words, "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
     assert done.returncode == 0, done.stderr
     runs = [
         pd.read_parquet(tmp_path / "outputs" / "s" / run / "requests.parquet").set_index("request_id").sort_index()
-        for run in ("00_vllm_unique", "01_sglang_unique")
+        for run in ("00_vllm_unique", "01_sglang_unique", "02_trtllm_unique")
     ]
     counted = [run.loc[~run["filler"], "prompt_tokens"].to_dict() for run in runs]
-    assert counted[0] == counted[1]
+    assert counted[0] == counted[1] == counted[2]
     points = [pd.read_parquet(p) for p in sorted(tmp_path.glob("outputs/s/*/points.parquet"))]
     assert "prompt_size_approximate" not in str(points[0].to_dict())
     assert "prompt_size_approximate" in str(points[1].to_dict())

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.contracts.settings import EngineSettings
-from servebench.run.preflight import check_jobs, descriptor_faults, process_list_faults
+from servebench.contracts.settings import EngineSettings, ModelSettings
+from servebench.run.preflight import check_jobs, descriptor_faults, process_list_faults, tokenizer_faults
 from servebench.util.errors import PreflightError
 from support.fake_engine import FakeEngine, FakeLauncher, FakeWorkload, fake_job, fake_registry
 
@@ -46,6 +46,18 @@ def test_a_secret_flag_is_a_fault_where_the_engine_is_started(flags, seen):
     faults = faults_of(job, registry_of(**flags))
     assert any("engine.extra_args.--api-key" in fault for fault in faults) is seen
     assert len(process_list_faults(job.settings)) == 1
+
+
+def test_a_named_tokenizer_that_cannot_be_read_is_a_fault_before_anything_starts(tmp_path):
+    """And one that can be read is none."""
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text("{}")
+    for named, said in (("/no/such", "no file"), (str(broken), "cannot read")):
+        (fault,) = tokenizer_faults(ModelSettings(name="m", tokenizer=named))
+        assert said in fault
+    job = fake_job(model=ModelSettings(name="m", tokenizer="/no/such"))
+    assert any("model.tokenizer=/no/such" in fault for fault in faults_of(job, registry_of()))
+    assert tokenizer_faults(ModelSettings(name="m")) == []
 
 
 def test_streams_need_file_descriptors(monkeypatch):

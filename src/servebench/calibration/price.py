@@ -105,7 +105,7 @@ def _repetition(scenario: Scenario, seed: int) -> Iterator[tuple[tuple[str, floa
     for precision in PRECISIONS:
         words = (*scenario.words, f"load.until={precision}", f"load.max_duration_s={UNTIL_S}")
         ours = simulate_run(Plant(words=words, variation=scenario.variation), f"{seed}/until", seed=seed)
-        yield ("`load.until`", precision), _of_point(ours, claimed=ours.rows[0].ended_by == "precise")
+        yield ("servebench", precision), _of_point(ours, claimed=ours.rows[0].ended_by == "precise")
         for count, run in fixed.items():
             yield (f"{count} requests", precision), _of_point(run, claimed=False)
         yield ("AIPerf", precision), aiperf(aiperf_run, precision)

@@ -126,7 +126,8 @@ def _trace(load: LoadSettings) -> list[str]:
 
 def _longest(load: LoadSettings) -> tuple[str, float | None]:
     """Return the key that limits the time of a point, and its value."""
-    return ("duration_s", load.duration_s) if load.until is None else ("max_duration_s", load.max_duration_s)
+    fixed = load.until is None or load.duration_s is not None
+    return ("duration_s", load.duration_s) if fixed else ("max_duration_s", load.max_duration_s)
 
 
 def _shape(load: LoadSettings) -> list[str]:

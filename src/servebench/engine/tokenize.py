@@ -4,7 +4,6 @@ import math
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -22,6 +21,9 @@ CHARACTERS_PER_TOKEN = 4.0
 """English text in common byte-pair vocabularies: about four characters per token (OpenAI's tokenizer help page)."""
 
 PARALLEL = 8
+
+TOKENIZE_OPTIONS = {"add_special": False, "add_special_tokens": False}
+"""llama.cpp reads `content` and `add_special`, vLLM and SGLang `prompt` and `add_special_tokens`; each ignores the others."""
 
 
 class ApproximateTokenizer:
@@ -92,7 +94,7 @@ class EngineTokenizer(_ExactTokenizer):
 
     def _count_one(self, text: str) -> int:
         try:
-            response = self._http.post(self._url, json={"content": text, "add_special": False})
+            response = self._http.post(self._url, json=TOKENIZE_OPTIONS | {"content": text, "prompt": text})
         except httpx.HTTPError as error:
             raise EngineError(f"cannot count tokens at {self._url}: {http_error_reason(error)}") from error
         if response.status_code != httpx.codes.OK:
@@ -115,7 +117,7 @@ class FileTokenizer(_ExactTokenizer):
     """Count with the model's `tokenizer.json`, read by the package `tokenizers`."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file. Raises EngineError if it is not a tokenizer, ImportError without the package."""
+        """Read the file. Raises EngineError if it is not a tokenizer."""
         from tokenizers import Tokenizer as Reader
 
         self.name = str(path)
@@ -130,7 +132,8 @@ class FileTokenizer(_ExactTokenizer):
 
 
 def tokenizer_file(model: ModelSettings) -> Path | None:
-    """Return the model's `tokenizer.json`: `model.tokenizer`, else the one in the model's folder; None if there is none.
+    """Return the model's `tokenizer.json`: `model.tokenizer`, else the one in the model's folder or in the local cache of the
+    Hugging Face hub; None if there is none.
 
     Raises EngineError if `model.tokenizer` does not exist.
     """
@@ -145,7 +148,19 @@ def tokenizer_file(model: ModelSettings) -> Path | None:
     if model.path is not None:
         file = Path(model.path).expanduser() / "tokenizer.json"
         return file if file.is_file() else None
-    return None
+    return _cached_file(model)
+
+
+def _cached_file(model: ModelSettings) -> Path | None:
+    """Return the file in the local cache of the Hugging Face hub, which an engine fills that downloads the model."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(model.name, "tokenizer.json", revision=model.revision)
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None
 
 
 def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSettings) -> Tokenizer:
@@ -158,8 +173,7 @@ def engine_tokenizer(engine: Engine, running: RunningEngine, model: ModelSetting
         return known
     path = tokenizer_file(model)
     if path is not None:
-        with suppress(ImportError):
-            return FileTokenizer(path)
+        return FileTokenizer(path)
     if engine.tokenize_path is not None:
         tokenizer = EngineTokenizer(
             running.root_url + engine.tokenize_path, running.headers, verify_tls=running.verify_tls
@@ -180,11 +194,4 @@ def offline_tokenizer(model: ModelSettings) -> Tokenizer:
     Raises EngineError if `model.tokenizer` cannot be used.
     """
     path = tokenizer_file(model)
-    try:
-        return FileTokenizer(path) if path is not None else ApproximateTokenizer()
-    except ImportError as error:
-        if model.tokenizer is None:
-            return ApproximateTokenizer()
-        raise EngineError(
-            f"model.tokenizer={model.tokenizer}: to read it, pip install 'servebench-suite[tokenizers]'"
-        ) from error
+    return FileTokenizer(path) if path is not None else ApproximateTokenizer()

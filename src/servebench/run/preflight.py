@@ -5,14 +5,15 @@ import resource
 from collections.abc import Sequence
 
 from servebench.config import Job
-from servebench.contracts.settings import RunSettings
+from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.pool import launch_context
+from servebench.engine.tokenize import offline_tokenizer
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
 from servebench.registry.registry import Registry
 from servebench.run.scorers import NONE, select_scorers
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ConfigError, PreflightError
+from servebench.util.errors import ConfigError, EngineError, PreflightError
 from servebench.util.redaction import secret_name
 
 DESCRIPTORS_SPARE = 40
@@ -42,6 +43,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
                 faults += process_list_faults(settings)
             faults += descriptor_faults(settings)
             faults += trace_errors(settings.load)
+            faults += tokenizer_faults(settings.model)
             if settings.load.workers == "ray" and importlib.util.find_spec("ray") is None:
                 faults.append("load.workers=ray needs ray: pip install 'servebench-suite[ray]'")
         faults += registry.find("workload", settings.workload.name)(settings.workload).check()
@@ -53,6 +55,16 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def tokenizer_faults(model: ModelSettings) -> list[str]:
+    """Return an error if the file that `model.tokenizer` names cannot be used."""
+    try:
+        if model.tokenizer is not None:
+            offline_tokenizer(model)
+    except EngineError as error:
+        return [str(error)]
+    return []
 
 
 def simulation_faults(settings: RunSettings, registry: Registry) -> list[str]:

@@ -49,6 +49,7 @@ class SglangEngine(Engine):
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
     container = ContainerImage(image="lmsysorg/sglang:latest")
     version_path = "/server_info"
+    tokenize_path = "/tokenize"
     metrics = METRICS
     reset_path = "/flush_cache"
     settings_paths = ("/server_info",)

@@ -55,6 +55,7 @@ class VllmEngine(Engine):
         caches={".cache/huggingface": "/root/.cache/huggingface", ".cache/vllm": "/root/.cache/vllm"},
     )
     version_path = "/version"
+    tokenize_path = "/tokenize"
     metrics = METRICS
     # both need VLLM_SERVER_DEV_MODE=1, which `command` sets if only this machine can reach the server
     reset_path = "/reset_prefix_cache"
