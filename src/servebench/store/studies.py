@@ -333,7 +333,9 @@ def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
                 continue
     points = pd.DataFrame(rows).replace({"": None})
     for name in points.columns:
-        if name not in TEXT_COLUMNS:
+        if name in FLAG_COLUMNS:
+            points[name] = points[name].eq("true")
+        elif name not in TEXT_COLUMNS:
             points[name] = pd.to_numeric(points[name], errors="coerce")
     return points, pd.DataFrame(runs)
 
@@ -379,6 +381,7 @@ def _texts(row: dict[str, Any]) -> dict[str, str] | None:
     )
 
 
+FLAG_COLUMNS = {one.name for one in columns_of(PointRow) if one.kind == "bool" and not one.nullable}
 TEXT_COLUMNS = {"study", "run", *(one.name for one in columns_of(PointRow) if one.kind not in ("int", "float"))}
 """Columns of points.csv that are not numbers."""
 

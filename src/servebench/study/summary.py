@@ -27,10 +27,6 @@ METRICS = (
 )  # fmt: skip
 """Metrics of each engine over the load in MLflow's parent run."""
 FACTS = ("engine", "model", "gpu", "workload", "launch")
-SVG_STYLE = (
-    "<style>text{font:11px sans-serif;fill:#333}text.ax{fill:#111;font-size:11.5px}text.lim{fill:#a00000;font-weight:600}"
-    ".grid{stroke:#e4e4e4}.limit{stroke:#a00000;stroke-width:1.4;stroke-dasharray:7 4}.window{opacity:.06}</style>"
-)
 
 
 def write_summary(path: Path) -> Path:
@@ -40,13 +36,14 @@ def write_summary(path: Path) -> Path:
     """
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.analysis.run_comparison import RunComparison
+    from servebench.report.charts import draw
+    from servebench.report.charts.specs import comparing
     from servebench.report.export.comparison import to_markdown
     from servebench.report.export.export import to_csv
     from servebench.report.files import write_file
     from servebench.report.html.build import page_of
     from servebench.report.html.page import page
     from servebench.store import studies as read
-    from servebench.util.clean import clean_xml
 
     study = read.load_study(path)
     data = page_of(study, load_rules())
@@ -57,46 +54,11 @@ def write_summary(path: Path) -> Path:
         write_file(folder / "comparison.md", to_markdown([RunComparison(one) for one in data.comparisons]))
     if any(one.rows for one in data.runs):
         write_file(folder / "points.csv", to_csv(study.runs))
-    for name, svg in figures(data).items():
-        write_file(folder / f"{name}.svg", clean_xml(standalone(svg)))
+    for chart in comparing(data.series, data.limits):
+        write_file(folder / f"{chart.name}.svg", draw.svg(draw.composed(chart, data.series)))
     shown = {"note": note(data, study), "metrics": metrics(data), "tags": tags(study.runs)}
     write_file(folder / "summary.json", json.dumps(shown, indent=1) + "\n")
     return folder
-
-
-def figures(data: Page) -> dict[str, str]:
-    """Return the charts that compare runs by file name, without those that have no values."""
-    from servebench.report.html import charts
-    from servebench.report.html.svg import Axis
-
-    views = [one.view for one in data.runs]
-    drawn = {
-        "output_throughput": charts.against_load(
-            views, "output_throughput_tok_s", Axis(title="output tokens per second", zero=True),
-            title="output throughput by load", unit="tok/s",
-        ),
-        "ttft_p50": charts.against_load(
-            views, "ttft_ms_p50", Axis(title="TTFT p50, ms", log=True), title="TTFT p50 by load", unit="ms"
-        ),
-        "ttft_p99": charts.against_load(
-            views, "ttft_ms_p99", Axis(title="TTFT p99, ms", log=True), title="TTFT p99 by load", unit="ms"
-        ),
-        "tpot": charts.against_load(
-            views, "tpot_ms_mean", Axis(title="TPOT mean, ms", zero=True), title="TPOT by load", unit="ms"
-        ),
-        "user_speed_against_throughput": charts.pareto(views, title="speed for a user against throughput"),
-        "ttft_against_throughput": charts.tradeoff(views, title="TTFT against throughput"),
-    }  # fmt: skip
-    return {name: svg for name, svg in drawn.items() if svg is not None}
-
-
-def standalone(svg: str) -> str:
-    """Return a chart of the page as a file of its own: with size, white background and the page's style."""
-    box = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
-    size = f'width="{box[1]}" height="{box[2]}" ' if box else ""
-    alone = svg.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size}', 1) if "xmlns=" not in svg else svg
-    ground = '<rect width="100%" height="100%" fill="#fff"/>'
-    return re.sub(r"(<svg [^>]*>)", rf"\1{SVG_STYLE}{ground}", alone, count=1)
 
 
 def label(name: str) -> str:
@@ -108,7 +70,7 @@ def metrics(data: Page) -> list[dict[str, Any]]:
     """Return `metric/engine` for each point that is not void, with the point's load and time."""
     return [
         {
-            "name": f"{name}/{label(one.view.name)}",
+            "name": f"{name}/{label(one.name)}",
             "value": float(row[name]),
             **{key: row.get(key) for key in ("concurrency", "rate", "window_end_ns")},
         }
@@ -141,7 +103,7 @@ def note(data: Page, study: StudyData) -> str:
     def cells(one: Any) -> list[str]:
         best = best_row(one.rows) or PointRow()
         return [
-            one.view.name,
+            one.name,
             f"{one.run.fact('engine') or MISSING} {one.run.fact('engine_version') or ''}".strip(),
             with_interval(best, "output_throughput_tok_s"),
             best.level_label if best else MISSING,

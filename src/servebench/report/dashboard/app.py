@@ -6,34 +6,47 @@ and code, never as Markdown, which could load images from elsewhere.
 
 from __future__ import annotations
 
-import re
 import sys
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import streamlit as st
 
 from servebench.analysis.fairness import unequal_settings
-from servebench.report.dashboard import charts as drawn
+from servebench.analysis.recommendation.rules import load_rules
+from servebench.contracts.labels import run_labels
+from servebench.report.charts import draw
+from servebench.report.charts import runs as run_charts
+from servebench.report.charts.model import STATS, ChartSet
+from servebench.report.charts.specs import comparing
+from servebench.report.charts.timeline import timeline_of
 from servebench.report.dashboard import serve as warm
-from servebench.report.html import build
-from servebench.report.html.timeline import timeline_of
+from servebench.report.html import build, sections
+from servebench.report.html.elements import Label
+from servebench.report.html.results import legend_of
 from servebench.store import studies as read
-from servebench.util.clean import clean_csv, clean_line, clean_markdown
+from servebench.util.clean import clean_csv, clean_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from servebench.contracts.labels import RunLabel
     from servebench.contracts.stored import RunData
+    from servebench.report.charts.model import Series
+    from servebench.report.html.model import Page
 
-VIEWS = ("Overview", "Load", "Trade-off", "Quality", "Raw table", "Compare", "Timeline", "Fairness")
+VIEWS = ("Runs", "Study", "Charts", "Quality", "Compare", "Timeline", "Fairness", "Raw table")
 FILTERS = ("study", "engine", "model", "gpu", "workload")
-LINES_MAX = 60  # more lines are unreadable; the newest are drawn
+LINES_MAX = 40
+"""More runs are unreadable in one chart; the newest are drawn."""
 COMPARED_MAX = 8
-SERIES = "series"
-"""The column that joins whatever differs among engine, workload, model and GPU."""
-COLOURS_MAX = 8
-ALL = "all"
+PANELS = 3
+"""So many charts are beside each other."""
+URL: Any = {"bind": "query-params"}
+"""What makes a choice a part of the page's address, so that a link shows the same."""
 QUALITY_COLUMNS = ("n", "measure", "at", "right_per_s", "latency_ms_p50", "latency_ms_p99", "unanswered", "emulated")
 MONEY = ("energy_j_per_token", "output_tok_s_per_w", "cost_usd_per_mtok", "cost_usd_per_mgood")
 """Shown if any run has them."""
@@ -48,7 +61,6 @@ def load_run(outputs: str, key: str, changed: int) -> RunData:  # noqa: ARG001  
 def headings() -> dict[str, Any]:
     """Return the titles, units and precision of the overview's columns."""
     named = {
-        "run_key": "run",
         "engine_version": "version",
         "level": "load",
         "output_throughput_tok_s": "output, tok/s",
@@ -62,8 +74,11 @@ def headings() -> dict[str, Any]:
     }
     exact = {"output_throughput_tok_s": "%.1f", "ttft_ms_p50": "%.1f", "ttft_ms_p99": "%.1f", "tpot_ms_mean": "%.2f"}
     return {
-        name: st.column_config.NumberColumn(label, format=exact[name]) if name in exact else label
-        for name, label in named.items()
+        "page": st.column_config.LinkColumn("page", display_text="open"),
+        **{
+            name: st.column_config.NumberColumn(label, format=exact[name]) if name in exact else label
+            for name, label in named.items()
+        },
     }
 
 
@@ -75,79 +90,78 @@ def filtered(points: pd.DataFrame) -> pd.DataFrame:
             continue
         options = sorted(kept[name].dropna().unique(), reverse=name == "study")
         chosen = st.sidebar.multiselect(
-            name, options, placeholder=f"all {len(options)}", key=f"filter-{name}", format_func=clean_line
+            name, options, placeholder=f"all {len(options)}", key=name, format_func=clean_line, **URL
         )
         if chosen:
             kept = kept[kept[name].isin(chosen)]
-    verdicts = st.sidebar.multiselect("verdict", ["valid", "doubtful", "void"], default=["valid", "doubtful"])
+    verdicts = st.sidebar.multiselect(
+        "verdict", ["valid", "doubtful", "void"], default=["valid", "doubtful"], key="verdict", **URL
+    )
     found: pd.DataFrame = kept[kept["verdict"].isin(verdicts)]
     return found
 
 
-def newest(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points of the newest runs, as many as a chart can show."""
-    keys = points["run_key"].drop_duplicates()
-    if len(keys) <= LINES_MAX:
-        return points
-    st.caption(f"Only the newest {LINES_MAX} of {len(keys)} runs are drawn; use the filters to see others.")
-    found: pd.DataFrame = points[points["run_key"].isin(set(keys.tail(LINES_MAX)))]
-    return found
+def newest(points: pd.DataFrame) -> list[str]:
+    """Return the keys of the newest runs, as many as a chart can show."""
+    keys = list(points["run_key"].drop_duplicates())
+    if len(keys) > LINES_MAX:
+        st.caption(f"Only the newest {LINES_MAX} of {len(keys)} runs are drawn; use the filters to see others.")
+    return keys[-LINES_MAX:]
 
 
-def colour_by(points: pd.DataFrame) -> str:
-    """Return the column that the user chose for the colours."""
-    varying = [name for name in ("engine", "workload", "model", "gpu", "run_key") if points[name].nunique() > 1]
-    options = [*([SERIES] if points[SERIES].nunique() <= COLOURS_MAX else []), *varying] or ["engine"]
-    chosen = st.selectbox("colour by", options, index=0, key="colour-by")
-    return str(chosen or options[0])
+def labelled(outputs: str, keys: list[str], changed: int) -> list[tuple[RunData, RunLabel]]:
+    """Return runs with their labels among one another."""
+    found = [load_run(outputs, key, changed) for key in keys]
+    labels = run_labels(found)
+    return [(run, labels[run.run_id]) for run in found]
 
 
-def of_one_workload(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points of one chosen workload if there are more series than colours."""
-    names = sorted(points["workload"].dropna().unique())
-    if len(names) < 2 or points[SERIES].nunique() <= COLOURS_MAX:
-        return points
-    latest = str(points["workload"].iloc[-1])
-    chosen = _workload_control([*names, ALL], latest) or latest
-    found: pd.DataFrame = points if chosen == ALL else points[points["workload"] == chosen]
-    return found
+def percentile() -> str:
+    """Return the percentile that the charts show."""
+    return st.segmented_control("percentile", STATS, default=STATS[0], key="percentile", **URL) or STATS[0]
+
+
+def draw_set(found: ChartSet, stat: str) -> None:
+    """Draw the panels of a set beside each other, or below each other where they are wide."""
+    st.text(f"{found.title}{f', {stat}' if found.stats else ''}")
+    columns = st.columns(1 if found.wide else PANELS)
+    for index, chart in enumerate(found.charts):
+        place = columns[index % len(columns)]
+        place.text(clean_line(chart.title))
+        spec = {**draw.framed(chart, percentile=stat), "config": draw.CONFIG}
+        place.vega_lite_chart(spec=spec, width="stretch", theme=None)
+    if found.note:
+        st.caption(found.note)
+
+
+def legend(series: list[Series]) -> None:
+    """Show the colour and mark of each series."""
+    entries = (
+        f'<b style="color:{one["colour"]}">{one["mark"]}</b> {escape(clean_line(one["name"]))}'
+        for one in legend_of(series)
+    )
+    st.html(" &emsp; ".join(entries))
 
 
 def _clean_row(row: dict[str, Any]) -> dict[str, Any]:
     return {name: clean_line(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
-def _workload_control(names: list[str], latest: str) -> str | None:
-    """Return the chosen workload. Options of this control are Markdown, and names come from files."""
-    return st.segmented_control("workload", names, default=latest, format_func=clean_markdown, key="one-workload")
-
-
-def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
-    """Show key figures, then each run with its best point."""
+def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
+    """Show how many runs there are, then each run with its best point."""
     import pandas as pd
 
-    keys = set(points["run_key"])
-    best = points.dropna(subset=["output_throughput_tok_s"]).sort_values("output_throughput_tok_s")
-    believed = best[best["verdict"] == "valid"]
-    best = (believed if not believed.empty else best).groupby("run_key", sort=False).tail(1)
     columns = st.columns(4)
-    columns[0].metric("runs with points", f"{len(keys):,}")
+    columns[0].metric("runs with points", f"{points['run_key'].nunique():,}")
     columns[1].metric("points", f"{len(points):,}")
-    columns[2].metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f}%" if len(points) else "-")
+    columns[2].metric("valid points", f"{100 * (points['verdict'] == 'valid').mean():.0f}%")
     columns[3].metric("failed runs", f"{int((runs['status'] == 'failed').sum()):,}" if len(runs) else "-")
-    if best.empty:
-        st.info("No point of these runs has a throughput.")
-    else:
-        top, quick = best.iloc[-1], points.dropna(subset=["ttft_ms_p50"]).sort_values("ttft_ms_p50").iloc[0]
-        left, right = st.columns(2)
-        left.metric("highest output throughput", f"{top['output_throughput_tok_s']:,.0f} tok/s")
-        left.text(f"{top['run_key']} at load {top['level']}")
-        right.metric("lowest TTFT p50", f"{quick['ttft_ms_p50']:,.1f} ms")
-        right.text(f"{quick['run_key']} at load {quick['level']}")
-    shown = ["run_key", "engine", "workload", "level", "output_throughput_tok_s", "ttft_ms_p50", "ttft_ms_p99",
+    best = best_points(points)
+    shown = ["page", "study", "run", "engine", "workload", "level", "output_throughput_tok_s", "ttft_ms_p50", "ttft_ms_p99",
              "tpot_ms_mean", *MONEY, "verdict", "doubts", "engine_version", "model", "gpu"]  # fmt: skip
-    st.text("The best point of each run (highest output throughput)")
-    kept = best[[name for name in shown if name in best and not (name in MONEY and best[name].isna().all())]]
+    st.text("The point of each run with the highest output throughput: of its valid points, else of its doubtful ones")
+    kept = best.assign(page="?view=Study&one-study=" + best["study"].map(quote))
+    kept = kept[[name for name in shown if name in kept and not (name in MONEY and kept[name].isna().all())]]
     st.dataframe(kept.iloc[::-1].round(3), hide_index=True, width="stretch", column_config=headings())
     bad = runs[runs["status"] != "finished"] if len(runs) else runs
     if len(bad):
@@ -157,46 +171,69 @@ def overview(points: pd.DataFrame, runs: pd.DataFrame) -> None:
         st.dataframe(shown_runs.drop(columns="started_s").rename(columns={"started": "started, UTC"}), hide_index=True)
 
 
-def load_view(points: pd.DataFrame) -> None:
-    """Show throughput and latencies by load."""
-    points = of_one_workload(points)
-    by = colour_by(points)
-    limit = st.number_input("TTFT limit, ms (0 for none)", min_value=0.0, value=0.0, step=50.0)
-    points = newest(points)
-    columns = st.columns(2)
-    charts: tuple[tuple[str, str, bool, float | None], ...] = (
-        ("output_throughput_tok_s", "output throughput, tok/s", False, None),
-        ("ttft_ms_p50", "TTFT p50, ms", True, limit or None),
-        ("ttft_ms_p99", "TTFT p99, ms", True, limit or None),
-        ("tpot_ms_mean", "TPOT mean, ms", False, None),
-        ("goodput_req_s", "goodput, requests within the SLO per second", False, None),
-        ("cost_usd_per_mtok", "cost, $ per million output tokens", True, None),
-        ("cost_usd_per_mgood", "cost, $ per million good requests", True, None),
-        ("energy_j_per_token", "energy, J per output token", True, None),
-    )
-    # latency and throughput are always shown, the others where they were measured
-    always = charts[:4]
-    charts = (*always, *(one for one in charts[4:] if one[0] in points and points[one[0]].notna().any()))
-    for index, (column, title, log, line) in enumerate(charts):
-        rows = points.dropna(subset=[column])
-        if rows.empty:
-            columns[index % 2].info(f"No point has {title}.")
-        else:
-            chart = drawn.against_load(rows, column, title, by=by, log=log, limit=line)
-            columns[index % 2].altair_chart(chart, width="stretch")
-    st.caption("Pale points are doubtful. Vertical lines are 95% intervals.")
+def best_points(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the point of each run with the highest throughput: of its valid points, else of its doubtful ones."""
+    known = points.dropna(subset=["output_throughput_tok_s"])
+    known = known.assign(believed=known["verdict"] == "valid").sort_values(["believed", "output_throughput_tok_s"])
+    found: pd.DataFrame = known.groupby("run_key", sort=False).tail(1).sort_index()
+    return found
 
 
-def tradeoff_view(points: pd.DataFrame) -> None:
-    """Show TTFT against throughput."""
-    points = of_one_workload(points)
-    by = colour_by(points)
-    rows = newest(points).dropna(subset=["output_throughput_tok_s", "ttft_ms_p50"])
-    if rows.empty:
-        st.info("No point has both a throughput and a TTFT.")
+def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+    """Show the first screen of a study's report, and its charts."""
+    names = list(points["study"].drop_duplicates())[::-1]
+    name = st.selectbox("study", names, format_func=clean_line, key="one-study", **URL)
+    if name is None:
         return
-    st.altair_chart(drawn.tradeoff(rows, by=by), width="stretch")
-    st.caption("Down and to the right is better; the larger the mark, the higher the load. Pale points are doubtful.")
+    data = study_page(outputs, str(name), changed)
+    content = sections.answer(data)[1]
+    st.text(content["question"])
+    for line in content["sentences"]:
+        st.text(line)
+    for run in content["problems"]:
+        if run["status"]:
+            st.code(f"{run['name']} is {run['status']}: {run['error'] or 'no reason is stored'}", language=None)
+    if rows := [_matrix_row(row) for row in content["matrix"]]:
+        st.dataframe(rows, hide_index=True, width="stretch")
+    series = [one.series for one in data.runs]
+    stat = percentile()
+    legend(series)
+    for found in comparing(series, data.limits):
+        draw_set(found, stat)
+    if data.words:
+        st.code(content["command"], language=None)
+
+
+def _matrix_row(row: dict[str, Any]) -> dict[str, Any]:
+    trust: Label = row["outcome"]
+    cells = {
+        cell["name"]: " ".join(filter(None, [cell["text"], cell["best"] and f"({cell['best']})", cell["note"]]))
+        for cell in row["cells"]
+    }
+    return _clean_row(
+        {"use": row["use"], "of": row["of"], **cells, "trust": f"{trust.text}: {row['trust']}".rstrip(": ")}
+    )
+
+
+@st.cache_resource(show_spinner="reading the study", max_entries=16)
+def study_page(outputs: str, name: str, changed: int) -> Page:  # noqa: ARG001  part of the cache's key
+    """Return what the report of a study shows."""
+    return build.page_of(read.load_study(Path(outputs) / name), load_rules())
+
+
+def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+    """Show throughput, latencies and cost of the chosen runs over the load."""
+    verdicts = set(points["verdict"])
+    series = [
+        build.series_of(run, label, [row for row in run.point_rows if row.verdict in verdicts])
+        for run, label in labelled(outputs, newest(points), changed)
+    ]
+    stat = percentile()
+    limit = st.number_input("TTFT limit, ms (0 for none)", min_value=0.0, value=0.0, step=50.0, key="ttft-limit", **URL)
+    legend(series)
+    for found in comparing(series, {"ttft_ms": limit} if limit else {}):
+        draw_set(found, stat)
+    st.caption("Bands and bars are 95% intervals, or lowest to highest repeat. Hollow marks are doubtful points.")
 
 
 def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -204,15 +241,18 @@ def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     import pandas as pd
 
     keys = [key for key in points["run_key"].drop_duplicates() if (Path(outputs) / key / "quality.parquet").is_file()]
-    rows = [row for key in keys[-LINES_MAX:] for row in build.quality_rows(load_run(outputs, key, changed), key)]
+    found = labelled(outputs, keys[-LINES_MAX:], changed)
+    rows = [row for run, label in found for row in build.quality_rows(run, label.text)]
     if not rows:
         st.info("None of these runs measured quality. Set quality= to measure it.")
         return
-    # one bar each: bars of the same name would be stacked
-    engines = dict(zip(points["run_key"], points["engine"], strict=True))
+    engines = {label.text: run.engine for run, label in found}
+    series = [replace(build.series_of(run, label, ()), name=label.text) for run, label in found]
+    for one in run_charts.quality(rows, series):
+        draw_set(one, STATS[0])
     named = [
         {
-            "run": f"{row.run}, {row.result.at}",
+            "run": row.run,
             "dataset": row.result.benchmark,
             **{name: getattr(row, name) for name in ("share", "low", "high", "load")},
             **{name: getattr(row.result, name) for name in QUALITY_COLUMNS},
@@ -222,10 +262,7 @@ def quality_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         for row in rows
     ]
     frame = pd.DataFrame(named)
-    st.altair_chart(drawn.quality_bars(frame), width="stretch")
-    st.caption(
-        "Lines in the bars are 95% intervals. Parity: answers under load that equal those of the same engine alone."
-    )
+    st.caption("Parity: answers under load that equal those of the same engine alone.")
     st.dataframe(frame, hide_index=True, width="stretch", column_config=quality_headings())
 
 
@@ -262,7 +299,7 @@ def pick_runs(points: pd.DataFrame, label: str, most: int, start: int) -> list[s
     keys = list(points["run_key"].drop_duplicates())[::-1]
     default = list(reversed(alike(points, keys)[:start]))
     chosen = st.multiselect(
-        label, keys, default=default, max_selections=most, key=f"pick-{label}", format_func=clean_line
+        label, keys, default=default, max_selections=most, key="runs", format_func=clean_line, **URL
     )
     return [str(key) for key in chosen]
 
@@ -273,7 +310,7 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     if len(keys) < 2:
         st.info("Choose two runs or more.")
         return
-    with_doubtful = st.checkbox("include doubtful points")
+    with_doubtful = st.checkbox("include doubtful points", key="with-doubtful", **URL)
     for one in compared(outputs, tuple(keys), changed, with_doubtful):
         st.code(f"{one['candidate']} vs {one['baseline']}", language=None)
         show = {"slower": st.error, "faster": st.success, "unequal_settings": st.warning}.get(one["verdict"], st.info)
@@ -308,31 +345,21 @@ def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: b
     ]
 
 
-def as_picture(svg: str) -> str:
-    """Return a chart of the report as a standalone image, which cannot run anything."""
-    box = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
-    size = f'width="{box[1]}" height="{box[2]}" ' if box else ""
-    style = "<style>text{font:11px sans-serif;fill:#333}.grid{stroke:#e4e4e4}.window{opacity:.06}</style>"
-    alone = svg.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size}', 1)
-    return alone.replace("<title>", f"{style}<title>", 1)
-
-
 def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     """Show the requests of a run over time, with its telemetry."""
-    from servebench.report.html.charts import requests_timeline
-
     keys = list(points["run_key"].drop_duplicates())[::-1]
-    key = st.selectbox("run", keys, format_func=clean_line)
+    key = st.selectbox("run", keys, format_func=clean_line, key="one-run", **URL)
     if key is None:
         return
     run = load_run(outputs, str(key), changed)
     found = timeline_of(run, run.name)
-    if found is None:
+    drawn = run_charts.timeline(found) if found else None
+    if found is None or drawn is None:
         st.info("No requests of this run are stored.")
         return
-    svg = requests_timeline(found.spans, found.panels, found.window, title=f"load {found.level}")
-    st.text(f"load {found.level}")
-    st.image(as_picture(svg or ""), width="stretch")
+    draw_set(drawn, STATS[0])
+    for _, _, who in found.disturbed:
+        st.text(who)
 
 
 def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -366,26 +393,26 @@ def main() -> None:
         if len(runs):
             st.dataframe(runs, hide_index=True, width="stretch")
         return
-    view = st.segmented_control("view", VIEWS, default=VIEWS[0], label_visibility="collapsed", key="view") or VIEWS[0]
+    view = st.segmented_control("view", VIEWS, default=VIEWS[0], label_visibility="collapsed", key="view", **URL)
     kept = filtered(points)
     if kept.empty:
         st.info("No point matches: remove a filter.")
         return
-    if emulated := int(kept["emulated"].fillna(False).astype(bool).sum()) if "emulated" in kept else 0:
+    if emulated := int(kept["emulated"].sum()) if "emulated" in kept else 0:
         st.warning(
-            f"{emulated} of these {len(kept)} points are from emulated engines: they do not describe the real engines."
+            f"{emulated} of these {len(kept)} points are of emulated engines: they do not describe the real engines."
         )
     views = {
-        "Overview": lambda: overview(kept, runs),
-        "Load": lambda: load_view(kept),
-        "Trade-off": lambda: tradeoff_view(kept),
+        "Runs": lambda: runs_view(kept, runs),
+        "Study": lambda: study_view(outputs, points, changed),
+        "Charts": lambda: charts_view(outputs, kept, changed),
         "Quality": lambda: quality_view(outputs, kept, changed),
         "Raw table": lambda: raw_view(kept),
         "Compare": lambda: compare_view(outputs, kept, changed),
         "Timeline": lambda: timeline_view(outputs, kept, changed),
         "Fairness": lambda: fairness_view(outputs, kept, changed),
     }
-    views[view]()
+    views[view or VIEWS[0]]()
 
 
 if __name__ == "__main__":

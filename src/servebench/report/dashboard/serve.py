@@ -37,11 +37,6 @@ def points_of(outputs: str, _: Signature) -> tuple[pd.DataFrame, pd.DataFrame]:
         points["load"] = points["rate"].fillna(points["concurrency"]) if "rate" in points else points["concurrency"]
         points["level"] = points["load"].map(lambda value: f"{value:g}")
         points["run_key"] = points["study"] + "/" + points["run"]
-        differ = [name for name in ("engine", "workload", "model", "gpu") if points[name].nunique() > 1] or ["engine"]
-        values = points[differ].fillna("-").astype(str)
-        points["series"] = values[differ[0]]
-        for name in differ[1:]:
-            points["series"] += ", " + values[name]
     return points, runs
 
 
@@ -49,8 +44,7 @@ def main() -> None:
     """Warm up, then become Streamlit."""
     from streamlit.web import cli
 
-    from servebench.report.dashboard import charts  # noqa: F401
-    from servebench.report.html import build  # noqa: F401  slow to import
+    from servebench.report.html import build, sections  # noqa: F401  slow to import
 
     outputs = sys.argv[1]
     require_local(frozenset(filter(None, sys.argv[2].split(","))))

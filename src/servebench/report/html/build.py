@@ -11,11 +11,14 @@ from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import quality_agreements, quality_summaries, repeats_of, shared_limits
-from servebench.contracts.labels import run_labels
+from servebench.contracts.labels import RunLabel, run_labels
+from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.measure.columns import gaps_ms, in_window, measured_rows, request_metrics
-from servebench.report.html.model import Page, QualityRow, RunPage
-from servebench.report.html.timeline import timeline_of
+from servebench.report.charts.model import Series
+from servebench.report.charts.runs import QualityRow
+from servebench.report.charts.timeline import timeline_of
+from servebench.report.html.model import Page, RunPage
 from servebench.store import studies as read
 from servebench.util.errors import StoreError
 
@@ -34,12 +37,12 @@ def page_of(
     runs = read.runs_of(found)
     labels = run_labels(runs)
     names = {key: label.text for key, label in labels.items()}
-    pages = [run_page(run, names[run.run_id], index) for index, run in enumerate(runs)]
+    pages = [run_page(run, labels[run.run_id]) for run in runs]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     pairs = _pairs(readable, "model", "gpu", "workload")
     earlier = read.runs_beside(found) if pairs else []
     at = common_level(pages)
-    over = [(one.view.name, repeats_of(one.run)) for one in pages]
+    over = [(one.name, repeats_of(one.run)) for one in pages]
     return Page(
         title=found.study_id if isinstance(found, StudyData) else found.title,
         words=found.words,
@@ -53,7 +56,7 @@ def page_of(
         unjudged="" if pairs or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
-        published=[one for page in pages for one in compare_published(page.view.name, page.rows)],
+        published=[one for page in pages for one in compare_published(page.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),
         distribution_at=at,
         repeats=[(name, found) for name, found in over if found.rows],
@@ -85,10 +88,8 @@ def quality_rows(run: RunData, name: str) -> list[QualityRow]:
     ]
 
 
-def run_page(run: RunData, name: str, index: int) -> RunPage:
+def run_page(run: RunData, label: RunLabel) -> RunPage:
     """Return a run with its rows, and the latencies of its requests by level."""
-    from servebench.report.html.charts import RunView
-
     rows = run.point_rows
     latencies: dict[str, dict[str, Any]] = {}
     try:
@@ -108,9 +109,21 @@ def run_page(run: RunData, name: str, index: int) -> RunPage:
                 "e2e_ms": ok["e2e_ms"].dropna().to_numpy(dtype=np.float64),
                 "itl_ms": gaps_ms(measured_rows(own)),
             }
+    return RunPage(run=run, label=label, series=series_of(run, label, rows, latencies), rows=rows)
+
+
+def series_of(
+    run: RunData, label: RunLabel, rows: Sequence[PointRow], latencies: Mapping[str, Mapping[str, Any]] | None = None
+) -> Series:
+    """Return a run as charts show it."""
     gpus = int(mapping(run.config.get("gpu")).get("count") or 0)
-    return RunPage(
-        run=run, view=RunView(name=name, index=index, rows=rows, gpu_count=gpus, latencies=latencies), rows=rows
+    return Series(
+        name=label.series,
+        panel=label.workload,
+        colour=label.colour,
+        rows=rows,
+        gpu_count=gpus,
+        latencies=latencies or {},
     )
 
 
@@ -118,7 +131,7 @@ def common_level(pages: Sequence[RunPage]) -> str | None:
     """Return the highest load level among those that most runs have latencies for."""
     counts: dict[str, tuple[int, float]] = {}
     for one in pages:
-        for label in one.view.latencies:
+        for label in one.series.latencies:
             load = float(label.removesuffix("/s"))
             counts[label] = (counts.get(label, (0, load))[0] + 1, load)
     return max(counts, key=lambda label: counts[label]) if counts else None

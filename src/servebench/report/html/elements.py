@@ -48,17 +48,3 @@ class Table:
     def cell_class(self, index: int) -> str:
         """Return the CSS class of a cell."""
         return "o" if index in self.prose else "l n" if index in self.left else "n"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart with its caption."""
-
-    svg: str
-    caption: str
-    note: str = ""
-
-
-def figures_of(*drawn: tuple[str | None, str, str] | tuple[str | None, str]) -> list[Figure]:
-    """Return the figures of (svg, caption, note) that have a chart."""
-    return [Figure(svg, *texts) for svg, *texts in drawn if svg is not None]

@@ -9,52 +9,26 @@ from servebench.analysis.published import PublishedNumber
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
 from servebench.analysis.repeats import RepeatSummary
+from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.results import QualitySummary
 from servebench.contracts.stored import RunData
-from servebench.report.html.charts import RunView
-from servebench.report.html.svg import Span
-
-Panel = tuple[str, Sequence[tuple[float, float]]]
-"""The name of a line with its unit, and its samples of (seconds, value)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timeline:
-    """One point over time."""
-
-    run: str
-    level: str
-    spans: Sequence[Span]
-    panels: Sequence[Panel] = ()
-    window: tuple[float, float] | None = None
-    disturbed: Sequence[tuple[float, float, str]] = ()
-    """When others took the machine, in seconds, and who."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class QualityRow:
-    """A benchmark's result at one load, with its interval: `share` is the figure to show."""
-
-    run: str
-    result: QualitySummary
-    share: float
-    low: float
-    high: float
-
-    @property
-    def load(self) -> float | None:
-        """The rate or the concurrency."""
-        return self.result.rate if self.result.rate is not None else self.result.concurrency
+from servebench.report.charts.model import Series
+from servebench.report.charts.runs import QualityRow, Timeline
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPage:
-    """A run with its points, as charts and as rows."""
+    """A run with its label and its points, as charts and as rows."""
 
     run: RunData
-    view: RunView
+    label: RunLabel
+    series: Series
     rows: Sequence[PointRow]
+
+    @property
+    def name(self) -> str:
+        """The text of its label."""
+        return self.label.text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +53,6 @@ class Page:
     made_s: float = field(default_factory=time.time)
 
     @property
-    def views(self) -> list[RunView]:
+    def series(self) -> list[Series]:
         """The runs as charts show them."""
-        return [one.view for one in self.runs]
+        return [one.series for one in self.runs]

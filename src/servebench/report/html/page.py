@@ -1,15 +1,21 @@
-"""`report.html`: one self-contained page on a run or a study. No script, no network; readable on a phone and in print.
+"""`report.html`: one self-contained page on a run or a study. No network; readable on a phone, in print and without scripts.
 
-The templates escape everything that a model, a server or a config said, and the page's own policy forbids scripts and
-requests, so that nothing of it can act.
+The templates escape everything that a model, a server or a config said. The page's own policy allows the two scripts that
+are ours, by their hashes, and nothing else; Vega interprets its expressions, so that no text becomes code.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
+from dataclasses import replace
 from functools import lru_cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from servebench.report.charts import draw
+from servebench.report.charts.model import Chart, ChartSet
 from servebench.report.html import results, sections
 from servebench.report.html.model import Page
 from servebench.util.clean import clean_html
@@ -18,9 +24,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 SECTIONS = (
-    ("summary", "Summary and recommendations", sections.summary),
-    ("load", "Throughput and latency by load", results.load),
-    ("distributions", "Latency distributions", results.distributions),
+    ("answer", "", sections.answer),
+    ("load", "Speed by load", results.load),
+    ("distributions", "Latency distributions", results.distribution),
     ("points", "All points", results.points),
     ("repeats", "Over repeats", results.repeats),
     ("comparison", "Comparison", sections.comparison),
@@ -33,6 +39,11 @@ SECTIONS = (
     ("commands", "Commands", sections.commands),
 )
 """The id and title of each section, and what returns its template macro and content; None leaves it out."""
+STILL_WIDTH = 420
+"""Of the picture of a panel that stands where no script runs, in pixels."""
+STILL_PANELS = 3
+"""So many panels of a timeline are in its still picture."""
+BUNDLE = "@vega-bundle@"
 
 
 @lru_cache(maxsize=1)
@@ -48,16 +59,58 @@ def _environment() -> Environment:
     )
 
 
+class Drawing:
+    """The charts of a page: their specs for the script, and a still picture of each for print and for pages without scripts."""
+
+    def __init__(self) -> None:
+        self.specs: list[Any] = []
+
+    def live(self, chart: Chart) -> int:
+        """Keep the spec of a panel, and return its number."""
+        self.specs.append(draw.framed(chart))
+        return len(self.specs) - 1
+
+    def still(self, chart: Chart) -> str:
+        """Return the picture of a panel as a data URL."""
+        return _data_url(draw.svg(draw.still(draw.framed(chart, width=STILL_WIDTH))))
+
+    def whole(self, found: ChartSet) -> str:
+        """Return the picture of the first panels of a set as a data URL."""
+        few = replace(found, charts=found.charts[:STILL_PANELS])
+        return _data_url(draw.svg(draw.still(draw.composed(few, ()))))
+
+
+def _data_url(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
 def page(data: Page) -> str:
     """Return the page as HTML."""
-    environment = _environment()
-    macros: Any = environment.get_template("sections.html").module
+    environment, drawing = _environment(), Drawing()
+    macros: Any = environment.get_template("sections.html").make_module({"drawing": drawing})
     shown = []
     for name, title, build in SECTIONS:
         content = build(data)
         if content is not None:
             macro, section = content
             shown.append((name, title, getattr(macros, macro)(section)))
-    created = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s))
-    template = environment.get_template("page.html")
-    return clean_html(template.render(data=data, sections=shown, created=created)) + "\n"
+    script = (files(__package__) / "templates" / "page.js").read_text(encoding="utf-8") if drawing.specs else ""
+    bundle = draw.javascript() if drawing.specs else ""
+    text = environment.get_template("page.html").render(
+        data=data,
+        sections=shown,
+        created=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s)),
+        specs=draw.script_json({"config": draw.CONFIG, "charts": drawing.specs}),
+        scripts=[BUNDLE, script] if drawing.specs else [],
+        policy=policy([bundle, script] if drawing.specs else []),
+    )
+    # the last one is ours: a name in the page may spell it too
+    head, _, tail = clean_html(text).rpartition(BUNDLE)
+    return f"{head}{bundle}{tail}\n"
+
+
+def policy(scripts: list[str]) -> str:
+    """Return the page's Content-Security-Policy: nothing from elsewhere, and no script but these."""
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in scripts)
+    allowed = f"script-src {hashes}; " if scripts else ""
+    return f"default-src 'none'; {allowed}style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

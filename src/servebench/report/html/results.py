@@ -1,13 +1,17 @@
 """The contents of the page's sections on results: charts, points, repeats, timelines, cold start and quality."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import mapping
-from servebench.report.html import charts
-from servebench.report.html.elements import Cells, Label, Table, figures_of
-from servebench.report.html.model import Page, QualityRow
-from servebench.report.html.svg import Axis, Mark
+from servebench.report.charts import runs
+from servebench.report.charts.model import STATS, Series
+from servebench.report.charts.runs import QualityRow
+from servebench.report.charts.specs import COLOURS, GLYPHS, comparing, distributions
+from servebench.report.html.elements import Cells, Label, Table
+from servebench.report.html.model import Page
 from servebench.report.terminal.results import REPEATS_NOTE, cell_text
 from servebench.util.figures import MISSING, number, percent
 
@@ -44,11 +48,8 @@ SHARES = (
     *("prefix_cache_hit_rate", "prefix_cache_hit_rate_ideal"),
     *("json_compliance", "json_compliance_unconstrained", "needle_recall"),
 )
-DISTRIBUTIONS = (
-    ("ttft_ms", "time to first token, ms", "Time to first token"),
-    ("itl_ms", "gap between tokens, ms", "Gap between tokens (ITL)"),
-    ("e2e_ms", "whole answer, ms", "Whole answer (E2E)"),
-)
+FIRST = ("output_throughput", "ttft", "tpot", "goodput", "user_speed_against_throughput")
+"""The charts that are shown at once; the others are a click away."""
 QUALITY_HEAD = (
     *("run", "benchmark", "at", "answers", "measure", "%", "95% interval"),
     *("failed", "latency p50 ms", "p99 ms", "right/s", "warnings"),
@@ -56,62 +57,44 @@ QUALITY_HEAD = (
 
 
 def load(data: Page) -> Section:
-    """Return the charts of throughput and latency against the load."""
-    views = data.views
-    repeated = any(row.repeat for one in data.runs for row in one.rows)
-    bars = f"bars: {'lowest to highest repeat' if repeated else '95% interval'}; hollow: doubtful"
-
-    ttft, tpot = data.limits.get("ttft_ms"), data.limits.get("tpot_ms")
-    columns = (
-        (
-            "output_throughput_tok_s",
-            "Output throughput",
-            Axis(title="output tokens per second", zero=True),
-            "tok/s",
-            None,
-        ),
-        ("ttft_ms_p50", "Time to first token, median", Axis(title="TTFT p50, ms", log=True), "ms", ttft),
-        ("ttft_ms_p99", "Time to first token, 99th percentile", Axis(title="TTFT p99, ms", log=True), "ms", ttft),
-        ("tpot_ms_mean", "Time per output token, mean", Axis(title="TPOT mean, ms", zero=True), "ms", tpot),
-    )
-    against_load = []
-    for column, title, axis, unit, limit in columns:
-        marks = [Mark(y=limit, text=f"SLO {limit:g} ms")] if limit else ()
-        svg = charts.against_load(views, column, axis, title=f"{title} by load", unit=unit, marks=marks)
-        against_load.append((svg, title, bars))
-    figures = figures_of(
-        *against_load,
-        (
-            charts.pareto(views, title="speed per user against throughput of a GPU"),
-            "Speed per user against throughput of the machine",
-            "up and to the right is better",
-        ),
-        (
-            charts.tradeoff(views, title="TTFT against throughput"),
-            "TTFT against throughput",
-            "the larger the mark, the higher the load; down and to the right is better",
-        ),
-    )
+    """Return the charts of throughput and latency against the load: those that decide first, then the others."""
+    sets = comparing(data.series, data.limits)
+    if not sets:
+        return "text", "No point was measured."
     void = sum(row.verdict == "void" for one in data.runs for row in one.rows)
-    note = f"{void} void points are not in the charts; see the warnings." if void and figures else ""
-    return "figures", {"charts": figures, "note": note}
+    repeated = any(row.repeat for one in data.runs for row in one.rows)
+    spread = "lowest to highest repeat" if repeated else "95% interval"
+    notes = [
+        f"Bands and bars: {spread}. Hollow marks: doubtful points.",
+        f"{void} void points are not drawn." if void else "",
+    ]
+    return "load", {
+        "legend": legend_of(data.series),
+        "first": [one for one in sets if one.name in FIRST],
+        "more": [one for one in sets if one.name not in FIRST],
+        "note": " ".join(filter(None, notes)),
+        "stats": STATS,
+    }
 
 
-def distributions(data: Page) -> Section:
+def legend_of(series: Sequence[Series]) -> list[dict[str, str]]:
+    """Return the name, colour and mark of each series, once."""
+    first = {one.name: one.colour for one in series}
+    return [
+        {"name": name, "colour": COLOURS[index % len(COLOURS)], "mark": GLYPHS[index % len(GLYPHS)]}
+        for name, index in first.items()
+    ]
+
+
+def distribution(data: Page) -> Section:
     """Return the charts of latency distributions at the highest common load."""
-    at = data.distribution_at
-    if at is None:
-        return None
-    titled = ((name, axis, f"{title} at load {at}") for name, axis, title in DISTRIBUTIONS)
-    figures = figures_of(
-        *((charts.distribution(data.views, at, name, axis, title=title), title) for name, axis, title in titled)
-    )
-    return ("figures", {"charts": figures, "note": ""}) if figures else None
+    found = distributions(data.series, data.distribution_at) if data.distribution_at else None
+    return None if found is None else ("figures", {"legend": legend_of(data.series), "sets": [found]})
 
 
 def points(data: Page) -> Section:
     """Return the table of all points, with the columns that have values."""
-    rows = [(one.view.name, row) for one in data.runs for row in one.rows]
+    rows = [(one.name, row) for one in data.runs for row in one.rows]
     if not rows:
         return None
     failed = any(row.requests_failed for _, row in rows)
@@ -160,21 +143,12 @@ def repeats(data: Page) -> Section:
 
 
 def timeline(data: Page) -> Section:
-    """Return the requests of a point of each run over time."""
-    drawn = [
-        (
-            "; ".join([f"{one.run}, load {one.level}", *(who for _, _, who in one.disturbed[:DISTURBERS_MAX])]),
-            charts.requests_timeline(
-                one.spans,
-                one.panels,
-                one.window,
-                disturbed=one.disturbed,
-                title=f"{one.run} at load {one.level} over time",
-            ),
-        )
+    """Return the requests of a point of each run over time, with who disturbed it."""
+    shown = [
+        {"chart": chart, "disturbers": [who for _, _, who in one.disturbed[:DISTURBERS_MAX]]}
         for one in data.timelines
+        if (chart := runs.timeline(one)) is not None
     ]
-    shown = [(title, svg) for title, svg in drawn if svg]
     return ("timeline", shown) if shown else None
 
 
@@ -190,15 +164,14 @@ def cold_start(data: Page) -> Section:
                 if isinstance(mapping(phase).get("seconds"), (int, float))
             ]
             if phases and not start.get("shared"):
-                starts.append((one.view.name + suffix, phases))
+                starts.append((one.name + suffix, phases))
             elif phases and not suffix:
-                shared.append(one.view.name)
+                shared.append(one.name)
     if not starts and not shared:
         return None
-    svg = charts.cold_start(starts, title="cold start by phase")
     rows = [[name, phase, f"{at:.2f}"] for name, phases in starts for phase, at in phases]
     return "cold_start", {
-        "charts": figures_of((svg, "Cold start by phase", "from the start of the command to the first real token")),
+        "chart": runs.cold_start(starts),
         "table": Table(("run", "phase", "ended after, s"), rows, left=(0, 1)),
         "shared": ", ".join(shared),
     }
@@ -210,34 +183,13 @@ def quality(data: Page) -> Section:
         return "faint", "Not measured: set quality= to measure it."
     return "quality", {
         "emulated": any(row.result.emulated for row in data.quality),
-        "charts": figures_of(
-            *(
-                drawn
-                for dataset in dict.fromkeys(row.result.benchmark for row in data.quality)
-                for drawn in _quality_charts(dataset, [row for row in data.quality if row.result.benchmark == dataset])
-            )
-        ),
+        "charts": runs.quality(data.quality, [replace(one.series, name=one.name) for one in data.runs]),
         "table": Table(QUALITY_HEAD, [_quality_cells(row) for row in data.quality], left=(0, 1, 2, 4, 11)),
         "agreements": [
             (Label.of(one.finding), f"{candidate} vs {baseline}: {one.swapped().sentence}")
             for baseline, candidate, one in data.agreements
         ],
     }
-
-
-def _quality_charts(dataset: str, rows: list[QualityRow]) -> list[tuple[str | None, str]]:
-    several = len({row.load for row in rows}) > 1
-    bars = [
-        (f"{row.run}{f', {row.result.at}' if several else ''} ({row.result.n} answers)", row.share, row.low, row.high)
-        for row in rows
-    ]
-    measure = rows[0].result.measure
-    drawn = [(charts.quality(bars, title=f"quality on {dataset}", measure=measure), f"Quality on {dataset}")]
-    if several:
-        dots = [(row.run, row.load, row.share, row.low, row.high, row.result.right_per_s) for row in rows]
-        shares, speeds = charts.quality_against_load(dots, dataset, measure)
-        drawn += [(shares, f"{dataset} by load"), (speeds, f"Right answers per second on {dataset}")]
-    return drawn
 
 
 def _quality_cells(row: QualityRow) -> list[str]:

@@ -1,24 +1,25 @@
 """The contents of the page's sections on conclusions: summary, comparison, warnings and how the runs were made."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servebench.analysis.recommendation.model import Recommendation
+from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.stored import RunData, mapping
 from servebench.report import comparison as texts
 from servebench.report.html.elements import LOOKS, Cells, Label, Table
 from servebench.report.html.model import Page, RunPage
-from servebench.report.points import best_row, verdict_counts
-from servebench.report.terminal.advice import lead_text, place_text, score_text
+from servebench.report.html.results import legend_of
+from servebench.report.terminal.advice import headline, lead_text, place_text, score_text
 from servebench.report.terminal.tables import local_time
 from servebench.util.bounded_file import open_regular
-from servebench.util.figures import MISSING, change, number, seconds, with_interval
+from servebench.util.figures import MISSING, change, number, seconds
 
 LOG_LINES = 15
 LOG_BYTES = 64_000
 RANKED_MAX = 4
+SENTENCES_MAX = 3
 COMPARISON_NOTE = (
     "Change from baseline to candidate with its 95% interval over starts of the engine. With one start each the interval is that "
     "of these two starts, and there is no verdict on the engines. P-values are corrected for their number (Holm); points that "
@@ -29,16 +30,71 @@ Section = tuple[str, Any] | None
 """The macro of a section and its content."""
 
 
-def summary(data: Page) -> Section:
-    """Return the state of each run, its best point, and the recommendations."""
+def answer(data: Page) -> tuple[str, dict[str, Any]]:
+    """Return the first screen: the question, the answer, and the matrix of uses by engines."""
     measured = [one for one in data.answers if one.outcome != "not measured"]
-    return "summary", {
+    return "answer", {
+        "question": _question(data),
+        "sentences": [f"{one.use_case.title}: {headline(one)}" for one in measured[:SENTENCES_MAX]],
         "faults": data.faults,
         "problems": [_problem(one.run) for one in data.runs],
         "emulated": any(one.run.emulated for one in data.runs),
-        "cards": [_card(one) for one in data.runs],
+        "engines": legend_of([one.series for one in data.runs if one.rows]),
+        "matrix": _matrix(data, [one for one in measured if one.ranking]),
         "recommendations": [_recommendation(one) for one in measured],
-        "not_measured": ", ".join(one.use_case.title for one in data.answers if one.outcome == "not measured"),
+        "command": f"servebench {shlex.join(data.words)}" if data.words else "",
+        "not_measured": ", ".join(dict.fromkeys(one.use_case.title for one in data.answers if not one.ranking)),
+    }
+
+
+def _question(data: Page) -> str:
+    names = list(dict.fromkeys(one.series.name for one in data.runs))
+    facts = [
+        ", ".join(dict.fromkeys(value for one in data.runs if (value := one.run.fact(name))))
+        for name in ("workload", "model", "gpu")
+    ]
+    subject = (
+        f"Which of {', '.join(names[:-1])} and {names[-1]} is best, and for what?"
+        if len(names) > 1
+        else f"How fast is {', '.join(names)}?"
+    )
+    return " · ".join([subject, *filter(None, facts)])
+
+
+def _matrix(data: Page, found: Sequence[Recommendation]) -> list[dict[str, Any]]:
+    """Return a row for each use and a cell for each engine: its score, with the lead of the best."""
+    series = {one.run.run_id: one.series.name for one in data.runs}
+    engines = list(dict.fromkeys(one.series.name for one in data.runs if one.rows))
+    common = set.intersection(*(set(one.group.split(" · ")) for one in found)) if len(found) > 1 else set()
+    rows = []
+    for one in found:
+        scores = {series.get(score.entrant.run_id): score for score in reversed(one.ranking)}
+        rows.append(
+            {
+                "use": one.use_case.title,
+                "of": " · ".join(part for part in one.group.split(" · ") if part not in common),
+                "cells": [_matrix_cell(name, scores.get(name), one) for name in engines],
+                "outcome": Label.of(one.outcome),
+                "trust": one.why,
+            }
+        )
+    return rows
+
+
+def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[str, str]:
+    if score is None:
+        return {"name": name, "text": MISSING, "note": "", "best": "", "look": ""}
+    first = score is found.ranking[0] and len(found.ranking) > 1
+    lead = lead_text(found) if first else ""
+    best = "" if not first else "best" if found.outcome == "winner" else "leads"
+    return {
+        "name": name,
+        "text": f"{number(score.value)} {found.use_case.unit}",
+        "note": ", ".join(
+            filter(None, [lead, f"at {score.at}" if score.at else "", "doubtful" if score.doubtful else ""])
+        ),
+        "best": best,
+        "look": {"best": "good", "leads": "warn"}.get(best, ""),
     }
 
 
@@ -63,22 +119,6 @@ def _log_tail(run: RunData) -> str:
     except OSError:
         return ""
     return "\n".join(lines[-LOG_LINES:])
-
-
-def _card(one: RunPage) -> dict[str, str]:
-    run, best = one.run, best_row(one.rows)
-    facts = [run.fact(name) or MISSING for name in ("model", "gpu", "workload")]
-    figure, place = "no result", "no point is valid or doubtful"
-    if best is not None:
-        figure = f"{with_interval(best, 'output_throughput_tok_s')} tok/s"
-        place = f"best, at load {best.level_label} ({best.verdict}); TTFT p50 {number(best.ttft_ms_p50)} ms"
-    return {
-        "name": f"{run.fact('engine') or run.name} {run.fact('engine_version') or ''}".strip(),
-        "figure": figure,
-        "place": place,
-        "facts": " · ".join([*facts, *([f"measured by {run.foreign}"] if run.foreign else [])]),
-        "points": verdict_counts(one.rows),
-    }
 
 
 def _recommendation(one: Recommendation) -> dict[str, Any]:
@@ -140,7 +180,7 @@ def warnings(data: Page) -> Section:
     for one in data.runs:
         for row in one.rows:
             for code in row.doubts:
-                where.setdefault(str(code), []).append(f"{one.view.name} at {row.level_label}")
+                where.setdefault(str(code), []).append(f"{one.name} at {row.level_label}")
     for graded in data.quality:
         for doubt in graded.result.doubts:
             where.setdefault(doubt.code, []).append(f"{graded.run}, {graded.result.benchmark} at {graded.result.at}")
@@ -181,7 +221,7 @@ def _made_by(one: RunPage) -> dict[str, Any]:
     variables = [f"{name}={shlex.quote(str(value))}" for name, value in mapping(command.get("env")).items()]
     repeatable = run.config and not run.foreign
     return {
-        "title": f"{one.view.name}: {run.title}",
+        "title": f"{one.name}: {run.title}",
         "facts": _machine_facts(run, manifest),
         "engine": " ".join([*variables, shlex.join(argv)]) if argv else "",
         "repeat": f"servebench run --lock {shlex.quote(str(run.path / 'manifest.json'))}" if repeatable else "",

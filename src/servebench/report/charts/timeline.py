@@ -1,4 +1,4 @@
-"""The timeline of a point: its requests over panels of telemetry."""
+"""Reads what the timeline of a point shows: its requests and panels of telemetry."""
 
 import numpy as np
 import pandas as pd
@@ -9,9 +9,8 @@ from servebench.contracts.telemetry import Reading
 from servebench.measure.columns import request_metrics
 from servebench.measure.in_flight import in_flight_at
 from servebench.measure.points import OURS
-from servebench.report.html.charts import load_of
-from servebench.report.html.model import Panel, Timeline
-from servebench.report.html.svg import Span
+from servebench.report.charts.runs import Panel, RequestSpan, Timeline
+from servebench.report.charts.specs import load_of
 from servebench.util.errors import StoreError
 from servebench.util.units import NS_PER_S
 
@@ -97,7 +96,7 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
     first_s = sent_s + own["ttft_ms"].to_numpy(dtype=np.float64) / 1000
     end_s = (own["ended_ns"].to_numpy(dtype=np.float64) - start) / NS_PER_S
     spans = [
-        Span(
+        RequestSpan(
             sent_s=float(sent), first_s=None if np.isnan(first) else float(first), end_s=float(end), failed=bool(failed)
         )
         for sent, first, end, failed in zip(

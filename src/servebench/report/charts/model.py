@@ -1,0 +1,92 @@
+"""What a chart shows and what it is: series of points in, Vega-Lite specs out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servebench.contracts.point_row import PointRow
+
+Floats = NDArray[np.float64]
+Spec = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A run as the charts show it: a line called `name` in the panel of its workload, with the colour of its engine.
+
+    `latencies` maps a load level to arrays of the successful requests by name (ttft_ms, itl_ms, e2e_ms).
+    """
+
+    name: str
+    panel: str
+    colour: int
+    rows: Sequence[PointRow]
+    gpu_count: int = 0
+    latencies: Mapping[str, Mapping[str, Floats]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One panel: a Vega-Lite spec without its outer frame, and the same in words for those who do not see it."""
+
+    title: str
+    spec: Spec
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartSet:
+    """Panels of one kind, one for each workload. `stats` are the percentiles between which the reader can switch; a `wide`
+    set has one panel a row."""
+
+    name: str
+    title: str
+    charts: Sequence[Chart]
+    note: str = ""
+    stats: Sequence[str] = ()
+    wide: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric over the load: its columns by percentile, or one column under the empty name. `slo` is the key of its limit."""
+
+    name: str
+    title: str
+    axis: str
+    columns: Mapping[str, str]
+    slo: str = ""
+
+
+STATS = ("p50", "p90", "p99")
+METRICS = (
+    Metric(
+        name="output_throughput",
+        title="Output throughput",
+        axis="output tok/s",
+        columns={"": "output_throughput_tok_s"},
+    ),
+    *(
+        Metric(
+            name=name,
+            title=title,
+            axis=f"{name.upper()}, ms",
+            columns={stat: f"{name}_ms_{stat}" for stat in STATS},
+            slo=f"{name}_ms",
+        )
+        for name, title in (
+            ("ttft", "Time to first token (TTFT)"),
+            ("tpot", "Time per output token (TPOT)"),
+            ("itl", "Gap between tokens (ITL)"),
+            ("e2e", "Whole answer (E2E)"),
+        )
+    ),
+    Metric(name="goodput", title="Requests within the SLO", axis="good requests/s", columns={"": "goodput_req_s"}),
+    Metric(name="cost", title="Price of output tokens", axis="$ per million tokens", columns={"": "cost_usd_per_mtok"}),
+    Metric(name="energy", title="Energy", axis="J per output token", columns={"": "energy_j_per_token"}),
+)

@@ -1,0 +1,282 @@
+"""Vega-Lite specs of what happened in a run: its requests over time, its cold start, its quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servebench.contracts.results import QualitySummary
+from servebench.report.charts.model import Chart, ChartSet, Series, Spec
+from servebench.report.charts.specs import COLOURS, HEIGHT, VISIBLE, lines
+from servebench.util.figures import number, percent
+
+SPANS_MAX = 120
+"""So many requests are drawn, evenly chosen."""
+PARTS = {"waiting for the first token": "#E69F00", "generating": "#0072B2", "failed": "#000000"}
+PANEL_HEIGHT = 64
+PHASES = {
+    **dict.fromkeys(("spawned", "process_up"), "process starts"),
+    **dict.fromkeys(("weights_loading", "weights_loaded"), "weights"),
+    **dict.fromkeys(("compiled", "engine_built", "autotuned"), "build, compile"),
+    "graphs_captured": "graphs",
+    "first_token": "first token",
+}
+"""The kind of each phase, so that engines with different phases can be compared."""
+OTHER_PHASE = "server starts"
+Panel = tuple[str, Sequence[tuple[float, float]]]
+"""The name of a line with its unit, and its samples of (seconds, value)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestSpan:
+    """A request on the timeline, in seconds from the start of the point."""
+
+    sent_s: float
+    first_s: float | None
+    end_s: float
+    failed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """One point over time. `disturbed` says when others took the machine, in seconds, and who."""
+
+    run: str
+    level: str
+    spans: Sequence[RequestSpan]
+    panels: Sequence[Panel] = ()
+    window: tuple[float, float] | None = None
+    disturbed: Sequence[tuple[float, float, str]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityRow:
+    """A benchmark's result at one load, with its interval: `share` is the figure to show."""
+
+    run: str
+    result: QualitySummary
+    share: float
+    low: float
+    high: float
+
+    @property
+    def load(self) -> float | None:
+        """The rate or the concurrency."""
+        return self.result.rate if self.result.rate is not None else self.result.concurrency
+
+
+def timeline(found: Timeline) -> ChartSet | None:
+    """Return the requests of a point above panels of server and machine metrics; None when nothing was sent."""
+    if not found.spans:
+        return None
+    ends = [span.end_s for span in found.spans] + [t for _, samples in found.panels for t, _ in samples]
+    x: Spec = {"type": "quantitative", "scale": {"domain": [0, max(ends)], "nice": False, "clamp": True}}
+    ground = _ground(found, x)
+    last = len(found.panels)
+    charts = [
+        Chart(
+            title=_shown(found),
+            spec={"layer": [*ground, _spans(found, x, last=last == 0)], "height": HEIGHT},
+            words=_in_words(found),
+        )
+    ]
+    for index, (title, samples) in enumerate(found.panels, 1):
+        rows = [{"t": round(t, 3), "value": float(f"{v:.4g}")} for t, v in samples]
+        highest = max((v for _, v in samples), default=0.0)
+        words = f"{title}: at most {number(highest)}."
+        charts.append(
+            Chart(
+                title=title,
+                spec={"layer": [*ground, _line(rows, x, title, last=index == last)], "height": PANEL_HEIGHT},
+                words=words,
+            )
+        )
+    note = "Grey: the measurement window." + (" Red: others took the machine." if found.disturbed else "")
+    name = f"timeline_{found.run}_{found.level}"
+    return ChartSet(name=name, title=f"{found.run}, load {found.level}", charts=charts, note=note, wide=True)
+
+
+def _ground(found: Timeline, x: Spec) -> list[Spec]:
+    """Return the measurement window and the disturbed stretches, behind the other marks."""
+    stretches = [(*found.window, "measurement window", "#777777")] if found.window else []
+    stretches += [(low, high, who, "#d00000") for low, high, who in found.disturbed]
+    data = {
+        "values": [{"from": max(a, 0.0), "to": max(b, 0.0), "what": what, "colour": c} for a, b, what, c in stretches]
+    }
+    place = {
+        "x": {**x, "field": "from", "title": None},
+        "x2": {"field": "to"},
+        "color": {"field": "colour", "type": "nominal", "scale": None},
+        "tooltip": {"field": "what", "type": "nominal", "title": " "},
+    }
+    return [{"data": data, "mark": {"type": "rect", "opacity": 0.13}, "encoding": place}] if stretches else []
+
+
+def _across(x: Spec, field: str, *, last: bool) -> Spec:
+    title = "seconds from the first request" if last else None
+    return {**x, "field": field, "title": title, "axis": {"labels": last, "ticks": last, "title": title}}
+
+
+def _chosen(found: Timeline) -> Sequence[RequestSpan]:
+    count = len(found.spans)
+    return found.spans if count <= SPANS_MAX else [found.spans[i * count // SPANS_MAX] for i in range(SPANS_MAX)]
+
+
+def _shown(found: Timeline) -> str:
+    chosen, count = len(_chosen(found)), len(found.spans)
+    return f"{chosen} of {count} requests" if chosen < count else f"{count} requests"
+
+
+def _spans(found: Timeline, x: Spec, *, last: bool) -> Spec:
+    waiting, generating, failed = PARTS
+    rows = []
+    for index, span in enumerate(_chosen(found)):
+        first = span.end_s if span.first_s is None else span.first_s
+        for begin, end, part in ((span.sent_s, first, waiting), (first, span.end_s, generating)):
+            if end > begin:
+                kind = failed if span.failed else part
+                rows.append({"from": round(begin, 3), "to": round(end, 3), "part": kind, "i": index})
+    plain = {"labels": False, "ticks": False, "minExtent": 46, "grid": False}
+    place = {
+        "x": _across(x, "from", last=last),
+        "x2": {"field": "to"},
+        "y": {"field": "i", "type": "ordinal", "title": None, "axis": plain},
+        "color": {
+            "field": "part", "type": "nominal", "scale": {"domain": list(PARTS), "range": list(PARTS.values())},
+            "legend": {"title": None, "orient": "top"},
+        },
+        "tooltip": [{"field": "part", "type": "nominal"}, {"field": "took", "type": "nominal", "title": "took, s"}],
+    }  # fmt: skip
+    took = [{"calculate": "format(datum.to - datum.from, '.3f')", "as": "took"}]
+    return {"data": {"values": rows}, "transform": took, "mark": {"type": "bar"}, "encoding": place}
+
+
+def _line(rows: list[dict[str, float]], x: Spec, title: str, *, last: bool) -> Spec:
+    axis = {"minExtent": 46, "tickCount": 3, "format": "~s"}
+    y = {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": True}, "axis": axis}
+    tooltip = [
+        {"field": "t", "type": "quantitative", "title": "s", "format": ".3~f"},
+        {"field": "value", "type": "quantitative", "title": title, "format": ".3~s"},
+    ]
+    place = {"x": _across(x, "t", last=last), "y": y, "tooltip": tooltip}
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "line", "strokeWidth": 1.5, "color": COLOURS[0]},
+        "encoding": place,
+    }
+
+
+def _in_words(found: Timeline) -> str:
+    failed = sum(span.failed for span in found.spans)
+    whole = f"Requests of {found.run} at load {found.level} over time: {len(found.spans)}, {failed} failed."
+    return " ".join(
+        [whole, *(f"Disturbed from {low:.1f} to {high:.1f} s: {who}." for low, high, who in found.disturbed)]
+    )
+
+
+def cold_start(starts: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> ChartSet | None:
+    """Return the seconds of each kind of phase, one bar per start. Phases are (name, seconds from the start to its end)."""
+    rows: list[dict[str, Any]] = []
+    for name, phases in starts:
+        parts: dict[str, float] = {}
+        before = 0.0
+        for phase, seconds in phases:
+            kind = PHASES.get(phase, OTHER_PHASE)
+            parts[kind] = parts.get(kind, 0.0) + max(0.0, seconds - before)
+            before = max(before, seconds)
+        rows += [
+            {"run": name, "part": part, "s": round(s, 4), "took": f"{s:.3g} s", "order": i}
+            for i, (part, s) in enumerate(parts.items())
+        ]
+    if not rows:
+        return None
+    kinds = list(dict.fromkeys(row["part"] for row in rows))
+    colour = {
+        "field": "part",
+        "type": "nominal",
+        "scale": {"domain": kinds, "range": list(COLOURS[: len(kinds)])},
+        "legend": {"title": None, "orient": "top", "columns": 3},
+    }
+    place = {
+        "y": _names_axis(),
+        "x": {"field": "s", "type": "quantitative", "title": "seconds"},
+        "color": colour,
+        "order": {"field": "order", "type": "quantitative"},
+        "tooltip": [{"field": name, "type": "nominal"} for name in ("run", "part", "took")],
+    }
+    totals = {name: max(seconds for _, seconds in phases) for name, phases in starts if phases}
+    words = "Cold start, seconds: " + "; ".join(f"{name} {number(total)}" for name, total in totals.items()) + "."
+    spec = {
+        "data": {"values": rows},
+        "mark": {"type": "bar", "stroke": "#ffffff"},
+        "encoding": place,
+        "height": {"step": 26},
+    }
+    note = "From the start of the command to the first real token."
+    return ChartSet(
+        name="cold_start",
+        title="Cold start",
+        charts=[Chart(title="Seconds by phase", spec=spec, words=words)],
+        note=note,
+        wide=True,
+    )
+
+
+def _names_axis() -> Spec:
+    return {"field": "run", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 150}}
+
+
+def quality(rows: Sequence[QualityRow], series: Sequence[Series]) -> list[ChartSet]:
+    """Return the score of each benchmark with its interval: a bar for each run, lines where the load varied."""
+    return [
+        ChartSet(name=f"quality_{name}", title=f"Quality: {name}", charts=charts)
+        for name in dict.fromkeys(row.result.benchmark for row in rows)
+        if (charts := _benchmark([row for row in rows if row.result.benchmark == name], series))
+    ]
+
+
+def _benchmark(rows: Sequence[QualityRow], series: Sequence[Series]) -> list[Chart]:
+    title = f"% {rows[0].result.measure}, with its 95% interval"
+    words = "; ".join(f"{row.run} {percent(row.share)} at {row.result.at}" for row in rows)
+    values: list[dict[str, Any]] = [
+        {
+            "run": row.run, "x": row.load, "order": row.load, "verdict": "valid", "load": row.result.at,
+            "y": 100 * row.share, "low": 100 * row.low, "high": 100 * row.high, "right": row.result.right_per_s,
+            "is": f"{percent(row.share)} of {row.result.n}",
+        }
+        for row in rows
+    ]  # fmt: skip
+    more = {"is": rows[0].result.measure, "right": "right answers/s"}
+    if len({row.load for row in rows}) < 2:
+        at = {"data": {"values": values}, "transform": [VISIBLE], "height": {"step": 24}}
+        bar = {"x": {"field": "y", "type": "quantitative", "title": title}, "y": _names_axis()}
+        tooltip = [{"field": "run", "type": "nominal"}, {"field": "is", "type": "nominal", "title": more["is"]}]
+        rule = {"y": bar["y"], "x": {**bar["x"], "field": "low"}, "x2": {"field": "high"}}
+        layer = [
+            {"mark": {"type": "bar", "color": COLOURS[5]}, "encoding": {**bar, "tooltip": tooltip}},
+            {"mark": {"type": "rule"}, "encoding": rule},
+        ]
+        return [Chart(title=title, spec={**at, "layer": layer}, words=f"{title}: {words}.")]
+    drawn = [row for row in values if row["x"]]
+    across = {
+        "field": "x",
+        "type": "quantitative",
+        "title": "load during the questions",
+        "scale": {"type": "log", "nice": False, "padding": 14},
+    }
+    score = Chart(
+        title=title,
+        spec={**lines(drawn, series, across, title, more=more), "height": HEIGHT},
+        words=f"{title}: {words}.",
+    )
+    fast = [{**row, "y": row["right"], "low": None, "high": None} for row in drawn if row["right"] is not None]
+    if not fast:
+        return [score]
+    speeds = "; ".join(f"{row['run']} {number(row['y'])} at {row['load']}" for row in fast)
+    speed = Chart(
+        title="right answers/s",
+        spec={**lines(fast, series, across, "right answers/s", more=more), "height": HEIGHT},
+        words=f"Right answers/s: {speeds}.",
+    )
+    return [score, speed]

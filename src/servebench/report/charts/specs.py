@@ -1,0 +1,368 @@
+"""Vega-Lite specs of the charts that compare runs: a panel for each workload, a colour, mark and dash for each engine.
+
+The specs are plain data: importing a library that builds them takes longer than drawing. The parameter `stat` chooses the
+percentile, `hidden` names the series that the reader switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from servebench.contracts.point_row import PointRow
+from servebench.report.charts.model import METRICS, Chart, ChartSet, Floats, Metric, Series, Spec
+from servebench.util.figures import number, with_interval
+
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#56B4E9"),
+    *("#000000", "#7A7A7A", "#882255", "#332288", "#117733", "#AA4499"),
+)
+"""Those of Okabe and Ito (2008) and of Tol, distinct for the colour-blind. Marks and dashes repeat at other intervals."""
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
+GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "▶", "◀")
+"""The shapes as text, for legends."""
+DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 2], [8, 3, 2, 3], [4, 4])
+LIMIT_COLOUR = "#a00000"
+LOG_FROM = 20.0
+"""A metric whose largest value is more than so many times its smallest one is drawn on a logarithmic axis."""
+LIMIT_SHOWN = 2.5
+"""An SLO that is more than so many times the largest value is named and not drawn: it would flatten the lines."""
+CURVE_POINTS = 80
+DRAWN_FROM_MS = 0.01
+"""Gaps of 0 between tokens of one event are not drawn: a log axis would have no room for the others."""
+HEIGHT = 210
+INTERVALS = ({"type": "area", "opacity": 0.13}, {"type": "rule", "opacity": 0.7})
+VISIBLE = {"filter": "indexof(hidden, datum.run) < 0"}
+TIPS = {
+    "run": "run",
+    "load": "load",
+    "verdict": "verdict",
+    "warnings": "warnings",
+    "output_throughput_tok_s": "output tok/s",
+    **{
+        f"{name}_ms_{stat}": f"{name.upper()} {stat}, ms" for name in ("ttft", "tpot", "e2e") for stat in ("p50", "p99")
+    },
+    "goodput_req_s": "good requests/s",
+    "requests_ok": "requests",
+    "requests_failed": "failed",
+}
+"""What a point says under the mouse, with its heading."""
+
+
+def load_of(row: PointRow) -> float | None:
+    """Return the load level as a number: requests in flight, or per second."""
+    value = row.rate if row.rate is not None else row.concurrency
+    return None if value is None else float(value)
+
+
+def load_words(row: PointRow) -> str:
+    """Return the load level of a point in words."""
+    if row.rate is not None:
+        return f"{row.rate:g} requests/s"
+    return f"{row.concurrency} user{'' if row.concurrency == 1 else 's'}"
+
+
+def panels_of(series: Sequence[Series]) -> dict[str, list[Series]]:
+    """Return the series of each panel, in order."""
+    found: dict[str, list[Series]] = {}
+    for one in series:
+        found.setdefault(one.panel, []).append(one)
+    return found
+
+
+def by_level(rows: Iterable[PointRow]) -> dict[float, list[PointRow]]:
+    """Return the rows that are drawn by ascending load; several where a level was repeated."""
+    found: dict[float, list[PointRow]] = {}
+    for row in rows:
+        load = load_of(row)
+        if load is not None and load > 0 and row.verdict != "void":
+            found.setdefault(load, []).append(row)
+    return dict(sorted(found.items()))
+
+
+def mean_of(rows: Sequence[PointRow], column: str) -> float | None:
+    """Return the mean over the repeats of a level; None where none has a finite number."""
+    values = _finite(rows, column)
+    return sum(values) / len(values) if values else None
+
+
+def _finite(rows: Sequence[PointRow], column: str) -> list[float]:
+    return [float(row[column]) for row in rows if row.get(column) is not None and np.isfinite(row[column])]
+
+
+def _interval(rows: Sequence[PointRow], column: str) -> tuple[float | None, float | None]:
+    """Return the interval of a level, or the range of its repeats where there are several."""
+    if len(values := _finite(rows, column)) > 1:
+        return min(values), max(values)
+    low, high = (rows[0].get(f"{column}_{end}") for end in ("low", "high"))
+    known = low is not None and high is not None and np.isfinite(low) and np.isfinite(high)
+    return (float(low), float(high)) if known else (None, None)
+
+
+def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
+    """Return what a point says under the mouse: every value with its interval, the mean over the repeats of a level."""
+    row = rows[0]
+    found = {
+        "run": name,
+        "load": load_words(row) + (f", mean of {len(rows)} repeats" if len(rows) > 1 else ""),
+        "verdict": ", ".join(dict.fromkeys(str(one.verdict) for one in rows)),
+        "warnings": ", ".join(dict.fromkeys(code for one in rows for code in one.doubts)) or "none",
+    }
+    for column in list(TIPS)[len(found) :]:
+        if row.get(column) is not None:
+            found[column] = with_interval(row, column) if len(rows) == 1 else number(mean_of(rows, column))
+    return found
+
+
+def _tooltip(rows: Iterable[Mapping[str, Any]], more: Mapping[str, str] | None = None) -> list[Spec]:
+    known = {key for row in rows for key in row}
+    return [{"field": f, "type": "nominal", "title": t} for f, t in {**TIPS, **(more or {})}.items() if f in known]
+
+
+def colour_scales(series: Sequence[Series], *, legend: bool = False) -> dict[str, Spec]:
+    """Return the colour, shape and dash of each series as encodings."""
+    index = {one.name: one.colour for one in series}
+    ranges = (("color", COLOURS), ("shape", SHAPES), ("strokeDash", DASHES))
+    return {
+        channel: {
+            "field": "run",
+            "type": "nominal",
+            "scale": {"domain": list(index), "range": [values[i % len(values)] for i in index.values()]},
+            "legend": {"title": None, "orient": "top", "columns": 4, "labelLimit": 260} if legend else None,
+        }
+        for channel, values in ranges
+    }
+
+
+def _load_axis(rows: Sequence[Mapping[str, Any]], *, rate: bool) -> Spec:
+    """Return the axis of load levels, with a tick at each; of runs where all have the same one level."""
+    levels = sorted({row["x"] for row in rows})
+    if len(levels) < 2:
+        return {"field": "run", "type": "nominal", "title": None, "axis": {"labelAngle": 0, "labelLimit": 110}}
+    return {
+        "field": "x",
+        "type": "quantitative",
+        "title": "requests per second" if rate else "users at once",
+        "scale": {"type": "log", "domain": [levels[0] / 1.15, levels[-1] * 1.15], "nice": False},
+        "axis": {"values": levels, "labelOverlap": True, "format": "~g", "grid": False},
+    }
+
+
+def _value_scale(values: Sequence[float]) -> Spec:
+    wide = bool(values) and min(values) > 0 and max(values) > LOG_FROM * min(values)
+    return {"type": "log", "nice": False} if wide else {"type": "linear", "zero": True}
+
+
+def lines(
+    rows: Sequence[Mapping[str, Any]],
+    series: Sequence[Series],
+    x: Spec,
+    y: str,
+    *,
+    stats: Sequence[str] = (),
+    limit: float | None = None,
+    labelled: bool = False,
+    more: Mapping[str, str] | None = None,
+) -> Spec:
+    """Return lines of points with interval bands. Rows have run, x, verdict, and y, low, high, each with the percentile behind it
+    where there are several; `limit` is an SLO on the y axis."""
+    keys = [f"{name}{stat}" for stat in (stats or ("",)) for name in ("y", "low", "high")]
+    values = [row[key] for row in rows for key in keys if row.get(key) is not None]
+    up = {"type": "quantitative", "title": y, "scale": _value_scale(values), "axis": {"format": "~s", "tickCount": 5}}
+    scales = colour_scales(series)
+    across = {"x": x, "color": scales["color"]}
+    pick = [{"calculate": f"datum['{key}' + stat]", "as": key} for key in ("y", "low", "high")] if stats else []
+    ends = {**across, "y": {**up, "field": "low"}, "y2": {"field": "high"}}
+    known = [{"filter": "isValid(datum.low) && isValid(datum.high)"}]
+    at = {**across, "y": {**up, "field": "y"}}
+    dot = {
+        **at,
+        "shape": scales["shape"],
+        "fill": scales["color"],
+        "fillOpacity": {"condition": {"test": "datum.verdict === 'valid'", "value": 1}, "value": 0},
+    }
+    layers: list[Spec] = []
+    if any(row.get(key) is not None for row in rows for key in keys if key.startswith("low")):
+        layers = [{"mark": mark, "transform": known, "encoding": ends} for mark in INTERVALS]
+    if x["type"] == "quantitative":
+        order = {"field": "order", "type": "quantitative"}
+        layers.append({"mark": "line", "encoding": {**at, "strokeDash": scales["strokeDash"], "order": order}})
+    else:
+        layers = layers[1:]
+    layers.append({"mark": {"type": "point", "size": 60, "strokeWidth": 1.8}, "encoding": dot})
+    if labelled:
+        mark = {"type": "text", "dy": -11, "fontSize": 10}
+        layers.append({"mark": mark, "encoding": {**at, "text": {"field": "label", "type": "nominal"}}})
+    tooltip = _tooltip(rows, more)
+    layers.append({"mark": {"type": "point", "size": 500, "opacity": 0}, "encoding": {**at, "tooltip": tooltip}})
+    if limit:
+        layers += _limit(limit, up, drawn=limit <= LIMIT_SHOWN * max(values, default=0.0))
+    return {
+        "data": {"values": list(rows)},
+        "transform": [VISIBLE, *pick, {"filter": "isValid(datum.y)"}],
+        "layer": layers,
+    }
+
+
+def _limit(limit: float, up: Spec, *, drawn: bool) -> list[Spec]:
+    """Return the line of an SLO; a note in the corner where it is far above all values."""
+    text = {"type": "text", "align": "right", "baseline": "bottom", "dy": -2, "color": LIMIT_COLOUR}
+    data = {"values": [{"limit": limit, "text": f"SLO {limit:g}" + ("" if drawn else " is far above")}]}
+    y = {**up, "field": "limit"} if drawn else {"value": 0}
+    place = {"y": y, "x": {"value": "width"}, "text": {"field": "text", "type": "nominal"}}
+    note = {"data": data, "mark": text, "encoding": place}
+    rule = {"data": data, "mark": {"type": "rule", "color": LIMIT_COLOUR, "strokeDash": [7, 4]}, "encoding": {"y": y}}
+    return [rule, note] if drawn else [note]
+
+
+def against_load(series: Sequence[Series], metric: Metric, limit: float | None = None) -> ChartSet | None:
+    """Return a metric by load, a panel for each workload; None when no run has it."""
+    charts = []
+    for panel, own in panels_of(series).items():
+        rows = [row for one in own for row in _level_rows(one, metric)]
+        if not rows:
+            continue
+        rate = any(row.rate is not None for one in own for row in one.rows)
+        stats = tuple(stat for stat in metric.columns if stat)
+        drawn = lines(rows, own, _load_axis(rows, rate=rate), metric.axis, stats=stats, limit=limit)
+        title = metric.title + (" p50" if stats else "")
+        charts.append(Chart(title=panel, spec={**drawn, "height": HEIGHT}, words=_in_words(title, rows, metric.axis)))
+    stats = tuple(stat for stat in metric.columns if stat)
+    return ChartSet(name=metric.name, title=metric.title, charts=charts, stats=stats) if charts else None
+
+
+def _level_rows(one: Series, metric: Metric) -> list[dict[str, Any]]:
+    found = []
+    for load, rows in by_level(one.rows).items():
+        values: dict[str, Any] = {}
+        for stat, column in metric.columns.items():
+            low, high = _interval(rows, column)
+            values |= {f"y{stat}": mean_of(rows, column), f"low{stat}": low, f"high{stat}": high}
+        if any(value is not None for value in values.values()):
+            found.append({**tips_of(one.name, rows), **values, "x": load, "order": load})
+    return found
+
+
+def _in_words(title: str, rows: Sequence[Mapping[str, Any]], axis: str) -> str:
+    """Return a chart in a sentence for those who do not see it."""
+    parts: dict[str, list[str]] = {}
+    for row in rows:
+        value = row.get("y", row.get("yp50"))
+        parts.setdefault(str(row["run"]), []).append(f"{number(value)} at {row['load']}")
+    return f"{title} ({axis}): " + "; ".join(f"{run} {', '.join(values)}" for run, values in parts.items()) + "."
+
+
+def _against(series: Sequence[Series], name: str, title: str, note: str, axes: tuple[str, str]) -> ChartSet | None:
+    """Return a chart of two metrics, the points of a run joined by ascending load."""
+    charts = []
+    for panel, own in panels_of(series).items():
+        rows = []
+        for one in own:
+            for load, level in by_level(one.rows).items():
+                tpot, throughput = mean_of(level, "tpot_ms_mean"), mean_of(level, "output_throughput_tok_s")
+                first = mean_of(level, "ttft_ms_p50")
+                x, y = ((tpot and 1000 / tpot), throughput) if name.startswith("user") else (throughput, first)
+                if x and y:
+                    share = max(one.gpu_count, 1) if name.startswith("user") else 1
+                    place = {"x": x, "y": y / share, "order": load, "label": f"{load:g}"}
+                    rows.append({**tips_of(one.name, level), **place})
+        if rows:
+            per = " per GPU" if name.startswith("user") and any(one.gpu_count for one in own) else ""
+            across = {"field": "x", "type": "quantitative", "title": axes[0], "axis": {"tickCount": 5}}
+            drawn = lines(rows, own, across, axes[1] + per, labelled=True)
+            charts.append(Chart(title=panel, spec={**drawn, "height": HEIGHT}, words=_in_words(title, rows, axes[1])))
+    return ChartSet(name=name, title=title, charts=charts, note=note) if charts else None
+
+
+def user_speed(series: Sequence[Series]) -> ChartSet | None:
+    """Return tokens per second of one user against those of one GPU (of the machine without GPUs)."""
+    return _against(
+        series,
+        "user_speed_against_throughput",
+        "Speed of one user against throughput",
+        "Up and to the right is better; the number at a point is its load.",
+        ("tok/s of one user (1 / TPOT)", "output tok/s"),
+    )
+
+
+def tradeoff(series: Sequence[Series]) -> ChartSet | None:
+    """Return TTFT against throughput."""
+    return _against(
+        series,
+        "ttft_against_throughput",
+        "TTFT against throughput",
+        "Down and to the right is better; the number at a point is its load.",
+        ("output tok/s", "TTFT p50, ms"),
+    )
+
+
+LATENCIES = (("ttft_ms", "TTFT, ms"), ("itl_ms", "ITL, ms"), ("e2e_ms", "E2E, ms"))
+
+
+def distributions(series: Sequence[Series], at: str) -> ChartSet | None:
+    """Return the cumulative distributions of the latencies of one load level; None without values."""
+    charts = []
+    for panel, own in panels_of(series).items():
+        for name, axis in LATENCIES:
+            rows = [
+                {"run": one.name, "x": float(f"{x:.4g}"), "y": round(float(y), 1)}
+                for one in own
+                for x, y in _curve(one.latencies.get(at, {}).get(name))
+            ]
+            if rows:
+                charts.append(
+                    Chart(
+                        title=f"{panel}: {axis}" if panel else axis,
+                        spec=_curves(rows, own, axis),
+                        words=_medians(rows, axis),
+                    )
+                )
+    note = f"The share of requests (for ITL: of gaps) that took no longer, at load {at}."
+    return ChartSet(name="distributions", title="Latency distributions", charts=charts, note=note) if charts else None
+
+
+def _curve(values: Floats | None) -> list[tuple[float, float]]:
+    if values is None or values.size < 2:
+        return []
+    shares = np.linspace(0, 100, min(CURVE_POINTS, values.size))
+    return [(v, s) for v, s in zip(np.percentile(values, shares), shares, strict=True) if v > DRAWN_FROM_MS]
+
+
+def _curves(rows: list[dict[str, Any]], own: Sequence[Series], axis: str) -> Spec:
+    scales = colour_scales(own)
+    x = {"field": "x", "type": "quantitative", "title": axis, "scale": {"type": "log", "nice": False}}
+    y = {"field": "y", "type": "quantitative", "title": "% of values", "scale": {"domain": [0, 100]}}
+    at = {"x": {**x, "axis": {"tickCount": 4, "format": "~g"}}, "y": y, "color": scales["color"]}
+    dash, order = scales["strokeDash"], {"field": "y", "type": "quantitative"}
+    tips = (("run", "run", None), ("x", f"up to {axis}", ",.3~r"), ("y", "% of values", ".0f"))
+    tooltip = [
+        {"field": field, "title": title, **({"type": "quantitative", "format": form} if form else {"type": "nominal"})}
+        for field, title, form in tips
+    ]
+    return {
+        "data": {"values": rows},
+        "transform": [VISIBLE],
+        "height": HEIGHT,
+        "layer": [
+            {"mark": "line", "encoding": {**at, "strokeDash": dash, "order": order}},
+            {"mark": {"type": "point", "size": 200, "opacity": 0}, "encoding": {**at, "tooltip": tooltip}},
+        ],
+    }
+
+
+def _medians(rows: Sequence[Mapping[str, Any]], axis: str) -> str:
+    runs = dict.fromkeys(str(row["run"]) for row in rows)
+    middle = {run: min((row for row in rows if row["run"] == run), key=lambda row: abs(row["y"] - 50)) for run in runs}
+    return (
+        f"Distribution of {axis}; median: "
+        + "; ".join(f"{run} {number(row['x'])}" for run, row in middle.items())
+        + "."
+    )
+
+
+def comparing(series: Sequence[Series], limits: Mapping[str, float]) -> list[ChartSet]:
+    """Return the charts that compare runs over the load, without those that have no values."""
+    over = [against_load(series, metric, limits.get(metric.slo)) for metric in METRICS]
+    return [one for one in (*over, user_speed(series), tradeoff(series)) if one is not None]
