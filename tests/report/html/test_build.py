@@ -7,8 +7,9 @@ import pytest
 
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_runs
-from servebench.report.html import build, svg
-from servebench.report.html.timeline import panels_of, timeline_of
+from servebench.report.charts import runs
+from servebench.report.charts.timeline import panels_of, timeline_of
+from servebench.report.html import build
 from servebench.store import studies as read
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
@@ -67,9 +68,7 @@ def test_the_timeline_shows_who_took_the_machine(make_study):
     ((low, high, who),) = found.disturbed
     assert (low, high) == pytest.approx((found.window[0] + 0.25 * seconds, found.window[0] + 0.75 * seconds), rel=0.1)
     assert who.startswith("py<b>, pid 7, took 0.9 of 2 cores")
-    drawn = svg.timeline(found.spans, found.panels, window=found.window, disturbed=found.disturbed, title="t")
-    assert 'class="disturbed"' in drawn
-    assert "py&lt;b&gt;" in drawn
+    assert who in runs.timeline(found).charts[0].words
 
 
 def test_quality_is_the_share_right_with_wilsons_interval(make_study):
