@@ -25,6 +25,7 @@ def runs(*facts, study="1122-k7x_a"):
         ([{}, {"workload": "rag_prefix"}], ["vllm · unique", "vllm · rag_prefix"]),
         ([{"engine": "a"}, {"engine": "b", "workload": "rag"}], ["a · unique", "b · rag"]),
         ([{"model": "x"}, {"model": "y"}], ["x", "y"]),
+        ([{}, {"engine": "failed_early", "model": "", "workload": ""}], ["vllm", "failed_early"]),
         (
             [{"words": [f"engine.threads={n}", "load.requests=9"]} for n in (1, 2)],
             ["threads=1", "threads=2"],

@@ -90,8 +90,9 @@ def labels_of(sources: Sequence[LabelSource]) -> dict[str, RunLabel]:
     which they differ, then by the engine's version, by their study's short id, and last by a number.
     """
     runs = list({one.key: one for one in sources}.values())
-    several = {name: len({getattr(one, name) for one in runs}) > 1 for name in ("engine", "model", "workload")}
-    extra = {one.key: [one.model] if several["model"] else [] for one in runs}
+    # a run that failed early knows neither model nor workload: that is no difference
+    several = {name: len({getattr(one, name) for one in runs} - {""}) > 1 for name in ("engine", "model", "workload")}
+    extra = {one.key: [one.model] if several["model"] and one.model else [] for one in runs}
     for describe in (_settings, _versions):
         for group in _alike(runs, extra):
             for key, text in describe(group).items():
@@ -105,7 +106,7 @@ def labels_of(sources: Sequence[LabelSource]) -> dict[str, RunLabel]:
     colours = _series_colours(runs, series)
     return {
         one.key: RunLabel(
-            text=series[one.key] + (f"{SEPARATOR}{one.workload}" if several["workload"] else ""),
+            text=series[one.key] + (f"{SEPARATOR}{one.workload}" if several["workload"] and one.workload else ""),
             series=series[one.key],
             workload=one.workload,
             colour=colours[series[one.key]],

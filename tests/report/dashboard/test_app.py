@@ -1,7 +1,9 @@
 """Every view of the dashboard, run by Streamlit's own test harness, without a browser."""
 
+import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from servebench.cli.main import dispatch
@@ -14,15 +16,15 @@ from support.records import quality_records
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 pytest.importorskip("streamlit")
+from servebench.report.dashboard.app import VIEWS, best_points
+from servebench.store.studies import all_points
+
 APP = Path(launch.__file__).with_name("app.py")
-VIEWS = ("Overview", "Load", "Trade-off", "Quality", "Raw table", "Compare", "Timeline", "Fairness")
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
     """Two engines, a failed run and one that is gone."""
-    import json
-
     pytest.importorskip("streamlit")
     folder = tmp_path_factory.mktemp("outputs") / "one"
     for index, name in enumerate(("vllm", "sglang")):
@@ -61,8 +63,35 @@ def test_filters_narrow_what_is_shown(outputs, monkeypatch):
     monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])
     page = app(outputs).run()
     assert page.metric[0].value == "2"
-    page.sidebar.multiselect(key="filter-engine").select("vllm").run()
+    page.sidebar.multiselect(key="engine").select("vllm").run()
     assert page.metric[0].value == "1"
+
+
+def test_real_engines_are_not_called_emulated(outputs, monkeypatch):
+    """`false` in points.csv is a text, and every text but the empty one is true."""
+    monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])
+    assert not app(outputs).run().warning
+    points, _ = all_points(outputs)
+    assert points["emulated"].dtype == bool
+    assert not points["emulated"].any()
+
+
+def test_a_link_shows_the_study_that_was_shared(outputs, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])
+    page = app(outputs)
+    page.query_params.update({"view": "Study", "one-study": "one", "percentile": "p99"})
+    page.run()
+    assert not page.exception
+    assert page.selectbox(key="one-study").value == "one"
+    assert list(page.dataframe[0].value.columns) == ["use", "of", "vllm", "sglang", "trust"]
+    charts = [json.loads(one.proto.spec) for one in page.get("vega_lite_chart")]
+    assert {one["value"] for chart in charts for one in chart["params"] if one["name"] == "stat"} == {"p99"}
+
+
+def test_the_best_point_of_a_run_is_a_valid_one_where_it_has_any():
+    rows = [("a", 10.0, "valid"), ("a", 99.0, "doubtful"), ("b", 5.0, "doubtful"), ("b", 7.0, "doubtful")]
+    points = pd.DataFrame(rows, columns=["run_key", "output_throughput_tok_s", "verdict"])
+    assert best_points(points)["output_throughput_tok_s"].tolist() == [10.0, 7.0]
 
 
 def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch):

@@ -123,7 +123,7 @@ def percentile() -> str:
 
 def draw_set(found: ChartSet, stat: str) -> None:
     """Draw the panels of a set beside each other, or below each other where they are wide."""
-    st.text(f"{found.title}{f', {stat}' if found.stats else ''}")
+    st.text(clean_line(f"{found.title}{f', {stat}' if found.stats else ''}"))
     columns = st.columns(1 if found.wide else PANELS)
     for index, chart in enumerate(found.charts):
         place = columns[index % len(columns)]
@@ -187,12 +187,12 @@ def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         return
     data = study_page(outputs, str(name), changed)
     content = sections.answer(data)[1]
-    st.text(content["question"])
-    for line in content["sentences"]:
-        st.text(line)
+    for line in (content["question"], *content["sentences"]):
+        st.text(clean_line(line))
     for run in content["problems"]:
         if run["status"]:
-            st.code(f"{run['name']} is {run['status']}: {run['error'] or 'no reason is stored'}", language=None)
+            why = f"{run['name']} is {run['status']}: {run['error'] or 'no reason is stored'}"
+            st.code(clean_line(why), language=None)
     if rows := [_matrix_row(row) for row in content["matrix"]]:
         st.dataframe(rows, hide_index=True, width="stretch")
     series = [one.series for one in data.runs]
@@ -201,7 +201,7 @@ def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     for found in comparing(series, data.limits):
         draw_set(found, stat)
     if data.words:
-        st.code(content["command"], language=None)
+        st.code(clean_line(content["command"]), language=None)
 
 
 def _matrix_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -359,7 +359,7 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         return
     draw_set(drawn, STATS[0])
     for _, _, who in found.disturbed:
-        st.text(who)
+        st.text(clean_line(who))
 
 
 def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
