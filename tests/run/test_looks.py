@@ -68,9 +68,13 @@ def test_too_few_rounds_within_the_budget_are_seen_at_the_first_look():
     assert found.ended_by is EndReason.OUT_OF_REACH
 
 
-def test_the_time_is_over_when_there_are_enough_requests():
+def test_the_time_is_over_when_there_are_enough_requests_or_never_will_be():
     found = looks(budget_s=1.0)
     assert not found.is_due(39, 1.5)
+    assert not found.is_due(10, 0.9), "the time is not over"
+    assert not found.is_due(14, 1.0), "40 may come within three seconds"
+    assert found.is_due(13, 1.0)
+    assert found.is_due(0, 1.0)
     assert found.is_due(40, 1.5)
     assert found.take(records(40), 1.5)
     assert found.ended_by is EndReason.TIME

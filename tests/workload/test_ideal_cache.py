@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.request import Request
+from servebench.contracts.request import Message, Request
 from servebench.contracts.settings import WorkloadSettings
 from servebench.workload.build.requests import add_extras
 from servebench.workload.ideal_cache import hit_rate, ideal_columns, ideal_hits
@@ -54,8 +54,25 @@ def test_ideal_hits_of_sessions(pieces):
 
 def sent(request_id, at_ns, outcome="ok", warmup=False):
     return SimpleNamespace(
-        request_id=request_id, sent_ns=at_ns, ended_ns=at_ns + 1, outcome=outcome, measured=not warmup, text=""
+        request_id=request_id,
+        sent_ns=at_ns,
+        ended_ns=at_ns + 1,
+        outcome=outcome,
+        measured=not warmup,
+        text="",
+        prompt_tokens=None,
     )
+
+
+def test_what_the_chat_template_adds_is_in_the_cache(pieces):
+    """Two chats that share nothing of their own, of which the server counts 30 tokens more than they say."""
+    requests = [Request(request_id=name, messages=(Message("user", f"{name} one two"),)) for name in "ab"]
+    counts = [total for _, total in ideal_hits(requests, pieces)]
+    assert ideal_hits(requests, pieces, 1, served=[count + 30 for count in counts]) == [
+        (30 + common, count + 30) for common, count in zip((0, pieces.count(["user: "])[0]), counts, strict=True)
+    ]
+    plain = [Request(request_id="p", prompt="one two")]
+    assert ideal_hits(plain, pieces, 1, served=[40])[0][0] == 0, "a completion has no template"
 
 
 def test_columns_follow_the_order_of_sending(pieces, quarters):

@@ -100,7 +100,13 @@ def test_ideal_hits_know_the_answers(pieces):
 
     def record(request_id, sent_ns, ended_ns, text):
         return SimpleNamespace(
-            request_id=request_id, sent_ns=sent_ns, ended_ns=ended_ns, outcome="ok", measured=True, text=text
+            request_id=request_id,
+            sent_ns=sent_ns,
+            ended_ns=ended_ns,
+            outcome="ok",
+            measured=True,
+            text=text,
+            prompt_tokens=None,
         )
 
     records = [record(first.request_id, 10, 20, said), record(second.request_id, 30, 40, "")]

@@ -11,6 +11,7 @@ from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_rea
 from servebench.analysis.statistics import span_of
 from servebench.contracts.exchange import EndReason
 from servebench.contracts.results import Record
+from servebench.load.plan.levels import UNTIL_LIMIT
 from servebench.measure.points import point_sample
 from servebench.util.figures import short_percent
 
@@ -24,7 +25,7 @@ class Looks:
     least: int
     """A point has at least so many requests, and is first looked at when they have ended and each stream has had one."""
     budget_s: float
-    """So long a point lasts at most, if it then has `least` requests."""
+    """So long a point lasts at most, unless `least` requests come within UNTIL_LIMIT times as long."""
     warmup_s: float = 0.0
     with_tokens: Callable[[Sequence[Record]], Sequence[Record]] = tuple
     """Counts the tokens of answers whose server did not."""
@@ -36,9 +37,9 @@ class Looks:
         self._next = max(self.least, self.concurrency or 1)
 
     def is_due(self, ended: int, elapsed_s: float) -> bool:
-        """Whether so many ended requests are worth a look, or the time is over."""
-        over = elapsed_s >= self.budget_s and ended >= self.least
-        return self.ended_by is None and (over or ended >= self._next)
+        """Whether so many ended requests are worth a look, or the time is over: there are enough, or will not be in time."""
+        enough = ended >= self.least or ended * UNTIL_LIMIT * self.budget_s < self.least * elapsed_s
+        return self.ended_by is None and ((elapsed_s >= self.budget_s and enough) or ended >= self._next)
 
     def take(self, records: Sequence[Record], elapsed_s: float) -> bool:
         """Look at the records of the requests that have ended, and return whether the phase has measured enough."""

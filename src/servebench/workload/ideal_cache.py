@@ -40,12 +40,16 @@ def ideal_hits(
     block_tokens: int = BLOCK_TOKENS,
     *,
     answers: Sequence[tuple[int, Request, str]] = (),
+    served: Sequence[int | None] = (),
 ) -> list[tuple[int, int]]:
     """Return (tokens in the cache, tokens of the prompt) of each request, in order.
 
     The cache is empty at first and never evicts. It holds a request's prompt once it was sent, and its answer from
     `answers`: (how many requests were sent before it ended, the request, the answer). It holds whole blocks only, never
     the last token of a prompt (an engine must compute that to continue), and shares nothing between adapters.
+
+    `served` are the tokens of each prompt by the server's count. What a chat's template adds is taken to be in the cache: it is
+    the same for all, and the warm-up has left it there.
     """
     shared: list[str] = []
     texts: list[str] = []
@@ -64,9 +68,13 @@ def ideal_hits(
         texts.append(text)
         insort(known, text)
     counts = tokenizer.count(texts)
+    added = [
+        max(0, (tokens or 0) - count) if request.messages is not None else 0
+        for request, tokens, count in zip(requests, served or [None] * len(requests), counts, strict=True)
+    ]
     return [
-        (min(common, max(0, total - 1)) // block_tokens * block_tokens, total)
-        for common, total in zip(tokenizer.count(shared), counts, strict=True)
+        (min(common + more, max(0, count + more - 1)) // block_tokens * block_tokens, count + more)
+        for common, more, count in zip(tokenizer.count(shared), added, counts, strict=True)
     ]
 
 
@@ -83,7 +91,8 @@ def ideal_columns(
     window) as the engine's own, of a cache that is empty when the point begins. Nothing for more than IDEAL_REQUESTS_MAX
     requests, and with a tokenizer that only estimates.
 
-    Prompts contain the real answers that were sent; an answer is in the cache from its end on.
+    Prompts contain the real answers that were sent; an answer is in the cache from its end on. The cache holds single tokens: an
+    engine with larger blocks finds less.
     """
     start_ns, end_ns = row.window_start_ns, row.window_end_ns
     sent = {r.request_id: r for r in records if r.sent_ns is not None and r.measured}
@@ -99,7 +108,8 @@ def ideal_columns(
         for request in sent_requests
         if request.request_id in needed
     ]
-    hits = ideal_hits(sent_requests, tokenizer, answers=answers)
+    served = [sent[request.request_id].prompt_tokens for request in sent_requests]
+    hits = ideal_hits(sent_requests, tokenizer, 1, answers=answers, served=served)
     every = np.array([(r.sent_ns, r.ended_ns) for r in sent.values()], dtype=np.int64).reshape(-1, 2)
     untouched = set(every[outside(every[:, 0], unsent(row.left_out, every[:, 0], every[:, 1])), 0].tolist())
     inside = [
