@@ -16,8 +16,8 @@ INTRODUCTION = """# Config keys
 
 This page is generated from the files in `conf/` and in the plugins of this repository: change them there, then run `make config`.
 
-A group is chosen with `GROUP=OPTION` (`engine=vllm`), a key set with `GROUP.KEY=VALUE` (`engine.max_model_len=8192`). `null` leaves
-the choice to the engine or the workload, `???` has to be set. Flags of an engine without a key of their own go into
+A group is chosen with `GROUP=OPTION` (`engine=vllm`), a key set with `GROUP.KEY=VALUE` (`engine.max_model_len=8192`). `null`
+leaves the choice to the engine or the workload, `???` has to be set. Flags of an engine without a key of their own go into
 `engine.extra_args`.
 """
 GROUPS = ("engine", "launch", "model", "gpu", "workload", "load", "quality", "slo", "telemetry", "tracking", "study")
