@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from statistics import fmean
@@ -68,7 +68,7 @@ DRIFT_FOUND = Promise(
 )
 
 UNTIL_METRICS = (
-    *("output_throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p95"),
+    *("output_throughput_tok_s", "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99"),
     *("tpot_ms_mean", "itl_ms_mean", "e2e_ms_mean", "e2e_ms_p50"),
 )
 TRUTH_REQUESTS = 16_000
@@ -121,6 +121,38 @@ BUSY = Scenario(
     words=("load=rate", "load.rate=[12]", "engine.max_num_seqs=16", LENGTHS_64),
 )
 
+CAPACITY_REQ_S = 17.0
+"""What the engine of BUSY completes when requests always wait."""
+STOPPED = (
+    *(*SCENARIOS, CROWD, BUSY),
+    Scenario(name="512 users, 64 ± 40 tokens", words=("load.concurrency=[512]", "engine.max_num_seqs=512", LENGTHS_64)),
+    *(
+        Scenario(
+            name=f"open loop at {share:g} of capacity",
+            words=("load=rate", f"load.rate=[{share * CAPACITY_REQ_S:g}]", "engine.max_num_seqs=16", LENGTHS_64),
+        )
+        for share in (0.5, 0.8, 0.95)
+    ),
+    Scenario(
+        name="8 users, answers with a heavy tail",
+        words=(
+            "load.concurrency=[8]",
+            "workload.output_tokens={kind:lognormal,mean:64,stdev:128,min:2,max:1500}",
+        ),
+    ),
+    Scenario(
+        name="8 users, waves of 30 s",
+        words=("load.concurrency=[8]", LENGTHS_64),
+        variation=Variation(start_sd=0.0, wander_sd=0.03, wander_s=30.0),
+    ),
+    Scenario(
+        name="8 users, 20% slower in the first 10 s",
+        words=("load.concurrency=[8]", LENGTHS_64),
+        variation=replace(STEADY, slowdown=1.2, shift=1 / 1.2 - 1, shift_over_s=10.0),
+    ),
+)
+"""The loads on which points end by themselves. An engine that slows down for good has no long-run value, so none drifts."""
+
 ANSWERS_S = {1.5: 130, 7.0: 600, 15.0: 1200}
 """Tokens of answers of about so many seconds."""
 OPEN_RATES = {1.5: (4.0, 25.0, 40.0), 7.0: (4.0, 8.6, 13.8), 15.0: (4.0, 7.5)}
@@ -141,7 +173,7 @@ def cells() -> Iterator[CalibrationCell]:
                 truth=partial(scenario_truth, scenario),
                 share=min(1.0, 500 / count),
             )
-    for scenario in (*SCENARIOS, CROWD, BUSY):
+    for scenario in STOPPED:
         for until in ("10%", "5%"):
             yield CalibrationCell(
                 promises=(UNTIL,),
