@@ -147,6 +147,7 @@ outputs_option = click.option(
     "--outputs", metavar="DIR", type=OUTPUTS, default="outputs", help="Folder of stored studies (default: outputs)."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Print all tables, warnings and settings.")
 doubtful_option = click.option("--with-doubtful", is_flag=True, help="Use doubtful points too, not only valid ones.")
 varying_option = click.option(
     "--varying", metavar="KEY,...", help="Config keys that differ on purpose: not unequal settings."

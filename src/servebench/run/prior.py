@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from servebench.analysis.answer import needs_again
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -37,12 +38,13 @@ def has_unmeasured(settings: RunSettings, turn: Turn, earlier: PriorProgress) ->
     return any(turn.includes(level.repeat) and level.id not in earlier.points for level in listed)
 
 
-def prior_progress(folder: RunFolder) -> PriorProgress:
-    """Return the stored progress of a run, whatever its status. Raises StoreError."""
+def prior_progress(folder: RunFolder, *, better: bool = False) -> PriorProgress:
+    """Return the stored progress of a run, whatever its status; with `better` without points that a longer measurement may
+    settle. Raises StoreError."""
     if not folder.state.exists():
         return PriorProgress()
     status = read_run(folder).status
-    points = {point.id.first: point for point in stored_points(folder) if not must_repeat(point, status)}
+    points = {point.id.first: point for point in stored_points(folder) if not must_repeat(point, status, better=better)}
     attempts: dict[PointId, set[PointId]] = {}
     for record in read_records(folder):
         point = PointId.parse(record.point)
@@ -50,9 +52,11 @@ def prior_progress(folder: RunFolder) -> PriorProgress:
     return PriorProgress(points=points, attempts={level: len(names) for level, names in attempts.items()})
 
 
-def must_repeat(point: Point, status: str) -> bool:
+def must_repeat(point: Point, status: str, *, better: bool = False) -> bool:
     """Return whether a stored point is measured again: it was cut off, or it had no success and its run failed."""
     cut_off = any(doubt.code in CUT_OFF for doubt in point.doubts)
+    if better and needs_again(point.row.verdict, point.row.doubts):
+        return True
     return cut_off or (status == "failed" and not point.row.requests_ok)
 
 

@@ -94,7 +94,7 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
     ledger = _stored_ledger(folder)
     # a run that is killed has its config and machine on disk, too
     _write_manifest(context, job, folder, {**starting_facts(state), "ledger": ledger})
-    display.begin(label + title)
+    display.begin(label + title, task.name)
     scorers = select_scorers(job.settings, context.registry, cache_folder())
     for reason in scorers.left_out:
         display.say(f"quality: left out: {reason}")

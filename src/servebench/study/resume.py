@@ -3,11 +3,12 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from servebench.analysis.answer import LONGER
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry
@@ -66,9 +67,10 @@ class Remaining:
         return tuple(run for run in self.runs if not run.execute and run.standing == standing)
 
 
-def remaining_runs(folder: StudyFolder, known: Registry, *, retry_failed: bool) -> Remaining:
+def remaining_runs(folder: StudyFolder, known: Registry, *, retry_failed: bool, better: bool = False) -> Remaining:
     """Recover what was cut off, and return what is left of the study. A damaged run does not stop the others: it is
-    skipped, or with `retry_failed` renamed and executed again.
+    skipped, or with `retry_failed` renamed and executed again. With `better`, doubtful points are left as well, to be measured
+    for longer.
 
     Raises ConfigError when the study is running or a secret is unavailable, StoreError when the plan cannot be read.
     """
@@ -80,21 +82,25 @@ def remaining_runs(folder: StudyFolder, known: Registry, *, retry_failed: bool) 
     runs = []
     for plan in planned:
         job = planned_job(plan, known)
-        standing, progress = _read_standing(folder, plan.name, damaged=plan.name in damaged)
+        standing, progress = _read_standing(folder, plan.name, damaged=plan.name in damaged, better=better)
         if standing == "damaged" and retry_failed:
             _set_aside(folder, plan.name)
+        if better and standing == "unfinished":
+            job = measured_longer(job)
         execute = standing == "unfinished" or (retry_failed and standing != "finished")
         runs.append(StoredRun(name=plan.name, job=job, standing=standing, progress=progress, execute=execute))
     return Remaining(runs=tuple(runs))
 
 
-def _read_standing(folder: StudyFolder, name: str, *, damaged: bool) -> tuple[Standing, PriorProgress]:
+def _read_standing(
+    folder: StudyFolder, name: str, *, damaged: bool, better: bool = False
+) -> tuple[Standing, PriorProgress]:
     """Return how a run stands and its progress. Raises StoreError."""
     if damaged:
         return "damaged", PriorProgress()
     run = folder.run(name)
     try:
-        progress = prior_progress(run)
+        progress = prior_progress(run, better=better)
         if not run.state.exists():
             return "unfinished", progress
         whole = all(point.id.first in progress.points for point in stored_points(run))
@@ -102,6 +108,22 @@ def _read_standing(folder: StudyFolder, name: str, *, damaged: bool) -> tuple[St
     except DamagedError as error:
         print_problem(folder, str(error))
         return "damaged", PriorProgress()
+
+
+def measured_longer(job: Job) -> Job:
+    """Return a job whose points are measured LONGER times as long."""
+    load = job.settings.load
+    longer: dict[str, Any] = {
+        name: value * factor
+        for name, value, factor in (
+            ("duration_s", load.duration_s, LONGER),
+            ("max_duration_s", load.max_duration_s, LONGER),
+            ("requests", load.requests, int(LONGER)),
+        )
+        if isinstance(value, (int, float))
+    }
+    settings = replace(job.settings, load=replace(load, **longer))
+    return replace(job, settings=settings, resolved={**job.resolved, "load": {**job.resolved["load"], **longer}})
 
 
 def standing_of(state: RunState, *, whole: bool) -> Standing:

@@ -12,7 +12,7 @@ from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.results import RunOutcome
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
-from servebench.report.terminal.display import Display
+from servebench.report.terminal.display import Detail, Display
 from servebench.run.jobs import jobs_of
 from servebench.run.preflight import check_jobs
 from servebench.run.task import RunContext, RunTask, measured_floor, run_task, shared_prompts
@@ -22,13 +22,14 @@ from servebench.store.layout import StudyFolder, check_writable, create_study, o
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_study, write_study
+from servebench.study.outlook import schedule_of, study_answer
 from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
 from servebench.study.tracking import StudyTracker
 from servebench.study.trust import confirm_locked, confirm_study
 from servebench.telemetry.machine import busy_now
 from servebench.util.cache import cache_folder
-from servebench.util.errors import ConfigError, FailureKind, PreflightError, StoreError
+from servebench.util.errors import ConfigError, FailureKind, PreflightError, ServebenchError, StoreError
 from servebench.util.redaction import remember_config
 from servebench.util.signals import interrupts
 
@@ -63,11 +64,20 @@ class StudySession:
         cut_off = interrupted or any(outcome.status == "interrupted" for outcome in outcomes)
         self.store_status("interrupted" if cut_off else "finished" if code == 0 else "failed")
         self.tracker.conclude(self.state)
-        if len(self.outcomes) > 1:
-            self.display.study(self.outcomes)
+        if self.outcomes:
+            self._print_answer()
         self.display.where(self.folder.path)
         self.tracker.print_location()
         return code
+
+    def _print_answer(self) -> None:
+        """Print what the whole study says. Nothing in its files may keep it from ending."""
+        try:
+            answer = study_answer(self.folder.path)
+        except (ServebenchError, OSError) as error:
+            self.display.problem(f"the results cannot be compared: {error}")
+        else:
+            self.display.answer(answer)
 
     def store_status(self, status: str) -> None:
         """Store how the study ended."""
@@ -80,10 +90,10 @@ def study_exit_code(outcomes: Sequence[RunOutcome], other_code: int) -> int:
     return next((code for outcome in outcomes if (code := outcome.exit_code)), other_code)
 
 
-def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False) -> int:
+def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False, detail: Detail | None = None) -> int:
     """Run the study that the words describe. Returns the exit code: 0, that of the first failure, or 130 on Ctrl-C.
 
-    `trusted`: the user trusts the manifest of `--lock` without being asked.
+    `trusted`: the user trusts the manifest of `--lock` without being asked. `detail` is what to print.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
@@ -101,22 +111,30 @@ def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False
         write_plan(folder, plan)
         write_study(folder, state)
         tasks = [RunTask(run.name, job) for run, job in zip(plan, jobs, strict=True)]
-        code = _execute(folder, state, tasks, registry=registry, cluster=jobs[0].launcher)
+        code = _execute(folder, state, tasks, registry=registry, cluster=jobs[0].launcher, detail=detail)
         print_continuation(folder, state.runs)
         return code
 
 
 def continue_study(
-    folder: StudyFolder, registry: Registry, *, retry_failed: bool, here: bool, trusted: bool = False
+    folder: StudyFolder,
+    registry: Registry,
+    *,
+    retry_failed: bool,
+    here: bool,
+    trusted: bool = False,
+    better: bool = False,
+    detail: Detail | None = None,
 ) -> int:
     """Execute what is left of a stored study, from its stored plan: on its cluster, or with `here` on this machine.
-    Returns the exit code: 0 only if the whole study is finished. `trusted`: the user trusts it without being asked.
+    Returns the exit code: 0 only if the whole study is finished. `trusted`: the user trusts it without being asked. `better`:
+    doubtful points are measured again, for longer. `detail` is what to print.
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     with _exclusive(folder, "it cannot be resumed before that ends"):
         confirm_study(folder, registry, trusted=trusted, adopt=True, on_cluster=not here)
-        remaining = remaining_runs(folder, registry, retry_failed=retry_failed)
+        remaining = remaining_runs(folder, registry, retry_failed=retry_failed, better=better)
         print_remaining(folder, remaining)
         skipped_code = skipped_exit_code(folder, remaining)
         before = read_study(folder)
@@ -127,7 +145,9 @@ def continue_study(
             check_study([task.job for task in tasks], cluster, registry)
             state = resumed_state(before)
             write_study(folder, state)
-            code = _execute(folder, state, tasks, registry=registry, cluster=cluster, skipped_code=skipped_code)
+            code = _execute(
+                folder, state, tasks, registry=registry, cluster=cluster, skipped_code=skipped_code, detail=detail
+            )
         else:
             code = _settle(folder, before, remaining, skipped_code)
         print_continuation(folder, [run.name for run in remaining.runs], here=here and bool(before.launcher))
@@ -163,11 +183,13 @@ def _execute(
     registry: Registry,
     cluster: ClusterSettings | None,
     skipped_code: int = 0,
+    detail: Detail | None = None,
 ) -> int:
     """Execute the tasks, store and print how the study ended, and return the exit code."""
     for task in tasks:
         remember_config(task.job.resolved)
-    with interrupts(), Display() as display:
+    with interrupts(), Display(detail=detail) as display:
+        display.plan(schedule_of(tasks))
         tracker = StudyTracker(folder, tasks[0].job.settings.tracking, display)
         session = StudySession(folder=folder, state=state, display=display, tracker=tracker, other_code=skipped_code)
         try:

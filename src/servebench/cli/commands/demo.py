@@ -16,12 +16,12 @@ from servebench.cli.commands.run import run_words
 )
 @words_argument
 def command(words: tuple[str, ...]) -> int:
-    """Run three emulated engines on three workloads, without a GPU, in three minutes; then recommend and report."""
+    """Run three emulated engines on three workloads, without a GPU, in three minutes, and write the report."""
     from servebench.cli.main import dispatch
 
     named = next((word.partition("=")[2] for word in words if word.startswith("study.name=")), None)
     study = named or f"demo_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     code = run_words(("-m", "experiment=demo", *words, *(() if named else (f"study.name={study}",))))
     if code == 0 and not any(word.startswith("study.dir=") for word in words):
-        code = dispatch(["recommend", study]) or dispatch(["report", study])
+        code = dispatch(["report", study])
     return code

@@ -30,6 +30,7 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
 @stored_argument()
 @click.option("--out", metavar="FILE", type=FILE, help="File to write (default: report.html in the run or study).")
 @click.option("--as", "tool", type=OneOf(TOOLS), help="Print the numbers by this tool's definitions; write no page.")
+@click.option("--open", "opened", is_flag=True, help="Show the page in your browser.")
 @json_option
 @rules_option
 @varying_option
@@ -40,6 +41,7 @@ def command(
     name: str,
     out: Path | None,
     tool: str | None,
+    opened: bool,
     as_json: bool,
     rules_path: Path | None,
     varying: str | None,
@@ -65,6 +67,8 @@ def command(
     target = out or found.path / "report.html"
     write_file(target, page(page_of(found, rules, with_doubtful=with_doubtful, varying=varying)))
     click.echo(target)
+    if opened:
+        click.launch(str(target))
     return 0
 
 

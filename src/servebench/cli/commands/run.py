@@ -2,10 +2,12 @@
 
 import click
 
-from servebench.cli.command import FILE, define, trust_option, words_argument
+from servebench.cli.command import FILE, define, trust_option, verbose_option, words_argument
 from servebench.cli.commands.preview import print_previews
 
 TRUST_WORD = "--trust"
+VERBOSE_WORDS = ("-v", "--verbose")
+JSON_WORD = "--json"
 
 
 @define(
@@ -22,6 +24,8 @@ TRUST_WORD = "--trust"
 @click.option("-m", "--multirun", is_flag=True, help="Run a study: commas between values make several runs.")
 @click.option("--lock", metavar="FILE", type=FILE, help="Repeat the stored run of this manifest.json.")
 @trust_option
+@verbose_option
+@click.option("--json", is_flag=True, help="Print the answer as JSON instead of tables.")
 @click.option(
     "--preview", is_flag=True, help="Show the workload's requests, lengths and ideal cache hits; run nothing."
 )
@@ -48,14 +52,16 @@ def run_words(words: tuple[str, ...]) -> int:
     """Run, print or preview what the words describe. Returns the exit code. Raises ServebenchError."""
     from servebench.config import asks_hydra, print_hydra_information
     from servebench.registry.registry import registry
+    from servebench.report.terminal.display import Detail
     from servebench.run.jobs import LOCK_WORD
     from servebench.study.show_commands import show_commands
     from servebench.study.study import run_study
     from servebench.util.errors import ConfigError
 
-    # not kept with the study's words: it holds for this command only
+    # not kept with the study's words: they hold for this command only
     trusted = TRUST_WORD in words
-    words = tuple(word for word in words if word != TRUST_WORD)
+    detail = Detail(verbose=any(word in VERBOSE_WORDS for word in words), as_json=JSON_WORD in words)
+    words = tuple(word for word in words if word not in (TRUST_WORD, JSON_WORD, *VERBOSE_WORDS))
     if trusted and LOCK_WORD not in words:
         raise ConfigError(f"run: {TRUST_WORD} is for a manifest of {LOCK_WORD} FILE; leave it out")
     place = next((index for index, word in enumerate(words) if word in ("--cfg", "-c")), None)
@@ -65,4 +71,4 @@ def run_words(words: tuple[str, ...]) -> int:
         return print_previews([word for word in words if word != "--preview"], registry())
     if asks_hydra(words):
         return print_hydra_information(words, registry())
-    return run_study(words, registry(), trusted=trusted)
+    return run_study(words, registry(), trusted=trusted, detail=detail)

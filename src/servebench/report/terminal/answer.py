@@ -1,6 +1,8 @@
 """The last screen of a study: tables, the answer, warnings, and what to run next."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.padding import Padding
@@ -69,6 +71,11 @@ def _remark(remark: Remark, number: int | None, *, verbose: bool) -> Text:
 def _print_step(step: NextStep, out: Console) -> None:
     takes = f", about {duration(step.seconds)}" if step.seconds else ""
     out.print(Text("next: ").append(step.command, style="bold").append(f"  ({step.why}{takes})", style="dim"))
+
+
+def to_json(answer: Answer) -> str:
+    """Return an answer as JSON, without the comparisons that it rests on: `compare --json` prints these."""
+    return json.dumps(asdict(replace(answer, comparisons=())), indent=2, default=str)
 
 
 def duration(seconds: float) -> str:

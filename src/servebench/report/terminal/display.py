@@ -1,7 +1,8 @@
-"""The live terminal display of a study: progress, a row for each point, tables and warnings at the end.
+"""The live terminal display of a study: progress, a row for each point, and the answer at the end.
 
-Progress goes to standard error, the final tables to standard output, so that they can be piped. Where standard error is
-no terminal, progress is one line per event.
+Progress goes to standard error, results to standard output, so that they can be piped. Where standard error is no terminal,
+progress is one line per event. Where standard output is none, or with `Detail.verbose`, all tables are printed; otherwise
+only the last screen.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -19,16 +21,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from servebench.analysis.answer import Answer
 from servebench.analysis.repeats import RepeatSummary
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.report.content import content_lines, quality_line, quality_lines
+from servebench.report.terminal.answer import duration, print_answer, to_json
 from servebench.report.terminal.results import (
     failure_lines,
+    live_table,
     point_line,
     points_table,
     print_repeats,
     search_lines,
-    study_table,
     warning_lines,
 )
 from servebench.report.terminal.tables import console
@@ -41,17 +45,54 @@ WAIT_SHOWN_FACTOR = 4.0
 """What is waited for is printed after WAIT_SHOWN_S, and again each time it has taken this many times longer."""
 
 
+LIVE_POINTS = 12
+"""How many finished points the live area shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detail:
+    """What is printed on standard output: all tables (`verbose`), or the answer as JSON."""
+
+    verbose: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What a study will do: the labels of its runs by name, its number of points (None: not known before), and how long that
+    takes at most, in seconds (None: not known before)."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    points: int | None = None
+    seconds: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The schedule in one line."""
+        runs, points = len(self.labels), self.points
+        parts = [f"{runs} run{'s' * (runs > 1)}"]
+        parts += [f"{points} point{'s' * (points > 1)}"] if points else []
+        takes = f"at most about {duration(self.seconds)}" if self.seconds else "the time is known after the first point"
+        return ", ".join([*parts, takes])
+
+
 class Display:
     """Everything that is printed while a study runs. Use it as a context manager."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, detail: Detail | None = None) -> None:
         # a closed pipe, a full disk or a lost terminal must not abort a study
         self.out = console(best_effort(sys.stdout))
         self.err = console(best_effort(sys.stderr))
         self.quiet = quiet
         self.lively = self.err.is_terminal and not quiet
         self._live: Live | None = None
-        self._points: list[Point] = []
+        self.detail = detail or Detail()
+        self.complete = self.detail.verbose or not self.out.is_terminal
+        self._schedule = Schedule()
+        self._run = ""
+        self._points: list[tuple[str, Point]] = []
+        self._done = 0
+        self._study_began = time.monotonic()
         self._title = ""
         self._status = ""
         self._began = time.monotonic()
@@ -75,10 +116,18 @@ class Display:
         self._waiting = None
         self._pause()
 
-    def begin(self, title: str) -> None:
-        """Start the display of a run."""
-        self._title, self._points, self._began = title, [], time.monotonic()
-        self.say(title)
+    def plan(self, schedule: Schedule) -> None:
+        """Print what the study will do, and count its runs and points from now on."""
+        self._schedule, self._study_began, self._done = schedule, time.monotonic(), 0
+        self.say(schedule.text)
+
+    def begin(self, title: str, run: str = "") -> None:
+        """Start the display of a run; `run` is its name in the schedule."""
+        names = list(self._schedule.labels)
+        place = f"run {names.index(run) + 1} of {len(names)}: " if run in names and len(names) > 1 else ""
+        self._run, self._began = self._schedule.labels.get(run, ""), time.monotonic()
+        self._title = place + (self._run if place else title)
+        self.say(place + title)
 
     def say(self, text: str) -> None:
         """Print a line that stays on screen."""
@@ -127,25 +176,28 @@ class Display:
         wrong = f" · {failed} failed" if failed else ""
         self._waiting = None
         self._status = (
-            f"{label} · {done}/{planned} requests · {in_flight} in flight · {number(rate)} events/s{wrong}{left}"
+            f"{label} · {done}/{planned} requests · {in_flight} in flight · {number(rate)} tok/s{wrong}{left}"
         )
 
     def point(self, point: Point) -> None:
         """Show a measured point."""
-        self._points.append(point)
+        self._points.append((self._run, point))
+        self._done += 1
         if not self.lively:
             self.say("  " + point_line(point))
 
     def quality(self, summary: QualitySummary) -> None:
         """Show a graded benchmark."""
-        self.say("  " + quality_line(summary))
+        if not self.lively:
+            self.say("  " + quality_line(summary))
 
     def finish(self, outcome: RunOutcome, title: str, repeats: RepeatSummary | None = None) -> None:
-        """Print the tables and warnings of a finished run on standard output."""
-        self._pause()
+        """Print the results of a finished run on standard output: all tables and warnings, or what is in no answer."""
         self._status, self._waiting = "", None
-        self._points = []
-        if outcome.points:
+        if self.detail.as_json:
+            return
+        self._pause()
+        if outcome.points and self.complete:
             self.out.print(points_table(outcome.points, title))
             for line in content_lines(outcome.points):
                 self.out.print(line)
@@ -154,8 +206,8 @@ class Display:
             for line in failure_lines(outcome.points):
                 self.out.print(line)
             print_repeats(repeats, self.out)
-            for line in search_lines(outcome.search):
-                self.out.print(line)
+        for line in search_lines(outcome.search):
+            self.out.print(line)
         for line in quality_lines(outcome.quality):
             self.out.print(line)
         self._resume()
@@ -164,10 +216,14 @@ class Display:
         """Print an error, also when quiet."""
         self.err.print(Text(f"servebench: {redact_text(text)}", style="red"))
 
-    def study(self, outcomes: Sequence[tuple[str, RunOutcome]]) -> None:
-        """Print the runs of a study side by side on standard output."""
+    def answer(self, answer: Answer) -> None:
+        """Print the last screen of a study on standard output."""
+        self._points = []
         self._pause()
-        self.out.print(study_table(outcomes))
+        if self.detail.as_json:
+            self.out.print(to_json(answer), soft_wrap=True)
+        else:
+            print_answer(answer, self.out, verbose=self.complete)
         self._resume()
 
     def where(self, folder: Path) -> None:
@@ -190,10 +246,23 @@ class Display:
     def _render(self) -> Group:
         parts: list[Table | Text] = []
         if self._points:
-            parts.append(points_table(self._points, self._title))
+            parts.append(live_table(self._points[-LIVE_POINTS:]))
         spent = seconds(time.monotonic() - self._began)
-        parts.append(Text(f"{spent}  {self._status}", style="cyan", no_wrap=True, overflow="ellipsis"))
+        for line in (f"{self._title}{self._left()}", f"{spent}  {self._status}"):
+            parts.append(Text(line, style="cyan", no_wrap=True, overflow="ellipsis"))
         return Group(*parts)
+
+    def _left(self) -> str:
+        """How many points are left, and about how long they take by those that are done."""
+        planned = self._schedule.points
+        if not planned:
+            return ""
+        spent_s, left_s = time.monotonic() - self._study_began, self._schedule.seconds
+        if self._done:
+            left_s = spent_s / self._done * max(0, planned - self._done)
+        elif left_s is not None:
+            left_s = max(0.0, left_s - spent_s)
+        return f" · {self._done} of {planned} points" + (f" · about {duration(left_s)} left" if left_s else "")
 
 
 def redacted_uri(uri: str) -> str:

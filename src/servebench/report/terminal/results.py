@@ -9,9 +9,8 @@ from rich.text import Text
 
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.statistics import missing_interval, values_needed
-from servebench.contracts.point_row import PointRow
-from servebench.contracts.results import Doubt, Point, RunOutcome
-from servebench.report.points import best_row
+from servebench.contracts.point_row import PointRow, level_words
+from servebench.contracts.results import Doubt, Point
 from servebench.report.terminal.tables import POINTS_NOTE, new_table, verdict_text
 from servebench.util.figures import MISSING, number, rough, with_interval
 
@@ -138,24 +137,20 @@ def search_lines(search: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def study_table(rows: Sequence[tuple[str, RunOutcome]]) -> Table:
-    """Return the runs of a study as a table: how each ended and its best point."""
-    table = new_table("study", narrow=True)
-    for name in ("run", "status"):
-        table.add_column(name, no_wrap=name == "run")
-    for name in ("best output\ntok/s", "at", "TTFT p50 ms\nthere"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for name, outcome in rows:
-        best = best_row([point.judged_row for point in outcome.points])
-        row = best or PointRow()
-        status = outcome.status if outcome.error is None else f"{outcome.status}: {outcome.failure or 'error'}"
-        table.add_row(
-            name,
-            status,
+def live_table(points: Sequence[tuple[str, Point]]) -> Table:
+    """Return finished points with the labels of their runs as a table, one row each."""
+    table = new_table(narrow=True)
+    named = len({run for run, _ in points}) > 1
+    for name in (*(["run"] if named else []), "load", "tok/s", "TTFT p50 ms", "failed", "trust"):
+        left = name in ("run", "load", "trust")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "run", overflow="fold")
+    for run, point in points:
+        row = point.row
+        cells = (
+            level_words(row.level_label),
             with_interval(row, "output_throughput_tok_s"),
-            row.level_label,
             number(row.ttft_ms_p50),
-            (best.verdict if best else None) or MISSING,
+            f"{row.requests_failed or 0:,}",
         )
+        table.add_row(*([run] if named else []), *cells, verdict_text(point.verdict))
     return table

@@ -49,6 +49,7 @@ def new_table(title: str | None = None, *, narrow: bool = False) -> Table:
     return Table(
         title=title,
         title_justify="left",
+        show_edge=not narrow,
         title_style="bold",
         header_style="bold",
         box=box.SIMPLE_HEAD,

@@ -1,0 +1,49 @@
+"""What a study will do before it runs, and what it says when it has ended."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from servebench.analysis.answer import Answer, answer_of
+from servebench.config import Job
+from servebench.contracts.labels import labels_of, source_of_job
+from servebench.load.plan.levels import Level, plan_levels
+from servebench.report.terminal.display import Schedule
+from servebench.run.task import RunTask
+from servebench.store import studies as read
+from servebench.util.short_id import short_id
+
+START_S = 30.0
+"""How long an engine is taken to need for a start, before anything is known."""
+
+
+def schedule_of(tasks: Sequence[RunTask]) -> Schedule:
+    """Return what these tasks will do."""
+    sources = [source_of_job(task.name, "", task.job.overrides, task.job.resolved) for task in tasks]
+    labels = {name: label.text for name, label in labels_of(sources).items()}
+    if any(task.job.settings.load.search is not None for task in tasks):
+        return Schedule(labels=labels)
+    left = [level for task in tasks for level in _levels(task.job) if level.id not in task.earlier.points]
+    known = [level.limit_s if level.requests is None else None for level in left]
+    starts = sum(task.job.settings.study.starts for task in tasks)
+    seconds = START_S * starts + sum(one for one in known if one is not None) if None not in known else None
+    return Schedule(labels=labels, points=len(left), seconds=seconds)
+
+
+def _levels(job: Job) -> tuple[Level, ...]:
+    settings = job.settings
+    return plan_levels(settings.load, settings.workload.seed, settings.study.starts)
+
+
+def study_answer(path: Path) -> Answer:
+    """Return the answer of a stored study. Raises StoreError, OSError."""
+    study = read.load_study(path)
+    earlier = read.runs_beside(study)
+    return answer_of(study.runs, earlier=earlier, name=study_name(path), words=study.words)
+
+
+def study_name(path: Path) -> str:
+    """Return the shortest word by which a command finds a study."""
+    if path.parent.absolute() != Path("outputs").absolute():
+        return str(path)
+    studies = read.study_paths(path.parent)
+    return "last" if studies and studies[-1].name == path.name else short_id(path.name)
