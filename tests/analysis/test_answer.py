@@ -58,7 +58,7 @@ def test_a_warning_is_told_once_with_its_points_and_what_settles_it(make_study):
     doubts = [NOT_STATIONARY.issue("x"), IMPRECISE.issue("y"), EMULATED.issue("z")]
     found = answer(make_study((FAST, load()), (SLOW, load()), doubts=doubts))
     assert [(one.code, one.mark) for one in found.remarks] == [("not_stationary", False), ("imprecise", True)]
-    assert found.remarks[0].where == "fast at 1, 8; slow at 1, 8"
+    assert found.remarks[0].where == "all points"
     step = found.next_steps[0]
     assert step.command == "servebench resume last --better"
     assert step.seconds > 0
@@ -84,6 +84,16 @@ def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
     (dtype,) = [one for one in found.inequalities if one.key == "engine.dtype"]
     assert (dict(dtype.values), dtype.matters) == ({"auto": ("fast",), "fp8": ("slow",)}, True)
     assert found.workloads[0].leads[0].unequal == ("engine.dtype",)
+
+
+def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):
+    path = make_study((FAST, load(levels=(1, 2, 8))))
+    runs = read.load_study(path).runs
+    assert not [one for one in answer_of(runs).caveats if "slower" in one]
+    runs[0].points.loc[0, "output_throughput_tok_s"] /= 20
+    runs[0].__dict__.pop("point_rows", None)
+    (told,) = [one for one in answer_of(runs).caveats if "slower" in one]
+    assert told.startswith("fast at 1 user")
 
 
 def test_pairs_are_within_a_workload_and_all_of_them(make_study):

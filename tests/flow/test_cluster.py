@@ -48,7 +48,7 @@ def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
         assert "port-28123" in manifest["place"]["leases"]
         assert all(entry["stored"] == entry["planned"] + entry["fillers"] for entry in manifest["ledger"])
         assert len(pd.read_csv(tmp_path / "outputs" / "s" / name / "points.csv")) == 2
-    assert "study" in done.stdout
+    assert "next: servebench report" in done.stdout
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/outputs/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("servebench").experiment_id])
     parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]

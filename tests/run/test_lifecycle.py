@@ -14,7 +14,7 @@ from servebench.run.session import RunRequest, Turn
 from servebench.store.layout import RunFolder
 from servebench.store.state import RunState, write_run
 from servebench.store.tables import read_points, read_requests
-from servebench.util.errors import FailureKind, LoadError
+from servebench.util.errors import EngineError, FailureKind, LoadError
 from support.fake_engine import FakeLoad, FakeTokenizer, fake_job, fake_registry
 from support.orchestration import RecordingDisplay
 
@@ -126,6 +126,31 @@ def test_a_dead_engine_fails_the_run_and_keeps_its_points(bench):
     assert [codes(point) & {"engine_died"} for point in result.outcome.points] == [set(), {"engine_died"}]
     assert list(read_points(bench.folder()).point) == ["c1-r0", "c2-r0"]
     assert len(read_requests(bench.folder()).query("point == 'c2-r0'")) == 2
+
+
+class CountingEngine(FakeTokenizer):
+    """Counts with the engine itself, as `/tokenize` does: not once it is dead."""
+
+    exact = True
+
+    def __init__(self, bench):
+        self.bench = bench
+
+    def count(self, texts):
+        if self.bench.load.phases[-1:] == ["c2-r0"]:
+            self.bench.engines[0].death = "fake died: killed by SIGKILL"
+            raise EngineError("cannot count tokens at http://x/tokenize: connection refused")
+        return super().count(texts)
+
+
+def test_an_engine_that_dies_before_its_tokens_are_counted_is_a_dead_engine(bench, monkeypatch):
+    """Not an address that refuses connections; the answers that had ended are kept."""
+    monkeypatch.setattr(session, "engine_tokenizer", lambda *_: CountingEngine(bench))
+    monkeypatch.setattr(measure, "count_missing", lambda records, count: count([r.text for r in records]) and records)
+    result = bench.run(with_load(concurrency=(1, 2, 4)))
+    assert ended(result) == ("failed", FailureKind.DIED)
+    assert "killed by SIGKILL" in result.outcome.error
+    assert len(read_requests(bench.folder()).query("point == 'c2-r0'")) == 4
 
 
 def test_a_dead_worker_fails_its_point_only(bench):

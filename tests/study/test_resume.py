@@ -5,6 +5,7 @@ import shlex
 import pytest
 from tests.study.test_recover import DEAD_PID, WORDS, outputs, write_spool
 
+from servebench.analysis.answer import needs_again
 from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
 from servebench.registry.registry import registry
@@ -58,6 +59,21 @@ def test_finished_runs_are_not_executed_again(study):
     left = remaining_runs(study, registry(), retry_failed=True)
     assert (todo(left), damaged(left)) == ([False, True], [])
     assert {str(point): count for point, count in left.runs[1].progress.attempts.items()} == {"c1-r0": 1, "c2-r0": 1}
+
+
+def test_doubtful_points_are_measured_again_and_longer_with_better(study):
+    """Points of three requests are doubtful; those whose warnings no longer measurement settles are kept."""
+    plain = remaining_runs(study, registry(), retry_failed=False)
+    doubtful = {point.first for point, one in plain.runs[0].progress.points.items() if one.verdict != "valid"}
+    assert doubtful
+    left = remaining_runs(study, registry(), retry_failed=False, better=True)
+    assert todo(left) == [True, True]
+    assert not doubtful & set(left.runs[0].progress.points)
+    load, before = (one.runs[0].job.settings.load for one in (left, plain))
+    assert (load.requests, load.max_duration_s) == (2 * before.requests, 2 * before.max_duration_s)
+    assert left.runs[0].job.resolved["load"]["requests"] == load.requests
+    rest = {"prompt_size_approximate", "emulated"}
+    assert [needs_again("doubtful", codes) for codes in (rest, {*rest, "too_short"})] == [False, True]
 
 
 READ = [(0, "points.parquet"), (0, "run.json"), (1, "points.parquet"), (1, "requests.parquet"), (1, "run.json")]

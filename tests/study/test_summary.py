@@ -31,8 +31,8 @@ def test_the_summary_has_page_table_charts_and_what_mlflow_says(study):
     assert int(picture.attrib["width"]) > 200
     told = json.loads((folder / "summary.json").read_text())
     assert told["tags"]["servebench.engine"] == "alpha,beta"
-    assert told["note"].startswith("| run | engine | best output tok/s |")
-    assert "vs alpha" in told["note"]
+    assert told["note"].startswith("```\nunique")
+    assert "tok/s than beta" in told["note"]
     assert {one["name"] for one in told["metrics"]} >= {"output_throughput_tok_s/alpha", "ttft_ms_p50/beta"}
 
 
@@ -47,7 +47,7 @@ def test_mlflows_parent_run_shows_the_comparison(study, tmp_path):
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("e").experiment_id
     (parent,) = client.search_runs([experiment], filter_string="tags.`servebench.kind` = 'study'")
-    assert parent.data.tags["mlflow.note.content"].startswith("| run |")
+    assert parent.data.tags["mlflow.note.content"].startswith("```\n")
     assert parent.data.tags["servebench.step"] == "concurrency"
     curve = sorted(
         client.get_metric_history(parent.info.run_id, "output_throughput_tok_s/beta"), key=lambda one: one.step

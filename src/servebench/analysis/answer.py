@@ -8,9 +8,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
-from servebench.analysis.comparison.compare import STARTS_ADVISED
+from servebench.analysis.comparison.compare import MARGIN, STARTS_ADVISED
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
@@ -31,6 +31,8 @@ AGAIN = frozenset(
 """Warnings that a second, longer measurement may settle."""
 LONGER = 2.0
 """How many times as long `servebench resume --better` measures."""
+OUT_OF_LINE = 2.0
+"""From this factor on, a user who gets less at a lighter load is not chance."""
 TIMES_FROM = 1.0
 """From this lead on, a factor is easier to read than a percentage."""
 
@@ -76,7 +78,8 @@ class Lead:
     """By how much the best run of a level leads the next, as a share, with its interval.
 
     `clear`: the interval leaves no doubt against any other run. `verdict`: it is one on the engines, by several starts, and
-    not only a difference of these starts. `unequal` are settings that differ and matter, `codes` warnings of unknown size.
+    not only a difference of these starts. `tied` are the runs that it is not clear against, `unequal` settings that differ and
+    matter, `codes` warnings of unknown size, which make it provisional.
     """
 
     level: str
@@ -87,6 +90,7 @@ class Lead:
     high: float | None = None
     clear: bool = False
     verdict: bool = False
+    tied: tuple[str, ...] = ()
     unequal: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
 
@@ -270,7 +274,7 @@ def _lead(
         return None
     first, second = order[:2]
     rows = {rival: _seen_from(first, rival, level, comparisons) for rival in order[1:]}
-    open_rivals = [rival for rival, row in rows.items() if row is None or row.low is None or row.low <= 0]
+    open_rivals = [rival for rival, row in rows.items() if not _is_clear(row)]
     # where a lead is not clear, the rival that it is not clear against is the one to name
     rival = open_rivals[0] if open_rivals else second
     row = rows[rival]
@@ -289,10 +293,16 @@ def _lead(
         low=row.low if row is not None else None,
         high=row.high if row is not None else None,
         clear=not open_rivals,
+        tied=tuple(labels[rival].series for rival in open_rivals),
         verdict=all(row is not None and row.competes and row.result == "faster" for row in rows.values()),
         unequal=tuple(dict.fromkeys(unequal)),
         codes=tuple(dict.fromkeys(code for one in rows.values() if one is not None for code in one.doubts)),
     )
+
+
+def _is_clear(row: ComparisonRow | None) -> bool:
+    """Whether a lead is more than its interval leaves open, and may be as large as a difference that matters."""
+    return row is not None and row.low is not None and row.high is not None and row.low > 0 and row.high > MARGIN
 
 
 def _seen_from(first: str, rival: str, level: str, comparisons: Iterable[Comparison]) -> ComparisonRow | None:
@@ -337,16 +347,18 @@ def lead_text(lead: Lead) -> str:
 def _sentence(leads: Sequence[Lead]) -> str:
     """Who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
     clauses = []
-    for (leader, clear), found in groupby(leads, key=lambda lead: (lead.leader, lead.clear)):
+    for (_, clear), found in groupby(leads, key=lambda lead: (lead.leader if lead.clear else None, lead.clear)):
         group = list(found)
         last = group[-1]
         begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
-        at = begin + level_words(last.level)
         if clear:
             where = f" at {level_words(last.level)}" if len(group) > 1 else ""
-            clauses.append(f"{at}: {leader} gives {lead_text(last)}{where}")
+            text = f"{last.leader} gives {lead_text(last)}{where}"
         else:
-            clauses.append(f"{at}: no clear difference between {leader} and {last.rival}")
+            names = dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied))
+            text = f"no clear difference between {' and '.join(names)}"
+        provisional = " (provisional)" if any(lead.codes for lead in group) else ""
+        clauses.append(f"{begin}{level_words(last.level)}: {text}{provisional}")
     return "; ".join(clauses)
 
 
@@ -365,28 +377,39 @@ def _alone(column: Column, levels: Sequence[str]) -> str:
 
 def _remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Remark, ...]:
     """Each warning once, in the order of the catalog, what is void or doubtful before what is only marked."""
-    where: dict[str, dict[str, list[str]]] = {}
+    where: dict[str, dict[str, set[str]]] = {}
+    points = {run.run_id: list(dict.fromkeys(row.level_label for row in run.point_rows)) for run in runs}
     for run in runs:
         for row in run.point_rows:
             for code in row.doubts:
-                where.setdefault(code, {}).setdefault(labels[run.run_id].text, []).append(row.level_label)
+                where.setdefault(code, {}).setdefault(run.run_id, set()).add(row.level_label)
     order = [*CATALOG, *where]
     found = []
     for code in sorted(where, key=lambda code: (_is_mark(code), order.index(code))):
         if code == "emulated":
             continue
         known = CATALOG.get(code)
-        places = [f"{label} at {', '.join(dict.fromkeys(levels))}" for label, levels in where[code].items()]
         found.append(
             Remark(
                 code=code,
                 meaning=known.meaning if known else UNKNOWN,
                 remedy=known.remedy if known else "",
-                where="; ".join(places) if len(runs) > 1 else f"at {places[0].rpartition(' at ')[2]}",
+                where=_places(where[code], points, labels),
                 mark=_is_mark(code),
             )
         )
     return tuple(found)
+
+
+def _places(where: Mapping[str, set[str]], points: Mapping[str, Sequence[str]], labels: Mapping[str, RunLabel]) -> str:
+    """Points in words: all, all of a run, or the levels of runs."""
+    if all(where.get(run, set()) == set(levels) for run, levels in points.items() if levels):
+        return "all points" if sum(map(len, points.values())) > 1 else "the point"
+    parts = []
+    for run, levels in where.items():
+        at = f"at {', '.join(level for level in points[run] if level in levels)}" if levels < set(points[run]) else ""
+        parts.append(f"{labels[run].text} {at}".strip() if len(points) > 1 else at)
+    return "; ".join(parts)
 
 
 def _inequalities(comparisons: Sequence[Comparison], labels: Mapping[str, RunLabel]) -> tuple[Inequality, ...]:
@@ -416,9 +439,27 @@ def _caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> It
     """What holds for the whole answer."""
     if any(run.emulated for run in runs):
         yield "Emulated engines: these numbers do not describe the real ones."
+    for one in workloads:
+        for column in one.columns:
+            yield from _out_of_line(column, one.levels)
     leads = [lead for one in workloads for lead in one.leads if lead.clear]
     if leads and not any(lead.verdict for lead in leads):
         yield "One start of each: these are differences of these starts, not yet a verdict on the engines."
+
+
+def _out_of_line(column: Column, levels: Sequence[str]) -> Iterable[str]:
+    """The levels at which each user got far less than at the next, heavier one."""
+    speeds = [
+        (level, cell.value / int(level))
+        for level in levels
+        if level.isdigit() and (cell := column.cells.get(level)) is not None and cell.value and cell.verdict != "void"
+    ]
+    for (level, speed), (heavier, more) in pairwise(speeds):
+        if speed * OUT_OF_LINE < more:
+            yield (
+                f"{column.label} at {level_words(level)}: {number(more / speed, 2)} times slower for each user than at "
+                f"{level_words(heavier)}, so something held it up: measure it again."
+            )
 
 
 def _next_steps(

@@ -25,6 +25,9 @@ class ProgressDisplay(Protocol):
     def say(self, text: str) -> None:
         """Print a line that stays."""
 
+    def detail(self, text: str) -> None:
+        """Print a line that stays where all details are printed, and is left out elsewhere."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:

@@ -93,7 +93,7 @@ class EnginePool:
         if self._current is not None:
             current, lease = self._current
             if same_engine(current, settings) and not lease.running.died():
-                self._display.say(f"reusing the running {settings.engine.name} from the previous run")
+                self._display.detail(f"reusing the running {settings.engine.name} from the previous run")
                 lease = replace(lease, uses=lease.uses + 1)
                 self._current = (current, lease)
                 return lease
@@ -111,7 +111,7 @@ class EnginePool:
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
         try:
-            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
+            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
         except BaseException:
             redact_log(log_path)
             raise
@@ -120,7 +120,7 @@ class EnginePool:
         if settings.engine.measure_restart and running.phases:
             first = self._stop_first_start(engine, running)
             self._display.status(f"waiting for the warm restart of {engine.name}")
-            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.say)
+            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
             self._report_start(engine, "warm restart", running)
         return EngineLease(
             engine=engine,
@@ -137,7 +137,7 @@ class EnginePool:
         if running.phases:
             ended = [(phase.name, (phase.ended_ns - running.started_ns) / NS_PER_S) for phase in running.phases]
             steps = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in ended)
-            self._display.say(f"{engine.name}: {what} took {ended[-1][1]:.1f} s ({steps})")
+            self._display.detail(f"{engine.name}: {what} took {ended[-1][1]:.1f} s ({steps})")
 
     def _stop_first_start(self, engine: Engine, running: RunningEngine) -> FirstStart:
         """Stop an engine that has just started. Raises EngineError if it leaves something behind."""

@@ -11,7 +11,7 @@ from servebench.engine.pool import EngineLease
 from servebench.load.plan.source import LevelSource, level_source
 from servebench.run.grading import grade_load, grade_questions, stored_summaries, unasked_questions
 from servebench.run.ledger import Entry, faults
-from servebench.run.measure import measure_level
+from servebench.run.measure import awaited_death, measure_level
 from servebench.run.outcome import (
     Ending,
     ending_of_error,
@@ -23,7 +23,7 @@ from servebench.run.outcome import (
 from servebench.run.session import RunRequest, RunSession, open_session, open_telemetry
 from servebench.store.tables import RecordWriter, stored_counts, write_points
 from servebench.telemetry import Telemetry
-from servebench.util.errors import ServebenchError
+from servebench.util.errors import EngineError, FailureKind, ServebenchError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def execute_run(request: RunRequest) -> RunResult:
             _grade(request, progress)
             ending = ending_of_points(progress.points)
     except (KeyboardInterrupt, ServebenchError) as error:
-        ending = ending_of_error(error)
+        ending = ending_of_error(_cause(error, progress))
     finally:
         progress.close()
     stored = stored_counts(request.folder)
@@ -88,6 +88,14 @@ def execute_run(request: RunRequest) -> RunResult:
         telemetry=progress.telemetry.facts() if progress.telemetry is not None else None,
         ledger=[one.as_dict(stored.get((one.point, one.warmup), 0)) for one in progress.ledger],
     )
+
+
+def _cause(error: KeyboardInterrupt | ServebenchError, progress: _Progress) -> KeyboardInterrupt | ServebenchError:
+    """The death of the engine where that is behind an error of talking to it, else the error."""
+    if isinstance(error, EngineError) and error.kind is not FailureKind.DIED and progress.lease is not None:
+        death = awaited_death(progress.lease.running)
+        return error if death is None else EngineError(death, kind=FailureKind.DIED)
+    return error
 
 
 def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progress) -> None:

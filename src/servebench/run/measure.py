@@ -33,7 +33,7 @@ from servebench.run.simulated import drive_simulated, reset_virtual_cache
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
 from servebench.store.tables import add_telemetry
-from servebench.util.errors import ConfigError, ServebenchError
+from servebench.util.errors import ConfigError, EngineError, ServebenchError
 from servebench.util.units import NS_PER_S
 
 DEATH_NOTICE_S = 5.0
@@ -94,7 +94,7 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
     add_telemetry(session.folder, readings, run_id=session.run_id, point=level.point)
     measured = {"requests": prompts.requests, "records": records, "readings": readings}
     evidence = _evidence(session, level, report, facts, planned=planned_count(level, report), **measured)
-    point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report)])
+    point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)])
     return MeasuredLevel(point=point, stopped=report.stopped, requests=prompts.requests, records=records)
 
 
@@ -122,11 +122,13 @@ def _evidence(
     )
 
 
-def _warnings(session: RunSession, level: Level, report: PhaseReport) -> list[Doubt]:
+def _warnings(session: RunSession, level: Level, report: PhaseReport, records: Sequence[Record] = ()) -> list[Doubt]:
     """Return warnings of a point that need more than its evidence to detect."""
     warnings = []
     timed = level.duration_s is not None and not level.targets and not level.open_loop
-    exhausted = timed and 0 < report.planned <= report.sent
+    # requests that all failed were used up at once, and say nothing of the engine's speed
+    answered = any(record.outcome == "ok" for record in records)
+    exhausted = timed and answered and 0 < report.planned <= report.sent
     if exhausted:
         message = (
             f"all {report.planned} prepared requests were used after {report.elapsed_s:.3g} s of {level.duration_s or 0:g} s: "
@@ -156,14 +158,34 @@ def died_at_end(
     """Return whether the engine died in a phase that was not stopped. When nothing listens any more, requests fail faster
     than the guard reports the exit, so wait for the report."""
     last = max(records, key=lambda record: record.ended_ns, default=None)
-    if last is None or last.outcome not in BROKEN:
-        return False
+    return last is not None and last.outcome in BROKEN and awaited_death(running, now=now, sleep=sleep) is not None
+
+
+def awaited_death(
+    running: RunningEngine,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Return why the engine died, once that is known; None if it has not died within DEATH_NOTICE_S."""
     deadline = now() + DEATH_NOTICE_S
-    while not running.died():
-        if now() > deadline:
-            return False
+    while (death := running.died()) is None and now() <= deadline:
         sleep(POLL_S)
-    return True
+    return death
+
+
+def _counted(session: RunSession, records: Sequence[Record], *, wait: bool = True) -> list[Record]:
+    """Return records with counts for tokens that the server did not count; as they are where the engine that counts has died.
+
+    Raises EngineError if it is alive and does not count.
+    """
+    if session.tokenizer.exact:
+        try:
+            return list(count_missing(records, session.tokenizer.count))
+        except EngineError:
+            if wait and awaited_death(session.running) is None:
+                raise
+    return list(records)
 
 
 def _schedule_trace(session: RunSession, level: Level, prompts: SizedPrompts) -> tuple[Level, SizedPrompts]:
@@ -301,7 +323,7 @@ def _run_phase(
         raise
     if looks is not None:
         report = replace(report, ended_by=looks.ended_by or _end_reason(level, report))
-    records = count_missing(records, session.tokenizer.count) if session.tokenizer.exact else records
+    records = _counted(session, records)
     session.writer.append(records)
     session.ledger.append(entry(level.point, report, records, warmup=warmup))
     discard_spools(spools)
@@ -312,14 +334,13 @@ def looks_at(session: RunSession, level: Level) -> Looks | None:
     """Return the looks that may end a point early; None for one of a fixed length."""
     if not level.targets or level.duration_s is None:
         return None
-    count = session.tokenizer.count if session.tokenizer.exact else None
     return Looks(
         targets=level.targets,
         concurrency=level.concurrency,
         least=session.settings.load.min_requests,
         budget_s=level.duration_s,
         warmup_s=session.settings.load.warmup_s,
-        with_tokens=(lambda records: count_missing(records, count)) if count is not None else tuple,
+        with_tokens=lambda records: _counted(session, records, wait=False),
     )
 
 

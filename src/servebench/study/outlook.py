@@ -1,5 +1,6 @@
 """What a study will do before it runs, and what it says when it has ended."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def schedule_of(tasks: Sequence[RunTask]) -> Schedule:
     if any(task.job.settings.load.search is not None for task in tasks):
         return Schedule(labels=labels)
     left = [level for task in tasks for level in _levels(task.job) if level.id not in task.earlier.points]
-    known = [level.limit_s if level.requests is None else None for level in left]
+    known = [level.duration_s if level.requests is None else None for level in left]
     starts = sum(task.job.settings.study.starts for task in tasks)
     seconds = START_S * starts + sum(one for one in known if one is not None) if None not in known else None
     return Schedule(labels=labels, points=len(left), seconds=seconds)
@@ -42,8 +43,8 @@ def study_answer(path: Path) -> Answer:
 
 
 def study_name(path: Path) -> str:
-    """Return the shortest word by which a command finds a study."""
-    if path.parent.absolute() != Path("outputs").absolute():
-        return str(path)
+    """Return the shortest words by which a command finds a study."""
     studies = read.study_paths(path.parent)
-    return "last" if studies and studies[-1].name == path.name else short_id(path.name)
+    word = "last" if studies and studies[-1].name == path.name else short_id(path.name)
+    default = path.parent.absolute() == Path("outputs").absolute()
+    return shlex.quote(word) + ("" if default else f" --outputs {shlex.quote(str(path.parent))}")

@@ -138,6 +138,8 @@ def continue_study(
         print_remaining(folder, remaining)
         skipped_code = skipped_exit_code(folder, remaining)
         before = read_study(folder)
+        if better and before.launcher and not here:
+            raise ConfigError(f"--better measures on this machine, and {folder.name} ran on a cluster: add --here")
         cluster = None if here else launcher_from_dict(before.launcher)
         tasks = [RunTask(run.name, run.job, run.progress) for run in remaining.to_execute]
         if tasks:

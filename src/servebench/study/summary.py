@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, StudyData
 
 if TYPE_CHECKING:
     from servebench.report.html.model import Page
 
 FOLDER = "summary"
+NOTE_WIDTH = 100
 METRICS = (
     "output_throughput_tok_s", "goodput_req_s", "ttft_ms_p50", "ttft_ms_p99", "itl_ms_mean", "tpot_ms_mean",
     "e2e_ms_p50", "requests_failed", "json_compliance", "prefix_cache_hit_rate", "energy_j_per_token",
@@ -56,7 +56,7 @@ def write_summary(path: Path) -> Path:
         write_file(folder / "points.csv", to_csv(study.runs))
     for chart in comparing(data.series, data.limits):
         write_file(folder / f"{chart.name}.svg", draw.svg(draw.composed(chart, data.series)))
-    shown = {"note": note(data, study), "metrics": metrics(data), "tags": tags(study.runs)}
+    shown = {"note": note(study), "metrics": metrics(data), "tags": tags(study.runs)}
     write_file(folder / "summary.json", json.dumps(shown, indent=1) + "\n")
     return folder
 
@@ -92,42 +92,20 @@ def tags(runs: Sequence[RunData]) -> dict[str, str]:
     return found
 
 
-def note(data: Page, study: StudyData) -> str:
-    """Return the study in Markdown: the best point of each run, the verdicts between runs, and the advice."""
-    from servebench.report.points import best_row
-    from servebench.report.terminal.advice import headline
-    from servebench.util.clean import clean_markdown, markdown_code
-    from servebench.util.figures import MISSING, number, with_interval
-    from servebench.util.markdown import table
+def note(study: StudyData) -> str:
+    """Return the study in Markdown: the last screen of the terminal, and the command that made it."""
+    from io import StringIO
 
-    def cells(one: Any) -> list[str]:
-        best = best_row(one.rows) or PointRow()
-        return [
-            one.name,
-            f"{one.run.fact('engine') or MISSING} {one.run.fact('engine_version') or ''}".strip(),
-            with_interval(best, "output_throughput_tok_s"),
-            best.level_label if best else MISSING,
-            number(best.ttft_ms_p50),
-            number(best.tpot_ms_mean),
-            number(best.cost_usd_per_mtok),
-            str(best.verdict or one.run.status),
-        ]
+    from servebench.report.terminal.answer import print_answer
+    from servebench.report.terminal.tables import CleanConsole
+    from servebench.study.outlook import study_answer
+    from servebench.util.clean import markdown_code
 
-    head = ("run", "engine", "best output tok/s", "at load", "TTFT p50 ms", "TPOT ms", "$/M tokens", "verdict")
-    # MLflow folds a long note, so the table comes first
-    lines = [*table(head, [cells(one) for one in data.runs]), ""]
-    if any(run.emulated for run in study.runs):
-        lines += ["**Emulated engines: these numbers do not describe real ones.**", ""]
-    for one in data.comparisons:
-        lines.append(
-            f"- **{clean_markdown(one.candidate)}** vs {clean_markdown(one.baseline)}: {clean_markdown(one.summary)}"
-        )
-    advice = [
-        f"- {clean_markdown(one.use_case.title)}: {clean_markdown(headline(one))}"
-        for one in data.answers
-        if one.ranking
-    ]
-    lines += ["", "Recommendations:", "", *advice] if advice else []
+    screen = StringIO()
+    console = CleanConsole(screen, width=NOTE_WIDTH, soft_wrap=False)
+    print_answer(study_answer(study.path), console)
+    # what servers said must not end the block
+    lines = ["```", *(line.rstrip().replace("`", "'") for line in screen.getvalue().splitlines()), "```"]
     if study.words:
         lines += ["", markdown_code(f"servebench {shlex.join(study.words)}")]
     return "\n".join([*lines, "", f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts."])

@@ -7,7 +7,7 @@ from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.precision import WINDOW_S_MIN, half_width, precision_targets
 from servebench.contracts.results import Doubt
-from servebench.util.figures import rough, seconds, short_percent
+from servebench.util.figures import plus_minus, rough, seconds, short_percent
 from servebench.util.units import NS_PER_MS, NS_PER_S
 
 LEVEL_SHARE_MIN = 0.95
@@ -119,7 +119,7 @@ def imprecise(point: MeasuredPoint) -> Doubt | None:
     if half <= HALF_WIDTH_SHARE_MAX * rate:
         return None
     return catalog.IMPRECISE.issue(
-        f"throughput is only known to ±{short_percent(half / rate)} ({rate:.3g} ±{half:.2g} tok/s): it varied slowly, "
+        f"throughput is only known to ±{short_percent(half / rate)} ({plus_minus(rate, low, high)} tok/s): it varied slowly, "
         "as on a busy machine, or rests on few answers"
     )
 

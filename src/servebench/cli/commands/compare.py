@@ -16,6 +16,7 @@ from servebench.cli.command import (
     outputs_option,
     stored_argument,
     varying_option,
+    verbose_option,
 )
 from servebench.cli.completion import complete_stored
 
@@ -42,6 +43,7 @@ EXIT_NOT_JUDGED = 7
 @doubtful_option
 @click.option("--junit", metavar="FILE", type=FILE, help="Write the result of the gate as JUnit XML.")
 @click.option("--markdown", metavar="FILE", type=FILE, help="Write the comparison as Markdown.")
+@verbose_option
 @json_option
 @outputs_option
 def command(
@@ -54,6 +56,7 @@ def command(
     with_doubtful: bool,
     junit: Path | None,
     markdown: Path | None,
+    verbose: bool,
     as_json: bool,
     outputs: Path,
 ) -> int:
@@ -89,8 +92,12 @@ def command(
     if as_json:
         click.echo(to_json(found), nl=False)
     else:
+        out = console()
+        brief = out.is_terminal and not verbose and len(found) > 1
         for one in found:
-            print_comparison(one, console())
+            print_comparison(one, out, brief=brief)
+        if brief:
+            out.print("all metrics of each pair: -v", style="dim")
     return 0 if gate is None else _gate_code(gate)
 
 

@@ -43,6 +43,7 @@ def command(
     """Recommend a run for each use case: how sure the choice is, and what would change it."""
     from servebench.analysis.advice import recommend_runs
     from servebench.analysis.recommendation.rules import load_rules, rules_text
+    from servebench.contracts.labels import run_labels
     from servebench.report.terminal.advice import print_recommendations, to_json
     from servebench.report.terminal.tables import console
     from servebench.store.studies import find, runs_of
@@ -58,8 +59,11 @@ def command(
         )
     runs = [run for name in names for run in runs_of(find(name, outputs))]
     answers = recommend_runs(runs, rules, with_doubtful=with_doubtful, varying=varying)
-    if emulated := [run.run_id for run in runs if run.emulated]:
-        click.echo(f"servebench: emulated runs do not describe real engines: {', '.join(emulated)}", err=True)
+    labels = run_labels(runs)
+    emulated = [labels[run.run_id].text for run in runs if run.emulated]
+    if emulated:
+        which = "" if len(emulated) == len(runs) else f" ({', '.join(emulated)})"
+        click.echo(f"servebench: emulated engines{which}: these numbers do not describe the real ones", err=True)
     if as_json:
         click.echo(to_json(answers), nl=False)
     else:

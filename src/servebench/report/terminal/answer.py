@@ -11,13 +11,12 @@ from rich.text import Text
 
 from servebench.analysis.answer import Answer, Cell, Column, NextStep, Remark, WorkloadAnswer
 from servebench.contracts.point_row import level_words
-from servebench.report.terminal.tables import new_table
+from servebench.report.terminal.tables import VERDICT_STYLES, new_table
 from servebench.util.figures import MISSING, number
 
 CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
-TRUST_STYLES = {"ok": "green", "provisional": "yellow", "void": "red"}
 FAILURES_MAX = 6
 
 
@@ -153,7 +152,7 @@ def _trust(column: Column, numbers: dict[str, int]) -> Text:
 def _trust_of(cells: Sequence[Cell], numbers: dict[str, int]) -> Text:
     """How far some points may be trusted, with the numbers of their warnings."""
     verdicts = {cell.verdict for cell in cells}
-    word = "void" if verdicts == {"void"} else "ok" if verdicts == {"valid"} else "provisional"
+    word = next(iter(verdicts)) if len(verdicts) == 1 else "doubtful"
     codes = dict.fromkeys(code for cell in cells for code in cell.codes)
-    marks = "".join(f"({numbers[code]})" for code in codes if code in numbers)
-    return Text(f"{word} {marks}".strip(), style=TRUST_STYLES[word])
+    marks = ",".join(str(number) for number in sorted(numbers[code] for code in codes if code in numbers))
+    return Text(f"{word} ({marks})" if marks else word, style=VERDICT_STYLES.get(word, ""))

@@ -12,30 +12,35 @@ AGREEMENT_STYLES = {"different": "red", "not different": "cyan", "too small to t
 PARITY_STYLES = {"the same": "green", "no more than itself": "cyan", "more than itself": "red"}
 
 
-def print_comparison(found: RunComparison, out: Console) -> None:
-    """Print the rows, the unequal settings, the verdict, and the comparison of the answers."""
+BRIEF = "output_throughput_tok_s"
+
+
+def print_comparison(found: RunComparison, out: Console, *, brief: bool = False) -> None:
+    """Print the rows, the unequal settings, the verdict, and the comparison of the answers; `brief` has the throughputs only."""
     comparison = found.comparison
     out.print(Text(f"{comparison.candidate}  vs  {comparison.baseline}", style="bold"))
-    table = new_table()
+    table = new_table(narrow=True)
     for name in HEADINGS[:-1]:
         left = name == "metric"
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     table.add_column(HEADINGS[-1], overflow="fold")
     notes = reason_numbers(comparison)
     for row in comparison.rows:
+        if brief and row.metric.name != BRIEF:
+            continue
         *cells, verdict = cells_of(row)
-        mark = f" ({notes[reason]})" if (reason := reason_of(row)) else ""
+        mark = f" ({notes[reason]})" if (reason := reason_of(row)) and not brief else ""
         table.add_row(*map(Text, cells), Text(verdict, style=STYLES.get(row.result, "dim")).append(mark, style="dim"))
     out.print(table)
-    for reason, number in notes.items():
+    for reason, number in notes.items() if not brief else ():
         out.print(f"({number}) {reason}", style="dim")
-    if note := starts_note(comparison):
+    if (note := starts_note(comparison)) and not brief:
         out.print(note, style="dim")
     for one in comparison.unequal:
         if one.matters:
             text = f"different setting: {one.key}: {one.candidate} vs {one.baseline} ({one.reason})"
             out.print(text, style="yellow")
-    if minor := [one.key for one in comparison.unequal if not one.matters]:
+    if (minor := [one.key for one in comparison.unequal if not one.matters]) and not brief:
         out.print(f"other differences (not relevant): {', '.join(minor)}", style="dim")
     out.print(Text(f"verdict: {comparison.summary}", style=f"bold {STYLES.get(comparison.result, '')}".strip()))
     for agreement in found.agreements:

@@ -70,9 +70,9 @@ class Schedule:
     def text(self) -> str:
         """The schedule in one line."""
         runs, points = len(self.labels), self.points
-        parts = [f"{runs} run{'s' * (runs > 1)}"]
+        parts = [f"{runs} run{'s' * (runs != 1)}"]
         parts += [f"{points} point{'s' * (points > 1)}"] if points else []
-        takes = f"at most about {duration(self.seconds)}" if self.seconds else "the time is known after the first point"
+        takes = f"up to about {duration(self.seconds)}" if self.seconds else "the time is known after the first point"
         return ", ".join([*parts, takes])
 
 
@@ -86,8 +86,9 @@ class Display:
         self.quiet = quiet
         self.lively = self.err.is_terminal and not quiet
         self._live: Live | None = None
-        self.detail = detail or Detail()
-        self.complete = self.detail.verbose or not self.out.is_terminal
+        self._options = detail or Detail()
+        self.complete = self._options.verbose or not self.out.is_terminal
+        self.detail_lines = self._options.verbose or not self.lively
         self._schedule = Schedule()
         self._run = ""
         self._points: list[tuple[str, Point]] = []
@@ -127,12 +128,17 @@ class Display:
         place = f"run {names.index(run) + 1} of {len(names)}: " if run in names and len(names) > 1 else ""
         self._run, self._began = self._schedule.labels.get(run, ""), time.monotonic()
         self._title = place + (self._run if place else title)
-        self.say(place + title)
+        self.detail(title)
 
     def say(self, text: str) -> None:
         """Print a line that stays on screen."""
         if not self.quiet:
             self.err.print(Text(redact_text(text)))
+
+    def detail(self, text: str) -> None:
+        """Print a line that stays on screen, unless the live area shows as much."""
+        if self.detail_lines:
+            self.say(text)
 
     def status(self, text: str) -> None:
         """Show what is being waited for: in the live line, or without one in a line of its own when it takes long."""
@@ -194,7 +200,7 @@ class Display:
     def finish(self, outcome: RunOutcome, title: str, repeats: RepeatSummary | None = None) -> None:
         """Print the results of a finished run on standard output: all tables and warnings, or what is in no answer."""
         self._status, self._waiting = "", None
-        if self.detail.as_json:
+        if self._options.as_json:
             return
         self._pause()
         if outcome.points and self.complete:
@@ -220,7 +226,7 @@ class Display:
         """Print the last screen of a study on standard output."""
         self._points = []
         self._pause()
-        if self.detail.as_json:
+        if self._options.as_json:
             self.out.print(to_json(answer), soft_wrap=True)
         else:
             print_answer(answer, self.out, verbose=self.complete)

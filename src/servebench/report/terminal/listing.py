@@ -1,6 +1,7 @@
 """The output of `servebench ls` and `servebench show`."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from servebench.analysis.answer import Answer
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow, level_label
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.report.points import best_row, count_verdicts, valid_count
+from servebench.report.terminal.answer import print_answer
 from servebench.report.terminal.results import cell_text, print_repeats
 from servebench.report.terminal.tables import POINTS_NOTE, STATUS_STYLES, console, local_time, new_table, verdict_text
 from servebench.util.clean import clean_line
@@ -135,15 +138,15 @@ def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
 
 
-def show_run(run: RunData, *, as_json: bool, repeats: RepeatSummary | None = None) -> None:
-    """Print a run: its facts, points, repeats, quality and warnings."""
+def show_run(run: RunData, *, as_json: bool, label: str, repeats: RepeatSummary | None = None) -> None:
+    """Print a run, by its label in its study: its facts, points, repeats, quality and warnings."""
     rows = run.point_rows
     if as_json:
         plain = [row.as_dict() for row in rows]
-        _print_json({**run_facts(run), "manifest": dict(run.manifest), "rows": plain})
+        _print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain})
         return
     out = console()
-    out.print(Text(run.title, style="bold"))
+    out.print(Text(f"{short_id(run.study_id)} {label}", style="bold"))
     _print_facts(_header(run))
     if rows:
         out.print(_points_table(rows))
@@ -162,6 +165,7 @@ def _header(run: RunData) -> dict[str, str | None]:
     shared = " (shared)" if start.get("shared") else ""
     return {
         "folder": str(run.path),
+        "command": f"servebench {shlex.join(run.words)}" if run.words else None,
         "status": run.status + (f": {run.error}" if run.error else ""),
         "engine": " ".join(filter(None, (run.fact("engine"), run.fact("engine_version"), f"({run.fact('launch')})"))),
         "model": run.fact("model"),
@@ -209,8 +213,10 @@ def _points_table(rows: Sequence[PointRow]) -> Table:
     return table
 
 
-def show_study(study: StudyData, *, as_json: bool, numbers: Mapping[str, int]) -> None:
-    """Print a study and its runs."""
+def show_study(
+    study: StudyData, *, as_json: bool, numbers: Mapping[str, int], answer: Answer | None = None, verbose: bool = False
+) -> None:
+    """Print a study: its answer, and its runs where that is not a terminal or `verbose`."""
     if as_json:
         facts = {"study": study.study_id, "path": str(study.path), **study.state}
         _print_json({**facts, "id": short_id(study.study_id), "runs": [run_facts(run) for run in study.runs]})
@@ -221,8 +227,12 @@ def show_study(study: StudyData, *, as_json: bool, numbers: Mapping[str, int]) -
         {
             "folder": str(study.path),
             "status": study.status,
-            "command": f"servebench {' '.join(study.words)}" if study.words else None,
+            "command": f"servebench {shlex.join(study.words)}" if study.words else None,
             "took": seconds(ended - started) if started and ended else None,
         }
     )
-    list_runs([study], as_json=False, numbers=numbers)
+    complete = verbose or not console().is_terminal
+    if complete or answer is None:
+        list_runs([study], as_json=False, numbers=numbers)
+    if answer is not None:
+        print_answer(answer, console(), verbose=complete)
