@@ -1,0 +1,92 @@
+"""The last screen: what it says for one run, several, and many, and that it fits 80 columns."""
+
+import json
+from io import StringIO
+
+import pytest
+
+from servebench.analysis.answer import Answer, Cell, Column, NextStep, Remark, WorkloadAnswer
+from servebench.report.terminal.answer import duration, print_answer, to_json
+from servebench.report.terminal.display import Schedule
+from servebench.report.terminal.tables import CleanConsole
+
+REMARKS = (
+    Remark(code="too_short", meaning="the window is short", remedy="measure longer", where="all points"),
+    Remark(code="imprecise", meaning="the interval is wide", remedy="measure longer", where="all points", mark=True),
+)
+
+
+def answer(runs, levels):
+    cells = {
+        level: Cell(value=1234.5 * int(level), low=1200.0 * int(level), high=1300.0 * int(level), ttft_ms=80.0)
+        for level in levels
+    }
+    doubtful = {level: Cell(value=100.0, verdict="doubtful", codes=("too_short",)) for level in levels}
+    columns = [
+        Column(
+            run_id=f"s/{n}",
+            label=f"engine_{n}",
+            colour=n,
+            status="finished",
+            error=None,
+            cells=cells if n else doubtful,
+        )
+        for n in range(runs)
+    ]
+    one = WorkloadAnswer(
+        workload="unique",
+        title="unique · 128 in / 32 out",
+        levels=tuple(levels),
+        columns=tuple(columns),
+        leads=(),
+        sentence="said",
+    )
+    known = {
+        "workloads": (one,),
+        "remarks": REMARKS,
+        "next_steps": (NextStep(command="servebench x", why="y", seconds=150.0),),
+    }
+    return Answer(**{**known, **changes})
+
+
+def screen(found, width=80, **options):
+    out = StringIO()
+    print_answer(found, CleanConsole(out, width=width, soft_wrap=False), **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("runs", [1, 3, 4, 9, 40])
+@pytest.mark.parametrize("levels", [["1"], ["1", "4", "16"], [str(2**n) for n in range(8)]])
+def test_every_value_is_shown_whole_within_80_columns(runs, levels):
+    text = screen(answer(runs, levels))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert text.count(" ±") == (runs - 1) * len(levels)
+    assert all(f"engine_{n}" in text for n in range(runs)) or runs == 1
+
+
+def test_a_warning_has_its_number_where_it_concerns_a_point_and_its_remedy_with_verbose():
+    text = screen(answer(3, ["1", "4"]))
+    assert "doubtful (1)" in text
+    assert text.count("too_short") == 1
+    assert "the interval is wide" not in text
+    assert "about 2 min" in text
+    full = screen(answer(3, ["1", "4"]), verbose=True)
+    assert "the interval is wide" in full
+    assert full.count("measure longer") == 2
+
+
+def test_the_answer_as_json_has_its_cells():
+    (one,) = json.loads(to_json(answer(2, ["1"])))["workloads"]
+    assert one["columns"][1]["cells"]["1"]["value"] == 1234.5
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (45, "45 s"), (600, "10 min"), (9000, "2.5 h")])
+def test_durations_are_estimates(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_schedule_in_words():
+    labels = {"00": "a", "01": "b"}
+    assert Schedule(labels=labels, points=8, seconds=300.0).text == "2 runs, 8 points, up to about 5 min"
+    assert "after the first point" in Schedule(labels={"00": "a"}).text
