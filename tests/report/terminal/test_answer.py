@@ -41,12 +41,8 @@ def answer(runs, levels):
         leads=(),
         sentence="said",
     )
-    known = {
-        "workloads": (one,),
-        "remarks": REMARKS,
-        "next_steps": (NextStep(command="servebench x", why="y", seconds=150.0),),
-    }
-    return Answer(**{**known, **changes})
+    step = NextStep(command="servebench x", why="y", seconds=150.0)
+    return Answer(workloads=(one,), remarks=REMARKS, next_steps=(step,))
 
 
 def screen(found, width=80, **options):
