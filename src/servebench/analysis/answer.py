@@ -163,13 +163,15 @@ def answer_of(
     varying: str | None = None,
     name: str = "last",
     words: Sequence[str] = (),
+    comparisons: Sequence[Comparison] | None = None,
 ) -> Answer:
     """Return the answer that runs give. `earlier` are other stored runs, `name` is how a command names the study of these
-    runs, `words` is the command that made it."""
+    runs, `words` is the command that made it. `comparisons` of these runs replace those that it makes itself."""
     labels = run_labels(runs)
     entrants = {run.run_id: entrant_of(run, labels[run.run_id].text) for run in runs if run.point_rows}
-    pairs = pairs_within([run for run in runs if run.run_id in entrants])
-    found = compare_speed(pairs, varying=varying, earlier=earlier, labels=labels) if pairs else []
+    pairs = pairs_within([run for run in runs if run.run_id in entrants]) if comparisons is None else []
+    found = list(comparisons or ())
+    found += compare_speed(pairs, varying=varying, earlier=earlier, labels=labels) if pairs else []
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.fact("workload") or "", []).append(run)
@@ -369,10 +371,12 @@ def _alone(column: Column, levels: Sequence[str]) -> str:
         return ""
     top = max(known, key=lambda level: column.cells[level].value or 0.0)
     shown = dict.fromkeys((known[0], top))
-    return "; ".join(
-        f"{level_words(level)}: {column.cells[level].text} tok/s, TTFT p50 {number(column.cells[level].ttft_ms)} ms"
-        for level in shown
-    )
+    clauses = []
+    for level in shown:
+        cell = column.cells[level]
+        ttft = f", TTFT p50 {number(cell.ttft_ms)} ms" if cell.ttft_ms is not None else ""
+        clauses.append(f"{level_words(level)}: {cell.text} tok/s{ttft}")
+    return "; ".join(clauses)
 
 
 def _remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Remark, ...]:

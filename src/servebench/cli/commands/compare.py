@@ -65,13 +65,14 @@ def command(
     With --max-regression the exit code is 0 if every metric is shown to be worse by no more than that, 1 if one is worse by
     more, and 7 if that cannot be judged: one start of each engine, unequal settings, no valid points, too few starts.
     """
+    from servebench.analysis.answer import answer_of
     from servebench.analysis.comparison.compare import MARGIN
     from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
     from servebench.analysis.run_comparison import compare_runs
     from servebench.report.export.comparison import to_json, to_junit, to_markdown
     from servebench.report.files import write_file
-    from servebench.report.terminal.comparison import print_comparison
+    from servebench.report.terminal.comparison import print_comparison, print_pairs
     from servebench.report.terminal.tables import console
     from servebench.store.studies import find, load_outputs
 
@@ -93,11 +94,12 @@ def command(
         click.echo(to_json(found), nl=False)
     else:
         out = console()
-        brief = out.is_terminal and not verbose and len(found) > 1
-        for one in found:
-            print_comparison(one, out, brief=brief)
-        if brief:
-            out.print("all metrics of each pair: -v", style="dim")
+        if out.is_terminal and not verbose and baseline is None and len(found) > 1:
+            runs = list({run.run_id: run for pair in pairs for run in pair}.values())
+            print_pairs(answer_of(runs, comparisons=[one.comparison for one in found]), out)
+        else:
+            for one in found:
+                print_comparison(one, out)
     return 0 if gate is None else _gate_code(gate)
 
 
