@@ -114,8 +114,13 @@ class Remark:
     code: str
     meaning: str
     remedy: str
-    where: str
+    places: tuple[str, ...]
     mark: bool = False
+
+    @property
+    def where(self) -> str:
+        """The points in words."""
+        return "; ".join(self.places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,22 +403,28 @@ def _remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[R
                 code=code,
                 meaning=known.meaning if known else UNKNOWN,
                 remedy=known.remedy if known else "",
-                where=_places(where[code], points, labels),
+                places=tuple(_places(where[code], points, labels)),
                 mark=_is_mark(code),
             )
         )
     return tuple(found)
 
 
-def _places(where: Mapping[str, set[str]], points: Mapping[str, Sequence[str]], labels: Mapping[str, RunLabel]) -> str:
-    """Points in words: all, all of a run, or the levels of runs."""
-    if all(where.get(run, set()) == set(levels) for run, levels in points.items() if levels):
-        return "all points" if sum(map(len, points.values())) > 1 else "the point"
-    parts = []
+def _places(
+    where: Mapping[str, set[str]], points: Mapping[str, Sequence[str]], labels: Mapping[str, RunLabel]
+) -> Iterable[str]:
+    """Points in words: all, all at one load, all of a run, or the levels of runs."""
+    measured = {run: set(levels) for run, levels in points.items() if levels}
+    every = set().union(*where.values())
+    if all(where.get(run, set()) == levels & every for run, levels in measured.items()):
+        if every == set().union(*measured.values()):
+            yield "all points" if sum(map(len, points.values())) > 1 else "the point"
+        else:
+            yield f"all at {', '.join(dict.fromkeys(one for own in points.values() for one in own if one in every))}"
+        return
     for run, levels in where.items():
-        at = f"at {', '.join(level for level in points[run] if level in levels)}" if levels < set(points[run]) else ""
-        parts.append(f"{labels[run].text} {at}".strip() if len(points) > 1 else at)
-    return "; ".join(parts)
+        at = f" at {', '.join(level for level in points[run] if level in levels)}" if levels < measured[run] else ""
+        yield f"{labels[run].text}{at}"
 
 
 def _inequalities(comparisons: Sequence[Comparison], labels: Mapping[str, RunLabel]) -> tuple[Inequality, ...]:
@@ -481,6 +492,8 @@ def _next_steps(
             why="settle the doubtful points",
             seconds=sum(map(_better_s, runs)),
         )
+    # a name can be given only once
+    words = [word for word in words if not word.startswith("study.name=")]
     if _one_start(runs) and len(runs) > 1 and words and any(lead.clear for one in workloads for lead in one.leads):
         each = [seconds_per_start(run) for run in runs]
         yield NextStep(

@@ -11,8 +11,10 @@ from servebench.report.terminal.display import Schedule
 from servebench.report.terminal.tables import CleanConsole
 
 REMARKS = (
-    Remark(code="too_short", meaning="the window is short", remedy="measure longer", where="all points"),
-    Remark(code="imprecise", meaning="the interval is wide", remedy="measure longer", where="all points", mark=True),
+    Remark(code="too_short", meaning="the window is short", remedy="measure longer", places=("all points",)),
+    Remark(
+        code="imprecise", meaning="the interval is wide", remedy="measure longer", places=("all points",), mark=True
+    ),
 )
 
 

@@ -1,7 +1,5 @@
 """`servebench demo`."""
 
-import time
-
 from servebench.cli.command import define, words_argument
 from servebench.cli.commands.run import run_words
 
@@ -19,9 +17,6 @@ def command(words: tuple[str, ...]) -> int:
     """Run three emulated engines on three workloads, without a GPU, in three minutes, and write the report."""
     from servebench.cli.main import dispatch
 
-    named = next((word.partition("=")[2] for word in words if word.startswith("study.name=")), None)
-    study = named or f"demo_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-    code = run_words(("-m", "experiment=demo", *words, *(() if named else (f"study.name={study}",))))
-    if code == 0 and not any(word.startswith("study.dir=") for word in words):
-        code = dispatch(["report", study])
-    return code
+    code = run_words(("-m", "experiment=demo", *words))
+    outputs = next((word.partition("=")[2] for word in words if word.startswith("study.dir=")), "outputs")
+    return code or dispatch(["report", "last", "--outputs", outputs])

@@ -18,6 +18,7 @@ CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
+PLACES_MAX = 4
 
 
 def print_answer(answer: Answer, out: Console, *, verbose: bool = False) -> None:
@@ -62,9 +63,14 @@ def _print_hidden(answer: Answer, out: Console, *, verbose: bool) -> None:
 def _remark(remark: Remark, number: int | None, *, verbose: bool) -> Text:
     mark = f"({number}) " if number is not None else ""
     text = Text(f"{mark}{remark.meaning}", style="" if remark.mark else "yellow").append(
-        f" [{remark.code}, {remark.where}]"
+        f" [{remark.code}, {_some(remark.places, None if verbose else PLACES_MAX)}]"
     )
     return text.append(f"; {remark.remedy}") if verbose and remark.remedy else text
+
+
+def _some(places: Sequence[str], most: int | None) -> str:
+    rest = len(places) - len(places[:most])
+    return "; ".join([*places[:most], *([f"and {rest} more"] if rest else [])])
 
 
 def _print_step(step: NextStep, out: Console) -> None:
