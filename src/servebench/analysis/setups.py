@@ -17,11 +17,11 @@ Spreads = Mapping[tuple[str, str], StartSpread]
 """The spread of a set-up's starts by (level, metric)."""
 
 
-def start_spreads(run: RunData, earlier: Iterable[RunData]) -> Spreads:
-    """Return by how much the starts of a run's set-up differ: its own starts, and those of earlier runs of the set-up."""
+def start_spreads(run: RunData, earlier: Iterable[RunData], *, own: bool = True) -> Spreads:
+    """Return by how much the starts of a run's set-up differ: its own starts, if `own`, and those of earlier runs of it."""
     others = [other for other in earlier if other.run_id != run.run_id and same_setup(run, other)]
     values: dict[tuple[str, str], list[float]] = {}
-    for one in (run, *others):
+    for one in (run, *others) if own else others:
         for key, logs in _start_logs(one).items():
             values.setdefault(key, []).extend(logs)
     spreads = {key: spread_of(np.array(logs)) for key, logs in values.items()}

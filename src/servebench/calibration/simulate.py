@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -122,6 +122,32 @@ def simulate_run(plant: Plant, key: str, *, seed: int = 0, starts: int = 1) -> S
             points.append(point)
             records.append(of_point)
     return SimulatedRun(tuple(points), tuple(records))
+
+
+def simulate_start(
+    plant: Plant, key: str, *, seed: int, start: int, levels: Collection[str]
+) -> tuple[SimulatedRun, float]:
+    """Simulate the levels with these names on one start of a run, as `simulate_run` does; return it and the seconds for which
+    the engine ran, its cold start included."""
+    settings = _seeded(plant, seed)
+    session, writer = _session(settings, plant, f"{key}/{start}", start)
+    points: list[Point] = []
+    records: list[tuple[Record, ...]] = []
+    for level in _listed(settings, start):
+        if level.id.level in levels:
+            writer.records.clear()
+            points.append(_measure(session, level))
+            records.append(tuple(record for record in writer.records if record.measured))
+    assert isinstance(session.running, SimulatedEngine)
+    seconds = (session.running.ended_ns - session.running.started_ns) / NS_PER_S
+    return SimulatedRun(tuple(points), tuple(records)), seconds + cold_start_s(plant)
+
+
+def cold_start_s(plant: Plant) -> float:
+    """Return how long the simulated engine takes to start, in seconds."""
+    settings = job_of(plant.words).settings
+    context = launch_context(settings, NOWHERE, lambda _: 1)
+    return SimulatedLauncher().describe(_plugins().engine(settings.engine.name), context, settings.launch).ready_s
 
 
 def simulate_search(plant: Plant, key: str, *, seed: int = 0) -> SimulatedRun:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from servebench.config.problems import format_value
-from servebench.contracts.precision import precision_targets
+from servebench.contracts.precision import precision_targets, seconds_of, share_of
 from servebench.contracts.settings import (
     EngineSettings,
     GpuSettings,
@@ -61,10 +61,10 @@ def section_problems(sections: Mapping[str, Any], *, launchable: bool = True, lo
         problems.extend(_parallelism(sections["engine"], sections["gpu"]))
     if not local and hasattr(sections.get("launch"), "base_url"):
         problems.extend(_address(sections["launch"]))
-        if "study" in sections and sections["study"].starts > 1:
+        if "study" in sections and (asked := _asks_for_starts(sections["study"])):
             problems.append(
-                f"study.starts={sections['study'].starts} needs an engine that servebench starts, but "
-                f"launch={sections['launch'].name} measures a running server: restart it between runs, and leave study.starts out"
+                f"{asked} needs an engine that servebench starts, but "
+                f"launch={sections['launch'].name} measures a running server: restart it between runs, and leave that out"
             )
     return problems
 
@@ -273,9 +273,26 @@ def _study_name(study: StudySettings) -> list[str]:
 
 
 def _starts(study: StudySettings, load: LoadSettings) -> list[str]:
-    if study.starts == 1 or load.search is None:
+    asked = _asks_for_starts(study)
+    if not asked or load.search is None:
         return []
-    return [f"study.starts={study.starts} has no effect in a search, which chooses its own points; leave it out"]
+    return [f"{asked} has no effect in a search, which chooses its own points; leave it out"]
+
+
+def _asks_for_starts(study: StudySettings) -> str:
+    """Return the words that ask for several starts of an engine; empty if none do."""
+    if study.until is not None:
+        return f"study.until={study.until}"
+    return f"study.starts={study.starts}" if study.starts > 1 else ""
+
+
+def _decided(study: StudySettings) -> list[str]:
+    try:
+        share_of("study.margin", study.margin)
+        seconds_of("study.budget", study.budget)
+    except ValueError as error:
+        return [str(error)]
+    return []
 
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
@@ -289,5 +306,6 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("workload",), _lengths),
     (("engine", "workload"), _fits),
     (("study",), _study_name),
+    (("study",), _decided),
     (("study", "load"), _starts),
 )

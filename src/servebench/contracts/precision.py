@@ -1,7 +1,9 @@
-"""How precisely a point has to be known before it ends: `load.until`."""
+"""How precisely a point has to be known before it ends (`load.until`), and how long a study may take to decide
+(`study.until`)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 
@@ -14,6 +16,10 @@ OPEN_LOOP = ("ttft_ms_p50", "itl_ms_mean")
 
 WINDOW_S_MIN = 5.0
 """A shorter window holds too few engine steps, and one pause of a second moves its throughput by a fifth."""
+
+LOOKS = (2, 3, 4, 6, 8, 12, 16, 24)
+"""The numbers of starts after which `study.until=decided` looks whether a decision is known. Each is at most half as many
+again as the one before, so that few starts are made for nothing; after the last nothing is measured any more."""
 
 Until = str | float | Mapping[str, str | float] | None
 
@@ -32,13 +38,13 @@ def precision_targets(until: Until, *, open_loop: bool) -> dict[str, float]:
     if until is None:
         return {}
     if not isinstance(until, Mapping):
-        share = _share("load.until", until)
+        share = share_of("load.until", until)
         return dict.fromkeys(OPEN_LOOP if open_loop else CLOSED_LOOP, share)
     known = precision_metrics()
     for name in until:
         if name not in known:
             raise ValueError(f"load.until.{name} has no interval; use one of {', '.join(sorted(known))}")
-    return {name: _share(f"load.until.{name}", value) for name, value in until.items()}
+    return {name: share_of(f"load.until.{name}", value) for name, value in until.items()}
 
 
 def half_width(low: float, high: float) -> float:
@@ -46,7 +52,8 @@ def half_width(low: float, high: float) -> float:
     return (high - low) / (high + low) if high + low > 0 else float("inf")
 
 
-def _share(key: str, value: str | float) -> float:
+def share_of(key: str, value: str | float) -> float:
+    """Return a share between 0 and 1 that is written as `5%` or 0.05. Raises ValueError with one line for another value."""
     text = value.strip() if isinstance(value, str) else f"{value:g}"
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -55,3 +62,12 @@ def _share(key: str, value: str | float) -> float:
     if not 0 < share < 1:
         raise ValueError(f"{key} must be a share such as 5% or 0.05 (got {text})")
     return share
+
+
+def seconds_of(key: str, value: str | float) -> float:
+    """Return the seconds of a duration such as `90s`, `60m` or `2h`. Raises ValueError with one line for another value."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)", str(value).strip())
+    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{key} must be a duration such as 90s, 60m or 2h (got {value})")
+    return seconds

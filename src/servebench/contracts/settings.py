@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from servebench.contracts.precision import LOOKS
 from servebench.util.wheel_file import PackagedFile
 
 
@@ -293,12 +294,22 @@ class StudySettings(StrictSettings):
     """The study: `dir` is the outputs folder, `name` the study's folder in it (null: made from time and content).
 
     Each run is measured on `starts` starts of its engine; the runs take turns, one start each. Two starts of one engine
-    differ, so a verdict on engines needs several.
+    differ, so a verdict on engines needs several. With `until: decided` the runs take turns until each pair of them is faster,
+    slower or equal within `margin` at each level, or until the engines have run for `budget`; `starts`, if more than one, is
+    then the most.
     """
 
     dir: str = "outputs"
     name: str | None = None
     starts: PositiveInt = 1
+    until: Literal["decided"] | None = None
+    margin: str | float = "3%"
+    budget: str | float = "60m"
+
+    @property
+    def most_starts(self) -> int:
+        """The starts of each run, or the most if the study ends when it has decided."""
+        return self.starts if self.until is None or self.starts > 1 else LOOKS[-1]
 
 
 @dataclass(frozen=True, kw_only=True)

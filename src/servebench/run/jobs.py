@@ -25,8 +25,8 @@ def jobs_of(words: Sequence[str], registry: Registry) -> list[Job]:
         )
     manifest, origin = read_signed_manifest(Path(rest[0]))
     settings = settings_from_dict(manifest["config"], registry)
-    # the stored name is that of the study that is repeated
-    settings = replace(settings, study=replace(settings.study, name=None))
+    # the stored name is that of the study that is repeated, and one run has no other to be decided from
+    settings = replace(settings, study=replace(settings.study, name=None, until=None))
     config = {**manifest["config"], "study": {"dir": settings.study.dir, "name": None}}
     return [Job(tuple(manifest.get("overrides", ())), settings, config, doubt=origin.doubt, here=origin.here)]
 

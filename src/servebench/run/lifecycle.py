@@ -62,7 +62,7 @@ def execute_run(request: RunRequest) -> RunResult:
     levels: LevelSource | None = None
     ending = Ending()
     try:
-        levels = level_source(settings.load, settings.slo, settings.workload.seed, settings.study.starts)
+        levels = level_source(settings.load, settings.slo, settings.workload.seed, settings.study.most_starts)
         if turn.first:
             started = RunStarted(run_id=request.run_id, settings=settings, folder=request.folder.path)
             _notify(request, "servebench_run_started", started)
@@ -109,7 +109,7 @@ def _measure_levels(request: RunRequest, levels: LevelSource, progress: _Progres
             progress.points.append(stored)
             levels.add_point(level, stored)
             continue
-        if not request.turn.includes(level.repeat):
+        if not request.turn.includes(level.id):
             continue
         session = session or _start_session(request, progress)
         attempt = replace(level, id=level.id.with_attempt(request.attempts.get(level.id, 0)))

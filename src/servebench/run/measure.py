@@ -58,7 +58,7 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
 
     Raises ServebenchError and KeyboardInterrupt; the records of requests that have ended are stored then, too.
     """
-    label = level_title(level, repeats=session.settings.load.repeats * session.settings.study.starts)
+    label = level_title(level, repeats=session.settings.load.repeats * session.settings.study.most_starts)
     rate_req_s = answer_s = None
     if level.warmup_requests:
         prompts = _prepare_prompts(session, level.warmup_requests, f"warmup-{level.point}")

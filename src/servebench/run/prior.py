@@ -34,8 +34,8 @@ class PriorProgress:
 
 def has_unmeasured(settings: RunSettings, turn: Turn, earlier: PriorProgress) -> bool:
     """Return whether the load has levels of this turn that are not measured yet."""
-    listed = plan_levels(settings.load, settings.workload.seed, settings.study.starts)
-    return any(turn.includes(level.repeat) and level.id not in earlier.points for level in listed)
+    listed = plan_levels(settings.load, settings.workload.seed, settings.study.most_starts)
+    return any(turn.includes(level.id) and level.id not in earlier.points for level in listed)
 
 
 def prior_progress(folder: RunFolder, *, better: bool = False) -> PriorProgress:

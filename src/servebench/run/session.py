@@ -29,7 +29,7 @@ from servebench.util.clock import utc_time
 
 @dataclass(frozen=True)
 class Turn:
-    """A part of a run: the points of some `repeats`, or all points (null).
+    """A part of a run: the points of some `repeats`, or all points (null), at some `levels`, or at all (null).
 
     `first` and `last`: whether the run starts and ends with it. Turns with different `start` numbers never share a start of
     an engine; with null they may.
@@ -39,10 +39,12 @@ class Turn:
     first: bool = True
     last: bool = True
     start: int | None = None
+    levels: frozenset[str] | None = None
 
-    def includes(self, repeat: int) -> bool:
-        """Return whether the points of this repeat belong to the turn."""
-        return self.repeats is None or repeat in self.repeats
+    def includes(self, point: PointId) -> bool:
+        """Return whether a point belongs to the turn."""
+        of_levels = self.levels is None or point.level in self.levels
+        return of_levels and (self.repeats is None or (point.repeat or 0) in self.repeats)
 
 
 @dataclass(frozen=True, kw_only=True)

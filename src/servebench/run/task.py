@@ -29,6 +29,11 @@ from servebench.util.cache import cache_folder
 from servebench.util.errors import FailureKind, LoadError, StoreError
 from servebench.util.redaction import redact_text, remember_config
 
+OF_ENGINE = (
+    *("weights", "engine_version", "endpoint", "served_model", "image", "command", "engine_log", "resolved_settings"),
+    *("cold_start", "warm_restart", "stop", "telemetry"),
+)
+"""The facts in a manifest that come from the engine and its telemetry."""
 BETWEEN_TURNS = "the other repeats of this run follow in turns with those of other runs"
 
 
@@ -91,7 +96,8 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
     folder = context.folder.create_run(task.name)
     state = RunState(run_id=f"{context.folder.name}/{task.name}", title=title, overrides=job.overrides)
     write_run(folder, state)
-    ledger = _stored_ledger(folder)
+    before = _stored_facts(folder)
+    ledger = before.get("ledger") or []
     # a run that is killed has its config and machine on disk, too
     _write_manifest(context, job, folder, {**starting_facts(state), "ledger": ledger})
     display.begin(label + title, task.name)
@@ -123,7 +129,10 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
     facts = {
         **run_facts(state, outcome, ended_s=time.time()),
         **({"self_check": asdict(floor)} if floor is not None else {}),
-        **(engine_facts(result.lease) if result.lease is not None else {}),
+        # a turn that needed no engine says nothing about it
+        **(
+            engine_facts(result.lease) if result.lease is not None else {k: before[k] for k in OF_ENGINE if k in before}
+        ),
         **(stop_facts(stopped) if stopped is not None else {}),
         "ledger": [*ledger, *result.ledger],
         **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
@@ -143,14 +152,12 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
     return outcome
 
 
-def _stored_ledger(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the ledger of earlier turns of the run and attempts at it."""
-    if not folder.manifest.exists():
-        return []
+def _stored_facts(folder: RunFolder) -> dict[str, Any]:
+    """Return the manifest of earlier turns of the run and attempts at it; empty without one."""
     with suppress(StoreError):
-        entries = read_manifest(folder.manifest).get("ledger")
-        return entries if isinstance(entries, list) else []
-    return []
+        if folder.manifest.exists():
+            return read_manifest(folder.manifest)
+    return {}
 
 
 def _write_manifest(context: RunContext, job: Job, folder: RunFolder, more: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ def execute_in_order(tasks: Sequence[RunTask], execute: ExecuteRun, on_end: Call
     """
     settings = [task.job.settings for task in tasks]
     progress = [task.earlier for task in tasks]
-    starts = [one.study.starts for one in settings]
+    starts = [one.study.most_starts for one in settings]
     queue = deque(schedule([one.load for one in settings], settings[0].workload.seed, starts))
     while queue:
         index, turn = queue.popleft()
@@ -77,7 +77,7 @@ def execute_in_order(tasks: Sequence[RunTask], execute: ExecuteRun, on_end: Call
         same_start = bool(queue) and queue[0][1].start == turn.start
         following = settings[queue[0][0]] if same_start else None
         task = replace(tasks[index], earlier=progress[index], turn=turn)
-        outcome = execute(task, following, _label(index, len(tasks), turn, starts[index]))
+        outcome = execute(task, following, turn_label(index, len(tasks), turn, starts[index]))
         if outcome.status == "finished" and not turn.last:
             progress[index] = progress[index].after(outcome)
             continue
@@ -88,9 +88,10 @@ def execute_in_order(tasks: Sequence[RunTask], execute: ExecuteRun, on_end: Call
     return False
 
 
-def _label(index: int, runs: int, turn: Turn, starts: int) -> str:
+def turn_label(index: int, runs: int, turn: Turn, starts: int) -> str:
+    """Return what a turn is called: its start, and which run of how many it belongs to."""
     parts = [f"start {turn.start + 1}/{starts}"] if turn.start is not None else []
-    if turn.start is None and turn.repeats is not None:
+    if turn.start is None and turn.repeats:
         parts.append(f"repeat {turn.repeats.start + 1}")
     if runs > 1:
         parts.append(f"{index + 1}/{runs}")

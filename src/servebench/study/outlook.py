@@ -21,7 +21,7 @@ def schedule_of(tasks: Sequence[RunTask]) -> Schedule:
     """Return what these tasks will do."""
     sources = [source_of_job(task.name, "", task.job.overrides, task.job.resolved) for task in tasks]
     labels = {name: label.text for name, label in labels_of(sources).items()}
-    if any(task.job.settings.load.search is not None for task in tasks):
+    if any(task.job.settings.load.search is not None or task.job.settings.study.until is not None for task in tasks):
         return Schedule(labels=labels)
     left = [level for task in tasks for level in _levels(task.job) if level.id not in task.earlier.points]
     known = [level.duration_s if level.requests is None else None for level in left]

@@ -10,6 +10,7 @@ from servebench import __version__
 from servebench.config import Job, launcher_from_dict
 from servebench.contracts.cluster import ClusterSettings
 from servebench.contracts.results import RunOutcome
+from servebench.contracts.settings import RunSettings
 from servebench.engine.pool import EnginePool
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Detail, Display
@@ -22,6 +23,7 @@ from servebench.store.layout import StudyFolder, check_writable, create_study, o
 from servebench.store.manifest import capture_machine
 from servebench.store.plan import PlannedRun, write_plan
 from servebench.store.state import StudyState, read_study, write_study
+from servebench.study.decided import check_decided, execute_until_decided, print_decided
 from servebench.study.outlook import schedule_of, study_answer
 from servebench.study.recover import running_process
 from servebench.study.resume import Remaining, print_continuation, print_remaining, remaining_runs, skipped_exit_code
@@ -73,11 +75,10 @@ class StudySession:
     def _print_answer(self) -> None:
         """Print what the whole study says. Nothing in its files may keep it from ending."""
         try:
-            answer = study_answer(self.folder.path)
+            self.display.answer(study_answer(self.folder.path))
+            print_decided(self.folder, self.display)
         except (ServebenchError, OSError) as error:
             self.display.problem(f"the results cannot be compared: {error}")
-        else:
-            self.display.answer(answer)
 
     def store_status(self, status: str) -> None:
         """Store how the study ended."""
@@ -98,6 +99,7 @@ def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
     jobs = jobs_of(words, registry)
+    check_decided(jobs, jobs[0].launcher)
     confirm_locked(jobs, words, registry, trusted=trusted)
     outputs = outputs_folder(jobs[0].settings.study.dir)
     check_writable(outputs)
@@ -144,6 +146,7 @@ def continue_study(
         tasks = [RunTask(run.name, run.job, run.progress) for run in remaining.to_execute]
         if tasks:
             check_writable(folder.path.parent)
+            check_decided([run.job for run in remaining.runs], cluster)
             check_study([task.job for task in tasks], cluster, registry)
             state = resumed_state(before)
             write_study(folder, state)
@@ -273,9 +276,13 @@ def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Regi
         context = RunContext(
             session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {}, prompts
         )
-        return execute_in_order(
-            tasks, lambda task, following, label: run_task(context, task, following, label), session.add_outcome
-        )
+
+        def execute(task: RunTask, following: RunSettings | None, label: str) -> RunOutcome:
+            return run_task(context, task, following, label)
+
+        if tasks[0].job.settings.study.until is not None:
+            return execute_until_decided(session.folder, tasks, execute, session.add_outcome, display)
+        return execute_in_order(tasks, execute, session.add_outcome)
     finally:
         pool.stop()
 

@@ -16,6 +16,7 @@ from servebench.analysis.comparison.model import (
     ComparedPoint,
     Comparison,
     ComparisonRow,
+    Metric,
     Result,
     Side,
 )
@@ -44,30 +45,35 @@ def compare(
     `margin` is a share. P-values are corrected over all pairs. `with_doubtful` accepts what warnings make provisional.
     """
     listed = list(pairs)
-    rows = corrected([_rows(baseline, candidate, with_doubtful) for baseline, candidate, _ in listed])
+    rows = corrected([level_rows(baseline, candidate, with_doubtful) for baseline, candidate, _ in listed])
     return [
         _conclude(baseline, candidate, tuple(_judge(row, margin) for row in own), tuple(unequal), margin)
         for (baseline, candidate, unequal), own in zip(listed, rows, strict=True)
     ]
 
 
-def _rows(baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
+def level_rows(
+    baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric] = METRICS
+) -> list[ComparisonRow]:
+    """Return the rows of all levels, not yet corrected and judged."""
     levels = dict.fromkeys(point.level for side in (baseline, candidate) for point in side.samples)
-    return [row for level in levels for row in _level_rows(level, baseline, candidate, with_doubtful)]
+    return [row for level in levels for row in _level_rows(level, baseline, candidate, with_doubtful, metrics)]
 
 
-def _level_rows(level: str, baseline: Side, candidate: Side, with_doubtful: bool) -> list[ComparisonRow]:
+def _level_rows(
+    level: str, baseline: Side, candidate: Side, with_doubtful: bool, metrics: Sequence[Metric]
+) -> list[ComparisonRow]:
     points = [point for side in (baseline, candidate) for point in side.samples if point.level == level]
     for name, side in (("baseline", baseline), ("candidate", candidate)):
         if not any(point.level == level for point in side.samples):
-            row = missing_row(level, METRICS[0], f"the {name} has no such level")
+            row = missing_row(level, metrics[0], f"the {name} has no such level")
             return [replace(row, level_missing=name == "candidate")]
     void = [point for point in points if point.verdict == "void"]
     if void:
         codes = ", ".join(dict.fromkeys(code for point in void for code in point.doubts)) or "void"
-        return [replace(missing_row(level, METRICS[0], f"void point: {codes}"), level_missing=True)]
+        return [replace(missing_row(level, metrics[0], f"void point: {codes}"), level_missing=True)]
     sides = [[point for point in side.samples if point.level == level] for side in (baseline, candidate)]
-    return [_weighed(row, sides, with_doubtful) for row in compare_level(level, baseline, candidate, METRICS)]
+    return [_weighed(row, sides, with_doubtful) for row in compare_level(level, baseline, candidate, metrics)]
 
 
 def _weighed(row: ComparisonRow, sides: Sequence[Sequence[ComparedPoint]], with_doubtful: bool) -> ComparisonRow:
@@ -84,7 +90,7 @@ def _weighed(row: ComparisonRow, sides: Sequence[Sequence[ComparedPoint]], with_
         f"provisional: {', '.join(doubts)}" * bool(doubts),
     )
     competes = row.competes and (with_doubtful or not doubts)
-    return replace(row, competes=competes, why="; ".join(filter(None, parts)), doubts=doubts)
+    return replace(row, competes=competes, why="; ".join(filter(None, parts)), doubts=doubts, widened=factor - 1)
 
 
 def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:

@@ -13,7 +13,7 @@ almost as if only one question had been asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,9 @@ SPREAD_SD = 0.01
 CLOSED_LEVELS_MAX = 10
 """The most levels whose sets are all tested; more are corrected by Holm's rule."""
 
+MeanTest = Callable[[Sequence[StartValues], Floats], Floats]
+"""Returns the p-value of the mean over each subset of levels: `starts.p_values_of_means`, or another test's."""
+
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values with Holm's step-down correction; None is no test and stays None."""
@@ -40,15 +43,22 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return found
 
 
-def corrected(comparisons: Sequence[Sequence[ComparisonRow]]) -> list[list[ComparisonRow]]:
-    """Return the rows of all comparisons made together with their corrected p-values."""
+def corrected(
+    comparisons: Sequence[Sequence[ComparisonRow]], means: MeanTest = p_values_of_means, weight: float = 0.5
+) -> list[list[ComparisonRow]]:
+    """Return the rows of all comparisons made together with their corrected p-values.
+
+    `weight` is the share of the error that is spent on the means of levels, `means` their test. A p-value of 0 is that of a
+    row that an earlier look has found to differ: every set that holds it differs, too (closed tests in a group-sequential
+    design: Tang and Geller 1999, Biometrics 55).
+    """
     families: dict[tuple[int, str], list[int]] = {}
     for number, rows in enumerate(comparisons):
         for index, row in enumerate(rows):
             if row.p is not None:
                 families.setdefault((number, row.metric.name), []).append(index)
     found = [list(rows) for rows in comparisons]
-    levels = {key: _level_ps([found[key[0]][i] for i in own]) for key, own in families.items()}
+    levels = {key: _level_ps([found[key[0]][i] for i in own], means, weight) for key, own in families.items()}
     metrics = _metric_ps({key: whole for key, (whole, _) in levels.items()})
     for key, own in families.items():
         for index, p in zip(own, levels[key][1], strict=True):
@@ -88,8 +98,16 @@ def _subsets(count: int) -> NDArray[np.bool_]:
     return found
 
 
-def _level_ps(rows: Sequence[ComparisonRow]) -> tuple[float, list[float]]:
+def _level_ps(rows: Sequence[ComparisonRow], means: MeanTest, weight: float) -> tuple[float, list[float]]:
     """The p-value of "no level of this metric differs", and that of each level, corrected for the number of levels."""
+    unknown = [row for row in rows if row.p]
+    if len(unknown) == len(rows):
+        return _closed_ps(rows, means, weight)
+    ps = iter(_closed_ps(unknown, means, weight)[1] if unknown else [])
+    return 0.0, [next(ps) if row.p else 0.0 for row in rows]
+
+
+def _closed_ps(rows: Sequence[ComparisonRow], means: MeanTest, weight: float) -> tuple[float, list[float]]:
     own = np.array([row.p for row in rows], dtype=np.float64)
     count = len(rows)
     if count > CLOSED_LEVELS_MAX:
@@ -101,8 +119,8 @@ def _level_ps(rows: Sequence[ComparisonRow]) -> tuple[float, list[float]]:
     values = [row.starts for row in rows if row.starts is not None]
     if _have_means(values, count):
         weights = inside / (np.array([one.error for one in values]) ** 2 + SPREAD_SD**2)
-        means = p_values_of_means(values, weights / weights.sum(axis=1, keepdims=True))
-        ps = np.where(sizes == 1, ps, 2 * np.minimum(ps, means))
+        of_means = means(values, weights / weights.sum(axis=1, keepdims=True))
+        ps = np.where(sizes == 1, ps, np.minimum(ps / (1 - weight), of_means / weight))
     ps = np.minimum(ps, 1.0)
     return float(ps[-1]), np.where(inside, ps[:, None], 0.0).max(axis=0).tolist()
 

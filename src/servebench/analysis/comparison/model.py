@@ -101,13 +101,15 @@ class StartValues:
     """A metric at a level by start of the engine: logarithms (for `failed_share`: shares), in the order of the starts.
 
     If `paired`, entries at the same place come from starts that sent the same requests. `error` is about how far the few
-    requests of one start move its value, as if they were independent: levels with a small one say more.
+    requests of one start move its value, as if they were independent: levels with a small one say more. `known` is by how
+    much starts are known to differ from earlier ones, as (standard deviation, degrees of freedom).
     """
 
     baseline: Floats
     candidate: Floats
     paired: bool
     error: float = 0.0
+    known: tuple[float, int] = (0.0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,8 @@ class ComparisonRow:
     why: str = ""
     competes: bool = True
     doubts: tuple[str, ...] = ()
+    widened: float = 0.0
+    """By which share warnings of a known size have widened the interval, at each end."""
     level_missing: bool = False
     """Whether the whole level cannot be compared: the candidate lacks it, or a point of it is void."""
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
+LOOKED = (
+    "The study ended when it had decided, which the tables above do not know: their intervals and verdicts are those of a "
+    "fixed number of starts. What it has decided:"
+)
 
 
 @define(
@@ -67,17 +71,21 @@ def command(
     """
     from servebench.analysis.answer import answer_of
     from servebench.analysis.comparison.compare import MARGIN
+    from servebench.analysis.decided import decide_study
     from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
     from servebench.analysis.run_comparison import compare_runs
+    from servebench.contracts.stored import StudyData
     from servebench.report.export.comparison import to_json, to_junit, to_markdown
     from servebench.report.files import write_file
     from servebench.report.terminal.comparison import print_comparison, print_pairs
+    from servebench.report.terminal.decisions import print_decisions
     from servebench.report.terminal.tables import console
     from servebench.store.studies import find, load_outputs
 
+    named = [find(name, outputs) for name in names]
     pairs = pair_runs(
-        [find(name, outputs) for name in names],
+        named,
         find(baseline, outputs) if baseline else None,
         to_first=max_regression is not None,
     )
@@ -100,6 +108,10 @@ def command(
         else:
             for one in found:
                 print_comparison(one, out)
+        for study in named:
+            if isinstance(study, StudyData) and (decided := decide_study(study, earlier)) is not None:
+                click.echo(LOOKED)
+                print_decisions(decided, out)
     return 0 if gate is None else _gate_code(gate)
 
 

@@ -22,10 +22,12 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.answer import Answer
+from servebench.analysis.decided import StudyDecision
 from servebench.analysis.repeats import RepeatSummary
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.report.content import content_lines, quality_line, quality_lines
 from servebench.report.terminal.answer import duration, print_answer, to_json
+from servebench.report.terminal.decisions import print_decisions
 from servebench.report.terminal.results import (
     failure_lines,
     live_table,
@@ -230,6 +232,12 @@ class Display:
             self.out.print(to_json(answer), soft_wrap=True)
         else:
             print_answer(answer, self.out, verbose=self.complete)
+        self._resume()
+
+    def decisions(self, found: StudyDecision) -> None:
+        """Print what a study has decided on standard output, unless that is for JSON."""
+        self._pause()
+        print_decisions(found, self.err if self._options.as_json else self.out)
         self._resume()
 
     def where(self, folder: Path) -> None:

@@ -1,0 +1,311 @@
+"""Decisions between runs whose starts are added until they suffice (`study.until=decided`).
+
+After each planned number of starts (`contracts.precision.LOOKS`) every question that is still open is looked at: a pair of
+runs, a level, a metric of DECIDING. All looks are made again from the stored starts, so a study that was killed decides as if
+it had not been.
+
+*Several looks.* The looks share their error by a constant nominal level (Pocock 1977, Biometrika 64; for t-tests by the
+significance-level approach, Jennison and Turnbull 2000, "Group Sequential Methods", chapter 11): whoever looks after each
+number of LOOKS and calls p < NOMINAL a difference does so for equal engines in 5% of studies. A constant level rather than one
+that spends little at first (O'Brien and Fleming), because most questions should end after two or three starts; planned looks
+rather than an interval that is valid at any time, because that costs about a third more starts for looks that nobody makes.
+Intervals are repeated confidence intervals: they hold at all looks together.
+
+*Few starts.* Two or three starts say little about how much starts differ. Their variance is therefore moderated (Smyth 2004,
+Stat. Appl. Genet. Mol. Biol. 3): it is pooled with a prior that is worth PRIOR_STARTS degrees of freedom and expects starts to
+differ by PRIOR_SD (docs/decide.md), in TTFT by more, and with that of earlier starts of the set-ups, where some are stored. The
+error is below 5% for engines whose starts differ by less than that, and above it where they differ by much more;
+docs/calibration.md counts it. From PAIRS_MIN starts on, starts that sent the same requests are compared in pairs where that is
+closer; before, pairs would say too little, and each side's own spread is taken, which what the requests share can only make
+larger.
+
+*Several questions.* P-values are corrected over levels, metrics and pairs by `families`; what one look found to differ stays so.
+A level of a pair is *faster* or *slower* as soon as one metric is, and *equal* only when the interval of each metric lies within
+the margin: two one-sided tests (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15), so these intervals are of 90%.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from servebench.analysis.comparison.compare import level_rows
+from servebench.analysis.comparison.families import corrected
+from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartValues
+from servebench.analysis.comparison.starts import as_relative, group_by_start
+from servebench.analysis.statistics import Floats
+from servebench.contracts.precision import LOOKS
+
+NOMINAL = 0.0115
+"""The level of each look; over all LOOKS together it is 5% (tests/analysis/comparison/test_decisions.py)."""
+PRIOR_STARTS, PRIOR_SD, PRIOR_SD_OF_TTFT = 2, 0.0175, 0.05
+TTFT_STARTS_MIN = 4
+"""A few streams may send in step for the whole of one start and not of another, so that their TTFT has one of two values: two
+starts of each engine that happen to agree would look like two engines."""
+PAIRS_MIN = 4
+WEIGHT_OF_MEANS = 0.8
+"""Of each look's error: starts move all levels alike, so engines usually differ at all of them."""
+DECIDING = tuple(one for one in METRICS if one.name in ("output_throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50"))
+FORECAST_MAX = 200
+"""Starts beyond which it is not said how many would decide."""
+
+Verdict = Literal["faster", "slower", "mixed", "equal", "open", "not compared"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What is known of a metric at a level after its last look: `effect` with its interval are relative changes from the
+    baseline. `difference_at` and `equal_at` are the starts with which it would be known to differ, or to be equal, if it goes
+    on as so far (None: more than FORECAST_MAX). `doubts` are warnings of unknown size, which make it provisional.
+    """
+
+    row: ComparisonRow
+    verdict: Verdict = "open"
+    starts: int = 0
+    difference_at: int | None = None
+    equal_at: int | None = None
+
+    @property
+    def level(self) -> str:
+        """The load level."""
+        return self.row.level
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairDecision:
+    """What is decided between two runs."""
+
+    baseline: str
+    candidate: str
+    margin: float
+    rows: tuple[Decision, ...]
+
+    @property
+    def levels(self) -> dict[str, Verdict]:
+        """The verdict at each level."""
+        return {level: _level_verdict(self._at(level)) for level in dict.fromkeys(one.level for one in self.rows)}
+
+    @property
+    def open_levels(self) -> tuple[str, ...]:
+        """The levels that more starts may decide."""
+        return tuple(level for level, verdict in self.levels.items() if verdict == "open")
+
+    def starts_needed(self, level: str) -> int | None:
+        """Return with how many starts an open level would be decided, if it goes on as so far; None for more than can be said.
+
+        One metric that differs decides a level; for *equal* all must be.
+        """
+        rows = [one for one in self._at(level) if one.verdict != "not compared"]
+        equal = [one.equal_at if one.verdict == "open" else one.starts for one in rows]
+        ways = [one.difference_at for one in rows if one.verdict == "open"]
+        ways.append(None if None in equal else max((one for one in equal if one), default=None))
+        return min((one for one in ways if one is not None), default=None)
+
+    def _at(self, level: str) -> list[Decision]:
+        return [one for one in self.rows if one.level == level]
+
+
+def _level_verdict(rows: Sequence[Decision]) -> Verdict:
+    found = {one.verdict for one in rows} - {"not compared"}
+    if different := found & {"faster", "slower"}:
+        return "mixed" if len(different) > 1 else different.pop()
+    if not found:
+        return "not compared"
+    return "open" if "open" in found else "equal"
+
+
+def decide(pairs: Iterable[tuple[Side, Side]], *, margin: float, most: int = LOOKS[-1]) -> list[PairDecision]:
+    """Return what is decided between the runs of each pair (baseline, candidate), of `most` starts each. Pure.
+
+    `margin` is a share. The pairs share one error of 5%, so give all pairs of a study.
+    """
+    sides = [_with_common_starts(a, b) for a, b in pairs]
+    rows = [
+        [with_prior(row, a, b) for row in level_rows(a, b, False, DECIDING) if row.metric in DECIDING] for a, b in sides
+    ]
+    return [
+        PairDecision(baseline=a.name, candidate=b.name, margin=margin, rows=tuple(own))
+        for (a, b), own in zip(sides, decide_rows(rows, margin=margin, most=most), strict=True)
+    ]
+
+
+def with_prior(row: ComparisonRow, a: Side, b: Side) -> ComparisonRow:
+    """Return the row with the spread of starts that is known before: of the prior, and of earlier starts of both set-ups."""
+    if row.starts is None:
+        return row
+    found = [side.spreads.get((row.level, row.metric.name)) for side in (a, b)]
+    known = [(one.sd, one.count - 1) for one in found if one is not None]
+    known.append((PRIOR_SD_OF_TTFT if row.metric.source == "ttft_ms" else PRIOR_SD, PRIOR_STARTS))
+    freedom = sum(count for _, count in known)
+    spread = (sum(count * sd**2 for sd, count in known) / freedom) ** 0.5
+    return replace(row, starts=replace(row.starts, known=(spread, freedom)))
+
+
+def decide_rows(pairs: Sequence[Sequence[ComparisonRow]], *, margin: float, most: int) -> list[list[Decision]]:
+    """Return what is decided of the rows of each pair, whose `starts` are all that there are."""
+    rows = [[Decision(row=row) for row in own] for own in pairs]
+    for look in looks_until(most):
+        tested = [[_tested(one, look) for one in own] for own in rows]
+        judged = corrected([[_in_family(one) for one in own] for own in tested], p_values_of_means, WEIGHT_OF_MEANS)
+        rows = [
+            [_judged(one, look, family.p_corrected, margin) for one, family in zip(own, families, strict=True)]
+            for own, families in zip(tested, judged, strict=True)
+        ]
+    return [[_forecast(one, margin, most) for one in own] for own in rows]
+
+
+def looks_until(most: int) -> tuple[int, ...]:
+    """Return the numbers of starts after which it is looked, if a run has at most so many."""
+    return (*(one for one in LOOKS if one < most), min(most, LOOKS[-1]))
+
+
+def _with_common_starts(a: Side, b: Side) -> tuple[Side, Side]:
+    """The sides with as many starts at each level as both have, the first ones."""
+    levels = dict.fromkeys(point.level for side in (a, b) for point in side.samples)
+    kept: tuple[list[ComparedPoint], list[ComparedPoint]] = ([], [])
+    for level in levels:
+        starts = [group_by_start([point for point in side.samples if point.level == level]) for side in (a, b)]
+        count = min(map(len, starts)) or max(map(len, starts))
+        for found, own in zip(kept, starts, strict=True):
+            found += [point for start in own[:count] for point in start]
+    return replace(a, samples=tuple(kept[0])), replace(b, samples=tuple(kept[1]))
+
+
+def _known(one: Decision) -> StartValues | None:
+    """The values of all starts; None where the row cannot be compared."""
+    values = one.row.starts
+    finite = values is not None and np.isfinite(values.baseline).all() and np.isfinite(values.candidate).all()
+    return values if finite else None
+
+
+def _tested(one: Decision, look: int) -> Decision:
+    """The row of an open question as this look sees it, if it has so many starts."""
+    values = _known(one)
+    if one.verdict != "open" or values is None:
+        return one
+    if min(values.baseline.size, values.candidate.size) < look:
+        return one
+    if one.row.metric.source == "ttft_ms" and look < TTFT_STARTS_MIN:
+        return one
+    difference, error, freedom = moderated(_first(values, look))
+    row = _with_interval(one.row, float(difference), float(error), float(freedom), NOMINAL)
+    row = replace(row, p=float(_two_sided(difference, error, freedom)), why="" if row.competes else row.why)
+    return replace(one, row=row, starts=look)
+
+
+def _first(values: StartValues, count: int) -> StartValues:
+    return replace(values, baseline=values.baseline[:count], candidate=values.candidate[:count])
+
+
+def _with_interval(row: ComparisonRow, difference: float, error: float, freedom: float, level: float) -> ComparisonRow:
+    from scipy.special import stdtrit
+
+    half = error * float(stdtrit(freedom, 1 - level / 2))
+    low, high = as_relative((difference - half, difference + half))
+    wider = 1 + row.widened
+    return replace(
+        row, effect=math.expm1(difference), low=(1 + low) / wider - 1, high=(1 + high) * wider - 1, method="starts"
+    )
+
+
+def _in_family(one: Decision) -> ComparisonRow:
+    """The row as the correction sees it: with the starts of its last look, and p 0 once it differs."""
+    if not one.starts or one.row.starts is None:
+        return replace(one.row, p=None, starts=None)
+    if one.verdict in ("faster", "slower"):
+        return replace(one.row, p=0.0, starts=None)
+    return replace(one.row, starts=_first(one.row.starts, one.starts))
+
+
+def _judged(one: Decision, look: int, p_corrected: float | None, margin: float) -> Decision:
+    if _known(one) is None:
+        return replace(one, verdict="not compared")
+    row = one.row
+    if one.verdict != "open" or one.starts != look or row.low is None or row.high is None:
+        return one
+    narrow = _with_interval(row, *_estimate(one), 2 * NOMINAL)
+    if narrow.low is not None and narrow.high is not None and -margin < narrow.low and narrow.high < margin:
+        return replace(one, verdict="equal", row=replace(row, low=narrow.low, high=narrow.high))
+    if p_corrected is not None and p_corrected < NOMINAL and not row.low <= 0 <= row.high:
+        better = (row.low > 0) == row.metric.higher_is_better
+        return replace(one, verdict="faster" if better else "slower")
+    return one
+
+
+def _estimate(one: Decision) -> tuple[float, float, float]:
+    assert one.row.starts is not None
+    difference, error, freedom = moderated(_first(one.row.starts, one.starts))
+    return float(difference), float(error), float(freedom)
+
+
+def _forecast(one: Decision, margin: float, most: int) -> Decision:
+    """The open question with the starts that would decide it, if difference and spread stay what they are."""
+    from scipy.special import stdtrit
+
+    if one.verdict != "open" or not one.starts:
+        return one
+    difference, error, freedom = _estimate(one)
+    counts = np.arange(one.starts + 1, FORECAST_MAX + 1)
+    errors = error * np.sqrt(one.starts / counts)
+    freedoms = freedom + (counts - one.starts)
+    room = math.log1p(margin) - abs(difference)
+    differs = counts[abs(difference) > errors * stdtrit(freedoms, 1 - NOMINAL / 2)]
+    equal = counts[errors * stdtrit(freedoms, 1 - NOMINAL) < room]
+    first, within = (_next_look(int(found[0]), most) if found.size else None for found in (differs, equal))
+    return replace(one, difference_at=first, equal_at=within)
+
+
+def _next_look(count: int, most: int) -> int:
+    """The first look with at least so many starts; the number itself beyond the last."""
+    return next((look for look in looks_until(most) if look >= count), count)
+
+
+def moderated(values: StartValues) -> tuple[Floats, Floats, Floats]:
+    """Return the difference of the means of two sides with equally many starts (over the last axis), its standard error and
+    its degrees of freedom, the prior included."""
+    a, b = values.baseline, values.candidate
+    count = a.shape[-1]
+    squares = 2 * (a.var(axis=-1) + b.var(axis=-1)) * count
+    error, freedom = _error(squares, 2 * (count - 1), count, values.known)
+    if values.paired and count >= PAIRS_MIN:
+        in_pairs, fewer = _error((b - a).var(axis=-1) * count, count - 1, count, values.known)
+        closer = in_pairs * _quantile(fewer) < error * _quantile(freedom)
+        error, freedom = np.where(closer, in_pairs, error), np.where(closer, fewer, freedom)
+    return b.mean(axis=-1) - a.mean(axis=-1), error, freedom
+
+
+def _error(squares: Floats, freedom: int, count: int, known: tuple[float, int]) -> tuple[Floats, Floats]:
+    """The standard error of a mean of `count` differences, from their sum of squares and what is known before; and its
+    degrees of freedom. A difference has twice the variance of a start."""
+    spread, before = known
+    variance = (squares + 2 * before * spread**2) / (freedom + before)
+    return np.sqrt(variance / count), np.full_like(squares, freedom + before)
+
+
+def _quantile(freedom: Floats) -> Floats:
+    from scipy.special import stdtrit
+
+    found: Floats = stdtrit(freedom, 1 - NOMINAL / 2)
+    return found
+
+
+def p_values_of_means(values: Sequence[StartValues], subsets: Floats) -> Floats:
+    """Return the p-value of each subset of levels (a row of weights that add up to one): that of its mean, start by start."""
+    a, b = (subsets @ np.array(side) for side in zip(*((one.baseline, one.candidate) for one in values), strict=True))
+    freedom = min(one.known[1] for one in values)
+    # as if levels moved together, which is the most by which their mean can differ
+    spread = max(one.known[0] for one in values) if freedom else 0.0
+    return _two_sided(
+        *moderated(StartValues(baseline=a, candidate=b, paired=values[0].paired, known=(spread, freedom)))
+    )
+
+
+def _two_sided(difference: Floats, error: Floats, freedom: Floats) -> Floats:
+    from scipy.special import stdtr
+
+    found: Floats = 2 * stdtr(freedom, -np.abs(difference) / error)
+    return found

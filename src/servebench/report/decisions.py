@@ -1,0 +1,82 @@
+"""The text of what a study with `study.until=decided` has decided."""
+
+from __future__ import annotations
+
+from servebench.analysis.comparison.decisions import Decision, PairDecision
+from servebench.analysis.decided import StudyDecision
+from servebench.util.figures import MISSING, change, change_interval, percent
+
+HEADINGS = ("load", "metric", "verdict", "difference [interval]", "starts")
+NOTE = (
+    "Intervals: 95%, of 'equal' 90% (two one-sided tests); they hold for all looks together. One metric that differs decides a "
+    "level, which is not measured any further."
+)
+
+
+def round_line(found: StudyDecision, rounds: int) -> str:
+    """Return what is decided and what is open after a round of starts."""
+    verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict != "not compared"]
+    undecided = [f"{_title(pair)} at {', '.join(pair.open_levels)}" for pair in found.pairs if pair.open_levels]
+    done = sum(verdict != "open" for verdict in verdicts)
+    rest = f"; open: {'; '.join(undecided)}" if undecided else ""
+    return f"round {rounds}: {done} of {len(verdicts)} levels decided after {_minutes(found)}{rest}"
+
+
+def _title(pair: PairDecision) -> str:
+    return f"{_short(pair.candidate)} vs {_short(pair.baseline)}"
+
+
+def _short(run_id: str) -> str:
+    return run_id.rpartition("/")[2]
+
+
+def _minutes(found: StudyDecision) -> str:
+    return f"{found.engine_s / 60:.1f} of {found.budget_s / 60:g} engine minutes"
+
+
+def cells_of(one: Decision, margin: float) -> tuple[str, ...]:
+    """Return the cells of a row under HEADINGS."""
+    row = one.row
+    text = f"equal within {percent(margin)}" if one.verdict == "equal" else one.verdict
+    shown = text if row.competes or one.verdict in ("open", "not compared") else f"({text})"
+    size = (
+        MISSING
+        if row.effect is None or not one.starts
+        else f"{change(row.effect)} {change_interval(row.low, row.high)}"
+    )
+    return (row.level, row.metric.title, shown, size, str(one.starts or MISSING))
+
+
+def notes_of(found: StudyDecision) -> list[str]:
+    """Return what is open and what it would take, how much starts differ, and why rows are provisional or missing."""
+    lines = [line for pair in found.pairs for line in _open_lines(pair, found)]
+    for pair in found.pairs:
+        reasons = dict.fromkeys(
+            f"{one.level}, {one.row.metric.title}: {one.row.why}" for one in pair.rows if one.row.why
+        )
+        lines += [f"{_title(pair)} at {reason}" for reason in reasons]
+    for name, spread in found.spreads.items():
+        if spread.between is not None:
+            lines.append(
+                f"{_short(name)}: its {spread.starts} starts differ by {percent(spread.between)}, points of one start by "
+                f"{percent(spread.within)} more (standard deviations of output throughput)"
+            )
+    return [*lines, f"decided after {_minutes(found)}"]
+
+
+def _open_lines(pair: PairDecision, found: StudyDecision) -> list[str]:
+    lines = []
+    for level in pair.open_levels:
+        starts = max((one.starts for one in pair.rows if one.level == level), default=0)
+        needed = pair.starts_needed(level)
+        if needed is None or needed <= starts:
+            more = "it would take very many more starts" if starts else "it has no two starts of each"
+        else:
+            minutes = (
+                (needed - starts)
+                * sum(found.start_seconds.get(one, 0.0) for one in (pair.baseline, pair.candidate))
+                / 60
+            )
+            more = f"would take about {needed - starts} more starts of each, {max(1, round(minutes))} engine minutes"
+        lines.append(f"{_title(pair)} at {level}: undecided: {more}")
+    return lines

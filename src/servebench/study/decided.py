@@ -1,0 +1,169 @@
+"""Run the starts of a study in rounds until all its pairs of runs are decided (`study.until=decided`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from servebench.analysis.decided import StudyDecision, decide_study, same_question, study_settings
+from servebench.config import Job
+from servebench.contracts.cluster import ClusterSettings
+from servebench.contracts.point_row import level_label
+from servebench.contracts.results import RunOutcome
+from servebench.contracts.settings import RunSettings
+from servebench.load.plan.levels import plan_levels, repeats_of
+from servebench.report.decisions import round_line
+from servebench.report.terminal.display import Display
+from servebench.run.prior import has_unmeasured
+from servebench.run.session import Turn
+from servebench.run.task import RunTask
+from servebench.run.turns import ExecuteRun, turn_label
+from servebench.store.layout import StudyFolder
+from servebench.store.state import read_study
+from servebench.store.studies import load_outputs, load_study
+from servebench.util.errors import ConfigError
+
+STARTS_LEAST = 2
+
+
+def check_decided(jobs: Sequence[Job], cluster: ClusterSettings | None) -> None:
+    """Check that a study with `study.until=decided` has something to decide. Raises ConfigError with one line."""
+    if jobs[0].settings.study.until is None:
+        return
+    if cluster is not None:
+        raise ConfigError(
+            "study.until=decided does not work on a cluster, where each run does all its starts at once; leave out "
+            "hydra/launcher, or set study.starts instead"
+        )
+    alone = [
+        job
+        for job in jobs
+        if not any(other is not job and same_question(job.resolved, other.resolved) for other in jobs)
+    ]
+    if alone:
+        raise ConfigError(
+            f"study.until=decided needs two runs or more with the same model and workload, such as -m engine=vllm,sglang "
+            f"(there is no other run for '{alone[0].title}')"
+        )
+
+
+@dataclass
+class _Rounds:
+    """The runs that are not decided yet, by name, with what they have measured."""
+
+    folder: StudyFolder
+    execute: ExecuteRun
+    on_end: Callable[[str, RunOutcome], None]
+    count: int
+    open: dict[str, RunTask]
+    measured: bool = field(default=False, init=False)
+    """Whether the latest round measured anything."""
+
+    def run(self, start: int, found: StudyDecision | None) -> bool:
+        """Execute one start of each run for what is still open. Returns whether the study was interrupted."""
+        self.measured = False
+        if start >= STARTS_LEAST and found is not None:
+            decided = [name for name in self.open if not self._open_levels(name, found)]
+            if self.close(decided):
+                return True
+        turns = [(name, self._turn(task, start, found)) for name, task in self.open.items()]
+        turns = [(name, turn) for name, turn in turns if self._is_due(name, turn)]
+        settings = [self.open[name].job.settings for name, _ in turns]
+        if settings and all(one.load.order == "shuffled" for one in settings):
+            random.Random(f"{settings[0].workload.seed}/{start}").shuffle(turns)
+        elif start % 2:
+            # linear drift of the machine falls on all runs alike
+            turns.reverse()
+        for number, (name, turn) in enumerate(turns):
+            following = self.open[turns[number + 1][0]].job.settings if number + 1 < len(turns) else None
+            self.measured = True
+            if self._execute(name, turn, following):
+                return True
+        return False
+
+    def close(self, names: Sequence[str]) -> bool:
+        """End these runs with what they have. Returns whether the study was interrupted."""
+        return any(self._execute(name, Turn(range(0), first=False, last=True), None) for name in names)
+
+    def too_expensive(self, found: StudyDecision) -> bool:
+        """Return whether another round would end after the budget, if starts take as long as the latest ones."""
+        ids = [self._id(name) for name in self.open]
+        return found.engine_s + sum(found.start_seconds.get(one, 0.0) for one in ids) > found.budget_s
+
+    def _id(self, name: str) -> str:
+        return f"{self.folder.name}/{name}"
+
+    def _open_levels(self, name: str, found: StudyDecision) -> set[str]:
+        return found.open_levels(self._id(name), map(self._id, self.open))
+
+    def _turn(self, task: RunTask, start: int, found: StudyDecision | None) -> Turn:
+        settings = task.job.settings
+        turn = Turn(repeats_of(settings.load, start), first=start == 0, last=False, start=start)
+        if start < STARTS_LEAST or found is None or settings.load.trace is not None:
+            return turn
+        still_open = self._open_levels(task.name, found)
+        listed = plan_levels(settings.load, settings.workload.seed)
+        levels = frozenset(one.id.level for one in listed if level_label(one.concurrency, one.rate) in still_open)
+        return replace(turn, levels=levels)
+
+    def _is_due(self, name: str, turn: Turn) -> bool:
+        task = self.open[name]
+        return has_unmeasured(task.job.settings, turn, task.earlier)
+
+    def _execute(self, name: str, turn: Turn, following: RunSettings | None) -> bool:
+        """Execute a turn of a run. Returns whether it was interrupted."""
+        task = replace(self.open[name], turn=turn)
+        index = int(name.partition("_")[0])
+        label = turn_label(index, self.count, turn, task.job.settings.study.most_starts)
+        outcome = self.execute(task, following, label)
+        if outcome.status == "finished" and not turn.last:
+            self.open[name] = replace(task, earlier=task.earlier.after(outcome))
+            return False
+        del self.open[name]
+        self.on_end(name, outcome)
+        return outcome.status == "interrupted"
+
+
+def execute_until_decided(
+    folder: StudyFolder,
+    tasks: Sequence[RunTask],
+    execute: ExecuteRun,
+    on_end: Callable[[str, RunOutcome], None],
+    display: Display,
+) -> bool:
+    """Execute the runs start by start, in rounds, until every pair is decided at every level, the budget is used up, or each
+    has `study.most_starts`. What is decided is not measured again. A failed run does not stop the others.
+
+    All decisions are made from what is on disk, so a study that was killed goes on as if it had not been. Calls `on_end` for
+    each run that has ended. Returns whether a run was interrupted, which stops the study.
+    """
+    rounds = _Rounds(folder, execute, on_end, len(read_study(folder).runs), {task.name: task for task in tasks})
+    earlier = [run for study in load_outputs(folder.path.parent) for run in study.runs]
+    for start in range(tasks[0].job.settings.study.most_starts):
+        found = decide_study(load_study(folder.path), earlier)
+        if found is not None and rounds.measured:
+            display.say(round_line(found, start))
+        if found is not None and start >= STARTS_LEAST and rounds.too_expensive(found):
+            display.say(f"study.budget={found.settings.budget}: another round would not fit into it")
+            break
+        if rounds.run(start, found):
+            return True
+        if not rounds.open:
+            return False
+    return rounds.close(list(rounds.open))
+
+
+def print_decided(folder: StudyFolder, display: Display) -> None:
+    """Print what a study with `study.until=decided` has decided; nothing for another study."""
+    found = decided_of(folder)
+    if found is not None:
+        display.decisions(found)
+
+
+def decided_of(folder: StudyFolder) -> StudyDecision | None:
+    """Return what a stored study has decided; None for one without `study.until=decided`."""
+    study = load_study(folder.path)
+    if not any(study_settings(run) for run in study.runs):
+        return None
+    return decide_study(study, [run for one in load_outputs(folder.path.parent) for run in one.runs])

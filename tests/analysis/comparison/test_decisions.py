@@ -1,0 +1,153 @@
+"""Decisions over several looks: pure, from the values of starts."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from servebench.analysis.comparison.decisions import (
+    DECIDING,
+    NOMINAL,
+    PairDecision,
+    decide_rows,
+    looks_until,
+    with_prior,
+)
+from servebench.analysis.comparison.model import ComparisonRow, Side, StartValues
+from servebench.contracts.precision import LOOKS
+
+THROUGHPUT, TTFT, E2E = DECIDING
+NOBODY = Side(name="", samples=())
+MARGIN = 0.03
+
+
+def row(metric, baseline, candidate, level="1", paired=True):
+    """A question with these values (logarithms) of each start."""
+    starts = StartValues(baseline=np.array(baseline), candidate=np.array(candidate), paired=paired)
+    return with_prior(
+        ComparisonRow(level=level, metric=metric, baseline=1.0, candidate=1.0, starts=starts), NOBODY, NOBODY
+    )
+
+
+def decided(rows, most=LOOKS[-1]):
+    (found,) = decide_rows([rows], margin=MARGIN, most=most)
+    return PairDecision(baseline="a", candidate="b", margin=MARGIN, rows=tuple(found))
+
+
+def noise(seed, sd, count, shift=0.0):
+    return shift + np.random.default_rng(seed).normal(0, sd, count)
+
+
+def test_the_level_of_a_look_makes_five_percent_of_all_looks():
+    """Of the paths of a sum of independent differences without a drift, 5% are beyond it at one of the looks or more."""
+    steps = np.random.default_rng(1).standard_normal((100_000, LOOKS[-1]), dtype=np.float32)
+    paths = np.abs(np.cumsum(steps, axis=1)[:, np.array(LOOKS) - 1]) / np.sqrt(LOOKS)
+    crossed = (paths > NormalDist().inv_cdf(1 - NOMINAL / 2)).any(axis=1).mean()
+    assert crossed == pytest.approx(0.05, abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("shift", "sd", "count", "verdict", "starts"),
+    [
+        (0.10, 0.0, 2, "slower", 2),
+        (-0.10, 0.0, 2, "faster", 2),
+        (0.05, 0.0, 2, "open", 2),  # two starts may agree by chance
+        (0.05, 0.0, 3, "slower", 3),
+        (0.0, 0.0, 4, "equal", 3),
+        (0.01, 0.0, 8, "equal", 4),
+        (0.03, 0.0, 24, "slower", 3),
+        (0.0, 0.05, 8, "open", 8),
+        (0.10, 0.01, 1, "open", 0),
+    ],
+)
+def test_a_metric_is_decided_as_soon_as_its_starts_suffice(shift, sd, count, verdict, starts):
+    found = decided([row(E2E, noise(1, sd, count), noise(2, sd, count, shift))])
+    assert (found.rows[0].verdict, found.rows[0].starts) == (verdict, starts)
+    assert found.levels == {"1": verdict}
+
+
+def test_higher_throughput_is_faster():
+    assert decided([row(THROUGHPUT, [0.0] * 2, [0.1] * 2)]).levels == {"1": "faster"}
+
+
+def test_two_starts_say_nothing_about_ttft():
+    """Streams may be in step for all of a start: the TTFT then has one of two values."""
+    two, four = (decided([row(TTFT, [0.0] * count, [0.5] * count)]) for count in (2, 4))
+    assert (two.levels, four.levels) == ({"1": "open"}, {"1": "slower"})
+
+
+def test_one_metric_that_differs_decides_a_level_and_equal_takes_all():
+    slower = row(E2E, [0.0] * 4, [0.1] * 4)
+    same = row(THROUGHPUT, [0.0] * 4, [0.0] * 4)
+    wide = row(TTFT, noise(1, 0.1, 4), noise(2, 0.1, 4))
+    assert decided([slower, wide]).levels == {"1": "slower"}
+    assert decided([same, wide]).open_levels == ("1",)
+    assert decided([slower, row(THROUGHPUT, [0.0] * 4, [0.1] * 4)]).levels == {"1": "mixed"}
+    assert decided([same, row(E2E, [0.0] * 4, [0.0] * 4)]).levels == {"1": "equal"}
+
+
+def test_what_cannot_be_compared_is_not_measured_again():
+    nothing = ComparisonRow(level="1", metric=THROUGHPUT, baseline=None, candidate=None, why="void point: x")
+    found = decided([nothing])
+    assert (found.levels, found.open_levels) == ({"1": "not compared"}, ())
+    assert decided([nothing, row(E2E, [0.0] * 2, [0.1] * 2)]).levels == {"1": "slower"}
+
+
+def test_more_starts_do_not_change_what_earlier_ones_decided():
+    """A study that was killed, or measured a level further for another pair, decides as before."""
+    a, b = noise(1, 0.01, 12), noise(2, 0.01, 12, 0.06)
+    b[3:] -= 0.2
+    first, later = (decided([row(E2E, a[:count], b[:count])]).rows[0] for count in (3, 12))
+    assert first.verdict == later.verdict == "slower"
+    assert first.starts == later.starts == 3
+
+
+def test_an_open_level_says_how_many_starts_would_decide_it():
+    """If difference and spread stay what they are: fewer for a larger difference, at a look that there is."""
+    needed = {}
+    for shift in (0.0, 0.04, 0.06):
+        spread = np.array([-0.03, 0.03, -0.03, 0.03])
+        found = decided([row(E2E, spread, shift - spread, paired=False)])
+        assert found.open_levels == ("1",)
+        needed[shift] = found.starts_needed("1")
+    assert needed[0.0] > needed[0.04] > needed[0.06] > 4
+    assert needed[0.06] in LOOKS
+
+
+def test_looks_end_with_the_most_starts():
+    assert looks_until(24) == LOOKS
+    assert looks_until(5) == (2, 3, 4, 5)
+    assert looks_until(2) == (2,)
+
+
+def test_levels_that_earlier_looks_decided_support_the_others():
+    """A closed test: a level that differs needs no correction for those known to differ."""
+    clear = [row(E2E, [0.0] * 3, [0.2] * 3, level=str(level)) for level in range(3)]
+    close = row(E2E, noise(1, 0.012, 3), noise(2, 0.012, 3, 0.053), level="3")
+    assert decided([*clear, close]).levels["3"] == decided([close]).levels["3"]
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.02, 0.03])
+def test_equal_engines_are_rarely_called_different(spread):
+    """60 studies of four levels, whose starts move all metrics and levels: 3 are expected at most, 7 in one case of 100."""
+    rng = np.random.default_rng(round(1000 * spread))
+    wrong = sum(_differs(rng, spread, 0.0) for _ in range(60))
+    assert wrong <= 7
+
+
+def test_a_slower_engine_is_found_at_every_level():
+    rng = np.random.default_rng(3)
+    assert sum(_differs(rng, 0.01, 0.095, levels_needed=4) for _ in range(20)) >= 19
+
+
+def _differs(rng, spread, shift, levels_needed=1):
+    starts = rng.normal(0, spread, (2, 8))
+    rows: list[ComparisonRow] = []
+    for level in range(4):
+        own = rng.normal(0, 0.008, (2, 8))
+        a, b = starts + own
+        rows += [row(THROUGHPUT, -a, -b - shift, str(level)), row(E2E, a, b + shift, str(level))]
+    verdicts = list(decided(rows, most=8).levels.values())
+    return sum(one not in ("open", "equal") for one in verdicts) >= levels_needed

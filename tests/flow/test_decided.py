@@ -1,0 +1,122 @@
+"""Studies that end when they have decided between their engines, through the public command on a virtual clock."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from support.commands import servebench_started
+from support.waiting import wait_until
+
+ENGINE = ("-m", "engine=vllm", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "workload=unique")
+LOAD = ("load.concurrency=[1,4]", "load.requests=100", "workload.output_tokens=16", "launch.wander_sd=0.005")
+STUDY = ("tracking=none", "study.until=decided", "study.name=s", "study.budget=4h")
+FAST, SLOW = "00_vllm_unique", "01_vllm_unique"
+
+
+def points(tmp_path, run):
+    return pd.read_parquet(tmp_path / "outputs/s" / run / "points.parquet").sort_values(["repeat", "concurrency"])
+
+
+def state(tmp_path, run):
+    return json.loads((tmp_path / "outputs/s" / run / "run.json").read_text())["status"]
+
+
+def table(output):
+    """The rows of the table of decisions: (load, metric, the rest)."""
+    lines = [line.split(None, 1) for line in output.splitlines()]
+    return [(words[0], words[1]) for words in lines if len(words) > 1 and words[0] in ("1", "4") and "[" in words[1]]
+
+
+def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
+    """Both runs are finished, both starts are from engines of their own, and `compare` shows the decision, too."""
+    done = run_main(*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.2", "launch.start_sd=0.005")
+    assert done.returncode == 0, done.stderr
+    for run in (FAST, SLOW):
+        assert list(points(tmp_path, run)["repeat"]) == [0, 0, 1, 1]
+        assert points(tmp_path, run)["start_id"].nunique() == 2
+        assert state(tmp_path, run) == "finished"
+    assert "round 2: 2 of 2 levels decided" in done.stderr
+    assert "decided: slower at 1, slower at 4" in done.stdout
+    manifest = json.loads((tmp_path / "outputs/s" / SLOW / "manifest.json").read_text())
+    assert manifest["cold_start"]["phases"]
+    compared = run_main("compare", "s")
+    assert "decided: slower at 1, slower at 4" in compared.stdout
+    assert run_main("resume", "s").returncode == 0
+    assert len(points(tmp_path, SLOW)) == 4
+
+
+def test_equal_engines_are_equal_and_a_decided_level_is_measured_no_more(run_main, tmp_path):
+    words = ("launch.slowdown=1,1.0001", "launch.start_sd=0.001", "study.margin=8%", "load.concurrency=[1,2]")
+    done = run_main(*ENGINE, *LOAD, *STUDY, *words)
+    assert done.returncode == 0, done.stderr
+    found = points(tmp_path, FAST)
+    counts = found.groupby("concurrency").size()
+    assert counts[1] >= 4, "TTFT takes four starts"
+    assert "equal at 1" in done.stdout
+    assert f"{list(counts)}" == f"{list(points(tmp_path, SLOW).groupby('concurrency').size())}"
+
+
+def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main, tmp_path):
+    words = ("launch.slowdown=1,1.03", "launch.start_sd=0.04", "study.budget=260s", "study.starts=12")
+    done = run_main(*ENGINE, *LOAD, *STUDY, *words)
+    assert done.returncode == 0, done.stderr
+    assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
+    assert 2 <= points(tmp_path, FAST)["repeat"].nunique() < 12
+    assert "study.budget=260s" in done.stderr
+    assert "undecided: would take about" in done.stdout
+    assert "engine minutes" in done.stdout
+
+
+def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_path):
+    """Nothing is measured twice, and the decisions come from what is on disk."""
+    words = (*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.06", "launch.start_sd=0.01")
+    with servebench_started(tmp_path, *words) as process:
+        path = tmp_path / "outputs/s" / SLOW / "points.parquet"
+        wait_until(lambda: path.exists() and len(pd.read_parquet(path)) >= 3, process=process)
+    before = points(tmp_path, SLOW)
+    assert {"finished"} != {state(tmp_path, run) for run in (FAST, SLOW)}
+    done = servebench("resume", "s")
+    assert done.returncode == 0, done.stderr
+    after = points(tmp_path, SLOW)
+    kept = after[after["point"].isin(before["point"])]
+    assert list(kept["window_start_ns"]) == list(before["window_start_ns"])
+    assert after.groupby(["concurrency", "repeat"]).size().max() == 1
+    assert table(done.stdout) == table(run_main("compare", "s").stdout.split("What it has decided:")[1])
+    assert len(table(done.stdout)) >= 4
+    assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("engine=vllm", "launch=simulated"),
+            "study.until=decided needs two runs or more with the same model and workload",
+        ),
+        (("-m", "engine=vllm", "launch=simulated", "workload=unique,rag_prefix"), "with the same model and workload"),
+        (("-m", "engine=vllm,sglang", "launch=simulated", "study.margin=0"), "study.margin must be a share such as 5%"),
+        (
+            ("-m", "engine=vllm,sglang", "launch=simulated", "study.budget=60"),
+            "study.budget must be a duration such as 90s",
+        ),
+        (("-m", "engine=vllm,sglang", "launch=simulated", "study.budget=-1m"), "study.budget must be a duration"),
+        (("-m", "engine=vllm,sglang", "launch=simulated", "study.until=done"), "study.until must be"),
+        (
+            ("-m", "engine=vllm,sglang", "launch=simulated", "load=search_slo", "slo=interactive"),
+            "study.until=decided has no effect in a search",
+        ),
+        (
+            ("-m", "engine=vllm,sglang", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1"),
+            "study.until=decided needs an engine that servebench starts",
+        ),
+        (("-m", "engine=vllm,sglang", "launch=simulated", "hydra/launcher=ray"), "does not work on a cluster"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused_in_one_line(run_main, words, said):
+    done = run_main("study.until=decided", *words)
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
