@@ -43,9 +43,9 @@ from servebench.contracts.precision import LOOKS
 NOMINAL = 0.0115
 """The level of each look; over all LOOKS together it is 5% (tests/analysis/comparison/test_decisions.py)."""
 PRIOR_STARTS, PRIOR_SD, PRIOR_SD_OF_TTFT = 2, 0.0175, 0.05
-TTFT_STARTS_MIN = 4
-"""A few streams may send in step for the whole of one start and not of another, so that their TTFT has one of two values: two
-starts of each engine that happen to agree would look like two engines."""
+TTFT_STARTS_MIN = 6
+"""A few streams may send in step for the whole of one start and not of another, so that their TTFT has one of two values: a
+few starts of each engine that happen to agree would look like two engines (one case in 128 with four, in 2,048 with six)."""
 PAIRS_MIN = 4
 WEIGHT_OF_MEANS = 0.8
 """Of each look's error: starts move all levels alike, so engines usually differ at all of them."""
