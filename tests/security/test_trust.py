@@ -206,7 +206,7 @@ def test_a_relative_program_means_the_folder_of_the_command(run_main, tmp_path, 
     words = ["engine=vllm", "engine.executable=./server", "model.name=m", "gpu=none", "load.self_check=never", "study.name=s",
              "tracking=none"]  # fmt: skip
     assert run_main(*words).returncode == 4
-    manifest = tmp_path / "outputs" / "s" / RUN.replace("unique", "sharegpt") / "manifest.json"
+    manifest = tmp_path / "outputs" / "s" / RUN.replace("unique", "short") / "manifest.json"
     assert run_main("run", "--lock", str(manifest)).returncode == 4, "in the same folder it asks nothing"
     other = tmp_path / "unpacked"
     other.mkdir()
