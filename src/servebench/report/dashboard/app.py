@@ -24,8 +24,9 @@ from servebench.report.charts.model import STATS, ChartSet
 from servebench.report.charts.specs import comparing
 from servebench.report.charts.timeline import timeline_of
 from servebench.report.dashboard import serve as warm
-from servebench.report.html import build, sections
+from servebench.report.html import build
 from servebench.report.html.elements import Label
+from servebench.report.html.first_screen import first_screen
 from servebench.report.html.results import legend_of
 from servebench.store import studies as read
 from servebench.util.clean import clean_csv, clean_line
@@ -186,8 +187,11 @@ def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     if name is None:
         return
     data = study_page(outputs, str(name), changed)
-    content = sections.answer(data)[1]
-    for line in (content["question"], *content["sentences"]):
+    content = first_screen(data)[1]
+    st.text(clean_line(content["question"]))
+    for title, line in content["sentences"]:
+        st.code(clean_line(f"{title}: {line}"), language=None, wrap_lines=True)
+    for line in (*content["caveats"], *content["remarks"]):
         st.text(clean_line(line))
     for run in content["problems"]:
         if run["status"]:

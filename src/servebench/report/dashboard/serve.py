@@ -44,7 +44,7 @@ def main() -> None:
     """Warm up, then become Streamlit."""
     from streamlit.web import cli
 
-    from servebench.report.html import build, sections  # noqa: F401  slow to import
+    from servebench.report.html import build, first_screen  # noqa: F401  slow to import
 
     outputs = sys.argv[1]
     require_local(frozenset(filter(None, sys.argv[2].split(","))))

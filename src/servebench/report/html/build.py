@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from servebench.analysis.advice import recommend_runs
+from servebench.analysis.answer import answer_of
+from servebench.analysis.pairing import pairs_within
 from servebench.analysis.published import compare_published
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.rules import Rules
@@ -21,6 +23,7 @@ from servebench.report.charts.timeline import timeline_of
 from servebench.report.html.model import Page, RunPage
 from servebench.store import studies as read
 from servebench.util.errors import StoreError
+from servebench.util.short_id import short_id
 
 TIMELINES_MAX = 6
 
@@ -34,26 +37,31 @@ def page_of(
     """Return everything that the report of a run or study shows."""
     from servebench import __version__
 
-    runs = read.runs_of(found)
+    runs, study = read.runs_of(found), found.study_id
     labels = run_labels(runs)
     names = {key: label.text for key, label in labels.items()}
     pages = [run_page(run, labels[run.run_id]) for run in runs]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
-    pairs = _pairs(readable, "model", "gpu", "workload")
-    earlier = read.runs_beside(found) if pairs else []
+    earlier = read.runs_beside(found) if len(readable) > 1 else []
+    answer = answer_of(runs, earlier=earlier, varying=varying, name=short_id(study), words=found.words)
+    comparisons = answer.comparisons
+    if with_doubtful:
+        pairs = pairs_within(readable)
+        comparisons = tuple(compare_speed(pairs, with_doubtful=True, varying=varying, earlier=earlier, labels=labels))
     at = common_level(pages)
     over = [(one.name, repeats_of(one.run)) for one in pages]
     return Page(
-        title=found.study_id if isinstance(found, StudyData) else found.title,
+        title=study if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",
         words=found.words,
         runs=pages,
         version=__version__,
         answers=recommend_runs(readable, rules, with_doubtful=with_doubtful, varying=varying, labels=labels)
         if readable
         else (),
-        comparisons=compare_speed(pairs, with_doubtful=with_doubtful, varying=varying, earlier=earlier, labels=labels),
+        answer=answer,
+        comparisons=comparisons,
         agreements=_all_agreements(runs, names),
-        unjudged="" if pairs or len(readable) < 2 else "one run per setup: there is nothing to compare",
+        unjudged="" if comparisons or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         published=[one for page in pages for one in compare_published(page.name, page.rows)],

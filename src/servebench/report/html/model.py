@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from servebench.analysis.answer import Answer
 from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.published import PublishedNumber
 from servebench.analysis.quality.agreement import Agreement
@@ -39,6 +40,7 @@ class Page:
     words: Sequence[str]
     runs: Sequence[RunPage]
     version: str
+    answer: Answer
     answers: Sequence[Recommendation] = ()
     comparisons: Sequence[Comparison] = ()
     agreements: Sequence[tuple[str, str, Agreement]] = ()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from servebench.report.charts import draw
 from servebench.report.charts.model import Chart, ChartSet
 from servebench.report.html import results, sections
+from servebench.report.html.first_screen import first_screen
 from servebench.report.html.model import Page
 from servebench.util.clean import clean_html
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 SECTIONS = (
-    ("answer", "", sections.answer),
+    ("answer", "", first_screen),
     ("load", "Speed by load", results.load),
     ("distributions", "Latency distributions", results.distribution),
     ("points", "All points", results.points),

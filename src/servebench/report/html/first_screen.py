@@ -1,0 +1,150 @@
+"""The first screen of a report: the question, the answer, and the table of uses by engines."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from servebench.analysis.answer import Answer
+from servebench.analysis.recommendation.model import Recommendation, Score
+from servebench.contracts.point_row import level_words
+from servebench.contracts.stored import RunData
+from servebench.report.html.elements import Label
+from servebench.report.html.model import Page
+from servebench.report.html.results import legend_of
+from servebench.report.terminal.advice import lead_text, place_text, score_text
+from servebench.report.terminal.answer import duration
+from servebench.util.bounded_file import open_regular
+from servebench.util.figures import MISSING, number
+
+LOG_LINES = 15
+LOG_BYTES = 64_000
+RANKED_MAX = 4
+BEST = {"winner": "best", "provisional": "best, provisional"}
+
+
+def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
+    """Return the question, the answer in sentences, the matrix of uses by engines, and what to run next."""
+    measured = [one for one in data.answers if one.outcome != "not measured"]
+    found = data.answer
+    return "first_screen", {
+        "question": _question(data),
+        "sentences": [(one.title, one.sentence) for one in found.workloads if one.sentence],
+        "caveats": [*found.caveats, *(f"Not equal: {one.text}" for one in found.inequalities if one.matters)],
+        "faults": data.faults,
+        "problems": [_problem(one.run, one.name) for one in data.runs],
+        "engines": legend_of([one.series for one in data.runs if one.rows]),
+        "matrix": _matrix(data, [one for one in measured if one.ranking]),
+        "remarks": [f"{one.meaning} [{one.code}, {one.where}]" for one in found.remarks if not one.mark],
+        "recommendations": [_recommendation(one) for one in measured],
+        "not_measured": _not_measured(data.answers),
+        "next": _next_steps(found),
+        "command": f"servebench {shlex.join(data.words)}" if data.words else "",
+    }
+
+
+def _not_measured(found: Sequence[Recommendation]) -> str:
+    ranked = {one.use_case.title for one in found if one.ranking}
+    return ", ".join(dict.fromkeys(one.use_case.title for one in found if one.use_case.title not in ranked))
+
+
+def _next_steps(found: Answer) -> list[tuple[str, str]]:
+    """Return commands and why to run them, without the one that makes this page."""
+    return [
+        (one.command, one.why + (f", about {duration(one.seconds)}" if one.seconds else ""))
+        for one in found.next_steps
+        if not one.command.startswith("servebench report ")
+    ]
+
+
+def _question(data: Page) -> str:
+    names = list(dict.fromkeys(one.series.name for one in data.runs))
+    facts = [
+        ", ".join(dict.fromkeys(value for one in data.runs if (value := one.run.fact(name))))
+        for name in ("model", "gpu")
+    ]
+    subject = (
+        f"Which of {', '.join(names[:-1])} and {names[-1]} is best, and for what?"
+        if len(names) > 1
+        else f"How fast is {', '.join(names)}?"
+    )
+    return " · ".join([subject, *filter(None, facts)])
+
+
+def _matrix(data: Page, found: Sequence[Recommendation]) -> list[dict[str, Any]]:
+    """Return a row for each use and a cell for each engine: its score, with the lead of the best."""
+    series = {one.run.run_id: one.series.name for one in data.runs}
+    engines = list(dict.fromkeys(one.series.name for one in data.runs if one.rows))
+    facts = [{one.run.fact(name) for one in data.runs if one.rows} for name in ("model", "gpu")]
+    common = {value for values in facts if len(values) == 1 for value in values}
+    rows = []
+    for one in found:
+        scores = {series.get(score.entrant.run_id): score for score in reversed(one.ranking)}
+        rows.append(
+            {
+                "use": one.use_case.title,
+                "of": " · ".join(part for part in one.group.split(" · ") if part not in common),
+                "cells": [_matrix_cell(name, scores.get(name), one) for name in engines],
+                "outcome": Label.of(one.outcome),
+                "trust": one.why,
+            }
+        )
+    return rows
+
+
+def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[str, str]:
+    if score is None:
+        return {"name": name, "text": MISSING, "note": "", "best": "", "look": ""}
+    first = score is found.ranking[0] and len(found.ranking) > 1
+    lead = lead_text(found) if first else ""
+    best = BEST.get(found.outcome, "leads") if first else ""
+    return {
+        "name": name,
+        "text": f"{number(score.value)} {found.use_case.unit}",
+        "note": ", ".join(
+            filter(
+                None, [lead, f"at {level_words(score.at)}" if score.at else "", "doubtful" if score.doubtful else ""]
+            )
+        ),
+        "best": best,
+        "look": "" if not best else "good" if best == "best" else "warn",
+    }
+
+
+def _problem(run: RunData, name: str) -> dict[str, Any]:
+    bad = run.status != "finished" or run.error
+    return {
+        "name": name,
+        "status": run.status if bad else "",
+        "error": run.error,
+        "log": _log_tail(run) if bad else "",
+        "faults": run.faults,
+    }
+
+
+def _log_tail(run: RunData) -> str:
+    if run.engine_log is None:
+        return ""
+    try:
+        with open_regular(run.engine_log) as file:
+            file.seek(max(0, file.seek(0, 2) - LOG_BYTES))
+            lines = file.read(LOG_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def _recommendation(one: Recommendation) -> dict[str, Any]:
+    return {
+        "title": one.use_case.title,
+        "outcome": Label.of(one.outcome),
+        "group": one.group,
+        "ranking": [
+            {"text": f"{score.entrant.name}: {score_text(score, one.use_case.unit)}", "place": place_text(score)}
+            for score in one.ranking[:RANKED_MAX]
+        ],
+        "lead": lead_text(one),
+        "why": one.why,
+        "missing": one.missing,
+        "quality": one.quality,
+        "changes": one.changes,
+    }
