@@ -29,7 +29,9 @@ LOG_FROM = 20.0
 """A metric whose largest value is more than so many times its smallest one is drawn on a logarithmic axis."""
 LIMIT_SHOWN = 2.5
 """An SLO that is more than so many times the largest value is named and not drawn: it would flatten the lines."""
-CURVE_POINTS = 80
+CURVE_POINTS = 800
+"""Of all curves of a panel together."""
+CURVE_POINTS_MAX = 80
 DRAWN_FROM_MS = 0.01
 """Gaps of 0 between tokens of one event are not drawn: a log axis would have no room for the others."""
 HEIGHT = 210
@@ -170,7 +172,7 @@ def lines(
     where there are several; `limit` is an SLO on the y axis."""
     keys = [f"{name}{stat}" for stat in (stats or ("",)) for name in ("y", "low", "high")]
     values = [row[key] for row in rows for key in keys if row.get(key) is not None]
-    up = {"type": "quantitative", "title": y, "scale": _value_scale(values), "axis": {"format": "~s", "tickCount": 5}}
+    up = {"type": "quantitative", "title": y, "scale": _value_scale(values), "axis": {"format": ",~g", "tickCount": 5}}
     scales = colour_scales(series)
     across = {"x": x, "color": scales["color"]}
     pick = [{"calculate": f"datum['{key}' + stat]", "as": key} for key in ("y", "low", "high")] if stats else []
@@ -309,7 +311,9 @@ def distributions(series: Sequence[Series], at: str) -> ChartSet | None:
             rows = [
                 {"run": one.name, "x": float(f"{x:.4g}"), "y": round(float(y), 1)}
                 for one in own
-                for x, y in _curve(one.latencies.get(at, {}).get(name))
+                for x, y in _curve(
+                    one.latencies.get(at, {}).get(name), min(CURVE_POINTS_MAX, CURVE_POINTS // len(own) + 2)
+                )
             ]
             if rows:
                 charts.append(
@@ -323,10 +327,10 @@ def distributions(series: Sequence[Series], at: str) -> ChartSet | None:
     return ChartSet(name="distributions", title="Latency distributions", charts=charts, note=note) if charts else None
 
 
-def _curve(values: Floats | None) -> list[tuple[float, float]]:
+def _curve(values: Floats | None, points: int) -> list[tuple[float, float]]:
     if values is None or values.size < 2:
         return []
-    shares = np.linspace(0, 100, min(CURVE_POINTS, values.size))
+    shares = np.linspace(0, 100, min(points, values.size))
     return [(v, s) for v, s in zip(np.percentile(values, shares), shares, strict=True) if v > DRAWN_FROM_MS]
 
 

@@ -199,6 +199,7 @@ def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
             st.code(clean_line(why), language=None)
     if rows := [_matrix_row(row) for row in content["matrix"]]:
         st.dataframe(rows, hide_index=True, width="stretch")
+    st.caption("Of this study alone. 'servebench report' counts the starts of earlier studies too.")
     series = [one.series for one in data.runs]
     stat = percentile()
     legend(series)
@@ -222,7 +223,7 @@ def _matrix_row(row: dict[str, Any]) -> dict[str, Any]:
 @st.cache_resource(show_spinner="reading the study", max_entries=16)
 def study_page(outputs: str, name: str, changed: int) -> Page:  # noqa: ARG001  part of the cache's key
     """Return what the report of a study shows."""
-    return build.page_of(read.load_study(Path(outputs) / name), load_rules())
+    return build.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
 
 
 def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:

@@ -32,9 +32,15 @@ COMPARISONS_MAX = 12
 
 
 def page_of(
-    found: RunData | StudyData, rules: Rules, *, with_doubtful: bool = False, varying: str | None = None
+    found: RunData | StudyData,
+    rules: Rules,
+    *,
+    with_doubtful: bool = False,
+    varying: str | None = None,
+    with_earlier: bool = True,
 ) -> Page:
-    """Return everything that the report of a run or study shows."""
+    """Return everything that the report of a run or study shows; with what the starts of earlier studies say of how much starts
+    differ, unless there is no time to read them."""
     from servebench import __version__
 
     runs, study = read.runs_of(found), found.study_id
@@ -42,7 +48,7 @@ def page_of(
     names = {key: label.text for key, label in labels.items()}
     pages = [run_page(run, labels[run.run_id]) for run in runs]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
-    earlier = read.runs_beside(found) if len(readable) > 1 else []
+    earlier = read.runs_beside(found) if with_earlier and len(readable) > 1 else []
     answer = answer_of(runs, earlier=earlier, varying=varying, name=short_id(study), words=found.words)
     comparisons = answer.comparisons
     if with_doubtful:
@@ -51,7 +57,8 @@ def page_of(
     at = common_level(pages)
     over = [(one.name, repeats_of(one.run)) for one in pages]
     return Page(
-        title=study if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",
+        title=short_id(study) if isinstance(found, StudyData) else f"{short_id(study)} · {found.title}",
+        folder=study if isinstance(found, StudyData) else found.run_id,
         words=found.words,
         runs=pages,
         version=__version__,

@@ -19,21 +19,26 @@ from servebench.util.figures import MISSING, number
 LOG_LINES = 15
 LOG_BYTES = 64_000
 RANKED_MAX = 4
+NAMED_MAX = 4
+"""More setups are only counted in the question."""
+COLUMNS_MAX = 5
+"""So many setups have a column in the matrix: those with the best ranks."""
 BEST = {"winner": "best", "provisional": "best, provisional"}
 
 
 def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
     """Return the question, the answer in sentences, the matrix of uses by engines, and what to run next."""
     measured = [one for one in data.answers if one.outcome != "not measured"]
-    found = data.answer
+    found, ranked = data.answer, [one for one in measured if one.ranking]
+    columns = _columns(data, ranked)
     return "first_screen", {
         "question": _question(data),
         "sentences": [(one.title, one.sentence) for one in found.workloads if one.sentence],
         "caveats": [*found.caveats, *(f"Not equal: {one.text}" for one in found.inequalities if one.matters)],
         "faults": data.faults,
         "problems": [_problem(one.run, one.name) for one in data.runs],
-        "engines": legend_of([one.series for one in data.runs if one.rows]),
-        "matrix": _matrix(data, [one for one in measured if one.ranking]),
+        "engines": [one for one in legend_of(data.series) if one["name"] in columns],
+        "matrix": _matrix(data, ranked, columns),
         "remarks": [f"{one.meaning} [{one.code}, {one.where}]" for one in found.remarks if not one.mark],
         "recommendations": [_recommendation(one) for one in measured],
         "not_measured": _not_measured(data.answers),
@@ -58,22 +63,24 @@ def _next_steps(found: Answer) -> list[tuple[str, str]]:
 
 def _question(data: Page) -> str:
     names = list(dict.fromkeys(one.series.name for one in data.runs))
-    facts = [
-        ", ".join(dict.fromkeys(value for one in data.runs if (value := one.run.fact(name))))
-        for name in ("model", "gpu")
-    ]
-    subject = (
-        f"Which of {', '.join(names[:-1])} and {names[-1]} is best, and for what?"
-        if len(names) > 1
-        else f"How fast is {', '.join(names)}?"
-    )
-    return " · ".join([subject, *filter(None, facts)])
+    some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= NAMED_MAX else f"these {len(names)} setups"
+    subject = f"Which of {some} is best, and for what?" if len(names) > 1 else f"How fast is {', '.join(names)}?"
+    facts = [dict.fromkeys(one.run.fact(name) for one in data.runs) for name in ("model", "gpu")]
+    return " · ".join([subject, *filter(None, (", ".join(v for v in own if v and v != "none") for own in facts))])
 
 
-def _matrix(data: Page, found: Sequence[Recommendation]) -> list[dict[str, Any]]:
+def _columns(data: Page, found: Sequence[Recommendation]) -> list[str]:
+    """Return the series that have a column in the matrix, in their order: all, or those with the best ranks."""
+    names = list(dict.fromkeys(one.series.name for one in data.runs if one.rows))
+    series = {one.run.run_id: one.series.name for one in data.runs}
+    ranks = [{series.get(score.entrant.run_id): rank for rank, score in enumerate(one.ranking)} for one in found]
+    best = sorted(names, key=lambda name: sorted(own.get(name, len(names)) for own in ranks))[:COLUMNS_MAX]
+    return [name for name in names if name in best]
+
+
+def _matrix(data: Page, found: Sequence[Recommendation], columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row for each use and a cell for each engine: its score, with the lead of the best."""
     series = {one.run.run_id: one.series.name for one in data.runs}
-    engines = list(dict.fromkeys(one.series.name for one in data.runs if one.rows))
     facts = [{one.run.fact(name) for one in data.runs if one.rows} for name in ("model", "gpu")]
     common = {value for values in facts if len(values) == 1 for value in values}
     rows = []
@@ -83,12 +90,18 @@ def _matrix(data: Page, found: Sequence[Recommendation]) -> list[dict[str, Any]]
             {
                 "use": one.use_case.title,
                 "of": " · ".join(part for part in one.group.split(" · ") if part not in common),
-                "cells": [_matrix_cell(name, scores.get(name), one) for name in engines],
-                "outcome": Label.of(one.outcome),
-                "trust": one.why,
+                "cells": [_matrix_cell(name, scores.get(name), one) for name in columns],
+                **_trust(one),
             }
         )
     return rows
+
+
+def _trust(found: Recommendation) -> dict[str, Any]:
+    """Return how far to trust a row: its outcome and why; of one run alone, the verdict on its point."""
+    if found.outcome == "only one":
+        return {"outcome": Label.of("doubtful" if found.ranking[0].doubtful else "valid"), "trust": ""}
+    return {"outcome": Label.of(found.outcome), "trust": found.why}
 
 
 def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[str, str]:

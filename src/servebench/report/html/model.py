@@ -37,6 +37,7 @@ class Page:
     """All that a report shows. `agreements` are (baseline, candidate, result), `repeats` are by the name of the run."""
 
     title: str
+    folder: str
     words: Sequence[str]
     runs: Sequence[RunPage]
     version: str

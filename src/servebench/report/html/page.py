@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from servebench.report.charts import draw
-from servebench.report.charts.model import Chart, ChartSet
+from servebench.report.charts.model import Chart, ChartSet, Spec
 from servebench.report.html import results, sections
 from servebench.report.html.first_screen import first_screen
 from servebench.report.html.model import Page
@@ -42,6 +42,8 @@ SECTIONS = (
 """The id and title of each section, and what returns its template macro and content; None leaves it out."""
 STILL_WIDTH = 420
 """Of the picture of a panel that stands where no script runs, in pixels."""
+STILLS_SIZE_MAX = 800_000
+"""Beyond, a chart of a page without scripts is its description: the page has to stay small enough to be sent."""
 STILL_PANELS = 3
 """So many panels of a timeline are in its still picture."""
 BUNDLE = "@vega-bundle@"
@@ -65,6 +67,7 @@ class Drawing:
 
     def __init__(self) -> None:
         self.specs: list[Any] = []
+        self._left = STILLS_SIZE_MAX
 
     def live(self, chart: Chart) -> int:
         """Keep the spec of a panel, and return its number."""
@@ -72,17 +75,20 @@ class Drawing:
         return len(self.specs) - 1
 
     def still(self, chart: Chart) -> str:
-        """Return the picture of a panel as a data URL."""
-        return _data_url(draw.svg(draw.still(draw.framed(chart, width=STILL_WIDTH))))
+        """Return the picture of a panel as a data URL; empty once the pictures of the page are as large as they may be."""
+        if self._left <= 0:
+            return ""
+        return self._url(draw.still(draw.framed(chart, width=STILL_WIDTH)))
 
     def whole(self, found: ChartSet) -> str:
         """Return the picture of the first panels of a set as a data URL."""
         few = replace(found, charts=found.charts[:STILL_PANELS])
-        return _data_url(draw.svg(draw.still(draw.composed(few, ()))))
+        return self._url(draw.still(draw.composed(few, ())))
 
-
-def _data_url(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    def _url(self, spec: Spec) -> str:
+        found = f"data:image/svg+xml;base64,{base64.b64encode(draw.svg(spec).encode()).decode()}"
+        self._left -= len(found)
+        return found
 
 
 def page(data: Page) -> str:

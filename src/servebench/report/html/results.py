@@ -78,8 +78,8 @@ def load(data: Page) -> Section:
 
 
 def legend_of(series: Sequence[Series]) -> list[dict[str, str]]:
-    """Return the name, colour and mark of each series, once."""
-    first = {one.name: one.colour for one in series}
+    """Return the name, colour and mark of each series that has points, once."""
+    first = {one.name: one.colour for one in series if one.rows}
     return [
         {"name": name, "colour": COLOURS[index % len(COLOURS)], "mark": GLYPHS[index % len(GLYPHS)]}
         for name, index in first.items()
