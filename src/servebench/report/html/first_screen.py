@@ -63,8 +63,11 @@ def _next_steps(found: Answer) -> list[tuple[str, str]]:
 
 def _question(data: Page) -> str:
     names = list(dict.fromkeys(one.series.name for one in data.runs))
-    some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= NAMED_MAX else f"these {len(names)} setups"
-    subject = f"Which of {some} is best, and for what?" if len(names) > 1 else f"How fast is {', '.join(names)}?"
+    if len(names) > 1:
+        some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= NAMED_MAX else f"these {len(names)} setups"
+        subject = f"Which of {some} is best, and for what?"
+    else:
+        subject = f"How fast is {names[0]}?" if names else ""
     facts = [dict.fromkeys(one.run.fact(name) for one in data.runs) for name in ("model", "gpu")]
     return " · ".join([subject, *filter(None, (", ".join(v for v in own if v and v != "none") for own in facts))])
 
