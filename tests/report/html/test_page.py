@@ -103,6 +103,13 @@ def test_every_chart_is_there_for_a_script_in_print_and_in_words(study):
     assert names == {"vllm", "sglang"}
 
 
+def test_pictures_beyond_the_size_of_a_page_are_words(study, monkeypatch):
+    monkeypatch.setattr("servebench.report.html.page.STILLS_SIZE_MAX", 0)
+    _, seen = report(study)
+    assert "img" not in seen.tags
+    assert "Output throughput (output tok/s): vllm" in " ".join(seen.text)
+
+
 def test_what_servers_said_is_shown_as_text(study):
     text, seen = report(study)
     assert EVIL not in text

@@ -42,7 +42,7 @@ SECTIONS = (
 """The id and title of each section, and what returns its template macro and content; None leaves it out."""
 STILL_WIDTH = 420
 """Of the picture of a panel that stands where no script runs, in pixels."""
-STILLS_SIZE_MAX = 800_000
+STILLS_SIZE_MAX = 850_000
 """Beyond, a chart of a page without scripts is its description: the page has to stay small enough to be sent."""
 STILL_PANELS = 3
 """So many panels of a timeline are in its still picture."""
@@ -76,16 +76,16 @@ class Drawing:
 
     def still(self, chart: Chart) -> str:
         """Return the picture of a panel as a data URL; empty once the pictures of the page are as large as they may be."""
-        if self._left <= 0:
-            return ""
         return self._url(draw.still(draw.framed(chart, width=STILL_WIDTH)))
 
     def whole(self, found: ChartSet) -> str:
-        """Return the picture of the first panels of a set as a data URL."""
+        """Return the picture of the first panels of a set as a data URL; empty like that of a panel."""
         few = replace(found, charts=found.charts[:STILL_PANELS])
         return self._url(draw.still(draw.composed(few, ())))
 
     def _url(self, spec: Spec) -> str:
+        if self._left <= 0:
+            return ""
         found = f"data:image/svg+xml;base64,{base64.b64encode(draw.svg(spec).encode()).decode()}"
         self._left -= len(found)
         return found
