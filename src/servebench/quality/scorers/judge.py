@@ -18,6 +18,7 @@ from servebench.quality.rows import OpenPromptScorer, read_answers
 from servebench.quality.scorers.judge_client import Call, Reply, call_all
 from servebench.quality.scorers.verdicts import absolute_grade, pairwise_grade
 from servebench.util.errors import ConfigError
+from servebench.util.tls import tls_context
 
 RUBRIC = (
     "Is the answer correct, does it do what was asked, and is it clear? A wrong fact or a task not done costs most."
@@ -117,6 +118,10 @@ class JudgeScorer(OpenPromptScorer):
             self.own_items(1)
         except ConfigError as error:
             faults += error.faults
+        try:
+            tls_context(judge.ca_file or True)
+        except ConfigError as error:
+            faults += [f"quality.judge.{fault}" if judge.ca_file else fault for fault in error.faults]
         return faults
 
     def evaluate(self, endpoint: Endpoint, *, count: int | None, concurrency: int) -> Sequence[Judged]:
