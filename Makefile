@@ -12,7 +12,7 @@ SEED ?= 1
 SECONDS ?= 60
 REPETITIONS ?= 200
 
-.PHONY: run test coverage check fix audit real bench chaos fuzz columns config calibrate docs build clean help
+.PHONY: run test coverage check fix audit real bench chaos fuzz reference calibrate pictures docs build clean help
 
 help: ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -55,14 +55,16 @@ fuzz: $(VENV)/.dev ## coverage-guided fuzzing of what reads servers' bytes (SECO
 	@$(PIP) install --no-compile atheris
 	@for target in http framing sse record answer metrics; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
 
-config: $(VENV)/.run ## write docs/config.md anew from the config files
+reference: $(VENV)/.run ## write the pages of the docs that list config keys, columns and warnings anew from the code
 	$(BIN)/python -m servebench.config.reference > docs/config.md
-
-columns: $(VENV)/.run ## write docs/columns.md anew from the column tables
 	$(BIN)/python -m servebench.store.column_reference > docs/columns.md
+	$(BIN)/python -m servebench.analysis.warnings.reference > docs/warnings.md
 
 calibrate: $(VENV)/.run ## measure on simulated engines how often the conclusions are right, and write docs/calibration.md (hours; REPETITIONS=50 for less)
 	-$(BIN)/servebench calibrate --repetitions $(REPETITIONS) --seed $(SEED) --processes $(JOBS) --output docs/calibration.md
+
+pictures: $(VENV)/.run ## make the pictures of the docs from real runs (needs tmux and chromium)
+	$(BIN)/python .ci/pictures.py
 
 docs: $(VENV)/.dev ## check that every command in the docs runs
 	$(BIN)/python -m pytest tests/docs $(ARGS)

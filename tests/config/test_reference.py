@@ -6,7 +6,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "config.md"
 
 
 def test_the_page_of_config_keys_is_up_to_date():
-    """Write it again with `make config`."""
+    """Write it again with `make reference`."""
     assert PAGE.read_text() == config_reference()
 
 
