@@ -14,7 +14,8 @@ from servebench.util.markdown import table
 
 INTRODUCTION = """# Config keys
 
-This page is generated from the files in `conf/` and in the plugins of this repository: change them there, then run `make reference`.
+This page is generated from the files in `conf/` and in the plugins of this repository: change them
+there, then run `make reference`.
 
 A group is chosen with `GROUP=OPTION` (`engine=vllm`), a key set with `GROUP.KEY=VALUE` (`engine.max_model_len=8192`). `null`
 leaves the choice to the engine or the workload, `???` has to be set. Flags of an engine without a key of their own go into
