@@ -1,6 +1,7 @@
 """Charts as data: what is in which panel, in which colour, and what a reader may switch."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -115,6 +116,7 @@ def test_repeats_of_a_level_are_one_mark():
 
 
 def test_a_point_says_all_its_values_under_the_mouse(four):
+    assert specs.tips_of("a", [row(4, requests_ok=1200)])["requests_ok"] == "1,200"
     chart = specs.against_load(four, METRIC["output_throughput"]).charts[0]
     (tips,) = [one["encoding"]["tooltip"] for one in layers(chart, "point") if "tooltip" in one["encoding"]]
     assert {one["field"] for one in tips} >= {"run", "load", "verdict", "warnings", "ttft_ms_p99", "e2e_ms_p50"}
@@ -177,6 +179,15 @@ def test_pictures_hold_names_as_text_and_no_hostile_characters():
         assert "<script" not in picture
         assert "\u202e" not in picture
         ElementTree.fromstring(picture)
+
+
+@pytest.mark.parametrize("value", [0.002, 3.5, 700, 45_000, 2e6])
+def test_axes_have_plain_numbers(value):
+    one = Series(name="a", panel="", colour=0, rows=[row(1, value), row(1024, 2 * value)])
+    labels = re.findall(r">([^<]+)</text>", draw.svg(draw.framed(specs.comparing([one], {})[0].charts[0], width=300)))
+    assert "1,024" in labels
+    assert len([label for label in labels if re.fullmatch(r"[\d,]*\d(\.\d+)?", label)]) >= 5
+    assert not [label for label in labels if re.search(r"\de[+-]?\d", label)]
 
 
 def test_what_only_a_mouse_finds_is_not_in_a_still_picture(four):

@@ -153,7 +153,7 @@ def _spans(found: Timeline, x: Spec, *, last: bool) -> Spec:
 
 
 def _line(rows: list[dict[str, float]], x: Spec, title: str, *, last: bool) -> Spec:
-    axis = {"minExtent": 46, "tickCount": 3, "format": ",~g"}
+    axis = {"minExtent": 46, "tickCount": 3, "format": ",.12~g"}
     y = {"field": "value", "type": "quantitative", "title": None, "scale": {"zero": True}, "axis": axis}
     tooltip = [
         {"field": "t", "type": "quantitative", "title": "s", "format": ".3~f"},

@@ -114,7 +114,8 @@ def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
     }
     for column in list(TIPS)[len(found) :]:
         if row.get(column) is not None:
-            found[column] = with_interval(row, column) if len(rows) == 1 else number(mean_of(rows, column))
+            alone = f"{row[column]:,}" if isinstance(row[column], int) else with_interval(row, column)
+            found[column] = alone if len(rows) == 1 else number(mean_of(rows, column))
     return found
 
 
@@ -148,7 +149,7 @@ def _load_axis(rows: Sequence[Mapping[str, Any]], *, rate: bool) -> Spec:
         "type": "quantitative",
         "title": "requests per second" if rate else "users at once",
         "scale": {"type": "log", "domain": [levels[0] / 1.15, levels[-1] * 1.15], "nice": False},
-        "axis": {"values": levels, "labelOverlap": True, "format": "~g", "grid": False},
+        "axis": {"values": levels, "labelOverlap": True, "format": ",.12~g", "grid": False},
     }
 
 
@@ -172,7 +173,12 @@ def lines(
     where there are several; `limit` is an SLO on the y axis."""
     keys = [f"{name}{stat}" for stat in (stats or ("",)) for name in ("y", "low", "high")]
     values = [row[key] for row in rows for key in keys if row.get(key) is not None]
-    up = {"type": "quantitative", "title": y, "scale": _value_scale(values), "axis": {"format": ",~g", "tickCount": 5}}
+    up = {
+        "type": "quantitative",
+        "title": y,
+        "scale": _value_scale(values),
+        "axis": {"format": ",.12~g", "tickCount": 5},
+    }
     scales = colour_scales(series)
     across = {"x": x, "color": scales["color"]}
     pick = [{"calculate": f"datum['{key}' + stat]", "as": key} for key in ("y", "low", "high")] if stats else []
@@ -338,7 +344,7 @@ def _curves(rows: list[dict[str, Any]], own: Sequence[Series], axis: str) -> Spe
     scales = colour_scales(own)
     x = {"field": "x", "type": "quantitative", "title": axis, "scale": {"type": "log", "nice": False}}
     y = {"field": "y", "type": "quantitative", "title": "% of values", "scale": {"domain": [0, 100]}}
-    at = {"x": {**x, "axis": {"tickCount": 4, "format": "~g"}}, "y": y, "color": scales["color"]}
+    at = {"x": {**x, "axis": {"tickCount": 4, "format": ",.12~g"}}, "y": y, "color": scales["color"]}
     dash, order = scales["strokeDash"], {"field": "y", "type": "quantitative"}
     tips = (("run", "run", None), ("x", f"up to {axis}", ",.3~r"), ("y", "% of values", ".0f"))
     tooltip = [
