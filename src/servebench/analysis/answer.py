@@ -146,6 +146,8 @@ class NextStep:
     command: str
     why: str
     seconds: float | None = None
+    continues: bool = False
+    """Whether it measures what is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -483,9 +485,9 @@ def _next_steps(
     """What to run next: what is missing, then what would settle doubts, then what shows more."""
     statuses = {run.status for run in runs}
     if statuses & {"interrupted", "missing", "running"}:
-        yield NextStep(command=f"servebench resume {name}", why="measure what is missing")
+        yield NextStep(command=f"servebench resume {name}", why="measure what is missing", continues=True)
     if "failed" in statuses:
-        yield NextStep(command=f"servebench resume {name} --failed", why="try the failed runs again")
+        yield NextStep(command=f"servebench resume {name} --failed", why="try the failed runs again", continues=True)
     if any(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows):
         yield NextStep(
             command=f"servebench resume {name} --better",

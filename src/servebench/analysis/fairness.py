@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
 from servebench.util.figures import MISSING
 
@@ -171,7 +172,7 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
         worst = max(apart, key=lambda level: apart[level], default=None)
         if worst is not None and apart[worst] > np.log1p(tolerance):
             matters = not any(fnmatchcase(column, purpose) for purpose in on_purpose)
-            values = [f"{side[worst]:.4g} at load {worst}" for side in (ours, theirs)]
+            values = [f"{side[worst]:.4g} at {level_words(worst)}" for side in (ours, theirs)]
             found.append(
                 SettingDifference(key=column, baseline=values[0], candidate=values[1], matters=matters, reason=reason)
             )

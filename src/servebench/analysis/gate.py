@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.run_comparison import RunComparison
+from servebench.contracts.point_row import level_words
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def _undecided(comparison: Comparison, limit: float) -> list[str]:
     judged = [row for row in comparison.rows if row.competes and row.p_corrected is not None]
     if comparison.result == "unequal_settings" or not judged:
         return [comparison.summary]
-    unmeasured = [f"load {row.level}: {row.why}" for row in comparison.rows if row.level_missing]
+    unmeasured = [f"{level_words(row.level)}: {row.why}" for row in comparison.rows if row.level_missing]
     return unmeasured + [
         f"{row.description}: up to {100 * worst:.1f}{' points' if row.metric is FAILED else '%'} worse is possible, more than "
         f"the limit of {100 * limit:g}%; more starts narrow the interval (study.starts)"

@@ -75,7 +75,10 @@ class StudySession:
     def _print_answer(self) -> None:
         """Print what the whole study says. Nothing in its files may keep it from ending."""
         try:
-            self.display.answer(study_answer(self.folder.path))
+            answer = study_answer(self.folder.path)
+            # the command that continues a study that is not whole is printed as the last line
+            steps = tuple(step for step in answer.next_steps if not step.continues)
+            self.display.answer(replace(answer, next_steps=steps))
             print_decided(self.folder, self.display)
         except (ServebenchError, OSError) as error:
             self.display.problem(f"the results cannot be compared: {error}")

@@ -10,6 +10,7 @@ from servebench.analysis.recommendation.model import Entrant, Score
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.scores import rank
 from servebench.analysis.recommendation.values import COSTS, metric_value
+from servebench.contracts.point_row import level_words
 
 SLO_FACTORS = (0.25, 0.5, 2.0, 4.0)
 
@@ -71,7 +72,7 @@ def _by_level(case: UseCase, entrants: Sequence[Entrant], leader: str, margin: f
         own = values.get(leader)
         if own and values[best] and abs(values[best] / own - 1) >= margin:
             leads.setdefault(best, []).append(label)
-    return [f"at load {', '.join(labels)} {name} leads" for name, labels in leads.items()]
+    return [f"at {', '.join(map(level_words, labels))} {name} leads" for name, labels in leads.items()]
 
 
 def _by_price(ranking: Sequence[Score], rate_metric: str) -> list[str]:

@@ -12,7 +12,7 @@ from servebench.analysis.recommendation.model import Entrant, RankedLevel, Score
 from servebench.analysis.recommendation.objectives import good_share, level_status, slo_range
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.values import metric_interval, metric_value
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import PointRow, level_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,9 @@ def _why_undecided(case: UseCase, level: RankedLevel) -> str:
     share = (
         f"{100 * good_share(level, case.limits):.4g}% of {sum(point.failed.size for point in level.samples)} requests"
     )
-    return f"at load {level.label} {share} meet the limits, too close to {100 * case.limits.attainment:g}% to tell"
+    return (
+        f"at {level_words(level.label)} {share} meet the limits, too close to {100 * case.limits.attainment:g}% to tell"
+    )
 
 
 def _scored(case: UseCase, entrant: Entrant, level: RankedLevel, **facts: Any) -> Score:

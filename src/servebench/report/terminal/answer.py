@@ -33,7 +33,8 @@ def print_answer(answer: Answer, out: Console, *, verbose: bool = False) -> None
     for caveat in answer.caveats:
         out.print(caveat, style="yellow")
     for failure in answer.failures[: None if verbose else FAILURES_MAX]:
-        out.print(failure, style="red")
+        # the first part says what happened; the rest was printed when it did
+        out.print(failure if verbose else failure.partition("; ")[0], style="red")
     for unequal in answer.inequalities:
         if verbose or unequal.matters:
             reason = f": {unequal.reason}" if verbose else ""

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.contracts.labels import run_labels
+from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
 from servebench.measure.dialects import ToolDefinition, retell
 from servebench.report.terminal.tables import new_table
@@ -48,7 +49,7 @@ def _title(metric: str) -> str:
 def print_as_tool(points: Sequence[ToolPoint], title: str, notes: Sequence[str], out: Console) -> None:
     """Print a table per point, then the tool's other definitions."""
     for point in points:
-        out.print(Text(f"{point.run}, load {point.level}, by the definitions of {title}", style="bold"))
+        out.print(Text(f"{point.run}, {level_words(point.level)}, by the definitions of {title}", style="bold"))
         table = new_table()
         for name in ("", "servebench", title, "from the\nwindow", "from the\ndefinition"):
             table.add_column(name, justify="right" if name else "left", no_wrap=True)

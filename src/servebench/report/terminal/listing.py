@@ -169,7 +169,7 @@ def _header(run: RunData) -> dict[str, str | None]:
         "status": run.status + (f": {run.error}" if run.error else ""),
         "engine": " ".join(filter(None, (run.fact("engine"), run.fact("engine_version"), f"({run.fact('launch')})"))),
         "model": run.fact("model"),
-        "gpu": run.fact("gpu"),
+        "gpu": run.fact("gpu") if run.fact("gpu") != "none" else None,
         "workload": run.fact("workload"),
         "started": local_time(run.started_s),
         "measured by": run.foreign,
