@@ -86,7 +86,8 @@ def remaining_runs(folder: StudyFolder, known: Registry, *, retry_failed: bool, 
         if standing == "damaged" and retry_failed:
             _set_aside(folder, plan.name)
         if better and standing == "unfinished":
-            job = measured_longer(job)
+            left = [count for point, count in progress.attempts.items() if point not in progress.points]
+            job = measured_longer(job, attempts=max(left, default=1))
         execute = standing == "unfinished" or (retry_failed and standing != "finished")
         runs.append(StoredRun(name=plan.name, job=job, standing=standing, progress=progress, execute=execute))
     return Remaining(runs=tuple(runs))
@@ -110,17 +111,18 @@ def _read_standing(
         return "damaged", PriorProgress()
 
 
-def measured_longer(job: Job) -> Job:
-    """Return a job whose points are measured LONGER times as long."""
-    load = job.settings.load
+ATTEMPTS_MAX = 4
+"""After so many attempts points are not measured for longer still."""
+
+
+def measured_longer(job: Job, *, attempts: int = 1) -> Job:
+    """Return a job whose points are measured LONGER times as long as in the last of these attempts, each longer than the one
+    before."""
+    load, factor = job.settings.load, int(LONGER ** min(attempts, ATTEMPTS_MAX))
     longer: dict[str, Any] = {
         name: value * factor
-        for name, value, factor in (
-            ("duration_s", load.duration_s, LONGER),
-            ("max_duration_s", load.max_duration_s, LONGER),
-            ("requests", load.requests, int(LONGER)),
-        )
-        if isinstance(value, (int, float))
+        for name in ("duration_s", "max_duration_s", "requests")
+        if isinstance(value := getattr(load, name), (int, float))
     }
     settings = replace(job.settings, load=replace(load, **longer))
     return replace(job, settings=settings, resolved={**job.resolved, "load": {**job.resolved["load"], **longer}})
