@@ -104,8 +104,9 @@ def note(study: StudyData) -> str:
     screen = StringIO()
     console = CleanConsole(screen, width=NOTE_WIDTH, soft_wrap=False)
     print_answer(study_answer(study.path), console)
-    # what servers said must not end the block
-    lines = ["```", *(line.rstrip().replace("`", "'") for line in screen.getvalue().splitlines()), "```"]
+    # what servers said must not end the block, nor act where a reader takes it for Markdown all the same
+    plain = screen.getvalue().translate({ord("`"): "'", ord("<"): "\u2039"}).replace("](", "] (")
+    lines = ["```", *(line.rstrip() for line in plain.splitlines()), "```"]
     if study.words:
         lines += ["", markdown_code(f"servebench {shlex.join(study.words)}")]
     return "\n".join([*lines, "", f"Artifacts: `{FOLDER}/report.html`, `{FOLDER}/comparison.md`, the charts."])
