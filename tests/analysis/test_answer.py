@@ -2,7 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from servebench.analysis.answer import Answer, Lead, answer_of, lead_text
+from servebench.analysis.answer import Answer, answer_of
+from servebench.analysis.answer.leads import lead_text
+from servebench.analysis.answer.model import LevelLead
 from servebench.analysis.pairing import pair_runs
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.store import studies as read
@@ -113,10 +115,16 @@ def test_pairs_are_within_a_workload_and_all_of_them(make_study):
 @pytest.mark.parametrize(
     ("lead", "text"),
     [
-        (Lead(level="4", leader="a", rival="b", size=0.41, low=0.35, high=0.48), "41% [35, 48] more tok/s than b"),
-        (Lead(level="4", leader="a", rival="b", size=0.052, low=0.01, high=0.1), "5.2% [1.0, 10.0] more tok/s than b"),
-        (Lead(level="4", leader="a", rival="b", size=1.3, low=1.1, high=1.6), "2.3 times [2.1, 2.6] the tok/s of b"),
-        (Lead(level="4", leader="a", rival="b", size=0.4), "40% more tok/s than b"),
+        (LevelLead(level="4", leader="a", rival="b", size=0.41, low=0.35, high=0.48), "41% [35, 48] more tok/s than b"),
+        (
+            LevelLead(level="4", leader="a", rival="b", size=0.052, low=0.01, high=0.1),
+            "5.2% [1.0, 10.0] more tok/s than b",
+        ),
+        (
+            LevelLead(level="4", leader="a", rival="b", size=1.3, low=1.1, high=1.6),
+            "2.3 times [2.1, 2.6] the tok/s of b",
+        ),
+        (LevelLead(level="4", leader="a", rival="b", size=0.4), "40% more tok/s than b"),
     ],
 )
 def test_leads_in_words(lead, text):

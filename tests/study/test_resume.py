@@ -5,7 +5,7 @@ import shlex
 import pytest
 from tests.study.test_recover import DEAD_PID, WORDS, outputs, write_spool
 
-from servebench.analysis.answer import needs_again
+from servebench.analysis.answer.next_steps import needs_again
 from servebench.cli.main import dispatch
 from servebench.config import compose_jobs
 from servebench.registry.registry import registry

@@ -8,6 +8,7 @@ from servebench.util.figures import rough, with_interval
 @pytest.mark.parametrize(
     ("value", "low", "high", "text"),
     [
+        (153.4, 143.43, 163.37, "153 ±10"),
         (78.4, 62.4, 94.4, "78 ±16"),
         (2063.0, 1903.0, 2223.0, "2,060 ±160"),
         (99.24, 97.7, 100.7, "99.2 ±1.5"),

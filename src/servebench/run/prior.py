@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from servebench.analysis.answer import needs_again
+from servebench.analysis.answer.next_steps import needs_again
 from servebench.contracts.point_id import PointId
 from servebench.contracts.results import Doubt, Point, RunOutcome
 from servebench.contracts.settings import RunSettings

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from servebench.analysis.answer import LONGER
+from servebench.analysis.answer.next_steps import LONGER
 from servebench.config import Job
 from servebench.contracts.results import exit_code_of
 from servebench.registry.registry import Registry

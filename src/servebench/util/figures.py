@@ -41,7 +41,8 @@ def plus_minus(value: float | None, low: float | None, high: float | None) -> st
     half = max(value - low, high - value)
     if not isfinite(half) or half <= 0:
         return f"{text} ±{number(half, 2)}"
-    decimals = 1 - floor(log10(half))
+    # 9.97 becomes 10, which has one decimal less
+    decimals = 1 - floor(log10(float(f"{half:.1e}")))
     return f"{round(value, decimals):,.{max(0, decimals)}f} ±{round(half, decimals):,.{max(0, decimals)}f}"
 
 

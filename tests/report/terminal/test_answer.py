@@ -5,7 +5,7 @@ from io import StringIO
 
 import pytest
 
-from servebench.analysis.answer import Answer, Cell, Column, NextStep, Remark, WorkloadAnswer
+from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, NextStep, Remark, WorkloadAnswer
 from servebench.report.terminal.answer import duration, print_answer, to_json
 from servebench.report.terminal.display import Schedule
 from servebench.report.terminal.tables import CleanConsole
@@ -20,12 +20,12 @@ REMARKS = (
 
 def answer(runs, levels):
     cells = {
-        level: Cell(value=1234.5 * int(level), low=1200.0 * int(level), high=1300.0 * int(level), ttft_ms=80.0)
+        level: AnswerCell(value=1234.5 * int(level), low=1200.0 * int(level), high=1300.0 * int(level), ttft_ms=80.0)
         for level in levels
     }
-    doubtful = {level: Cell(value=100.0, verdict="doubtful", codes=("too_short",)) for level in levels}
+    doubtful = {level: AnswerCell(value=100.0, verdict="doubtful", codes=("too_short",)) for level in levels}
     columns = [
-        Column(
+        AnswerColumn(
             run_id=f"s/{n}",
             label=f"engine_{n}",
             colour=n,

@@ -38,7 +38,7 @@ BURST = 256
 """Chunks sent before the sockets are polled again."""
 
 
-class _Stream:
+class _NullStream:
     """One connection and its current answer."""
 
     __slots__ = ("due_ns", "itl_ns", "left", "sock", "truth")
@@ -56,8 +56,8 @@ class NullServer:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self.listener.setblocking(False)
         self.port = self.listener.getsockname()[1]
-        self.streams: dict[int, _Stream] = {}
-        self.queue: deque[_Stream] = deque()
+        self.streams: dict[int, _NullStream] = {}
+        self.queue: deque[_NullStream] = deque()
         self.done: list[array[int]] = []
         self.poller = select.epoll()
 
@@ -87,10 +87,10 @@ class NullServer:
                 if SO_TIMESTAMPNS is not None:
                     with contextlib.suppress(OSError):
                         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-                self.streams[sock.fileno()] = _Stream(sock)
+                self.streams[sock.fileno()] = _NullStream(sock)
                 self.poller.register(sock.fileno(), select.EPOLLIN)
 
-    def _read_request(self, stream: _Stream) -> None:
+    def _read_request(self, stream: _NullStream) -> None:
         data, arrived_ns = b"", 0
         with contextlib.suppress(OSError):
             data, ancillary, _, _ = stream.sock.recvmsg(65_536, ANCILLARY_BYTES)
@@ -119,7 +119,7 @@ class NullServer:
             if stream.left:
                 self._send(stream, EVENT)
 
-    def _send(self, stream: _Stream, data: bytes) -> None:
+    def _send(self, stream: _NullStream, data: bytes) -> None:
         stream.left -= 1
         if not stream.left:
             data += LAST_CHUNK

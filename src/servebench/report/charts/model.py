@@ -53,7 +53,7 @@ class ChartSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class ChartMetric:
     """A metric over the load: its columns by percentile, or one column under the empty name. `slo` is the key of its limit."""
 
     name: str
@@ -65,14 +65,14 @@ class Metric:
 
 STATS = ("p50", "p90", "p99")
 METRICS = (
-    Metric(
+    ChartMetric(
         name="output_throughput",
         title="Output throughput",
         axis="output tok/s",
         columns={"": "output_throughput_tok_s"},
     ),
     *(
-        Metric(
+        ChartMetric(
             name=name,
             title=title,
             axis=f"{name.upper()}, ms",
@@ -86,7 +86,9 @@ METRICS = (
             ("e2e", "Whole answer (E2E)"),
         )
     ),
-    Metric(name="goodput", title="Requests within the SLO", axis="good requests/s", columns={"": "goodput_req_s"}),
-    Metric(name="cost", title="Price of output tokens", axis="$ per million tokens", columns={"": "cost_usd_per_mtok"}),
-    Metric(name="energy", title="Energy", axis="J per output token", columns={"": "energy_j_per_token"}),
+    ChartMetric(name="goodput", title="Requests within the SLO", axis="good requests/s", columns={"": "goodput_req_s"}),
+    ChartMetric(
+        name="cost", title="Price of output tokens", axis="$ per million tokens", columns={"": "cost_usd_per_mtok"}
+    ),
+    ChartMetric(name="energy", title="Energy", axis="J per output token", columns={"": "energy_j_per_token"}),
 )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from servebench.contracts.point_row import PointRow
-from servebench.report.charts.model import METRICS, Chart, ChartSet, Floats, Metric, Series, Spec
+from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
 from servebench.util.figures import number, with_interval
 
 COLOURS = (
@@ -225,7 +225,7 @@ def _limit(limit: float, up: Spec, *, drawn: bool) -> list[Spec]:
     return [rule, note] if drawn else [note]
 
 
-def against_load(series: Sequence[Series], metric: Metric, limit: float | None = None) -> ChartSet | None:
+def against_load(series: Sequence[Series], metric: ChartMetric, limit: float | None = None) -> ChartSet | None:
     """Return a metric by load, a panel for each workload; None when no run has it."""
     charts = []
     for panel, own in panels_of(series).items():
@@ -241,7 +241,7 @@ def against_load(series: Sequence[Series], metric: Metric, limit: float | None =
     return ChartSet(name=metric.name, title=metric.title, charts=charts, stats=stats) if charts else None
 
 
-def _level_rows(one: Series, metric: Metric) -> list[dict[str, Any]]:
+def _level_rows(one: Series, metric: ChartMetric) -> list[dict[str, Any]]:
     found = []
     for load, rows in by_level(one.rows).items():
         values: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.answer import Answer, Cell, Column, NextStep, Remark, WorkloadAnswer
+from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, NextStep, Remark, WorkloadAnswer
 from servebench.contracts.point_row import level_words
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
 from servebench.util.figures import MISSING, number
@@ -141,7 +141,7 @@ def _list_table(one: WorkloadAnswer, numbers: dict[str, int], *, with_runs: bool
     return table
 
 
-def _cell(cell: Cell | None) -> Text:
+def _cell(cell: AnswerCell | None) -> Text:
     if cell is None or cell.value is None:
         return Text(MISSING, style="dim")
     if cell.verdict == "void":
@@ -150,13 +150,13 @@ def _cell(cell: Cell | None) -> Text:
     return text.append(" best", style="bold green") if cell.best else text
 
 
-def _trust(column: Column, numbers: dict[str, int]) -> Text:
+def _trust(column: AnswerColumn, numbers: dict[str, int]) -> Text:
     if column.cells:
         return _trust_of(list(column.cells.values()), numbers)
     return Text(column.status, style="red" if column.status != "finished" else "dim")
 
 
-def _trust_of(cells: Sequence[Cell], numbers: dict[str, int]) -> Text:
+def _trust_of(cells: Sequence[AnswerCell], numbers: dict[str, int]) -> Text:
     """How far some points may be trusted, with the numbers of their warnings."""
     verdicts = {cell.verdict for cell in cells}
     word = next(iter(verdicts)) if len(verdicts) == 1 else "doubtful"

@@ -1,0 +1,139 @@
+"""Makes the answer of some runs: a table for each workload, and all that is to be said below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from servebench.analysis.answer.leads import find_lead, leads_in_words
+from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, WorkloadAnswer
+from servebench.analysis.answer.next_steps import next_steps
+from servebench.analysis.answer.notes import caveats, inequalities, is_mark, remarks
+from servebench.analysis.comparison.model import Comparison
+from servebench.analysis.pairing import pairs_within
+from servebench.analysis.recommendation.model import Entrant, RankedLevel
+from servebench.analysis.recommendation.values import metric_interval, metric_value
+from servebench.analysis.run_comparison import compare_speed
+from servebench.analysis.stored_runs import entrant_of
+from servebench.contracts.labels import RunLabel, run_labels
+from servebench.contracts.point_row import level_words
+from servebench.contracts.stored import RunData, mapping
+from servebench.util.figures import number
+
+THROUGHPUT = "output_throughput_tok_s"
+
+
+def answer_of(
+    runs: Sequence[RunData],
+    *,
+    earlier: Sequence[RunData] = (),
+    varying: str | None = None,
+    name: str = "last",
+    words: Sequence[str] = (),
+    comparisons: Sequence[Comparison] | None = None,
+) -> Answer:
+    """Return the answer that runs give. `earlier` are other stored runs, `name` is how a command names the study of these
+    runs, `words` is the command that made it. `comparisons` of these runs replace those that it makes itself."""
+    labels = run_labels(runs)
+    entrants = {run.run_id: entrant_of(run, labels[run.run_id].text) for run in runs if run.point_rows}
+    pairs = pairs_within([run for run in runs if run.run_id in entrants]) if comparisons is None else []
+    found = list(comparisons or ())
+    found += compare_speed(pairs, varying=varying, earlier=earlier, labels=labels) if pairs else []
+    groups: dict[str, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(run.fact("workload") or "", []).append(run)
+    workloads = [_workload_answer(key, group, labels, entrants, found) for key, group in groups.items()]
+    return Answer(
+        workloads=tuple(workloads),
+        failures=tuple(_failure(run, labels[run.run_id].text) for run in runs if run.status != "finished"),
+        inequalities=inequalities(found, labels),
+        remarks=remarks(runs, labels),
+        caveats=tuple(caveats(runs, workloads)),
+        next_steps=tuple(next_steps(runs, workloads, name, words)),
+        comparisons=tuple(found),
+    )
+
+
+def _failure(run: RunData, label: str) -> str:
+    return f"{label}: {run.status}" + (f": {run.error}" if run.error else "")
+
+
+def _workload_answer(
+    workload: str,
+    runs: Sequence[RunData],
+    labels: Mapping[str, RunLabel],
+    entrants: Mapping[str, Entrant],
+    comparisons: Sequence[Comparison],
+) -> WorkloadAnswer:
+    cells = {run.run_id: _cells(entrants[run.run_id]) if run.run_id in entrants else {} for run in runs}
+    loads = {level.label: level.load for one in entrants.values() for level in one.levels}
+    levels = sorted({level for own in cells.values() for level in own}, key=lambda level: loads[level])
+    leads = [lead for level in levels if (lead := find_lead(level, cells, labels, comparisons)) is not None]
+    best = {(lead.level, lead.leader) for lead in leads if lead.clear}
+    columns = [
+        AnswerColumn(
+            run_id=run.run_id,
+            label=labels[run.run_id].series,
+            colour=labels[run.run_id].colour,
+            status=run.status,
+            error=run.error,
+            cells={
+                level: replace(cell, best=(level, labels[run.run_id].series) in best)
+                for level, cell in cells[run.run_id].items()
+            },
+        )
+        for run in runs
+    ]
+    return WorkloadAnswer(
+        workload=workload,
+        title=_title(workload, runs),
+        levels=tuple(levels),
+        columns=tuple(columns),
+        leads=tuple(leads),
+        sentence=leads_in_words(leads) if len(columns) > 1 else _alone(columns[0], levels),
+    )
+
+
+def _title(workload: str, runs: Sequence[RunData]) -> str:
+    """What all runs of a workload share: its name and lengths, the model, the GPU."""
+    sizes = {
+        tuple(mapping(run.config.get("workload")).get(f"{way}_tokens") for way in ("input", "output")) for run in runs
+    }
+    lengths = sizes.pop() if len(sizes) == 1 else (None, None)
+    known = all(isinstance(length, int) for length in lengths)
+    models = {(run.fact("model") or "").rstrip("/").rsplit("/", 1)[-1] for run in runs}
+    machines = {run.fact("gpu") or "" for run in runs}
+    parts = [workload, f"{lengths[0]} in / {lengths[1]} out" if known else ""]
+    parts += [next(iter(one)) for one in (models, machines) if len(one) == 1]
+    return " · ".join(part for part in parts if part and part != "none")
+
+
+def _cells(entrant: Entrant) -> dict[str, AnswerCell]:
+    return {level.label: _cell(level) for level in entrant.levels}
+
+
+def _cell(level: RankedLevel) -> AnswerCell:
+    """A level: of one point its own figures, of several their mean over starts and its interval."""
+    row = level.rows[0]
+    value, low, high = (row.get(f"{THROUGHPUT}{end}") for end in ("", "_low", "_high"))
+    if len(level.rows) > 1:
+        value = metric_value(THROUGHPUT, level)
+        low, high = metric_interval(THROUGHPUT, level) or (None, None)
+    ttft_ms = metric_value("ttft_ms_p50", level) if len(level.rows) > 1 else row.ttft_ms_p50
+    codes = tuple(code for code in level.doubts if not is_mark(code)) if level.verdict != "valid" else ()
+    return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes)
+
+
+def _alone(column: AnswerColumn, levels: Sequence[str]) -> str:
+    """What one run shows: its highest throughput, and what one gets at its lowest load."""
+    known = [level for level in levels if column.cells[level].value and column.cells[level].verdict != "void"]
+    if not known:
+        return ""
+    top = max(known, key=lambda level: column.cells[level].value or 0.0)
+    shown = dict.fromkeys((known[0], top))
+    clauses = []
+    for level in shown:
+        cell = column.cells[level]
+        ttft = f", TTFT p50 {number(cell.ttft_ms)} ms" if cell.ttft_ms is not None else ""
+        clauses.append(f"{level_words(level)}: {cell.text} tok/s{ttft}")
+    return "; ".join(clauses)

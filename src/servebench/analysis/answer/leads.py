@@ -1,0 +1,121 @@
+"""Who leads at a load level, by how much, and that in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from servebench.analysis.answer.model import AnswerCell, LevelLead
+from servebench.analysis.comparison.compare import MARGIN
+from servebench.analysis.comparison.model import Comparison, ComparisonRow
+from servebench.contracts.labels import RunLabel
+from servebench.contracts.point_row import level_words
+from servebench.util.figures import number
+
+THROUGHPUT = "output_throughput_tok_s"
+TIMES_FROM = 1.0
+"""From this lead on, a factor is easier to read than a percentage."""
+
+
+def find_lead(
+    level: str,
+    cells: Mapping[str, Mapping[str, AnswerCell]],
+    labels: Mapping[str, RunLabel],
+    comparisons: Sequence[Comparison],
+) -> LevelLead | None:
+    """Return the lead at a level; None with fewer than two runs that count there."""
+    values = {
+        run: own[level].value or 0.0 for run, own in cells.items() if level in own and own[level].verdict != "void"
+    }
+    order = sorted((run for run, value in values.items() if value), key=lambda run: -values[run])
+    if len(order) < 2:
+        return None
+    first, second = order[:2]
+    rows = {rival: _seen_from(first, rival, level, comparisons) for rival in order[1:]}
+    open_rivals = [rival for rival, row in rows.items() if not _is_clear(row)]
+    # where a lead is not clear, the rival that it is not clear against is the one to name
+    rival = open_rivals[0] if open_rivals else second
+    row = rows[rival]
+    unequal = [
+        one.key
+        for comparison in comparisons
+        if set(comparison.ids) == {first, rival}
+        for one in comparison.unequal
+        if one.matters
+    ]
+    return LevelLead(
+        level=level,
+        leader=labels[first].series,
+        rival=labels[rival].series,
+        size=row.effect if row is not None and row.effect is not None else values[first] / values[rival] - 1,
+        low=row.low if row is not None else None,
+        high=row.high if row is not None else None,
+        clear=not open_rivals,
+        tied=tuple(labels[rival].series for rival in open_rivals),
+        verdict=all(row is not None and row.competes and row.result == "faster" for row in rows.values()),
+        unequal=tuple(dict.fromkeys(unequal)),
+        codes=tuple(dict.fromkeys(code for one in rows.values() if one is not None for code in one.doubts)),
+    )
+
+
+def _is_clear(row: ComparisonRow | None) -> bool:
+    """Whether a lead is more than its interval leaves open, and may be as large as a difference that matters."""
+    return row is not None and row.low is not None and row.high is not None and row.low > 0 and row.high > MARGIN
+
+
+def _seen_from(first: str, rival: str, level: str, comparisons: Iterable[Comparison]) -> ComparisonRow | None:
+    """The throughput's row of two runs at a level, with the first as the candidate."""
+    for one in comparisons:
+        if set(one.ids) != {first, rival}:
+            continue
+        row = next((row for row in one.rows if row.level == level and row.metric.name == THROUGHPUT), None)
+        return row if row is None or one.ids == (rival, first) else _turned(row)
+    return None
+
+
+def _turned(row: ComparisonRow) -> ComparisonRow:
+    """A row with baseline and candidate exchanged."""
+
+    def other(share: float | None) -> float | None:
+        return None if share is None or share <= -1 else 1 / (1 + share) - 1
+
+    results = {"faster": "slower", "slower": "faster"}
+    return replace(
+        row,
+        baseline=row.candidate,
+        candidate=row.baseline,
+        effect=other(row.effect),
+        low=other(row.high),
+        high=other(row.low),
+        result=results.get(row.result, row.result),  # type: ignore[arg-type]
+    )
+
+
+def lead_text(lead: LevelLead) -> str:
+    """Return a lead with its interval: `41% [35, 48] more tok/s than x`, `2.3 times [2.1, 2.6] the tok/s of x`."""
+    ends = lead.low, lead.high
+    if lead.size >= TIMES_FROM:
+        interval = "" if None in ends else f" [{', '.join(number(1 + (end or 0), 2) for end in ends)}]"
+        return f"{number(1 + lead.size, 2)} times{interval} the tok/s of {lead.rival}"
+    digits = 0 if lead.size >= 0.1 else 1
+    interval = "" if None in ends else f" [{', '.join(f'{100 * (end or 0):.{digits}f}' for end in ends)}]"
+    return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival}"
+
+
+def leads_in_words(leads: Sequence[LevelLead]) -> str:
+    """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
+    clauses = []
+    for (_, clear), found in groupby(leads, key=lambda lead: (lead.leader if lead.clear else None, lead.clear)):
+        group = list(found)
+        last = group[-1]
+        begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
+        if clear:
+            where = f" at {level_words(last.level)}" if len(group) > 1 else ""
+            text = f"{last.leader} gives {lead_text(last)}{where}"
+        else:
+            names = dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied))
+            text = f"no clear difference between {' and '.join(names)}"
+        provisional = " (provisional)" if any(lead.codes for lead in group) else ""
+        clauses.append(f"{begin}{level_words(last.level)}: {text}{provisional}")
+    return "; ".join(clauses)

@@ -1,0 +1,135 @@
+"""What an answer consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from servebench.analysis.comparison.model import Comparison
+from servebench.util.figures import plus_minus
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerCell:
+    """A load level of a run: output throughput in tok/s with its 95% interval, and TTFT p50 in ms. A `best` cell leads all
+    others of its level by more than the intervals leave open."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    ttft_ms: float | None = None
+    verdict: str = "valid"
+    codes: tuple[str, ...] = ()
+    best: bool = False
+
+    @property
+    def text(self) -> str:
+        """The throughput with half of its interval."""
+        return plus_minus(self.value, self.low, self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerColumn:
+    """A run in the table of its workload. `cells` are by level."""
+
+    run_id: str
+    label: str
+    colour: int
+    status: str
+    error: str | None
+    cells: Mapping[str, AnswerCell]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The warnings of its points that are doubtful or void, each once."""
+        return tuple(dict.fromkeys(code for cell in self.cells.values() for code in cell.codes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelLead:
+    """By how much the best run of a level leads the next, as a share, with its interval.
+
+    `clear`: the interval leaves no doubt against any other run. `verdict`: it is one on the engines, by several starts, and
+    not only a difference of these starts. `tied` are the runs that it is not clear against, `unequal` settings that differ and
+    matter, `codes` warnings of unknown size, which make it provisional.
+    """
+
+    level: str
+    leader: str
+    rival: str
+    size: float
+    low: float | None = None
+    high: float | None = None
+    clear: bool = False
+    verdict: bool = False
+    tied: tuple[str, ...] = ()
+    unequal: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadAnswer:
+    """One workload: its runs by load level, who leads at each, and that in words."""
+
+    workload: str
+    title: str
+    levels: tuple[str, ...]
+    columns: tuple[AnswerColumn, ...]
+    leads: tuple[LevelLead, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """A warning with the points that it concerns. A `mark` does not make a point doubtful."""
+
+    code: str
+    meaning: str
+    remedy: str
+    places: tuple[str, ...]
+    mark: bool = False
+
+    @property
+    def where(self) -> str:
+        """The points in words."""
+        return "; ".join(self.places)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inequality:
+    """A setting or fact in which runs differ: their labels by value."""
+
+    key: str
+    values: Mapping[str, tuple[str, ...]]
+    matters: bool
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """The key, and each value with the runs that have it."""
+        parts = (f"{value} ({', '.join(names)})" for value, names in self.values.items())
+        return f"{self.key}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextStep:
+    """A command to run next, why, and about how long it takes."""
+
+    command: str
+    why: str
+    seconds: float | None = None
+    continues: bool = False
+    """Whether it measures what is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """All that one screen says of some runs. `comparisons` are those that it rests on."""
+
+    workloads: tuple[WorkloadAnswer, ...]
+    failures: tuple[str, ...] = ()
+    inequalities: tuple[Inequality, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    caveats: tuple[str, ...] = ()
+    next_steps: tuple[NextStep, ...] = ()
+    comparisons: tuple[Comparison, ...] = field(default=(), repr=False)

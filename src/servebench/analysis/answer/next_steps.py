@@ -1,0 +1,64 @@
+"""What to run next: what is missing, what would settle doubts, what shows more."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from servebench.analysis.answer.model import NextStep, WorkloadAnswer
+from servebench.analysis.comparison.compare import STARTS_ADVISED
+from servebench.analysis.run_comparison import seconds_per_start
+from servebench.contracts.stored import RunData, mapping
+
+AGAIN = frozenset(
+    {"lock_step", "too_few_requests", "too_short", "machine_busy", "not_stationary", "supply_exhausted", "client_bound",
+     "clock_stepped", "level_not_reached"}
+)  # fmt: skip
+"""Warnings that a second, longer measurement may settle."""
+LONGER = 2.0
+"""How many times as long `servebench resume --better` measures."""
+
+
+def next_steps(
+    runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer], name: str, words: Sequence[str]
+) -> Iterable[NextStep]:
+    """Yield what to run next: what is missing, then what would settle doubts, then what shows more."""
+    statuses = {run.status for run in runs}
+    if statuses & {"interrupted", "missing", "running"}:
+        yield NextStep(command=f"servebench resume {name}", why="measure what is missing", continues=True)
+    if "failed" in statuses:
+        yield NextStep(command=f"servebench resume {name} --failed", why="try the failed runs again", continues=True)
+    if any(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows):
+        yield NextStep(
+            command=f"servebench resume {name} --better",
+            why="settle the doubtful points",
+            seconds=sum(map(_better_s, runs)),
+        )
+    # a name can be given only once
+    words = [word for word in words if not word.startswith("study.name=")]
+    if one_start(runs) and len(runs) > 1 and words and any(lead.clear for one in workloads for lead in one.leads):
+        each = [seconds_per_start(run) for run in runs]
+        yield NextStep(
+            command=f"servebench {shlex.join(words)} study.starts={STARTS_ADVISED}",
+            why="for a verdict",
+            seconds=STARTS_ADVISED * sum(one or 0.0 for one in each) if None not in each else None,
+        )
+    yield NextStep(command=f"servebench report {name} --open", why="all charts")
+
+
+def one_start(runs: Sequence[RunData]) -> bool:
+    """Return whether each run was measured on one start of its engine."""
+    return all(len({row.start_id for row in run.point_rows}) <= 1 for run in runs)
+
+
+def needs_again(verdict: str | None, codes: Iterable[str]) -> bool:
+    """Return whether a longer measurement may settle what makes a point doubtful or void."""
+    return verdict != "valid" and bool(AGAIN & set(codes))
+
+
+def _better_s(run: RunData) -> float:
+    """About how long it takes to measure the doubtful points of a run again, its engine's start included."""
+    rows = [row for row in run.point_rows if needs_again(row.verdict, row.doubts)]
+    start_s = mapping(run.manifest.get("cold_start")).get("seconds")
+    began = float(start_s) if isinstance(start_s, (int, float)) else 0.0
+    return LONGER * sum(row.window_s or 0.0 for row in rows) + (began if rows else 0.0)
