@@ -1,8 +1,9 @@
-"""By how much starts of one set-up differ, from all runs of it that are stored."""
+"""By how much starts of one set-up differ, from the newest runs of it that are stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -13,13 +14,17 @@ from servebench.contracts.stored import RunData, mapping
 
 LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check")
 """Keys of `load` that do not change what a point at a level is."""
+EARLIER_MAX = 50
+"""The standard error of a standard deviation from so many starts is a tenth of it; thousands would take minutes to read."""
 Spreads = Mapping[tuple[str, str], StartSpread]
 """The spread of a set-up's starts by (level, metric)."""
 
 
 def start_spreads(run: RunData, earlier: Iterable[RunData], *, own: bool = True) -> Spreads:
-    """Return by how much the starts of a run's set-up differ: its own starts, if `own`, and those of earlier runs of it."""
-    others = [other for other in earlier if other.run_id != run.run_id and same_setup(run, other)]
+    """Return by how much the starts of a run's set-up differ: its own starts, if `own`, and those of its newest earlier runs."""
+    newest = sorted(earlier, key=lambda one: one.started_s or 0.0, reverse=True)
+    alike = (other for other in newest if other.run_id != run.run_id and same_setup(run, other))
+    others = list(islice(alike, EARLIER_MAX))
     values: dict[tuple[str, str], list[float]] = {}
     for one in (run, *others) if own else others:
         for key, logs in _start_logs(one).items():

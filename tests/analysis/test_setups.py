@@ -1,0 +1,39 @@
+"""By how much starts of one set-up differ."""
+
+from dataclasses import replace
+
+import pytest
+
+from servebench.analysis.setups import EARLIER_MAX, start_spreads
+from servebench.store import studies as read
+from support.studies import SimulatedEngine, SimulatedLoad
+
+
+@pytest.fixture
+def run(make_study):
+    load = SimulatedLoad(levels=(1,), requests=40)
+    (found,) = read.load_study(make_study((SimulatedEngine(name="a"), load))).runs
+    return found
+
+
+def copies(run, count, tok_s, began_s):
+    """Runs of the same set-up whose throughput alternates by a factor of 1.1 around a value."""
+    for number in range(count):
+        value = tok_s * (1.1 if number % 2 else 1 / 1.1)
+        points = run.points.assign(output_throughput_tok_s=value, start_id=f"{began_s}-{number}")
+        state = {**run.state, "started_s": began_s + number}
+        yield replace(run, name=f"{began_s}-{number}", points=points, state=state)
+
+
+def test_only_the_newest_runs_of_a_setup_count(run):
+    """Old runs that were twice as fast would make the spread large."""
+    value = run.point_rows[0].output_throughput_tok_s
+    earlier = [*copies(run, 40, 2 * value, 1000), *copies(run, EARLIER_MAX, value, 5000)]
+    spread = start_spreads(run, earlier)["1", "output_throughput_tok_s"]
+    assert spread.count == EARLIER_MAX + 1
+    assert spread.sd == pytest.approx(0.095, rel=0.05)
+
+
+def test_a_run_of_another_engine_does_not_count(run):
+    others = [replace(one, points=one.points.assign(engine="other")) for one in copies(run, 9, 100.0, 1)]
+    assert start_spreads(run, others) == {}
