@@ -34,7 +34,7 @@ def complete(capsys, monkeypatch, tmp_path):
     ("line", "expected"),
     [
         ("servebench com", {"compare"}),
-        ("servebench --ver", {"--version"}),
+        ("servebench --vers", {"--version"}),
         ("servebench --mul", {"--multirun"}),
         ("servebench compare --max", {"--max-regression"}),
         ("servebench compare my", {"my_study"}),

@@ -59,10 +59,10 @@ def test_examples_of_the_main_help_parse():
 
 
 def test_declared_options_of_a_run_are_those_that_hydra_words_take():
-    """`--lock`, `--trust`, `--preview` and `--cfg command` are the command's own."""
+    """`--lock`, `--trust`, `--preview`, `--verbose`, `--json` and `--cfg command` are the command's own."""
     options = [param for param in find_command(("run",)).params if isinstance(param, click.Option)]
     for name in (name for option in options for name in option.opts):
-        if name not in ("--lock", "--trust", "--preview"):
+        if name not in ("--lock", "--trust", "--preview", "-v", "--verbose", "--json"):
             assert not parse_arguments([name, "x"]).problems
 
 

@@ -41,7 +41,7 @@ def test_the_page_and_show_have_the_figures(study, capsys):
     more = [row for level in (1, 32) for row in quality_records("mmlu", [True, False], concurrency=level)]
     add_quality(RunFolder(study / "00_fast_unique"), more)
     dispatch(["report", "study"])
-    assert "Right answers per second on mmlu" in (study / "report.html").read_text()
+    assert "Right answers/s" in (study / "report.html").read_text()
     capsys.readouterr()
     manifest = study / "00_fast_unique" / "manifest.json"
     facts = json.loads(manifest.read_text())

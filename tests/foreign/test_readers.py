@@ -122,7 +122,8 @@ def test_foreign_runs_are_shown_compared_and_reported_as_such(tmp_path, capsys):
     assert "(vllm)" in capsys.readouterr().out
     assert dispatch(["report", *outputs, "f"]) == 0
     page = (tmp_path / "f" / "report.html").read_text()
-    assert "measured by vllm" in page
+    assert "measured by: vllm" in page
+    assert "measured by another tool" in page
     assert dispatch(["compare", *outputs, "f", "--with-doubtful"]) == 0
     assert "foreign.tool" in capsys.readouterr().out
     assert dispatch(["recommend", *outputs, "f"]) == 0
