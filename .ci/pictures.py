@@ -19,9 +19,9 @@ from rich.console import Console
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 COLUMNS, LINES_KEPT = 80, 2000
-TERMINALS = {"first_run": (), "demo": ("demo",), "ls": ("ls",)}
+TERMINALS = {"first_run": (), "demo": ("demo",)}
 """Pictures of a terminal by name, and the words of the command, in the order in which they are made."""
-PAGES = {"demo_report": (1280, 900), "demo_report_phone": (390, 844)}
+PAGES = {"demo_report": (1280, 1000)}
 """Pictures of the demo's report by name, and the size of the window in pixels."""
 
 
