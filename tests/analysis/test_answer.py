@@ -35,7 +35,7 @@ def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
             ("fast", "slow", True, False)
         }
         assert all(0.3 < lead.low < 0.5 < lead.high < 0.7 for lead in one.leads)
-        assert "fast gives 50%" in one.sentence
+        assert "1 to 8 users: fast leads, at 8 users with 50%" in one.sentence
     assert len(found.comparisons) == 2
 
 

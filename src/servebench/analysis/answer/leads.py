@@ -111,8 +111,9 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
         last = group[-1]
         begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
         if clear:
-            where = f" at {level_words(last.level)}" if len(group) > 1 else ""
-            text = f"{last.leader} gives {lead_text(last)}{where}"
+            text = f"{last.leader} gives {lead_text(last)}"
+            if len(group) > 1:
+                text = f"{last.leader} leads, at {level_words(last.level)} with {lead_text(last)}"
         else:
             names = dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied))
             text = f"no clear difference between {' and '.join(names)}"
