@@ -109,8 +109,8 @@ def test_the_verb_tells_every_point_and_explains(make_study, capsys):
     for tool in DIALECTS:
         assert dispatch(["report", str(study), "--as", tool]) == 0
         told = capsys.readouterr().out
-        assert "load 1," in told
-        assert "load 4," in told
+        assert ", 1 user," in told
+        assert ", 4 users," in told
         assert "by the definition" in told
     with pytest.raises(ConfigError, match="--as must be vllm, sglang"):
         dispatch(["report", str(study), "--as", "jmeter"])
