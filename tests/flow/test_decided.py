@@ -26,8 +26,10 @@ def state(tmp_path, run):
 
 def table(output):
     """The rows of the table of decisions: (load, metric, the rest)."""
+    metrics = ("output throughput", "TTFT ", "E2E ")
     lines = [line.split(None, 1) for line in output.splitlines()]
-    return [(words[0], words[1]) for words in lines if len(words) > 1 and words[0] in ("1", "4") and "[" in words[1]]
+    rows = [(words[0], words[1]) for words in lines if len(words) > 1 and words[0] in ("1", "4")]
+    return [(load, rest) for load, rest in rows if rest.startswith(metrics) and "[" in rest]
 
 
 def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
