@@ -12,7 +12,7 @@ from servebench.analysis.comparison.starts import spread_of
 from servebench.analysis.fairness import unequal_settings
 from servebench.contracts.stored import RunData, mapping
 
-LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check")
+LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "trace_headers")
 """Keys of `load` that do not change what a point at a level is."""
 EARLIER_MAX = 50
 """The standard error of a standard deviation from so many starts is a tenth of it; thousands would take minutes to read."""

@@ -35,8 +35,8 @@ class Record:
 
     run_id: str = field(metadata=about("", "The run, as `study/run`."))
     point: str = field(metadata=about("", "Name of the point that it belongs to."))
-    request_id: str = field(metadata=about("", "Name of the request, unique in its point."))
-    session_id: str | None = column("", "The conversation that it belongs to.")
+    request_id: str = field(metadata=about("", "Name of the request, unique in its run; sent as `x-request-id`."))
+    session_id: str | None = column("", "The conversation that it belongs to; sent as `x-session-id` if asked.")
     scheduled_ns: int = field(metadata=about("ns", "When the plan wanted it sent."))
     sent_ns: int | None = column("ns", "When its first byte was handed to the kernel.")
     first_event_ns: int | None = column("ns", "When the first content event arrived.")
@@ -78,6 +78,7 @@ class Record:
         default=False,
         metadata=about("", "Whether it was sent only to keep the level while the last measured requests ended."),
     )
+    traceparent: str | None = column("", "Its W3C trace context, where `load.trace_headers` sent one.")
     text: str = ""
     reasoning: str = ""
 

@@ -202,7 +202,7 @@ class LoadSettings(StrictSettings):
     not all at once. With `hold_level` it keeps its level with requests that are not measured until the measured ones have
     ended. The window excludes the first `warmup_s`, the last `cooldown_s` and the last `cooldown_requests`. The
     client abandons `cancel_fraction` of the requests `cancel_after_s` after sending. `time_scale` stretches the times of a
-    trace (0.5: twice as fast). `self_check` measures the client's own error before the study (`auto`: once a day on a
+    trace (0.5: twice as fast). `trace_headers` sends `traceparent` and `x-session-id` with each request. `self_check` measures the client's own error before the study (`auto`: once a day on a
     machine).
     """
 
@@ -232,6 +232,7 @@ class LoadSettings(StrictSettings):
     timeout_s: PositiveFloat = 600.0
     drain_s: PositiveFloat | Literal["auto"] = "auto"
     connect_timeout_s: PositiveFloat = 10.0
+    trace_headers: bool = False
     workers: PositiveInt | Literal["auto", "ray"] = "auto"
     repeats: PositiveInt = 1
     order: Literal["ascending", "shuffled", "interleaved"] = "ascending"

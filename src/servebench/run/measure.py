@@ -266,6 +266,7 @@ def _facts(
         start_id=session.start_id,
         fillers=[request.request_id for request in fillers],
         references=references_of(prompts.requests),
+        trace_headers=session.settings.load.trace_headers,
     )
 
 
@@ -281,7 +282,7 @@ def _run_phase(
     """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
     warmup = facts.warmup
     settings = session.settings
-    planned = planned_requests(session.engine, session.running, settings, requests)
+    planned = planned_requests(session.engine, session.running, settings, requests, facts.trace)
     if not warmup:
         planned = schedule_requests(level, settings.load, planned, settings.workload.seed)
     plan = point_plan(

@@ -21,6 +21,7 @@ from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
 from servebench.measure.derive import record
 from servebench.run.looks import Looks
+from servebench.run.requests import traceparent
 from servebench.run.watchdog import Watcher
 from servebench.store.files import replacing, writing
 from servebench.util.errors import StoreError
@@ -48,6 +49,12 @@ class PhaseFacts:
     """The ids of the requests that only keep the level."""
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
+    trace_headers: bool = False
+
+    @property
+    def trace(self) -> str:
+        """The name of the traces of its requests; the warm-up of a point has its own request ids."""
+        return f"{self.run_id}/{self.point}"
 
     @cached_property
     def _filler_ids(self) -> frozenset[str]:
@@ -75,7 +82,7 @@ class PhaseFacts:
     def record(self, exchange: Exchange) -> Record:
         """Return the record of one exchange of this phase."""
         prompt_tokens, output_tokens, _ = self.planned.get(exchange.request_id, (None, None, False))
-        return record(
+        found = record(
             exchange,
             run_id=self.run_id,
             point=self.point,
@@ -84,6 +91,9 @@ class PhaseFacts:
             planned_prompt_tokens=prompt_tokens,
             asked_output_tokens=output_tokens,
         )
+        if self.trace_headers and exchange.sent_ns is not None:
+            return replace(found, traceparent=traceparent(self.trace, exchange.request_id))
+        return found
 
 
 def references_of(requests: Sequence[Request]) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Requests of a phase, as the bytes that the load sends."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 
@@ -34,9 +35,10 @@ def target_of(running: RunningEngine) -> Target:
 
 
 def planned_requests(
-    engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request]
+    engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request], trace: str = ""
 ) -> list[PlannedRequest]:
-    """Return the requests in the engine's dialect, as bytes. Raises ConfigError if the dialect changes prompts with marks."""
+    """Return the requests in the engine's dialect, as bytes. `trace` names their trace (`run_id/point`) where
+    `load.trace_headers` are sent. Raises ConfigError if the dialect changes prompts with marks."""
     base_path = httpx.URL(running.base_url).path.rstrip("/")
     planned = []
     for request in requests:
@@ -51,9 +53,22 @@ def planned_requests(
                 think_s=request.think_s or 0.0,
                 after=request.after,
                 holes=holes,
+                headers=trace_headers(trace, request) if settings.load.trace_headers else (),
             )
         )
     return planned
+
+
+def traceparent(trace: str, request_id: str) -> str:
+    """Return the `traceparent` of a request (W3C Trace Context, version 00, sampled): the same for the same names."""
+    digest = hashlib.blake2b(f"{trace}/{request_id}".encode(), digest_size=24).hexdigest()
+    return f"00-{digest[:32]}-{digest[32:]}-01"
+
+
+def trace_headers(trace: str, request: Request) -> tuple[tuple[str, str], ...]:
+    """Return the headers by which a server's traces name a request and its session."""
+    session = () if request.session_id is None else (("x-session-id", request.session_id),)
+    return (("traceparent", traceparent(trace, request.request_id)), *session)
 
 
 def answer_bytes_max(requests: Sequence[Request]) -> int:

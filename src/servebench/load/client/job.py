@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -25,6 +26,7 @@ CONNECT_BURST = 256
 """Connections that may be opening at once: more overrun the listen queue of common servers (uvicorn 2048, others 128),
 and then wait a second for the retry of a lost SYN."""
 
+HEADER_SAFE = "!#$&'()*+,/:;=?@[]~"
 _LENGTH = struct.Struct("<Q")
 
 _FACTS = ("request_id", "session_id", "scheduled_s", "think_s", "cancel_after_s")
@@ -112,9 +114,16 @@ def request_head(target: Target, path: str) -> bytes:
     return "\r\n".join([*lines, ""]).encode("latin-1")
 
 
+def header_value(text: str) -> bytes:
+    """Return a name as the value of a header: what is not a visible ASCII character is percent-encoded."""
+    return quote(text, safe=HEADER_SAFE).encode()
+
+
 def encode_request(target: Target, request: PlannedRequest) -> tuple[int, bytes]:
     """Return where the body of a request begins, and its bytes; one with holes has no Content-Length yet."""
-    head = request_head(target, request.path)
+    head = request_head(target, request.path) + b"x-request-id: %b\r\n" % header_value(request.request_id)
+    for name, value in request.headers:
+        head += b"%b: %b\r\n" % (name.encode(), header_value(value))
     if not request.holes:
         head += _length_line(len(request.body))
     return len(head), head + request.body
