@@ -202,8 +202,8 @@ class LoadSettings(StrictSettings):
     not all at once. With `hold_level` it keeps its level with requests that are not measured until the measured ones have
     ended. The window excludes the first `warmup_s`, the last `cooldown_s` and the last `cooldown_requests`. The
     client abandons `cancel_fraction` of the requests `cancel_after_s` after sending. `time_scale` stretches the times of a
-    trace (0.5: twice as fast). `trace_headers` sends `traceparent` and `x-session-id` with each request. `self_check` measures the client's own error before the study (`auto`: once a day on a
-    machine).
+    trace (0.5: twice as fast). `trace_headers` sends `traceparent` and `x-session-id` with each request. `self_check` measures
+    the client's own error before the study (`auto`: once a day on a machine).
     """
 
     name: str
