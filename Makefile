@@ -55,7 +55,7 @@ fuzz: $(VENV)/.dev ## coverage-guided fuzzing of what reads servers' bytes (SECO
 	@$(PIP) install --no-compile atheris
 	@for target in http framing sse record answer metrics; do $(BIN)/python tests/fuzz/run.py $$target $(SECONDS) || exit 1; done
 
-reference: $(VENV)/.run ## write the pages of the docs that list config keys, columns and warnings anew from the code
+reference: $(VENV)/.run ## write the pages of the docs that list config keys, columns and warnings from the code
 	$(BIN)/python -m servebench.config.reference > docs/config.md
 	$(BIN)/python -m servebench.store.column_reference > docs/columns.md
 	$(BIN)/python -m servebench.analysis.warnings.reference > docs/warnings.md

@@ -1,7 +1,7 @@
 """Make the pictures of the docs from real runs: `make pictures` (needs tmux and chromium; takes some minutes).
 
 A picture of a terminal is what a command leaves on a terminal of 80 columns, drawn by Rich as SVG; a picture of a page is a
-screenshot of it. The runs are made anew in an empty folder, so the pictures show what a reader gets who types the same words.
+screenshot of it. The runs are made in an empty folder, so the pictures show what a reader gets who types the same words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run whose engine is built first: the build is told apart from the cold start, and the next study reuses it."""
+"""A run whose engine is built first: the build is not part of the cold start, and the next study reuses it."""
 
 import json
 

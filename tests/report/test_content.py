@@ -12,6 +12,12 @@ from servebench.report.content import content_lines
     [
         ({}, []),
         ({"prefix_cache_hit_rate": 0.0, "prefix_cache_hit_rate_ideal": 0.0}, []),
+        ({"prefix_cache_hit_rate": 0.001, "prefix_cache_hit_rate_ideal": 0.0192}, []),
+        ({"prefix_cache_hit_rate_ideal": 0.0192}, []),
+        (
+            {"prefix_cache_hit_rate": 0.06, "prefix_cache_hit_rate_ideal": 0.0192},
+            ["prefix cache: 6% of prompt tokens hit (1.92% at best) (at 4)"],
+        ),
         (
             {"prefix_cache_hit_rate": 0.382, "prefix_cache_hit_rate_ideal": 0.4},
             ["prefix cache: 38.2% of prompt tokens hit (40% at best) (at 4)"],
@@ -42,3 +48,10 @@ from servebench.report.content import content_lines
 def test_lines(row, said):
     """A line for what is known, none for what is not."""
     assert content_lines([Point(row=PointRow(concurrency=4, **row))]) == said
+
+
+def test_small_hit_rates_are_shown_with_verbose():
+    row = PointRow(concurrency=4, prefix_cache_hit_rate=0.001, prefix_cache_hit_rate_ideal=0.0192)
+    assert content_lines([Point(row=row)], verbose=True) == [
+        "prefix cache: 0.1% of prompt tokens hit (1.92% at best) (at 4)"
+    ]

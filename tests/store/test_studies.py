@@ -105,7 +105,7 @@ def test_what_names_nothing_is_an_error(outputs, word):
 def test_a_name_that_fits_several_is_told_with_the_candidates(outputs):
     with pytest.raises(ConfigError, match=r"could be 2026-one/00_alpha_unique, 2026-two/00_alpha_unique"):
         read.find("alpha", outputs)
-    with pytest.raises(ConfigError, match="is no run and no study"):
+    with pytest.raises(ConfigError, match="no run or study"):
         read.find("gamma", outputs)
 
 

@@ -322,7 +322,7 @@ def test_points_of_different_shape_share_their_columns(tmp_path):
 
 
 def test_points_written_again_replace_and_added_ones_follow(tmp_path):
-    """`write_points` writes anew, `add_points` keeps what is there as it is, the verdict too."""
+    """`write_points` replaces the file, `add_points` keeps what is there as it is, the verdict too."""
     folder = folder_in(tmp_path)
     void = Doubt(code="errors", message="m", remedy="r", void=True)
     write_points(folder, [])

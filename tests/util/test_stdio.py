@@ -1,4 +1,4 @@
-"""Whoever listens to a command may go: nobody's study ends by that, and what cannot be told is one line."""
+"""The reader of a command's output may go away: no study ends because of it, and what cannot be printed is one line."""
 
 import subprocess
 import sys

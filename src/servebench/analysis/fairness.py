@@ -229,7 +229,7 @@ def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, s
 def varied_keys(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys that one study varied on purpose between two of its runs; none across studies.
 
-    Whoever chooses two engine files in one command compares what is in them: all settings of these engines.
+    A command that chooses two engine files compares what is in them: all settings of these engines.
     """
     if baseline.get("study_id") is None or baseline.get("study_id") != candidate.get("study_id"):
         return ()

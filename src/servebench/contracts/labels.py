@@ -86,7 +86,7 @@ def run_labels(runs: Iterable[RunData]) -> dict[str, RunLabel]:
 def labels_of(sources: Sequence[LabelSource]) -> dict[str, RunLabel]:
     """Return the labels of the runs of one view, by key. Pure.
 
-    Engine, workload and model are named where they differ. Runs that are alike in these are told apart by the settings in
+    Engine, workload and model are named where they differ. Runs that are alike in these are distinguished by the settings in
     which they differ, then by the engine's version, by their study's short id, and last by a number.
     """
     runs = list({one.key: one for one in sources}.values())
@@ -116,7 +116,7 @@ def labels_of(sources: Sequence[LabelSource]) -> dict[str, RunLabel]:
 
 
 def _alike(runs: Sequence[LabelSource], names: Mapping[str, Any]) -> list[list[LabelSource]]:
-    """The groups of runs that are not told apart yet."""
+    """The groups of runs that have the same label so far."""
     groups: dict[tuple[str, ...], list[LabelSource]] = {}
     for one in runs:
         groups.setdefault((one.engine, one.workload, str(names[one.key])), []).append(one)

@@ -1,15 +1,21 @@
 """Non-latency metrics of points as lines: cache hits, JSON compliance, needles found."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SUMMED, Point, QualitySummary
 from servebench.util.figures import number, percent, percent_interval, short_percent
 
+CACHE_SHOWN = 0.05
+"""Hits below this share of the prompt tokens, at best too, are those of what the chat template shares."""
 
-def content_lines(points: Iterable[Point]) -> list[str]:
-    """Return a line for each metric that a point has, with its level."""
+
+def content_lines(points: Iterable[Point], *, verbose: bool = False) -> list[str]:
+    """Return a line for each metric that a point has, with its level; `verbose` adds cache hits below CACHE_SHOWN."""
     rows = [point.row for point in points]
+    if not verbose:
+        rows = [replace(row, prefix_cache_hit_rate_ideal=None) if _shares_nothing(row) else row for row in rows]
     describers = (_cache, _json, _needles)
     return [
         f"{text} (at {row.level_label})"
@@ -17,6 +23,10 @@ def content_lines(points: Iterable[Point]) -> list[str]:
         for row in rows
         if (text := describe(row)) is not None
     ]
+
+
+def _shares_nothing(row: PointRow) -> bool:
+    return max(row.prefix_cache_hit_rate or 0.0, row.prefix_cache_hit_rate_ideal or 0.0) < CACHE_SHOWN
 
 
 def _cache(row: PointRow) -> str | None:

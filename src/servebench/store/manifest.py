@@ -103,7 +103,7 @@ def _cuda() -> str | None:
 
 
 def capture_machine() -> dict[str, Any]:
-    """The machine: system, processor, memory, GPUs with driver and CUDA. Never fails; what cannot be told is null."""
+    """The machine: system, processor, memory, GPUs with driver and CUDA. Never fails; what cannot be found out is null."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     gpus = _gpus()
     return {

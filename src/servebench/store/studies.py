@@ -228,7 +228,7 @@ def _one_of(asked: str, word: str, paths: Sequence[Path], outputs: Path) -> Path
         if match:
             raise ConfigError(f"'{asked}' could be {_some(_name(path, outputs) for path in match)}; say which")
     known = _some(path.name for path in study_paths(outputs)[::-1]) or "nothing"
-    raise ConfigError(f"'{asked}' is no run and no study, neither as a path nor in {outputs}, which has: {known}")
+    raise ConfigError(f"no run or study '{asked}', neither as a path nor in {outputs}, which has: {known}")
 
 
 def _numbered(number: int, studies: Sequence[Path]) -> Path | None:

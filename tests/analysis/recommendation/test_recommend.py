@@ -73,7 +73,7 @@ def test_a_good_request_costs_more_where_fewer_are_good(answers):
     assert answer.ranking[0].value < 0.7 * answer.ranking[1].value
     low, high = answer.ranking[0].interval
     assert low < answer.ranking[0].value < high
-    assert answer.use_case.unit == "$/M good requests"
+    assert answer.use_case.unit == "$/M requests within the SLO"
     assert any("would be as cheap at" in line for line in answer.changes)
     assert found["cost"].ranking[0].value > 0.85 * found["cost"].ranking[1].value
 

@@ -5,8 +5,8 @@ runs, a level, a metric of DECIDING. All looks are made again from the stored st
 it had not been.
 
 *Several looks.* The looks share their error by a constant nominal level (Pocock 1977, Biometrika 64; for t-tests by the
-significance-level approach, Jennison and Turnbull 2000, "Group Sequential Methods", chapter 11): whoever looks after each
-number of LOOKS and calls p < NOMINAL a difference does so for equal engines in 5% of studies. A constant level rather than one
+significance-level approach, Jennison and Turnbull 2000, "Group Sequential Methods", chapter 11): looking after each
+number of LOOKS and calling p < NOMINAL a difference does so for equal engines in 5% of studies. A constant level rather than one
 that spends little at first (O'Brien and Fleming), because most questions should end after two or three starts; planned looks
 rather than an interval that is valid at any time, because that costs about a third more starts for looks that nobody makes.
 Intervals are repeated confidence intervals: they hold at all looks together.

@@ -16,8 +16,7 @@ from servebench.analysis.recommendation.scores import rank
 
 HINTS = {
     "cost_usd_per_mtok": "no run has a price: set gpu=h100 or another known GPU, or gpu.count and gpu.price_usd_per_hour",
-    "cost_usd_per_mgood": "no run has both a price (gpu.price_usd_per_hour) and an SLO that defines good requests "
-    "(slo=interactive)",
+    "cost_usd_per_mgood": "no run has both a price (gpu.price_usd_per_hour) and an SLO (slo=interactive)",
     "energy_j_per_token": "power could not be read: it needs an NVIDIA GPU, or a CPU with readable RAPL counters",
 }
 """What to do where no run has the metric."""

@@ -18,7 +18,7 @@ UNITS = {
     "_ms": "ms",
     "_req_s": "req/s",
     "usd_per_mtok": "$/M tokens",
-    "usd_per_mgood": "$/M good requests",
+    "usd_per_mgood": "$/M requests within the SLO",
     "j_per_token": "J/token",
     "s_per_w": "tok/s/W",
     "cold_start": "s",

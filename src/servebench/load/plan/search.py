@@ -496,7 +496,7 @@ class Search:
         search = self.search
         if search.goal == "slo":
             return (
-                f"a curve of the share of good requests, which must be {self.attainment:g}, over the level, through all points; "
+                f"a curve of the share that meets the SLO, which must be {self.attainment:g}, by level, through all points; "
                 f"doubling from {search.lower:g}, then points on both sides of where the curve crosses"
             )
         if search.of == "rate":

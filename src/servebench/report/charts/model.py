@@ -86,7 +86,12 @@ METRICS = (
             ("e2e", "Whole answer (E2E)"),
         )
     ),
-    ChartMetric(name="goodput", title="Requests within the SLO", axis="good requests/s", columns={"": "goodput_req_s"}),
+    ChartMetric(
+        name="goodput",
+        title="Requests within the SLO",
+        axis="requests/s in SLO",
+        columns={"": "goodput_req_s"},
+    ),
     ChartMetric(
         name="cost", title="Price of output tokens", axis="$ per million tokens", columns={"": "cost_usd_per_mtok"}
     ),

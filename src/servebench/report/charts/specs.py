@@ -46,7 +46,7 @@ TIPS = {
     **{
         f"{name}_ms_{stat}": f"{name.upper()} {stat}, ms" for name in ("ttft", "tpot", "e2e") for stat in ("p50", "p99")
     },
-    "goodput_req_s": "good requests/s",
+    "goodput_req_s": "requests/s that meet the SLO",
     "requests_ok": "requests",
     "requests_failed": "failed",
 }

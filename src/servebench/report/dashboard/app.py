@@ -71,7 +71,7 @@ def headings() -> dict[str, Any]:
         "energy_j_per_token": "J/token",
         "output_tok_s_per_w": "tok/s/W",
         "cost_usd_per_mtok": "$/M tokens",
-        "cost_usd_per_mgood": "$/M good requests",
+        "cost_usd_per_mgood": "$/M requests within the SLO",
     }
     exact = {"output_throughput_tok_s": "%.1f", "ttft_ms_p50": "%.1f", "ttft_ms_p99": "%.1f", "tpot_ms_mean": "%.2f"}
     return {

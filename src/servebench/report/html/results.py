@@ -22,7 +22,7 @@ POINT_COLUMNS = (
     ("failed", "requests_failed"),
     ("tok/s", "output_throughput_tok_s"),
     ("req/s", "request_throughput_req_s"),
-    ("good req/s", "goodput_req_s"),
+    ("req/s in SLO", "goodput_req_s"),
     ("TTFT p50", "ttft_ms_p50"),
     ("TTFT p99", "ttft_ms_p99"),
     ("with failed", "ttft_ms_p99_all"),
@@ -40,7 +40,7 @@ POINT_COLUMNS = (
     ("J/token", "energy_j_per_token"),
     ("tok/s/W", "output_tok_s_per_w"),
     ("$/M tokens", "cost_usd_per_mtok"),
-    ("$/M good req", "cost_usd_per_mgood"),
+    ("$/M req in SLO", "cost_usd_per_mgood"),
 )
 DISTURBERS_MAX = 3
 """So many are named above a timeline."""

@@ -207,7 +207,7 @@ class Display:
         self._pause()
         if outcome.points and self.complete:
             self.out.print(points_table(outcome.points, title))
-            for line in content_lines(outcome.points):
+            for line in content_lines(outcome.points, verbose=self._options.verbose):
                 self.out.print(line)
             for line in warning_lines(outcome.points):
                 self.out.print(line)

@@ -34,7 +34,7 @@ POINT_COLUMNS = (
     ("p99", "itl_ms_p99"),
     ("TPOT mean", "tpot_ms_mean"),
     ("E2E p50", "e2e_ms_p50"),
-    ("good req/s", "goodput_req_s"),
+    ("req/s in SLO", "goodput_req_s"),
 )
 
 
