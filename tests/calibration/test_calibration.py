@@ -97,7 +97,7 @@ def test_promises_are_chosen_by_name():
     assert {"aa", "power5", "gate", "recommend", "coverage", "open_loop", "search_above", "stationary"} <= names(
         all_cells()
     )
-    with pytest.raises(ConfigError, match="matches no promise; available: aa, power5"):
+    with pytest.raises(ConfigError, match="matches no promise; available: aa, answer, power5"):
         chosen_cells(["bb"])
 
 

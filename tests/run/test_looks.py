@@ -23,8 +23,11 @@ def test_a_look_is_due_after_the_first_requests_and_then_in_steps():
     assert not found.is_due(39, 1.0)
     assert found.is_due(40, 1.0)
     assert not found.take(records(40), 1.0), "the window is shorter than any number takes"
-    assert not found.is_due(55, 1.0)
-    assert found.is_due(56, 1.0)
+    assert not found.is_due(43, 1.0)
+    assert found.is_due(44, 1.0), "four were sent before the level was reached"
+    assert not found.take(records(44), 1.0)
+    assert not found.is_due(61, 1.0)
+    assert found.is_due(62, 1.0)
 
 
 def test_a_precise_point_ends_and_is_looked_at_no_more():
@@ -64,8 +67,21 @@ def test_the_first_look_comes_when_each_stream_has_had_an_answer(streams, first)
 def test_too_few_rounds_within_the_budget_are_seen_at_the_first_look():
     """Eight streams with answers of 12 s have five rounds in a minute, and an interval takes seven."""
     found = looks(concurrency=8, least=24)
-    assert found.take(records(24, each_ms=12_000.0, streams=8), 36.0)
+    assert found.take(records(32, each_ms=12_000.0, streams=8), 48.0)
     assert found.ended_by is EndReason.OUT_OF_REACH
+
+
+def test_requests_that_the_window_does_not_hold_are_sent_again():
+    """Eight streams begin one after another: their first requests precede the window, so 30 that ended are 22 that count."""
+    found = looks(concurrency=8, least=30, targets={"ttft_ms_p99": 0.01}, budget_s=2.0)
+    assert found.is_due(30, 0.4)
+    assert not found.take(records(30, streams=8), 0.4)
+    assert not found.is_due(37, 0.5)
+    assert found.is_due(38, 0.5)
+    assert found.take(records(38, streams=8), 0.5)
+    assert found.ended_by is EndReason.OUT_OF_REACH
+    failing = looks(concurrency=8, least=30, targets={"ttft_ms_p99": 0.01}, budget_s=2.0)
+    assert failing.take([failed_record(f"x{i}", "http_status", sent_ns=i) for i in range(30)], 0.4)
 
 
 def test_the_time_is_over_when_there_are_enough_requests_or_never_will_be():
@@ -76,5 +92,5 @@ def test_the_time_is_over_when_there_are_enough_requests_or_never_will_be():
     assert found.is_due(13, 1.0)
     assert found.is_due(0, 1.0)
     assert found.is_due(40, 1.5)
-    assert found.take(records(40), 1.5)
+    assert found.take(records(44), 1.5)
     assert found.ended_by is EndReason.TIME

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 
 from servebench.analysis.advice import recommend_runs
+from servebench.analysis.answer import answer_of
 from servebench.analysis.gate import evaluate_gate
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import RunComparison, compare_runs
@@ -38,6 +39,11 @@ GATE = Promise(
 RECOMMEND = Promise(
     name="recommend", text="`recommend` names a winner among equal engines in at most 5% of studies", bar=0.05
 )
+ANSWER = Promise(
+    name="answer",
+    text="the last screen names a best of two equal engines at some level in at most 5% of studies",
+    bar=0.05,
+)
 
 FOUND = {
     "output_throughput_tok_s": "output throughput",
@@ -47,6 +53,7 @@ FOUND = {
 """The metrics in which a slowdown is to be found."""
 
 QUICK = Plant(words=("load=quick",))
+UNTIL = Plant(words=("load=quick", "load.until=10%"))
 VARIED = (
     "workload.input_tokens={kind:normal,mean:256,stdev:128,min:16,max:768}",
     "workload.output_tokens={kind:normal,mean:64,stdev:24,min:8,max:160}",
@@ -67,6 +74,11 @@ def cells() -> Iterator[CalibrationCell]:
         yield CalibrationCell(
             promises=(AA,), name=name, share=0.5, trial=partial(_equal, starts=1, spread=spread, earlier=EARLIER)
         )
+    for starts, limits in ((1, QUICK), (1, UNTIL), (STARTS, QUICK)):
+        for spread in SPREADS:
+            name = f"{_count(starts)} a side{', load.until=10%' * (limits is UNTIL)}, starts differ by {spread:.0%}"
+            trial = partial(_best, plant=limits.planted(start_sd=spread), starts=starts)
+            yield CalibrationCell(promises=(ANSWER,), name=name, share=0.5, trial=trial)
     for promise, slowdown in ((POWER_5, 1.05), (POWER_10, 1.10)):
         trial = partial(_slowed, promise=promise, slowdown=slowdown)
         yield CalibrationCell(promises=(promise,), name="four levels", share=0.5, trial=trial)
@@ -105,6 +117,15 @@ def _compared(seed: int, starts: int, spread: float, slowdown: float, earlier: i
 def _equal(seed: int, _truth: None, *, starts: int, spread: float, earlier: int = 0) -> Outcome:
     """Return whether two equal engines are called different."""
     return {(AA, ""): float(_compared(seed, starts, spread, 1.0, earlier).comparison.result in VERDICTS)}
+
+
+def _best(seed: int, _truth: None, *, plant: Plant, starts: int) -> Outcome:
+    """Return whether the answer of a study of two equal engines marks one of them as the best."""
+    runs = [
+        run_data(simulate_run(plant, f"{seed}/{name}", seed=seed, starts=starts), plant, name) for name in ("a", "b")
+    ]
+    answer = answer_of(runs)
+    return {(ANSWER, ""): float(any(lead.clear for one in answer.workloads for lead in one.leads))}
 
 
 def _slowed(seed: int, _truth: None, *, promise: Promise, slowdown: float) -> Outcome:

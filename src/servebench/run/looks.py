@@ -23,7 +23,8 @@ class Looks:
     targets: Mapping[str, float]
     concurrency: int | None
     least: int
-    """A point has at least so many requests, and is first looked at when they have ended and each stream has had one."""
+    """A point has at least so many requests in its window, and is first looked at when so many have ended and each stream has
+    had one."""
     budget_s: float
     """So long a point lasts at most, unless `least` requests come within UNTIL_LIMIT times as long."""
     warmup_s: float = 0.0
@@ -35,11 +36,16 @@ class Looks:
     def __post_init__(self) -> None:
         """Plan the first look."""
         self._next = max(self.least, self.concurrency or 1)
+        self._wanted = self.least
 
     def is_due(self, ended: int, elapsed_s: float) -> bool:
         """Whether so many ended requests are worth a look, or the time is over: there are enough, or will not be in time."""
-        enough = ended >= self.least or ended * UNTIL_LIMIT * self.budget_s < self.least * elapsed_s
-        return self.ended_by is None and ((elapsed_s >= self.budget_s and enough) or ended >= self._next)
+        over = elapsed_s >= self.budget_s and self._is_enough(ended, elapsed_s)
+        return self.ended_by is None and (over or ended >= self._next)
+
+    def _is_enough(self, ended: int, elapsed_s: float) -> bool:
+        """Whether there are as many requests as wanted, or they will not come in time."""
+        return ended >= self._wanted or ended * UNTIL_LIMIT * self.budget_s < self._wanted * elapsed_s
 
     def take(self, records: Sequence[Record], elapsed_s: float) -> bool:
         """Look at the records of the requests that have ended, and return whether the phase has measured enough."""
@@ -51,6 +57,11 @@ class Looks:
         if cut_s:
             sample = point_sample(counted, self.concurrency, warmup_s=self.warmup_s + cut_s)
         self.metrics = look(sample, self.targets)
+        # those sent before the level was reached do not count
+        self._wanted = self.least + sum(one.outcome == "ok" for one in measured) - sample.e2e_ms.size
+        if not self._is_enough(len(measured), elapsed_s):
+            self._next = max(len(measured) + 1, min(self._next, self._wanted))
+            return False
         span = span_of(sample)
         if is_precise(self.metrics, span):
             self.ended_by = EndReason.PRECISE

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 
 from servebench.analysis.answer.model import AnswerCell, LevelLead
-from servebench.analysis.comparison.compare import MARGIN
+from servebench.analysis.comparison.compare import MARGIN, SIGNIFICANCE
+from servebench.analysis.comparison.decisions import PRIOR_SD, PRIOR_STARTS
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
+from servebench.analysis.statistics import CONFIDENCE
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import level_words
 from servebench.util.figures import number
@@ -53,6 +57,7 @@ def find_lead(
         high=row.high if row is not None else None,
         clear=not open_rivals,
         tied=tuple(labels[rival].series for rival in open_rivals),
+        over_starts=row is not None and row.p_corrected is not None,
         verdict=all(row is not None and row.competes and row.result == "faster" for row in rows.values()),
         unequal=tuple(dict.fromkeys(unequal)),
         codes=tuple(dict.fromkeys(code for one in rows.values() if one is not None for code in one.doubts)),
@@ -60,8 +65,26 @@ def find_lead(
 
 
 def _is_clear(row: ComparisonRow | None) -> bool:
-    """Whether a lead is more than its interval leaves open, and may be as large as a difference that matters."""
-    return row is not None and row.low is not None and row.high is not None and row.low > 0 and row.high > MARGIN
+    """Whether a lead is more than chance, and may be as large as a difference that matters.
+
+    Over several starts, or where the spread of earlier ones is known, by the corrected p-value of the comparison. The interval
+    of one start each leaves out that starts differ, so there a lead must also exceed `starts_may_differ`.
+    """
+    if row is None or row.effect is None or row.low is None or row.high is None or row.low <= 0 or row.high <= MARGIN:
+        return False
+    if row.p_corrected is not None:
+        return row.p_corrected < SIGNIFICANCE
+    lead, low = math.log1p(row.effect), math.log1p(row.low)
+    return lead > math.hypot(lead - low, math.log1p(starts_may_differ()))
+
+
+@cache
+def starts_may_differ() -> float:
+    """Return by how much one start each of two equal engines may differ, as a share: the limit of a 95% interval when nothing
+    is known of their spread but the prior of `study.until=decided` (PRIOR_SD, worth PRIOR_STARTS degrees of freedom)."""
+    from scipy.special import stdtrit
+
+    return math.expm1(float(stdtrit(PRIOR_STARTS, (1 + CONFIDENCE) / 2)) * 2**0.5 * PRIOR_SD)
 
 
 def _seen_from(first: str, rival: str, level: str, comparisons: Iterable[Comparison]) -> ComparisonRow | None:
@@ -103,6 +126,17 @@ def lead_text(lead: LevelLead) -> str:
     return f"{100 * lead.size:.{digits}f}%{interval} more tok/s than {lead.rival}"
 
 
+def _ahead(leads: Sequence[LevelLead]) -> str:
+    """The largest of leads of one start each that are more than chance, but not more than two starts may differ by."""
+    ahead = [lead for lead in leads if lead.low is not None and lead.low > 0 and not lead.over_starts]
+    if not ahead:
+        return ""
+    most = max(ahead, key=lambda lead: lead.size)
+    return (
+        f" ({most.leader} is {most.size:.0%} ahead, but starts of one engine may differ by {starts_may_differ():.0%})"
+    )
+
+
 def leads_in_words(leads: Sequence[LevelLead]) -> str:
     """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
     clauses = []
@@ -116,7 +150,7 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
                 text = f"{last.leader} leads, at {level_words(last.level)} with {lead_text(last)}"
         else:
             names = dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied))
-            text = f"no clear difference between {' and '.join(names)}"
+            text = f"no clear difference between {' and '.join(names)}{_ahead(group)}"
         provisional = " (provisional)" if any(lead.codes for lead in group) else ""
         clauses.append(f"{begin}{level_words(last.level)}: {text}{provisional}")
     return "; ".join(clauses)

@@ -49,7 +49,8 @@ class AnswerColumn:
 class LevelLead:
     """By how much the best run of a level leads the next, as a share, with its interval.
 
-    `clear`: the interval leaves no doubt against any other run. `verdict`: it is one on the engines, by several starts, and
+    `clear`: the lead is more than chance against any other run. `over_starts`: the interval says by how much starts differ, too.
+    `verdict`: it is one on the engines, by several starts, and
     not only a difference of these starts. `tied` are the runs that it is not clear against, `unequal` settings that differ and
     matter, `codes` warnings of unknown size, which make it provisional.
     """
@@ -61,6 +62,7 @@ class LevelLead:
     low: float | None = None
     high: float | None = None
     clear: bool = False
+    over_starts: bool = False
     verdict: bool = False
     tied: tuple[str, ...] = ()
     unequal: tuple[str, ...] = ()
