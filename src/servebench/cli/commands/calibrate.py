@@ -35,8 +35,8 @@ REPETITIONS = 200
 def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: int, output: Path | None) -> int:
     """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
 
-    Nothing is started and no engine is needed. Promises: aa, answer, power5, power10, gate, recommend, coverage, width, open_loop,
-    search_near, search_above, stationary, until; decided_aa, decided_equal, decided_found and decided_time of
+    Nothing is started and no engine is needed. Promises: aa, answer, power5, power10, gate, recommend, coverage, width,
+    open_loop, search_near, search_above, stationary, until; decided_aa, decided_equal, decided_found and decided_time of
     `study.until=decided`. `--only price` is a table of its own: the engine time to a stated precision, of `load.until`, fixed
     numbers of requests and the rules of AIPerf and perf_analyzer. The exit code is 1 if a promise is broken beyond doubt.
     """
