@@ -6,6 +6,7 @@ from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.answer.leads import lead_text, starts_may_differ
 from servebench.analysis.answer.model import LevelLead
 from servebench.analysis.pairing import pair_runs
+from servebench.analysis.run_comparison import seconds_per_start
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.calibration import comparisons
 from servebench.store import studies as read
@@ -106,6 +107,37 @@ def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
     (dtype,) = [one for one in found.inequalities if one.key == "engine.dtype"]
     assert (dict(dtype.values), dtype.matters) == ({"auto": ("fast",), "fp8": ("slow",)}, True)
     assert found.workloads[0].leads[0].unequal == ("engine.dtype",)
+    assert dtype.text == "engine.dtype: auto (fast), fp8 (slow)"
+
+
+def test_prompts_of_different_length_are_listed_in_words_by_workload(make_study):
+    path = make_study(*((engine, load(workload)) for workload in ("unique", "rag_prefix") for engine in (FAST, SLOW)))
+    runs = read.load_study(path).runs
+    for run, tokens in zip(runs, (319.0, 311.0, 100.0, 101.0), strict=True):
+        run.points["input_tokens_mean"] = tokens
+        run.__dict__.pop("point_rows", None)
+    (found,) = [one for one in answer_of(runs).inequalities if one.key == "input_tokens_mean"]
+    assert (found.name, dict(found.values)) == (
+        "mean prompt, in tokens (unique at 1 user)",
+        {"319": ("fast",), "311": ("slow",)},
+    )
+    assert [found.value_of(name) for name in ("fast", "slow", "x")] == ["319", "311", ""]
+
+
+def test_a_wide_interval_is_said_with_what_narrows_it(make_study):
+    found = answer(make_study((FAST, load()), (SLOW, load()), doubts=[IMPRECISE.issue("y")]))
+    cells = [cell for column in found.workloads[0].columns for cell in column.cells.values()]
+    assert {(cell.verdict, cell.wide) for cell in cells} == {("valid", True)}
+    assert [one for one in found.caveats if one.startswith("Wide: the interval is wider than ±25%; raise load.")]
+
+
+def test_times_of_the_next_steps_rest_on_what_the_study_took(make_study):
+    path = make_study((FAST, load()), (SLOW, load()), doubts=[NOT_STATIONARY.issue("x")])
+    steps = {one.command.split()[1]: one for one in answer(path, words=("-m", "engine=fast,slow")).next_steps}
+    took_s = sum(seconds_per_start(run) for run in read.load_study(path).runs)
+    assert steps["-m"].seconds == pytest.approx(5 * took_s)
+    assert 1.5 * took_s < steps["resume"].seconds <= 2 * took_s
+    assert steps["resume"].why == "4 points, twice as long"
 
 
 def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):

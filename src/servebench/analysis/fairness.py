@@ -17,7 +17,7 @@ import numpy as np
 
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
-from servebench.util.figures import MISSING
+from servebench.util.figures import MISSING, number
 
 ON_PURPOSE = "this is what is compared"
 UNKNOWN = "unknown"
@@ -51,14 +51,47 @@ class SettingDifference:
     candidate: str
     matters: bool
     reason: str
+    where: str = ""
+    """The load level of a fact that was measured, in words."""
+
+    @property
+    def title(self) -> str:
+        """What differs, in words."""
+        return title_of_setting(self.key)
+
+    @property
+    def name(self) -> str:
+        """What differs, and at which load."""
+        return f"{self.title} at {self.where}" if self.where else self.title
+
+
+TITLES = {
+    "input_tokens_mean": "mean prompt, in tokens",
+    "output_tokens_mean": "mean answer, in tokens",
+    "engine_version": "version of the engine",
+    "weights": "file of weights",
+    "weights.*": "{} of the weights",
+    "machine.cpu_model": "processor",
+    "machine.gpus.*": "GPU {}",
+    "machine.*": "machine: {}",
+    "packages.*": "package {}",
+    "git.*": "git {}",
+}
+"""What facts that are no config keys are called, by pattern of their key; {} is the last part of the key."""
+
+
+def title_of_setting(key: str) -> str:
+    """Return what a setting or fact is called: config keys as they are written, others in words."""
+    found = next((title for pattern, title in TITLES.items() if fnmatchcase(key, pattern)), "")
+    return found.format(key.rpartition(".")[2].replace("_", " ")) or key
 
 
 KEYS_SHOWN = 4
 
 
 def mattering_keys(found: Iterable[SettingDifference]) -> str:
-    """Return the keys that matter, the first few by name."""
-    keys = [one.key for one in found if one.matters]
+    """Return what matters, the first few by name."""
+    keys = [one.title for one in found if one.matters]
     more = len(keys) - KEYS_SHOWN
     return ", ".join(keys) if more <= 1 else f"{', '.join(keys[:KEYS_SHOWN])} and {more} more"
 
@@ -172,9 +205,16 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
         worst = max(apart, key=lambda level: apart[level], default=None)
         if worst is not None and apart[worst] > np.log1p(tolerance):
             matters = not any(fnmatchcase(column, purpose) for purpose in on_purpose)
-            values = [f"{side[worst]:.4g} at {level_words(worst)}" for side in (ours, theirs)]
+            values = [number(side[worst]) for side in (ours, theirs)]
             found.append(
-                SettingDifference(key=column, baseline=values[0], candidate=values[1], matters=matters, reason=reason)
+                SettingDifference(
+                    key=column,
+                    baseline=values[0],
+                    candidate=values[1],
+                    matters=matters,
+                    reason=reason,
+                    where=level_words(worst),
+                )
             )
     return tuple(found)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from servebench.analysis.answer import Answer, answer_of
 from servebench.config import Job
+from servebench.contracts.emulation import EMULATING
 from servebench.contracts.labels import labels_of, source_of_job
 from servebench.load.plan.levels import Level, plan_levels
 from servebench.report.terminal.display import Schedule
@@ -14,7 +15,9 @@ from servebench.store import studies as read
 from servebench.util.short_id import short_id
 
 START_S = 30.0
-"""How long an engine is taken to need for a start, before anything is known."""
+"""How long an engine is taken to need for a start and what comes before its load, before anything is known."""
+EMULATED_START_S = 10.0
+"""The same for an emulated engine, which loads no weights."""
 
 
 def schedule_of(tasks: Sequence[RunTask]) -> Schedule:
@@ -25,8 +28,11 @@ def schedule_of(tasks: Sequence[RunTask]) -> Schedule:
         return Schedule(labels=labels)
     left = [level for task in tasks for level in _levels(task.job) if level.id not in task.earlier.points]
     known = [level.duration_s if level.requests is None else None for level in left]
-    starts = sum(task.job.settings.study.starts for task in tasks)
-    seconds = START_S * starts + sum(one for one in known if one is not None) if None not in known else None
+    starts_s = sum(
+        task.job.settings.study.starts * (EMULATED_START_S if task.job.settings.launch.name in EMULATING else START_S)
+        for task in tasks
+    )
+    seconds = starts_s + sum(one for one in known if one is not None) if None not in known else None
     return Schedule(labels=labels, points=len(left), seconds=seconds)
 
 

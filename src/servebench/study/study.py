@@ -66,10 +66,10 @@ class StudySession:
         cut_off = interrupted or any(outcome.status == "interrupted" for outcome in outcomes)
         self.store_status("interrupted" if cut_off else "finished" if code == 0 else "failed")
         self.tracker.conclude(self.state)
-        if self.outcomes:
-            self._print_answer()
         self.display.where(self.folder.path)
         self.tracker.print_location()
+        if self.outcomes:
+            self._print_answer()
         return code
 
     def _print_answer(self) -> None:

@@ -1,15 +1,33 @@
 """The last screen: what it says for one run, several, and many, and that it fits 80 columns."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 
-from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, NextStep, Remark, WorkloadAnswer
+from servebench.analysis.answer.model import (
+    Answer,
+    AnswerCell,
+    AnswerColumn,
+    Inequality,
+    NextStep,
+    Remark,
+    WorkloadAnswer,
+)
+from servebench.analysis.warnings.catalog import CATALOG
 from servebench.report.terminal.answer import duration, print_answer, to_json
 from servebench.report.terminal.display import Schedule
 from servebench.report.terminal.tables import CleanConsole
 
+UNEQUAL = Inequality(
+    key="input_tokens_mean",
+    title="mean prompt, in tokens",
+    values={"319": ("vllm",), "327": ("trtllm",)},
+    matters=True,
+    reason="why",
+    where="unique at 4 users",
+)
 REMARKS = (
     Remark(code="too_short", meaning="the window is short", remedy="measure longer", places=("all points",)),
     Remark(
@@ -65,13 +83,62 @@ def test_every_value_is_shown_whole_within_80_columns(runs, levels):
 
 def test_a_warning_has_its_number_where_it_concerns_a_point_and_its_remedy_with_verbose():
     text = screen(answer(3, ["1", "4"]))
-    assert "doubtful (1)" in text
+    assert "doubtful [a]" in text
+    assert "[a] the window is short: all points (too_short)" in text
     assert text.count("too_short") == 1
     assert "the interval is wide" not in text
     assert "about 2 min" in text
     full = screen(answer(3, ["1", "4"]), verbose=True)
     assert "the interval is wide" in full
     assert full.count("measure longer") == 2
+
+
+def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_screen():
+    """40 lines at 80 columns, less four for the prompt, the folder and the page of `servebench demo`."""
+    one = answer(3, ["4", "32"])
+    codes = ("lock_step", "too_short", "machine_busy", "not_stationary", "client_bound")
+    long = replace(
+        one,
+        workloads=tuple(
+            replace(one.workloads[0], sentence="4 users: x gives 5.5% [1.9, 9.2] more tok/s than y (provisional); " * 2)
+            for _ in range(3)
+        ),
+        remarks=tuple(
+            Remark(code=code, meaning=CATALOG[code].meaning, remedy="", places=("a at 4 users",) * 9, points=9, of=18)
+            for code in codes
+        ),
+        caveats=("Emulated engines: these numbers do not describe the real ones.", "One start of each: " + "x " * 40),
+        inequalities=tuple(UNEQUAL for _ in range(2)),
+        next_steps=tuple(
+            NextStep(command="servebench resume last --better", why="18 points, twice as long", seconds=300.0)
+            for _ in range(3)
+        ),
+    )
+    lines = screen(long).splitlines()
+    assert len(lines) <= 36
+    assert lines[-1] == "next: servebench resume last --better  (18 points, twice as long: about 5 min)"
+    assert "[d] the speed changed for good while the point was measured: 9 of 18 points" in " ".join(lines)
+
+
+def test_what_is_not_equal_is_a_table_where_it_fits_and_lines_where_not():
+    found = replace(answer(3, ["1"]), inequalities=(UNEQUAL, replace(UNEQUAL, matters=False, title="harmless")))
+    lines = screen(found).splitlines()
+    row = next(line for line in lines if line.startswith("mean prompt"))
+    assert row.split()[-2:] == ["319", "327"]
+    folded = " ".join(screen(found, width=50).split())
+    assert "Not equal: mean prompt, in tokens (unique at 4 users): 319 (vllm), 327 (trtllm)" in folded
+    assert "harmless" not in "".join(lines)
+    assert "1 difference on purpose or without effect" in "".join(lines)
+    assert "harmless (unique at 4 users): 319 (vllm), 327 (trtllm); why" in screen(found, verbose=True, width=160)
+
+
+def test_a_wide_interval_is_in_the_trust_and_no_note():
+    found = answer(1, ["1"])
+    (column,) = found.workloads[0].columns
+    wide = replace(column, cells={"1": AnswerCell(value=31.0, low=19.0, high=43.0, wide=True)})
+    text = screen(replace(found, workloads=(replace(found.workloads[0], columns=(wide,)),)))
+    assert "valid, wide" in text
+    assert "imprecise" not in text
 
 
 def test_the_answer_as_json_has_its_cells():

@@ -15,6 +15,7 @@ from servebench.analysis.recommendation.model import Entrant, RankedLevel
 from servebench.analysis.recommendation.values import metric_interval, metric_value
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.stored_runs import entrant_of
+from servebench.analysis.warnings.catalog import is_wide
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
@@ -121,7 +122,8 @@ def _cell(level: RankedLevel) -> AnswerCell:
         low, high = metric_interval(THROUGHPUT, level) or (None, None)
     ttft_ms = metric_value("ttft_ms_p50", level) if len(level.rows) > 1 else row.ttft_ms_p50
     codes = tuple(code for code in level.doubts if not is_mark(code)) if level.verdict != "valid" else ()
-    return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes)
+    wide = is_wide(level.doubts)
+    return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)
 
 
 def _alone(column: AnswerColumn, levels: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from servebench.analysis.comparison.model import Comparison
@@ -21,6 +21,8 @@ class AnswerCell:
     verdict: str = "valid"
     codes: tuple[str, ...] = ()
     best: bool = False
+    wide: bool = False
+    """Whether the interval is wider than it should be."""
 
     @property
     def text(self) -> str:
@@ -83,13 +85,20 @@ class WorkloadAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """A warning with the points that it concerns. A `mark` does not make a point doubtful."""
+    """A warning with the points that it concerns, and how many these are. A `mark` does not make a point doubtful."""
 
     code: str
     meaning: str
     remedy: str
     places: tuple[str, ...]
+    points: int = 0
+    of: int = 0
     mark: bool = False
+
+    @property
+    def brief(self) -> str:
+        """The first clause of the meaning."""
+        return self.meaning.partition(", ")[0]
 
     @property
     def where(self) -> str:
@@ -99,18 +108,35 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class Inequality:
-    """A setting or fact in which runs differ: their labels by value."""
+    """A setting or fact in which runs differ: their labels by value. `where` is the workload and the load level, if it does not
+    hold for all."""
 
     key: str
+    title: str
     values: Mapping[str, tuple[str, ...]]
     matters: bool
     reason: str
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        """What differs, and where."""
+        return f"{self.title} ({self.where})" if self.where else self.title
 
     @property
     def text(self) -> str:
-        """The key, and each value with the runs that have it."""
+        """What differs, and each value with the runs that have it."""
         parts = (f"{value} ({', '.join(names)})" for value, names in self.values.items())
-        return f"{self.key}: {', '.join(parts)}"
+        return f"{self.name}: {', '.join(parts)}"
+
+    def value_of(self, label: str) -> str:
+        """What a run has; empty where it is not known."""
+        return " / ".join(value for value, names in self.values.items() if label in names)
+
+
+def labels_of_unequal(found: Sequence[Inequality]) -> list[str]:
+    """Return the labels of all runs that differ in something."""
+    return list(dict.fromkeys(name for one in found for names in one.values.values() for name in names))
 
 
 @dataclass(frozen=True, kw_only=True)

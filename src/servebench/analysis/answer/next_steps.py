@@ -28,10 +28,10 @@ def next_steps(
         yield NextStep(command=f"servebench resume {name}", why="measure what is missing", continues=True)
     if "failed" in statuses:
         yield NextStep(command=f"servebench resume {name} --failed", why="try the failed runs again", continues=True)
-    if any(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows):
+    if again := sum(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows):
         yield NextStep(
             command=f"servebench resume {name} --better",
-            why="settle the doubtful points",
+            why=f"{again} point{'s' * (again > 1)}, twice as long",
             seconds=sum(map(_better_s, runs)),
         )
     # a name can be given only once
@@ -40,7 +40,7 @@ def next_steps(
         each = [seconds_per_start(run) for run in runs]
         yield NextStep(
             command=f"servebench {shlex.join(words)} study.starts={STARTS_ADVISED}",
-            why="for a verdict",
+            why=f"for a verdict, {STARTS_ADVISED} times this study",
             seconds=STARTS_ADVISED * sum(one or 0.0 for one in each) if None not in each else None,
         )
     yield NextStep(command=f"servebench report {name} --open", why="all charts")
@@ -57,8 +57,13 @@ def needs_again(verdict: str | None, codes: Iterable[str]) -> bool:
 
 
 def _better_s(run: RunData) -> float:
-    """About how long it takes to measure the doubtful points of a run again, its engine's start included."""
-    rows = [row for row in run.point_rows if needs_again(row.verdict, row.doubts)]
+    """About how long it takes to measure the doubtful points of a run again: the share of their windows in what a start of the
+    run took, LONGER times, and the start of its engine."""
+    windows = {row.point: row.window_s or 0.0 for row in run.point_rows}
+    again = sum(windows[row.point] for row in run.point_rows if needs_again(row.verdict, row.doubts))
+    if not again:
+        return 0.0
     start_s = mapping(run.manifest.get("cold_start")).get("seconds")
     began = float(start_s) if isinstance(start_s, (int, float)) else 0.0
-    return LONGER * sum(row.window_s or 0.0 for row in rows) + (began if rows else 0.0)
+    took_s = (seconds_per_start(run) or 0.0) * len({row.start_id for row in run.point_rows})
+    return began + LONGER * max(again, (took_s - began) * again / sum(windows.values()))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from servebench.analysis.answer.model import AnswerColumn, Inequality, Remark, WorkloadAnswer
 from servebench.analysis.answer.next_steps import one_start
 from servebench.analysis.comparison.model import Comparison
-from servebench.analysis.warnings.catalog import CATALOG, UNKNOWN
+from servebench.analysis.fairness import SettingDifference
+from servebench.analysis.warnings.catalog import CATALOG, UNKNOWN, WIDE
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
@@ -43,6 +45,8 @@ def remarks(runs: Sequence[RunData], labels: Mapping[str, RunLabel]) -> tuple[Re
                 meaning=known.meaning if known else UNKNOWN,
                 remedy=known.remedy if known else "",
                 places=tuple(_places(where[code], points, labels)),
+                points=sum(map(len, where[code].values())),
+                of=sum(map(len, points.values())),
                 mark=is_mark(code),
             )
         )
@@ -59,34 +63,54 @@ def _places(
         if every == set().union(*measured.values()):
             yield "all points" if sum(map(len, points.values())) > 1 else "the point"
         else:
-            yield f"all at {', '.join(dict.fromkeys(one for own in points.values() for one in own if one in every))}"
+            yield f"all at {_levels(one for own in points.values() for one in own if one in every)}"
         return
     for run, levels in where.items():
-        at = f" at {', '.join(level for level in points[run] if level in levels)}" if levels < measured[run] else ""
+        at = f" at {_levels(level for level in points[run] if level in levels)}" if levels < measured[run] else ""
         yield f"{labels[run].text}{at}"
 
 
+def _levels(found: Iterable[str]) -> str:
+    """Load levels with their unit: `4 and 32 users`."""
+    *first, last = dict.fromkeys(found)
+    more = f"{', '.join(level_words(level, short=True) for level in first)} and " if first else ""
+    return f"{more}{level_words(last)}"
+
+
 def inequalities(comparisons: Sequence[Comparison], labels: Mapping[str, RunLabel]) -> tuple[Inequality, ...]:
-    """Return what the compared runs do not share, what matters first."""
-    values: dict[str, dict[str, dict[str, None]]] = {}
-    facts: dict[str, tuple[bool, str]] = {}
+    """Return what the compared runs do not share, what matters first; what holds alike for all workloads once."""
+    values: dict[tuple[str, str, str], dict[str, dict[str, None]]] = {}
+    facts: dict[str, SettingDifference] = {}
     for comparison in comparisons:
         for one in comparison.unequal:
-            known = values.setdefault(one.key, {})
+            known = values.setdefault((one.key, labels[comparison.ids[0]].workload, one.where), {})
             for run, value in zip(comparison.ids, (one.baseline, one.candidate), strict=True):
                 known.setdefault(value, {})[labels[run].series] = None
-            matters, reason = facts.get(one.key, (False, one.reason))
-            facts[one.key] = (matters or one.matters, one.reason if one.matters else reason)
-    found = [
-        Inequality(
-            key=key,
-            values={value: tuple(names) for value, names in known.items()},
-            matters=facts[key][0],
-            reason=facts[key][1],
+            if one.key not in facts or one.matters > facts[one.key].matters:
+                facts[one.key] = one
+    workloads = {labels[run].workload for comparison in comparisons for run in comparison.ids}
+    found: dict[tuple[str, Any], Inequality] = {}
+    for (key, workload, at), known in values.items():
+        same = {value: frozenset(names) for value, names in known.items()}
+        alike = [
+            {value: frozenset(names) for value, names in one.items()} == same
+            for (other, _, other_at), one in values.items()
+            if (other, other_at) == (key, at)
+        ]
+        everywhere = len(alike) == len(workloads) and all(alike) and not at
+        where = " ".join(filter(None, ("" if everywhere else workload, f"at {at}" if at else "")))
+        found.setdefault(
+            (key, where),
+            Inequality(
+                key=key,
+                title=facts[key].title,
+                values={value: tuple(names) for value, names in known.items()},
+                matters=facts[key].matters,
+                reason=facts[key].reason,
+                where=where,
+            ),
         )
-        for key, known in values.items()
-    ]
-    return tuple(sorted(found, key=lambda one: not one.matters))
+    return tuple(sorted(found.values(), key=lambda one: not one.matters))
 
 
 def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Iterable[str]:
@@ -102,6 +126,11 @@ def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Ite
             yield "One start of each: these are differences of these starts, not yet a verdict on the engines."
         else:
             yield "No lead is a verdict on the engines yet: study.until=decided adds starts until there is one."
+
+    wide = {code for run in runs for row in run.point_rows for code in row.doubts}
+    if limits := [limit for code, limit in WIDE.items() if code in wide]:
+        than, keys = (" or ".join(parts) for parts in zip(*limits, strict=True))
+        yield f"Wide: the interval is wider than {than}; raise {keys}."
 
 
 def _out_of_line(column: AnswerColumn, levels: Sequence[str]) -> Iterable[str]:

@@ -162,7 +162,7 @@ def _one_start(baseline: Side, candidate: Side, rows: Sequence[ComparisonRow]) -
     largest = f"these two differ most in {_largest(clear).description}" if clear else "these two do not clearly differ"
     seconds = [side.start_seconds for side in (baseline, candidate)]
     minutes = STARTS_ADVISED * sum(one for one in seconds if one is not None) / 60
-    price = f" (about {max(1, round(minutes))} minutes)" if None not in seconds else ""
+    price = f" (about {max(1, round(minutes))} minutes for these two)" if None not in seconds else ""
     few = [side.name for side in (baseline, candidate) if _start_count(side) < 2]
     which = ONE_START if len(few) == 2 else f"one start of {few[0]}: no verdict on the engines" if few else ONE_START
     return f"{which}; {largest}; study.starts={STARTS_ADVISED} gives a verdict{price}"

@@ -6,6 +6,7 @@ To add a warning, add it here, then issue it with `WarningType.issue` where it i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,23 @@ def explain(code: str) -> str:
     return UNKNOWN if found is None else f"{found.meaning}; {found.remedy}"
 
 
+WIDE = {
+    "not_precise": ("load.until asks", "load.max_duration_s"),
+    "imprecise": ("±25%", "load.duration_s or load.requests"),
+}
+"""Marks of points with wide intervals: wider than what, and what makes them narrower."""
+
+
+def is_wide(codes: Iterable[str]) -> bool:
+    """Return whether a point with these warnings has a wide interval."""
+    return not WIDE.keys().isdisjoint(codes)
+
+
+def trust_word(verdict: str, codes: Iterable[str]) -> str:
+    """Return how far to trust a point in one or two words: its verdict, and whether its interval is wide."""
+    return f"{verdict}, wide" if verdict != "void" and is_wide(codes) else verdict
+
+
 LEVEL_NOT_REACHED = _define(
     "level_not_reached",
     "the requested load was never reached, so the numbers belong to a lower load",
@@ -98,7 +116,7 @@ MACHINE_SHARED = _define(
 )
 NOT_STATIONARY = _define(
     "not_stationary",
-    "throughput, ITL or TTFT changed for good while the point was measured, or the queue of an open loop grew",
+    "the speed changed for good while the point was measured, in throughput, ITL or TTFT, or the queue of an open loop grew",
     "measure the point again (load.repeats) and longer (load.duration_s), and look at telemetry.parquet and engine.log",
     affects=SPEED,
 )

@@ -191,7 +191,8 @@ def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     st.text(clean_line(content["question"]))
     for title, line in content["sentences"]:
         st.code(clean_line(f"{title}: {line}"), language=None, wrap_lines=True)
-    for line in (*content["caveats"], *content["remarks"]):
+    unequal = [f"Not equal: {one.text}" for one in data.answer.inequalities if one.matters]
+    for line in (*content["caveats"], *unequal, *content["remarks"]):
         st.text(clean_line(line))
     for run in content["problems"]:
         if run["status"]:

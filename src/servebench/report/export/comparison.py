@@ -95,7 +95,7 @@ def _markdown_section(found: RunComparison) -> list[str]:
         lines += ["", note]
     if comparison.unequal:
         differences = [
-            (d.key, d.baseline, d.candidate, f"yes: {d.reason}" if d.matters else "no") for d in comparison.unequal
+            (d.name, d.baseline, d.candidate, f"yes: {d.reason}" if d.matters else "no") for d in comparison.unequal
         ]
         lines += [
             "",

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from servebench.analysis.answer import Answer
+from servebench.analysis.answer.model import Inequality, labels_of_unequal
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
-from servebench.report.html.elements import Label
+from servebench.report.html.elements import Label, Table
 from servebench.report.html.model import Page
 from servebench.report.html.results import legend_of
 from servebench.report.terminal.advice import lead_text, place_text, score_text
-from servebench.report.terminal.answer import duration
+from servebench.report.terminal.answer import step_reason
 from servebench.util.bounded_file import open_regular
 from servebench.util.figures import MISSING, number
 
@@ -34,7 +35,8 @@ def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
     return "first_screen", {
         "question": _question(data),
         "sentences": [(one.title, one.sentence) for one in found.workloads if one.sentence],
-        "caveats": [*found.caveats, *(f"Not equal: {one.text}" for one in found.inequalities if one.matters)],
+        "caveats": found.caveats,
+        "unequal": _unequal([one for one in found.inequalities if one.matters]),
         "faults": data.faults,
         "problems": [_problem(one.run, one.name) for one in data.runs],
         "engines": [one for one in legend_of(data.series) if one["name"] in columns],
@@ -47,6 +49,13 @@ def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
     }
 
 
+def _unequal(found: Sequence[Inequality]) -> Table | None:
+    """Return the table of what is not equal, with a column for each run."""
+    names = labels_of_unequal(found)
+    rows = [[one.name, *(one.value_of(name) or MISSING for name in names)] for one in found]
+    return Table(("not equal", *names), rows, prose=(0,)) if rows else None
+
+
 def _not_measured(found: Sequence[Recommendation]) -> str:
     ranked = {one.use_case.title for one in found if one.ranking}
     return ", ".join(dict.fromkeys(one.use_case.title for one in found if one.use_case.title not in ranked))
@@ -55,9 +64,7 @@ def _not_measured(found: Sequence[Recommendation]) -> str:
 def _next_steps(found: Answer) -> list[tuple[str, str]]:
     """Return commands and why to run them, without the one that makes this page."""
     return [
-        (one.command, one.why + (f", about {duration(one.seconds)}" if one.seconds else ""))
-        for one in found.next_steps
-        if not one.command.startswith("servebench report ")
+        (one.command, step_reason(one)) for one in found.next_steps if not one.command.startswith("servebench report ")
     ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from servebench.analysis.warnings.catalog import trust_word
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import mapping
 from servebench.report.charts import runs
@@ -108,7 +109,7 @@ def points(data: Page) -> Section:
             name,
             row.level_label + (f" ·{row.repeat}" if row.repeat else ""),
             *(_cell(row, column) for _, column in columns),
-            Label.of(row.verdict or MISSING),
+            replace(Label.of(row.verdict or MISSING), text=trust_word(row.verdict or MISSING, row.doubts)),
         ]
         for name, row in rows
     ]

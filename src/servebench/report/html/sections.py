@@ -50,7 +50,7 @@ def fairness(data: Page) -> Section:
         return None
     rows: list[Cells] = [
         [
-            one.key,
+            one.name,
             "; ".join(f"{value}: {', '.join(names)}" for value, names in one.values.items()),
             Label("matters", "bad") if one.matters else Label("no", "plain"),
             one.reason,

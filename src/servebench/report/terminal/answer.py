@@ -3,13 +3,24 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from string import ascii_lowercase
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, NextStep, Remark, WorkloadAnswer
+from servebench.analysis.answer.model import (
+    Answer,
+    AnswerCell,
+    AnswerColumn,
+    Inequality,
+    NextStep,
+    Remark,
+    WorkloadAnswer,
+    labels_of_unequal,
+)
+from servebench.analysis.warnings.catalog import WIDE
 from servebench.contracts.point_row import level_words
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
 from servebench.util.figures import MISSING, number
@@ -18,65 +29,96 @@ CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
-PLACES_MAX = 4
+PLACES_WIDTH = 34
+"""Longer lists of points are counted."""
 
 
 def print_answer(answer: Answer, out: Console, *, verbose: bool = False) -> None:
     """Print the answer; `verbose` adds marks that change no verdict, meanings of warnings, and settings varied on purpose."""
-    numbers = {remark.code: number for number, remark in enumerate((r for r in answer.remarks if not r.mark), 1)}
+    marks = footnotes(answer)
     for one in answer.workloads:
         out.print(Text(one.title, style="bold"))
         if one.levels:
-            out.print(_table(one, numbers, out.width))
+            out.print(_table(one, marks, out.width))
         if one.sentence:
             out.print(Text(one.sentence))
-    for caveat in answer.caveats:
-        out.print(caveat, style="yellow")
+    if answer.caveats:
+        out.print(" ".join(answer.caveats), style="yellow")
     for failure in answer.failures[: None if verbose else FAILURES_MAX]:
         # the first part says what happened; the rest was printed when it did
         out.print(failure if verbose else failure.partition("; ")[0], style="red")
-    for unequal in answer.inequalities:
-        if verbose or unequal.matters:
-            reason = f": {unequal.reason}" if verbose else ""
-            out.print(f"Not equal: {unequal.text}{reason}", style="yellow" if unequal.matters else "dim")
+    _print_unequal([one for one in answer.inequalities if verbose or one.matters], out, verbose=verbose)
     for remark in answer.remarks:
         if not remark.mark:
-            out.print(_remark(remark, numbers[remark.code], verbose=verbose))
+            out.print(_remark(remark, marks[remark.code], verbose=verbose))
     _print_hidden(answer, out, verbose=verbose)
     for step in answer.next_steps:
         _print_step(step, out)
 
 
+def footnotes(answer: Answer) -> dict[str, str]:
+    """Return the footnote mark of each warning: letters, because numbers would look like counts."""
+    codes = [remark.code for remark in answer.remarks if not remark.mark]
+    return dict(
+        zip(codes, (*ascii_lowercase, *(f"{a}{b}" for a in ascii_lowercase for b in ascii_lowercase)), strict=False)
+    )
+
+
+def _print_unequal(found: Sequence[Inequality], out: Console, *, verbose: bool) -> None:
+    """Print what is not equal: a row for each thing with the value of each run, or a line where that does not fit."""
+    names = labels_of_unequal(found)
+    widths = [max(len(name), *(len(one.value_of(name)) for one in found)) + 2 for name in names]
+    if verbose or sum(widths) + max((len(one.name) for one in found), default=0) > out.width:
+        for one in found:
+            reason = f"; {one.reason}" if verbose else ""
+            out.print(f"Not equal: {one.text}{reason}", style="yellow" if one.matters else "dim")
+    elif found:
+        table = _plain_table()
+        table.add_column("Not equal")
+        for name in names:
+            table.add_column(name, justify="right")
+        for one in found:
+            table.add_row(one.name, *(one.value_of(name) or MISSING for name in names), style="yellow")
+        out.print(table)
+
+
+def _plain_table() -> Table:
+    """An empty table without lines."""
+    table = new_table(narrow=True)
+    table.box, table.padding = None, (0, 2, 0, 0)
+    return table
+
+
 def _print_hidden(answer: Answer, out: Console, *, verbose: bool) -> None:
     """Print what changes no verdict, or that there is such."""
-    marks = [remark for remark in answer.remarks if remark.mark]
+    marks = [remark for remark in answer.remarks if remark.mark and (verbose or remark.code not in WIDE)]
     if verbose:
         for remark in marks:
             out.print(_remark(remark, None, verbose=True), style="dim")
         return
     purposely = sum(not one.matters for one in answer.inequalities)
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
-    hidden += [f"{purposely} setting{'s' * (purposely > 1)} chosen per engine or harmless"] if purposely else []
+    hidden += [f"{purposely} difference{'s' * (purposely > 1)} on purpose or without effect"] if purposely else []
     if hidden:
         out.print(f"more with -v: {'; '.join(hidden)}", style="dim")
 
 
-def _remark(remark: Remark, number: int | None, *, verbose: bool) -> Text:
-    mark = f"({number}) " if number is not None else ""
-    text = Text(f"{mark}{remark.meaning}", style="" if remark.mark else "yellow").append(
-        f" [{remark.code}, {_some(remark.places, None if verbose else PLACES_MAX)}]"
-    )
+def _remark(remark: Remark, mark: str | None, *, verbose: bool) -> Text:
+    """A warning in a line: what it means, at which points, and its code; with its remedy where it is `verbose`."""
+    few = verbose or len(remark.where) <= PLACES_WIDTH or not remark.points
+    where = remark.where if few else f"{remark.points} of {remark.of} points"
+    text = Text(f"[{mark}] " if mark is not None else "", style="" if remark.mark else "yellow")
+    text.append(f"{remark.meaning if verbose else remark.brief}: {where} ({remark.code})")
     return text.append(f"; {remark.remedy}") if verbose and remark.remedy else text
 
 
-def _some(places: Sequence[str], most: int | None) -> str:
-    rest = len(places) - len(places[:most])
-    return "; ".join([*places[:most], *([f"and {rest} more"] if rest else [])])
+def step_reason(step: NextStep) -> str:
+    """Return why to run a command, and about how long that takes."""
+    return step.why + (f": about {duration(step.seconds)}" if step.seconds else "")
 
 
 def _print_step(step: NextStep, out: Console) -> None:
-    takes = f", about {duration(step.seconds)}" if step.seconds else ""
-    out.print(Text("next: ").append(step.command, style="bold").append(f"  ({step.why}{takes})", style="dim"))
+    out.print(Text("next: ").append(step.command, style="bold").append(f"  ({step_reason(step)})", style="dim"))
 
 
 def to_json(answer: Answer) -> str:
@@ -91,51 +133,51 @@ def duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _table(one: WorkloadAnswer, numbers: dict[str, int], width: int) -> Table | Padding:
+def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table | Padding:
     """Return runs against levels: the way round that fits the width, else a row for each pair of them."""
     if len(one.columns) == 1:
-        return _list_table(one, numbers, with_runs=False)
+        return _list_table(one, marks, with_runs=False)
     if len(one.columns) * CELL_WIDTH + 9 <= width:
-        return _by_level(one, numbers)
+        return _by_level(one, marks)
     if len(one.levels) * CELL_WIDTH + LABEL_WIDTH + 16 <= width:
-        return _by_run(one, numbers)
-    return _list_table(one, numbers, with_runs=True)
+        return _by_run(one, marks)
+    return _list_table(one, marks, with_runs=True)
 
 
-def _by_level(one: WorkloadAnswer, numbers: dict[str, int]) -> Table:
+def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
     """A column for each run, a row for each level."""
-    table = new_table(narrow=True)
+    table = _plain_table()
     table.add_column("tok/s", no_wrap=True)
     for column in one.columns:
-        table.add_column(column.label, justify="right", overflow="fold", max_width=CELL_WIDTH + 8)
+        table.add_column(column.label, justify="right", overflow="fold", max_width=CELL_WIDTH + 12)
     for level in one.levels:
         table.add_row(level_words(level), *(_cell(column.cells.get(level)) for column in one.columns))
-    table.add_row("trust", *(_trust(column, numbers) for column in one.columns))
+    table.add_row("trust", *(_trust(column, marks) for column in one.columns))
     return table
 
 
-def _by_run(one: WorkloadAnswer, numbers: dict[str, int]) -> Table:
+def _by_run(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
     """A column for each level, a row for each run."""
-    table = new_table(narrow=True)
+    table = _plain_table()
     table.add_column("tok/s", max_width=LABEL_WIDTH, overflow="fold")
     for level in one.levels:
         table.add_column(level_words(level), justify="right", no_wrap=True)
     table.add_column("trust", max_width=16, overflow="fold")
     for column in one.columns:
-        table.add_row(column.label, *(_cell(column.cells.get(level)) for level in one.levels), _trust(column, numbers))
+        table.add_row(column.label, *(_cell(column.cells.get(level)) for level in one.levels), _trust(column, marks))
     return table
 
 
-def _list_table(one: WorkloadAnswer, numbers: dict[str, int], *, with_runs: bool) -> Table:
+def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) -> Table:
     """A row for each level of each run."""
-    table = new_table(narrow=True)
+    table = _plain_table()
     for name in (*(["run"] if with_runs else []), "load", "tok/s", "TTFT p50 ms", "trust"):
         left = name in ("run", "load", "trust")
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "run", overflow="fold")
     for column in one.columns:
         for index, (level, cell) in enumerate(column.cells.items()):
             run = [column.label if index == 0 else ""] if with_runs else []
-            table.add_row(*run, level_words(level), _cell(cell), number(cell.ttft_ms), _trust_of([cell], numbers))
+            table.add_row(*run, level_words(level), _cell(cell), number(cell.ttft_ms), _trust_of([cell], marks))
         if not column.cells and with_runs:
             table.add_row(column.label, MISSING, MISSING, MISSING, column.status)
     return table
@@ -150,16 +192,17 @@ def _cell(cell: AnswerCell | None) -> Text:
     return text.append(" best", style="bold green") if cell.best else text
 
 
-def _trust(column: AnswerColumn, numbers: dict[str, int]) -> Text:
+def _trust(column: AnswerColumn, marks: dict[str, str]) -> Text:
     if column.cells:
-        return _trust_of(list(column.cells.values()), numbers)
+        return _trust_of(list(column.cells.values()), marks)
     return Text(column.status, style="red" if column.status != "finished" else "dim")
 
 
-def _trust_of(cells: Sequence[AnswerCell], numbers: dict[str, int]) -> Text:
-    """How far some points may be trusted, with the numbers of their warnings."""
+def _trust_of(cells: Sequence[AnswerCell], marks: dict[str, str]) -> Text:
+    """How far some points may be trusted, with the footnotes of their warnings."""
     verdicts = {cell.verdict for cell in cells}
     word = next(iter(verdicts)) if len(verdicts) == 1 else "doubtful"
-    codes = dict.fromkeys(code for cell in cells for code in cell.codes)
-    marks = ",".join(str(number) for number in sorted(numbers[code] for code in codes if code in numbers))
-    return Text(f"{word} ({marks})" if marks else word, style=VERDICT_STYLES.get(word, ""))
+    wide = ", wide" if word != "void" and any(cell.wide for cell in cells) else ""
+    codes = {code for cell in cells for code in cell.codes}
+    notes = ",".join(mark for code, mark in marks.items() if code in codes)
+    return Text(f"{word}{wide}" + (f" [{notes}]" if notes else ""), style=VERDICT_STYLES.get(word, ""))

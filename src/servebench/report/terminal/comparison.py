@@ -37,7 +37,7 @@ def print_comparison(found: RunComparison, out: Console) -> None:
         out.print(note, style="dim")
     for one in comparison.unequal:
         if one.matters:
-            text = f"different setting: {one.key}: {one.candidate} vs {one.baseline} ({one.reason})"
+            text = f"different setting: {one.name}: {one.candidate} vs {one.baseline} ({one.reason})"
             out.print(text, style="yellow")
     if minor := [one.key for one in comparison.unequal if not one.matters]:
         out.print(f"other differences (not relevant): {', '.join(minor)}", style="dim")

@@ -70,7 +70,7 @@ def points_table(points: Sequence[Point], title: str) -> Table:
         for _, column in COLUMNS:
             weak = column == "ttft_ms_p99" and _is_weak_p99(row)
             cells.append(f"~{rough(row.ttft_ms_p99)}" if weak else cell_text(row, column))
-        table.add_row(*cells, verdict_text(point.verdict))
+        table.add_row(*cells, verdict_text(point.verdict, row.doubts))
     note = WEAK_P99_NOTE if any(_is_weak_p99(point.row) for point in points) else POINTS_NOTE
     table.caption = "; ".join([note, *_missing_notes(points)])
     return table
@@ -152,5 +152,5 @@ def live_table(points: Sequence[tuple[str, Point]]) -> Table:
             number(row.ttft_ms_p50),
             f"{row.requests_failed or 0:,}",
         )
-        table.add_row(*([run] if named else []), *cells, verdict_text(point.verdict))
+        table.add_row(*([run] if named else []), *cells, verdict_text(point.verdict, row.doubts))
     return table

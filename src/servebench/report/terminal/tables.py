@@ -11,6 +11,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from servebench.analysis.warnings.catalog import trust_word
 from servebench.util.clean import clean_terminal
 from servebench.util.figures import MISSING
 from servebench.util.stdio import rendered
@@ -59,9 +60,9 @@ def new_table(title: str | None = None, *, narrow: bool = False) -> Table:
     )
 
 
-def verdict_text(verdict: str) -> Text:
-    """Return a verdict in its colour."""
-    return Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
+def verdict_text(verdict: str, codes: Iterable[str] = ()) -> Text:
+    """Return a verdict in its colour, and whether the point's interval is wide."""
+    return Text(trust_word(verdict, codes), style=VERDICT_STYLES.get(verdict, ""))
 
 
 def local_time(stamp_s: float | None) -> str:
