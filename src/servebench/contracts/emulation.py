@@ -56,6 +56,9 @@ class Emulation:
     event's JSON and its end of line. `strict_fields` refuses unknown body fields with this status. `loading_status`
     is what requests get before the engine is ready; null: nobody listens until then.
 
+    `timings` maps a field that comes with the usage to its own fields, and these to `queue`, `prefill`, `decode` or `e2e` with
+    a unit: `{metrics: {queue_time_ms: queue_ms}}`.
+
     Metrics that the engine's class names in `metrics` are served under those names. `metrics` here adds others: a name to
     a word of `contracts.telemetry.VOCABULARY`, or to `prompt_tokens_computed`, `hit_rate`, `requests`, `ttft` or `e2e`
     (histograms of seconds). `metric_labels` goes into each line, with `{model}` for the model.
@@ -103,6 +106,7 @@ class Emulation:
         Loading(line="Application startup complete.", seconds=1.0),
     )
     out_of_memory_line: str = "CUDA out of memory"
+    timings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
     metric_labels: str = ""
 

@@ -102,6 +102,22 @@ class Preparation:
     reused: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServerTimings:
+    """What an engine reports about the time of one request, in milliseconds of its own clock; null where it says nothing.
+
+    `queue_ms`: from its arrival in the engine's queue until it is scheduled first. `prefill_ms`: from then to the first token,
+    without `kv_transfer_ms`, the transfer of its KV cache to another worker. `decode_ms`: from the first token to the last.
+    `e2e_ms`: all of its time in the server, the HTTP front end included.
+    """
+
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+    kv_transfer_ms: float | None = None
+    decode_ms: float | None = None
+    e2e_ms: float | None = None
+
+
 class Engine:
     """Base class of engines. A subclass needs a `name` and a `command`; everything else has defaults.
 
@@ -129,6 +145,9 @@ class Engine:
     """Below the server's root: a GET returns JSON with a key `version`; null if there is none."""
     phases: ClassVar[Sequence[PhaseMarker]] = ()
     hints: ClassVar[Sequence[LogHint]] = ()
+    timings_flag: ClassVar[str | None] = None
+    """The flag that `command` adds with `engine.request_timings` so that answers have `request_timings`. A version that does not
+    know it is started again without it. Null if there is none, or none is needed."""
     needs_gpu: ClassVar[bool] = True
     container: ClassVar[ContainerImage | None] = None
     """For `launch=docker`; null if the engine has no official image and the user must name one."""
@@ -179,6 +198,15 @@ class Engine:
     def version(self, context: LaunchContext) -> str | None:
         """Return the engine's version on this machine, null if unknown. Never raises."""
         return None
+
+    def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
+        """Return what a complete answer says about its own times. Pure; called after the load; must not raise for anything
+        that a server sends (`milliseconds` reads a value leniently).
+
+        `answer` has the fields of its chunks without their text (`id`, `usage`, `metrics`, `timings` ...), where the last
+        chunk that has a field counts; `headers` are those of the response, with names in lower case.
+        """
+        return ServerTimings()
 
     def body(self, request: Request, model: str, workload: WorkloadSettings) -> tuple[str, dict[str, Any]]:
         """Return the path below the base URL and the JSON body of a streamed request, with only fields that the engine knows."""

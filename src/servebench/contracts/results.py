@@ -79,6 +79,23 @@ class Record:
         metadata=about("", "Whether it was sent only to keep the level while the last measured requests ended."),
     )
     traceparent: str | None = column("", "Its W3C trace context, where `load.trace_headers` sent one.")
+    server_queue_ms: float | None = column("ms", "In the engine's queue until it was scheduled first, says the engine.")
+    server_prefill_ms: float | None = column("ms", "From being scheduled to its first token, says the engine.")
+    server_kv_transfer_ms: float | None = column("ms", "Transfer of its KV cache between workers, says the engine.")
+    server_decode_ms: float | None = column("ms", "From its first token to its last, says the engine.")
+    server_e2e_ms: float | None = column("ms", "All of its time in the server, says the engine.")
+    network_ms: float | None = column(
+        "ms",
+        "Network and front end: TTFT less the engine's queue (included if it reports none), prefill and KV transfer.",
+    )
+    delivery_ms: float | None = column(
+        "ms",
+        "From the first content event to the end of the answer, less the engine's decode: how much longer it took here.",
+    )
+    residual_ms: float | None = column(
+        "ms",
+        "Time from sent to the end of the answer that no time of the engine covers; negative: the engine reports more.",
+    )
     text: str = ""
     reasoning: str = ""
 

@@ -39,7 +39,8 @@ class EngineSettings(StrictSettings):
     """Settings that all engines share, in one vocabulary; null means the engine's own default.
 
     `port` 0 means any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
-    bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment.
+    bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment. `request_timings` has
+    the engine report its own times with each answer, if it can.
     """
 
     name: str
@@ -58,6 +59,7 @@ class EngineSettings(StrictSettings):
     executable: str | None = None
     ready_timeout_s: PositiveFloat = 900.0
     stop_timeout_s: PositiveFloat = 30.0
+    request_timings: bool = True
     reuse: bool = True
     measure_restart: bool = False
 

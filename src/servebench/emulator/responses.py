@@ -11,6 +11,7 @@ SSE_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
     b"X-Servebench-Emulated: true\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
+UNITS = {"s": 1.0, "ms": 1e3, "ns": 1e9}
 NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -66,16 +67,16 @@ class ResponseWriter:
         emulation, parsed = self._emulation, self._parsed
         parts = []
         where = emulation.usage if parsed.chat else emulation.completion_usage
-        usage = usage_of(self._spec, request, reported)
+        usage = {"usage": usage_of(self._spec, request, reported), **timings_of(self._spec, request)}
         if emulation.finish_alone:
             reason = "stop" if parsed.ends_itself else "length"
             choice: dict[str, Any] = {"index": 0, "finish_reason": reason}
             choice["delta" if parsed.chat else "text"] = {} if parsed.chat else ""
-            parts.append(self._event([choice], **({"usage": usage} if where == "finish" else {})))
+            parts.append(self._event([choice], **(usage if where == "finish" else {})))
         elif where == "finish":
-            parts.append(self._event([], usage=usage))
+            parts.append(self._event([], **usage))
         if where == "asked" and parsed.usage:
-            parts.append(self._event([], usage=usage))
+            parts.append(self._event([], **usage))
         if self._spec.sends_done:
             parts.append(b"data: [DONE]" + self._end)
         return b"".join(parts)
@@ -99,6 +100,24 @@ def usage_of(spec: EmulationSpec, request: EmulatedRequest, reported: int) -> di
     if spec.emulation.cached_tokens:
         usage["prompt_tokens_details"] = {"cached_tokens": request.cached or 0}
     return usage
+
+
+def timings_of(spec: EmulationSpec, request: EmulatedRequest) -> dict[str, dict[str, float]]:
+    """Return the engine's times of a complete answer, as it reports them: fields that come with the usage."""
+    if request.admitted_s is None or request.first_s is None:
+        return {}
+    seconds = {
+        "queue": request.admitted_s - request.ready_s,
+        "prefill": request.first_s - request.admitted_s,
+        "decode": request.last_s - request.first_s,
+        "e2e": request.last_s - request.arrived_s,
+    }
+
+    def value(word: str) -> float:
+        name, _, unit = word.rpartition("_")
+        return seconds[name] * UNITS[unit]
+
+    return {group: {name: value(word) for name, word in own.items()} for group, own in spec.emulation.timings.items()}
 
 
 def error_body(spec: EmulationSpec, status: int, message: str) -> dict[str, Any]:

@@ -49,7 +49,9 @@ class EmulatedRequest:
     computed: int = 0
     to_compute: int = 0
     generated: int = 0
+    admitted_s: float | None = None
     first_s: float | None = None
+    last_s: float = 0.0
     preempted: int = 0
     credit: float = 0.0
 
@@ -367,6 +369,7 @@ class BatchScheduler:
         request.to_compute = max(1, tokens - holding.cached)
         if request.cached is None:
             request.cached = holding.cached
+            request.admitted_s = self._now_s
             self.totals.cached_tokens += holding.cached
             self.totals.admitted += 1
             self.totals.queue_s += self._now_s - request.arrived_s
@@ -408,6 +411,7 @@ class BatchScheduler:
         tokens = min(tokens, request.answer_tokens - request.generated)
         request.generated += tokens
         self.totals.generation_tokens += tokens
+        request.last_s = now_s
         if request.first_s is None:
             request.first_s = now_s
             self.totals.ttft.add(now_s - request.arrived_s)

@@ -19,7 +19,7 @@ from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
 from servebench.engine.supervisor.ports import free_port
 from servebench.registry.registry import Registry
-from servebench.util.errors import EngineError
+from servebench.util.errors import EngineError, FailureKind
 from servebench.util.redaction import redact_file
 from servebench.util.units import NS_PER_S
 
@@ -111,7 +111,7 @@ class EnginePool:
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
         try:
-            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
+            context, running = self._launch(launcher, engine, context, settings, log_path)
         except BaseException:
             redact_log(log_path)
             raise
@@ -132,6 +132,22 @@ class EnginePool:
             resolved=None if launcher.simulated else resolved_settings(engine, running),
             first_start=first,
         )
+
+    def _launch(
+        self, launcher: Launcher, engine: Engine, context: LaunchContext, settings: RunSettings, log_path: Path
+    ) -> tuple[LaunchContext, RunningEngine]:
+        """Start an engine, without its flag for request timings if it rejects its flags; return the context of the start too."""
+        try:
+            return context, launcher.launch(
+                engine, context, settings.launch, log_path=log_path, say=self._display.detail
+            )
+        except EngineError as error:
+            if error.kind != FailureKind.UNKNOWN_FLAG or not (engine.timings_flag and context.engine.request_timings):
+                raise
+        # an older version; if it was another flag, the second start reports that
+        self._display.say(f"{engine.name} rejected its flags: starting it again without {engine.timings_flag}")
+        context = replace(context, engine=replace(context.engine, request_timings=False))
+        return context, launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
 
     def _report_start(self, engine: Engine, what: str, running: RunningEngine) -> None:
         if running.phases:

@@ -20,15 +20,21 @@ None, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+from servebench.contracts.engine import ServerTimings
 from servebench.contracts.exchange import Exchange, WireOutcome
 from servebench.contracts.results import Outcome, Record
+from servebench.measure.timings import timing_columns
 from servebench.protocol import answer, http, stream
 from servebench.protocol.errors import describe_http_error
 from servebench.util.units import NS_PER_MS
+
+ReadTimings = Callable[[Mapping[str, Any], Mapping[str, str]], ServerTimings]
+"""Reads the engine's own times from the fields of an answer and its headers: `Engine.request_timings`."""
 
 _SAME: dict[WireOutcome, Outcome] = {
     "timeout": "timeout",
@@ -55,15 +61,21 @@ def record(
     planned_prompt_tokens: int | None,
     asked_output_tokens: int | None,
     filler: bool = False,
+    timings: ReadTimings | None = None,
 ) -> Record:
     """Return the record of one exchange. Pure. Never raises for what a server sent: that becomes an outcome.
 
-    A failed request keeps its events. A status that is neither 2xx nor interim is an `http_error`.
+    `timings` reads the engine's own times of a successful answer. A failed request keeps its events. A status that is neither
+    2xx nor interim is an `http_error`.
     """
     message, scan = stream.read(exchange.reads)
     outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, asked_output_tokens)
     output_tokens, counted_by = scan.count()
     event_ns = scan.event_ns
+    times: dict[str, float | None] = {}
+    if timings is not None and outcome == "ok" and exchange.sent_ns is not None and event_ns:
+        said = timings(scan.details, message.headers)
+        times = timing_columns(said, exchange.sent_ns, event_ns[0], exchange.reads[-1][0])
     return Record(
         run_id=run_id,
         point=point,
@@ -97,6 +109,7 @@ def record(
         stamp_source=exchange.stamp_source,
         text=scan.text,
         reasoning=scan.reasoning,
+        **times,
     )
 
 

@@ -19,6 +19,7 @@ from servebench.contracts.engine import (
     Preparation,
     RunningEngine,
     Say,
+    ServerTimings,
     StartPhase,
     StopReport,
 )
@@ -54,6 +55,7 @@ from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.hooks import engine_hooks
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
+from servebench.protocol.json_values import milliseconds
 from servebench.quality.rows import read_rows, sample
 from servebench.util.children import command_environment, find_program
 from servebench.util.errors import ConfigError, EngineError
@@ -65,7 +67,7 @@ from servebench.workload.build.seeding import generator, salt
 
 __all__ = ["Emulation", "Loading"]
 __all__ += ["Command", "ContainerImage", "Dialect", "Engine", "LaunchContext", "Launcher", "LogHint", "PhaseMarker"]
-__all__ += ["Preparation", "RunningEngine", "Say", "StartPhase", "StopReport"]
+__all__ += ["Preparation", "RunningEngine", "Say", "ServerTimings", "StartPhase", "StopReport"]
 __all__ += ["API_VERSION", "PointFinished", "RunFinished", "RunStarted", "hookimpl"]
 __all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "Scorer"]
 __all__ += ["Message", "Request", "Tokenizer", "Workload"]
@@ -84,7 +86,7 @@ __all__ += [
     "is_python",
     "log_hints",
 ]
-__all__ += ["missing_executable", "read_emulation"]
+__all__ += ["milliseconds", "missing_executable", "read_emulation"]
 __all__ += ["read_rows", "sample"]
 __all__ += ["ConfigError", "EngineError", "NotFetched", "PackagedFile", "fetch", "sha256_of"]
 __all__ += ["as_request", "fill", "generator", "salt", "sample_lengths"]

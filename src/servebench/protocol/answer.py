@@ -47,10 +47,10 @@ def read(response: http.HttpResponse) -> AnswerScan:
 
 
 class AnswerScan:
-    """What the chunks of one answer contain so far."""
+    """What the chunks of one answer contain so far. `details` are their fields without the text; the last of a name counts."""
 
     __slots__ = (
-        "_generated", "_ids", "_last_read", "_predicted", "cached_tokens", "done", "ended_by_usage", "error",
+        "_generated", "_ids", "_last_read", "_predicted", "cached_tokens", "details", "done", "ended_by_usage", "error",
         "event_ns", "finish_reason", "first_output_ns", "prompt_tokens", "reads_merged", "reasoning_parts",
         "reasoning_tokens", "text_parts", "unknown_lines", "usage_tokens",
     )  # fmt: skip
@@ -70,6 +70,7 @@ class AnswerScan:
         self.cached_tokens: int | None = None
         self.reasoning_tokens: int | None = None
         self.usage_tokens: int | None = None
+        self.details: dict[str, Any] = {}
         self._last_read = -1
         # of each content event: its token ids, and the running counts that came with it
         self._ids: list[int] = []
@@ -79,6 +80,8 @@ class AnswerScan:
     def add_chunk(self, chunk: dict[str, Any], stamp_ns: int, read_index: int) -> None:
         """Take one chunk, or a whole answer that is not streamed."""
         choices = chunk.get("choices")
+        self.details.update(chunk)
+        self.details.pop("choices", None)
         has_content, ids = False, 0
         if choices.__class__ is list:
             for choice in choices:

@@ -9,6 +9,9 @@ COUNT_MAX = 2**31 - 1
 """The largest count that the tables can hold; a larger one is not a count."""
 
 
+YEAR_MS = 365 * 86_400_000.0
+
+
 def load_object(data: bytes) -> dict[str, Any] | None:
     """Return the JSON object in `data`, even if some bytes are not UTF-8 or a surrogate pair is cut; None for all else."""
     value: Any
@@ -33,6 +36,19 @@ def join_text(parts: list[str]) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def milliseconds(value: object, unit_ms: float = 1.0) -> float | None:
+    """Return a duration in units of `unit_ms` as milliseconds; None for what is no finite number from 0 to a year."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if type(value) not in (int, float):
+        return None
+    duration_ms = value * unit_ms  # type: ignore[operator]
+    return float(duration_ms) if 0 <= duration_ms <= YEAR_MS else None
 
 
 def count_of(value: object) -> int | None:

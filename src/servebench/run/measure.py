@@ -267,6 +267,7 @@ def _facts(
         fillers=[request.request_id for request in fillers],
         references=references_of(prompts.requests),
         trace_headers=session.settings.load.trace_headers,
+        timings_of=session.engine.name if session.settings.engine.request_timings else None,
     )
 
 

@@ -19,7 +19,8 @@ from servebench.load.client.progress import Counts
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
-from servebench.measure.derive import record
+from servebench.measure.derive import ReadTimings, record
+from servebench.registry.registry import registry
 from servebench.run.looks import Looks
 from servebench.run.requests import traceparent
 from servebench.run.watchdog import Watcher
@@ -50,6 +51,14 @@ class PhaseFacts:
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
     trace_headers: bool = False
+    timings_of: str | None = None
+    """The engine whose request timings are read; null: none are."""
+
+    @cached_property
+    def timings(self) -> ReadTimings | None:
+        """What reads the engine's own times; None if nothing does."""
+        engines = registry().kinds["engine"]
+        return engines[self.timings_of]().request_timings if self.timings_of in engines else None
 
     @property
     def trace(self) -> str:
@@ -90,6 +99,7 @@ class PhaseFacts:
             filler=exchange.request_id in self._filler_ids,
             planned_prompt_tokens=prompt_tokens,
             asked_output_tokens=output_tokens,
+            timings=self.timings,
         )
         if self.trace_headers and exchange.sent_ns is not None:
             return replace(found, traceparent=traceparent(self.trace, exchange.request_id))

@@ -20,11 +20,13 @@ from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason, Target, WireOutcome
 from servebench.contracts.results import Record
 from servebench.emulator.requests import RequestRejected
+from servebench.emulator.responses import timings_of
 from servebench.emulator.virtual import VirtualAnswer, VirtualEngine
 from servebench.engine.launchers.simulated import SimulatedEngine
 from servebench.load.client.job import PhaseJob, WireRequest, plan_facts, request_facts
 from servebench.load.client.progress import Counts
 from servebench.load.client.scheduler import ANSWERED, Scheduler
+from servebench.measure.timings import timing_columns
 from servebench.run.looks import Looks
 from servebench.run.phase import PhaseFacts
 from servebench.util.percentile import percentile
@@ -283,7 +285,15 @@ class _Client:
             text="".join(answer.request.pieces[: answer.request.generated]) if answer is not None else "",
             **_outcome(end, streamed=bool(event_ns)),
             **_usage(self._spec, whole),
+            **self._timings(sent_ns, event_ns, whole),
         )
+
+    def _timings(self, sent_ns: int, event_ns: list[int], whole: VirtualAnswer | None) -> dict[str, float | None]:
+        read = self._facts.timings
+        if read is None or whole is None or not event_ns:
+            return {}
+        said = read(timings_of(self._spec, whole.request), {})
+        return timing_columns(said, sent_ns, event_ns[0], event_ns[-1])
 
 
 def _outcome(end: _End, *, streamed: bool) -> dict[str, Any]:

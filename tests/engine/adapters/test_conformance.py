@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from servebench.contracts.engine import ServerTimings
 from servebench.contracts.settings import ModelSettings
 from servebench.engine.adapters import sglang, vllm
 from servebench.engine.adapters.openai import OpenAiEngine
@@ -98,3 +99,39 @@ def test_every_flag_is_among_the_published_ones(engine, table, prefix_caching, t
     flags = {word for word in argv if word.startswith("--")}
     assert len(flags) >= 13
     assert flags <= published(engine.name)
+
+
+@pytest.mark.parametrize(
+    ("engine", "answer", "timings"),
+    [
+        # the final chunk of vllm 0.32 (CPU), with --enable-per-request-metrics
+        (
+            VllmEngine,
+            {"usage": {"prompt_tokens": 5}, "metrics": {"time_to_first_token_ms": 61.5, "generation_time_ms": 300.25,
+                                                        "queue_time_ms": 0.5, "mean_itl_ms": 20.0}},
+            ServerTimings(queue_ms=0.5, prefill_ms=61.5, decode_ms=300.25),
+        ),
+        (VllmEngine, {"metrics": {"queue_time_ms": None, "generation_time_ms": "x"}}, ServerTimings()),
+        (VllmEngine, {"metrics": [1]}, ServerTimings()),
+        (VllmEngine, {"metrics": {"queue_time_ms": -1.0, "generation_time_ms": 1e300}}, ServerTimings()),
+        (OpenAiEngine, {"metrics": {"queue_time_ms": 2}}, ServerTimings(queue_ms=2.0)),
+        # Dynamo's nvext.timing
+        (
+            OpenAiEngine,
+            {"nvext": {"timing": {"prefill_wait_time_ms": 12.0, "prefill_time_ms": 70.5, "ttft_ms": 82.5,
+                                  "total_time_ms": 1000.0, "kv_transfer_estimated_latency_ms": 4.25}}},
+            ServerTimings(queue_ms=12.0, prefill_ms=70.5, kv_transfer_ms=4.25, decode_ms=917.5, e2e_ms=1000.0),
+        ),
+        (OpenAiEngine, {"nvext": {}}, ServerTimings()),
+    ],
+)  # fmt: skip
+def test_request_timings(engine, answer, timings):
+    assert engine().request_timings(answer, {}) == timings
+
+
+def test_request_timings_can_be_turned_off(tmp_path):
+    """By the setting, and where another argument excludes them."""
+    flag, suite = VllmEngine.timings_flag, TestVllm()
+    assert flag in suite.composed(suite.context(tmp_path))[0]
+    assert flag not in suite.composed(suite.context(tmp_path, request_timings=False))[0]
+    assert flag not in suite.composed(suite.context(tmp_path, extra_args={"disable-log-stats": True}))[0]

@@ -24,9 +24,11 @@ from servebench.plugin import (
     ModelSettings,
     PhaseMarker,
     Say,
+    ServerTimings,
     command_output,
     extra_arguments,
     find_program,
+    milliseconds,
     read_emulation,
 )
 from servebench_llamacpp.models import fetch, gguf_problem, model_file
@@ -170,6 +172,18 @@ class LlamaCppEngine(Engine):
             arguments += ["--set", f"{name}={parameter}"]
         argv = (sys.executable, "-P", "-m", "servebench_llamacpp.server", *arguments)
         return Command(argv=argv, env=dict(settings.env))
+
+    def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
+        """Return the `timings` of the last chunk (`server-context.cpp`, `get_timings`); llama.cpp reports no queue.
+
+        `prompt_ms` is from the slot's first batch to the first token, `predicted_ms` from there to the last.
+        """
+        timings = answer.get("timings")
+        if not isinstance(timings, dict):
+            return ServerTimings()
+        return ServerTimings(
+            prefill_ms=milliseconds(timings.get("prompt_ms")), decode_ms=milliseconds(timings.get("predicted_ms"))
+        )
 
     def version(self, context: LaunchContext) -> str | None:
         """Return the version of xllamacpp, or the output of `llama-server --version`."""

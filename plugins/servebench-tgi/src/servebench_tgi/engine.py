@@ -4,6 +4,7 @@ Flags, log lines and responses are those of the 3.3.7 sources (`launcher/src/mai
 it needs a GPU, and comes as an image or a source build.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,10 @@ from servebench.plugin import (
     PhaseMarker,
     PositiveInt,
     Request,
+    ServerTimings,
     WorkloadSettings,
     log_hints,
+    milliseconds,
     missing_executable,
     read_emulation,
 )
@@ -140,3 +143,12 @@ class TgiEngine(Engine):
             if request.messages is not None:
                 body["response_format"] = {"type": "json_schema", "value": response_format["json_schema"]}
         return path, body
+
+    def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
+        """Return the times in the headers, which only answers have that are not streamed (`router/src/server.rs`).
+
+        `x-inference-time` is prefill and decode in one.
+        """
+        return ServerTimings(
+            queue_ms=milliseconds(headers.get("x-queue-time")), e2e_ms=milliseconds(headers.get("x-total-time"))
+        )

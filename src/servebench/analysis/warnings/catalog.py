@@ -228,6 +228,14 @@ CANCELLED_NOT_FREED = _define(
     "check whether the engine or a proxy notices closed connections",
     affects=SPEED,
 )
+TIMINGS_DO_NOT_ADD_UP = _define(
+    "timings_do_not_add_up",
+    "the engine's own times do not cover the time of its requests, or cover more",
+    "do not read its queue, prefill and decode times as shares of the latency; if time is missing, look for it in the network, a "
+    "proxy and the server's front end (network_ms is before the first token, delivery_ms after it)",
+    mark=True,  # the metrics rest on the client's stamps alone
+    affects=(),
+)
 EMULATED = _define(
     "emulated",
     "the engine was emulated: these numbers do not describe the real engine",

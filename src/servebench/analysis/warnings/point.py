@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from servebench.analysis.disturbance import Disturbance
 from servebench.analysis.drift import Drift
-from servebench.analysis.warnings import catalog, disturbed, failures, load, steadiness, tokens
+from servebench.analysis.warnings import catalog, disturbed, failures, load, steadiness, timings, tokens
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
@@ -39,6 +39,7 @@ CHECKS: tuple[Callable[[MeasuredPoint], Doubt | None], ...] = (
     tokens.prompt_size_approximate,
     tokens.merged_events,
     tokens.not_streamed,
+    timings.timings_do_not_add_up,
     failures.cancelled_not_freed,
     failures.emulated,
 )

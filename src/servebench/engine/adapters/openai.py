@@ -1,10 +1,11 @@
 """Any running server with OpenAI's HTTP API."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from servebench.contracts.engine import Command, Engine, LaunchContext
+from servebench.contracts.engine import Command, Engine, LaunchContext, ServerTimings
 from servebench.engine.adapters import sglang, vllm
+from servebench.protocol.json_values import milliseconds
 from servebench.util.errors import ConfigError
 
 
@@ -25,3 +26,24 @@ class OpenAiEngine(Engine):
         raise ConfigError(
             "engine=openai has no command, since it is a running server; use launch=attach launch.base_url=..."
         )
+
+    def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
+        """Return the times of a server that reports them as vLLM or Dynamo."""
+        return dynamo_timings(answer) if "nvext" in answer else vllm.vllm_timings(answer)
+
+
+def dynamo_timings(answer: Mapping[str, Any]) -> ServerTimings:
+    """Return the times in `nvext.timing`, which Dynamo sends to requests with `nvext.extra_fields: ["timing"]`
+    (`lib/llm/src/protocols/common/timing.rs`). Its front end measures them; `ttft_ms` counts from the arrival there."""
+    extension = answer.get("nvext")
+    timing = extension.get("timing") if isinstance(extension, dict) else None
+    if not isinstance(timing, dict):
+        return ServerTimings()
+    ttft_ms, e2e_ms = milliseconds(timing.get("ttft_ms")), milliseconds(timing.get("total_time_ms"))
+    return ServerTimings(
+        queue_ms=milliseconds(timing.get("prefill_wait_time_ms")),
+        prefill_ms=milliseconds(timing.get("prefill_time_ms")),
+        kv_transfer_ms=milliseconds(timing.get("kv_transfer_estimated_latency_ms")),
+        decode_ms=None if ttft_ms is None or e2e_ms is None else milliseconds(e2e_ms - ttft_ms),
+        e2e_ms=e2e_ms,
+    )

@@ -4,10 +4,23 @@ Checked against the flags and responses of 0.33 (its argument parser, `vllm/engi
 on the CPU build 0.32.
 """
 
-from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, LogHint, PhaseMarker
+from collections.abc import Mapping
+from typing import Any
+
+from servebench.contracts.engine import (
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    LaunchContext,
+    LogHint,
+    PhaseMarker,
+    ServerTimings,
+)
 from servebench.engine.adapters.emulations import read_emulation
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
+from servebench.protocol.json_values import milliseconds
 
 FLAGS = FlagTable(
     flags={
@@ -39,6 +52,24 @@ METRICS = {
 }
 """`vllm/v1/metrics/loggers.py` of 0.33; the names with `gpu_` are those of 0.8 and earlier."""
 
+
+def vllm_timings(answer: Mapping[str, Any]) -> ServerTimings:
+    """Return the times in `metrics`, which comes with the usage (`PerRequestMetrics` of 0.32, for answers with n=1).
+
+    Its `time_to_first_token_ms` counts from scheduling: it is the prefill.
+    """
+    metrics = answer.get("metrics")
+    if not isinstance(metrics, dict):
+        return ServerTimings()
+    return ServerTimings(
+        queue_ms=milliseconds(metrics.get("queue_time_ms")),
+        prefill_ms=milliseconds(metrics.get("time_to_first_token_ms")),
+        decode_ms=milliseconds(metrics.get("generation_time_ms")),
+    )
+
+
+TIMINGS_KEYS = {"enable-per-request-metrics", "disable-log-stats"}
+"""Arguments that decide about request timings, or exclude them."""
 DEV_MODE = "VLLM_SERVER_DEV_MODE"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -60,6 +91,7 @@ class VllmEngine(Engine):
     # both need VLLM_SERVER_DEV_MODE=1, which `command` sets if only this machine can reach the server
     reset_path = "/reset_prefix_cache"
     settings_paths = ("/server_info?config_format=json",)
+    timings_flag = "--enable-per-request-metrics"
     emulation = read_emulation("servebench.engine.adapters", "vllm")
     phases = (
         PhaseMarker("process_up", r"non-default args:|vLLM API server version"),
@@ -102,6 +134,12 @@ class VllmEngine(Engine):
             arguments += ["--revision", context.model.revision]
         # the sampling defaults of the model's own file would differ from those of other engines
         arguments += ["--generation-config", "vllm", "--enable-prompt-tokens-details"]
+        if settings.request_timings and not TIMINGS_KEYS & settings.extra_args.keys():
+            arguments.append(self.timings_flag)
         # the development endpoints show the resolved settings and empty the cache: only for this machine
         dev_mode = {DEV_MODE: "1"} if settings.host in LOOPBACK else {}
         return FLAGS.command(settings, *start, *arguments, env=dev_mode)
+
+    def request_timings(self, answer: Mapping[str, Any], headers: Mapping[str, str]) -> ServerTimings:
+        """Return the times that come with the usage."""
+        return vllm_timings(answer)

@@ -6,7 +6,7 @@ Log file, phases, readiness and stop are those of `process`: only the command di
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
         key: value for key in ("dtype", "quantization") if (value := getattr(engine_settings, key)) is not None
     }
     emulation = engine.emulated_as(context)
+    if not engine_settings.request_timings:
+        emulation = replace(emulation, timings={})
     limit = engine_settings.extra_args.get(emulation.queue_limit_flag or "")
     same: dict[str, Any] = {name: getattr(engine, name) for name in SAME_IN_ENGINE}
     same |= {name: getattr(engine.dialect, name) for name in SAME_IN_DIALECT}

@@ -1,0 +1,42 @@
+"""The check of the engine's own times of its requests against the client's stamps."""
+
+from __future__ import annotations
+
+from servebench.analysis.warnings import catalog
+from servebench.analysis.warnings.checks import MeasuredPoint
+from servebench.contracts.results import Doubt, Record
+from servebench.util.figures import short_percent
+from servebench.util.units import NS_PER_MS
+
+RESIDUAL_SHARE_MAX = 0.05
+"""The share of a request's time that may be outside of the engine's times: network, front end, delivery."""
+OFF_SHARE_MAX = 0.01
+"""The share of requests in which it may be more."""
+CLOCK_ERROR_MS = 1.0
+"""The engine rounds its times to a millisecond or takes them on its next step; the client's stamps are the kernel's."""
+CLOCK_RATE_MAX = 500e-6
+"""Two clocks that are kept in step run apart by at most this share (the limit of adjtime(3) and ntpd)."""
+
+
+def timings_do_not_add_up(point: MeasuredPoint) -> Doubt | None:
+    """Warn when in more than 1% of the requests the residual is more than 5%, or negative beyond the clocks' error."""
+    known = [(r.residual_ms, _answer_ms(r)) for r in point.ok if r.residual_ms is not None]
+    more = [residual / e2e for residual, e2e in known if residual > RESIDUAL_SHARE_MAX * e2e + CLOCK_ERROR_MS]
+    less = [residual for residual, e2e in known if residual < -CLOCK_ERROR_MS - CLOCK_RATE_MAX * e2e]
+    causes = []
+    if len(more) > OFF_SHARE_MAX * len(known):
+        causes.append(
+            f"in {len(more)} of {len(known)} requests more than 5% of the time is in none of the engine's times "
+            f"({short_percent(sum(more) / len(more))} on average there)"
+        )
+    if len(less) > OFF_SHARE_MAX * len(known):
+        causes.append(
+            f"in {len(less)} of {len(known)} requests the engine's times are longer than the client's, "
+            f"by up to {-min(less):.1f} ms"
+        )
+    return catalog.TIMINGS_DO_NOT_ADD_UP.issue("; ".join(causes)) if causes else None
+
+
+def _answer_ms(record: Record) -> float:
+    """From sent to the end of the request."""
+    return (record.ended_ns - (record.sent_ns or record.ended_ns)) / NS_PER_MS

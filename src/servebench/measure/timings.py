@@ -1,0 +1,41 @@
+"""Where the time of a request goes: the engine's own durations, and what of the client's they leave over.
+
+The clocks of client and server are never compared, only durations, each measured on one clock:
+
+    client (scheduled to sent) + network + queue + prefill + KV transfer + decode + delivery = E2E from the schedule
+
+The engine reports queue, prefill, KV transfer and decode. `network` is what remains before the first content event: the
+network both ways, and the server's front end (HTTP, tokenizer). `delivery` is what remains after it. The end is that of the
+answer (its last byte), because the last token may have no text. So the sum always holds; whether it can be believed shows
+in the residual: the time in the server that the engine does not account for. It must be small, and not negative.
+"""
+
+from servebench.contracts.engine import ServerTimings
+from servebench.util.units import NS_PER_MS
+
+
+def timing_columns(said: ServerTimings, sent_ns: int, first_event_ns: int, answered_ns: int) -> dict[str, float | None]:
+    """Return the columns of a request that was sent, had its first content event and was completely answered at these times.
+
+    All are milliseconds, null where the engine does not report what they need. The residual is network and delivery, less
+    the front end if the engine reports its E2E. Without a queue the network contains it and is no residual unless negative.
+    """
+    columns = {
+        "server_queue_ms": said.queue_ms,
+        "server_prefill_ms": said.prefill_ms,
+        "server_kv_transfer_ms": said.kv_transfer_ms,
+        "server_decode_ms": said.decode_ms,
+        "server_e2e_ms": said.e2e_ms,
+    }
+    e2e_ms = (answered_ns - sent_ns) / NS_PER_MS
+    network_ms = delivery_ms = residual_ms = None
+    if said.prefill_ms is not None:
+        before_ms = (said.queue_ms or 0.0) + said.prefill_ms + (said.kv_transfer_ms or 0.0)
+        network_ms = (first_event_ns - sent_ns) / NS_PER_MS - before_ms
+    if said.decode_ms is not None:
+        delivery_ms = (answered_ns - first_event_ns) / NS_PER_MS - said.decode_ms
+    if said.e2e_ms is not None:
+        residual_ms = e2e_ms - said.e2e_ms
+    elif network_ms is not None and delivery_ms is not None:
+        residual_ms = delivery_ms + (network_ms if said.queue_ms is not None else min(0.0, network_ms))
+    return {**columns, "network_ms": network_ms, "delivery_ms": delivery_ms, "residual_ms": residual_ms}
