@@ -28,6 +28,7 @@ def test_an_engine_without_a_queue():
     assert timing_columns(said, 0, 160 * MS, 363 * MS)["network_ms"] == 110.0
     assert timing_columns(said, 0, 160 * MS, 363 * MS)["residual_ms"] == 3.0
     assert timing_columns(said, 0, 40 * MS, 240 * MS)["residual_ms"] == -10.0
+    assert timing_columns(said, 0, 160 * MS, 350 * MS)["residual_ms"] == 0.0, "a late first token"
     assert timing_columns(ServerTimings(), 0, 1, 2)["residual_ms"] is None
 
 

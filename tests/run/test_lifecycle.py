@@ -113,6 +113,28 @@ def test_an_engine_that_does_not_start_is_a_failed_run(bench):
     assert bench.events() == ["run_started", "run_finished"]
 
 
+@pytest.mark.parametrize(
+    ("flag", "wanted", "starts"), [("--timings", True, 2), ("--timings", False, 1), (None, True, 1)]
+)
+def test_an_old_version_without_request_timings_starts_without_them(bench, monkeypatch, flag, wanted, starts):
+    """A start that rejects its flags is repeated once, if one of them is the optional one."""
+    launcher, tried = bench.registry.kinds["launch"]["fake"], []
+    monkeypatch.setattr(bench.registry.kinds["engine"]["fake"], "timings_flag", flag)
+    launch = launcher.launch
+
+    def strict(self, engine, context, *args, **named):
+        tried.append(context.engine.request_timings)
+        if context.engine.request_timings or starts == 1:
+            raise EngineError("unrecognized arguments", kind=FailureKind.UNKNOWN_FLAG)
+        return launch(self, engine, context, *args, **named)
+
+    monkeypatch.setattr(launcher, "launch", strict)
+    job = fake_job()
+    result = bench.run(fake_job(engine=replace(job.settings.engine, request_timings=wanted)))
+    assert len(tried) == starts
+    assert result.outcome.status == ("finished" if starts == 2 else "failed")
+
+
 def test_a_dead_engine_fails_the_run_and_keeps_its_points(bench):
     def on_phase(name):
         if name == "c2-r0":

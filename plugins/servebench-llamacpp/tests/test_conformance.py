@@ -19,6 +19,7 @@ class TestLlamaCpp(EngineConformance):
     # its threads wait for one another by spinning: on a machine that is busy one is faster than all
     settings = {"max_num_seqs": 2, "max_model_len": 256, "threads": 1}
     overload = 6
+    has_timings = True
     failures = {"model_missing": "cannot load the model /m.gguf: failed to load"}
 
     def real_model(self):

@@ -18,7 +18,8 @@ def timing_columns(said: ServerTimings, sent_ns: int, first_event_ns: int, answe
     """Return the columns of a request that was sent, had its first content event and was completely answered at these times.
 
     All are milliseconds, null where the engine does not report what they need. The residual is network and delivery, less
-    the front end if the engine reports its E2E. Without a queue the network contains it and is no residual unless negative.
+    the front end if the engine reports its E2E. Without a queue the network contains it, so only delivery is a residual. A first
+    token that is delivered late makes the delivery negative and the network as much longer.
     """
     columns = {
         "server_queue_ms": said.queue_ms,
@@ -37,5 +38,7 @@ def timing_columns(said: ServerTimings, sent_ns: int, first_event_ns: int, answe
     if said.e2e_ms is not None:
         residual_ms = e2e_ms - said.e2e_ms
     elif network_ms is not None and delivery_ms is not None:
-        residual_ms = delivery_ms + (network_ms if said.queue_ms is not None else min(0.0, network_ms))
+        residual_ms = network_ms + delivery_ms
+        if said.queue_ms is None:
+            residual_ms = min(residual_ms, max(0.0, delivery_ms))
     return {**columns, "network_ms": network_ms, "delivery_ms": delivery_ms, "residual_ms": residual_ms}

@@ -35,7 +35,7 @@ class ServerBehavior:
     `exact_output`: the fields and values that make an answer exactly as long as requested. `max_running`: how many requests it
     serves at once; more are rejected as `rejection` says: a status, or `event` for an error event inside HTTP 200. `gap_s`:
     the pause between two tokens. `version`: the reported version. `answers`: the answer to a prompt (the last message of a
-    chat); all others are answered `yes`.
+    chat); all others are answered `yes`. `timings`: fields that come with the usage, as in `contracts.emulation.Emulation`.
     """
 
     models: Sequence[str] = ("model",)
@@ -47,6 +47,7 @@ class ServerBehavior:
     sends_done: bool = True
     version: str = "0.0.stand-in"
     answers: Mapping[str, str] = field(default_factory=dict)
+    timings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def instance_of(schema: Mapping[str, Any]) -> Any:
@@ -75,6 +76,21 @@ def schema_in(body: Any) -> Mapping[str, Any] | None:
             if found is not None:
                 return found
     return None
+
+
+def timing_fields(
+    timings: Mapping[str, Mapping[str, str]], began_s: float, stamps_s: Sequence[float]
+) -> dict[str, dict[str, float]]:
+    """Return the fields with the times of an answer whose tokens came at these moments, the first at once in the engine."""
+    first_s, last_s = (stamps_s[0], stamps_s[-1]) if stamps_s else (began_s, began_s)
+    spans_s = {"queue": 0.0, "prefill": first_s - began_s, "decode": last_s - first_s, "e2e": last_s - began_s}
+    units = {"s": 1.0, "ms": 1e3, "ns": 1e9}
+
+    def value(word: str) -> float:
+        name, _, unit = word.rpartition("_")
+        return spans_s[name] * units[unit]
+
+    return {group: {name: value(word) for name, word in own.items()} for group, own in timings.items()}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -146,15 +162,19 @@ class _Handler(BaseHTTPRequestHandler):
             usage = {"prompt_tokens": 5, "completion_tokens": len(words)}
             self._answer(OK, {"choices": [{"index": 0, "finish_reason": "stop", **answer}], "usage": usage})
             return
+        began_s = time.monotonic()
+        stamps_s = []
         self._start_stream()
         if chat:
             self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
         for word in words:
             time.sleep(self.behavior.gap_s)
+            stamps_s.append(time.monotonic())
             self._event({"choices": [{"index": 0, "delta": {"content": word}} if chat else {"index": 0, "text": word}]})
         reason = "length" if count == requested and schema is None else "stop"
         self._event({"choices": [{"index": 0, "finish_reason": reason, **({"delta": {}} if chat else {"text": ""})}]})
-        self._event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": len(words)}})
+        usage = {"prompt_tokens": 5, "completion_tokens": len(words)}
+        self._event({"choices": [], "usage": usage, **timing_fields(self.behavior.timings, began_s, stamps_s)})
         if self.behavior.sends_done:
             self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")

@@ -13,6 +13,7 @@ from servebench.engine.adapters.sglang import SglangEngine
 from servebench.engine.adapters.trtllm import TrtllmEngine
 from servebench.engine.adapters.vllm import VllmEngine
 from servebench.testing import EngineConformance
+from support.records import record_ms
 
 
 class TestVllm(EngineConformance):
@@ -135,3 +136,11 @@ def test_request_timings_can_be_turned_off(tmp_path):
     assert flag in suite.composed(suite.context(tmp_path))[0]
     assert flag not in suite.composed(suite.context(tmp_path, request_timings=False))[0]
     assert flag not in suite.composed(suite.context(tmp_path, extra_args={"disable-log-stats": True}))[0]
+
+
+@pytest.mark.parametrize(("residual_ms", "words"), [(-5.0, "longer"), (160.0, "no time"), (None, "finds nothing")])
+def test_the_suite_notices_timings_that_do_not_fit(residual_ms, words):
+    """Too long, of another unit, or not read at all."""
+    answer = record_ms(0, [1, 1000], residual_ms=residual_ms)
+    with pytest.raises(AssertionError, match=words):
+        TestVllm().check_timings(answer, real=False)

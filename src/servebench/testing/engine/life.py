@@ -15,14 +15,19 @@ import pytest
 
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import StopReason
+from servebench.contracts.results import Record
 from servebench.engine.supervisor.ports import accepts_connections
 from servebench.engine.supervisor.probe import generate_token
 from servebench.load.client.progress import Counts
 from servebench.testing.engine.suite import BUSY, CHAT, HOST, SCHEMA, EngineSuite, Launch, Life, LifeOf
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
+from servebench.util.units import NS_PER_MS
 
 DEATH_TIMEOUT_S = 60.0
+TIMINGS_ERROR_MS = 2.0
+TIMINGS_SHARE_MAX, TIMINGS_FRONT_END_MS = 0.05, 100.0
+"""An answer of a test may be as short as its front end's time: then what is not covered may be more than 5%."""
 
 
 class LifeTests(EngineSuite):
@@ -55,12 +60,28 @@ class LifeTests(EngineSuite):
         assert by_id["chat"].counted_by == "usage"
         if dialect.exact_output:
             assert by_id["chat"].output_tokens == CHAT.output_tokens
+        self.check_timings(by_id["chat"], real=life.real)
         if dialect.json_schema:
             answer = json.loads(by_id["schema"].text)
             assert set(answer) == {"city", "rain"}
             assert answer["city"] in ("Paris", "Rome")
             assert isinstance(answer["rain"], bool)
         self.check_stop(running, life)
+
+    def check_timings(self, record: Record, *, real: bool) -> None:
+        """Check that the engine's own times fit into the time that the client saw, and cover it but for a front end."""
+        if record.residual_ms is None:
+            declared = self.has_timings if real else self.engine.emulation.timings
+            assert not declared, "request_timings finds nothing in an answer"
+            return
+        assert record.sent_ns is not None
+        e2e_ms = (record.ended_ns - record.sent_ns) / NS_PER_MS
+        assert record.residual_ms >= -TIMINGS_ERROR_MS, (
+            "the engine's times are longer than the client's: check their units"
+        )
+        assert record.residual_ms <= max(TIMINGS_FRONT_END_MS, TIMINGS_SHARE_MAX * e2e_ms), (
+            f"{record.residual_ms:.1f} of {e2e_ms:.1f} ms are in no time of the engine: check their units, and what they contain"
+        )
 
     def check_stop(self, running: RunningEngine, life: Life) -> None:
         """Stop it twice and check that nothing is left."""

@@ -90,6 +90,7 @@ class EngineSuite:
         sample_log: log lines of a real start, in order. They must contain every declared phase.
         failures: for each kind of failure a line of the engine's log.
         rejection: how a full engine rejects requests: a status, or `event` for an error event inside HTTP 200.
+        has_timings: whether answers of a real start must have request timings.
         overload: how many requests are sent at once to overload it.
     """
 
@@ -102,6 +103,7 @@ class EngineSuite:
     sample_log: ClassVar[Sequence[str]] = ()
     failures: ClassVar[Mapping[str, str]] = {}
     rejection: ClassVar[int | Literal["event"]] = 503
+    has_timings: ClassVar[bool] = False
     overload: ClassVar[int] = 12
 
     # hooks: a plugin may override these
@@ -155,6 +157,7 @@ class EngineSuite:
             exact_output=dict(dialect.exact_output),
             rejection=self.rejection,
             sends_done=dialect.sends_done,
+            timings=self.engine.emulation.timings,
             **more,
         )
 
@@ -235,6 +238,7 @@ class EngineSuite:
                 warmup=False,
                 planned_prompt_tokens=None,
                 asked_output_tokens=output_tokens[exchange.request_id],
+                timings=self.engine().request_timings,
             )
             for exchange in read_spool(spool)
         ]
