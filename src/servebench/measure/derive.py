@@ -72,7 +72,7 @@ def record(
     outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, asked_output_tokens)
     output_tokens, counted_by = scan.count()
     event_ns = scan.event_ns
-    times: dict[str, float | None] = {}
+    times: dict[str, Any] = {}
     if timings is not None and outcome == "ok" and exchange.sent_ns is not None and event_ns:
         said = timings(scan.details, message.headers)
         times = timing_columns(said, exchange.sent_ns, event_ns[0], exchange.reads[-1][0])

@@ -58,7 +58,8 @@ class PhaseFacts:
     def timings(self) -> ReadTimings | None:
         """What reads the engine's own times; None if nothing does."""
         engines = registry().kinds["engine"]
-        return engines[self.timings_of]().request_timings if self.timings_of in engines else None
+        engine = engines.get(self.timings_of or "")
+        return engine().request_timings if engine is not None else None
 
     @property
     def trace(self) -> str:

@@ -288,12 +288,12 @@ class _Client:
             **self._timings(sent_ns, event_ns, whole),
         )
 
-    def _timings(self, sent_ns: int, event_ns: list[int], whole: VirtualAnswer | None) -> dict[str, float | None]:
+    def _timings(self, sent_ns: int, event_ns: list[int], whole: VirtualAnswer | None) -> dict[str, Any]:
         read = self._facts.timings
         if read is None or whole is None or not event_ns:
             return {}
         said = read(timings_of(self._spec, whole.request), {})
-        return timing_columns(said, sent_ns, event_ns[0], event_ns[-1])
+        return {**timing_columns(said, sent_ns, event_ns[0], event_ns[-1])}
 
 
 def _outcome(end: _End, *, streamed: bool) -> dict[str, Any]:
