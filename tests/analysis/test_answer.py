@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from servebench.analysis.answer import Answer, answer_of
-from servebench.analysis.answer.leads import lead_text, starts_may_differ
+from servebench.analysis.answer.leads import lead_text
 from servebench.analysis.answer.model import LevelLead
+from servebench.analysis.comparison.decisions import starts_may_differ
 from servebench.analysis.pairing import pair_runs
 from servebench.analysis.run_comparison import seconds_per_start
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from servebench.analysis.answer.leads import row_between
+from servebench.analysis.comparison.model import Comparison
 from servebench.analysis.fairness import SettingDifference, unequal_settings
 from servebench.analysis.recommendation.model import Entrant, Recommendation
 from servebench.analysis.recommendation.recommend import recommend
@@ -21,10 +23,12 @@ def recommend_runs(
     with_doubtful: bool = False,
     varying: str | None = None,
     labels: Mapping[str, RunLabel] | None = None,
+    comparisons: Sequence[Comparison] = (),
 ) -> list[Recommendation]:
     """Return the recommendations of the rules for these runs.
 
-    `varying` are settings that differ on purpose, `labels` those of a larger view.
+    `varying` are settings that differ on purpose, `labels` those of a larger view. The lead of two runs that `comparisons`
+    compare at the same level is theirs, so that one number has one interval.
     """
     names = {key: label.text for key, label in (labels or run_labels(runs)).items()}
     by_name = {names[run.run_id]: run for run in runs}
@@ -37,7 +41,19 @@ def recommend_runs(
     found = recommend(
         [entrant_of(run, names[run.run_id]) for run in runs], rules, unequal=unequal, with_doubtful=with_doubtful
     )
+    found = [_as_compared(one, comparisons) for one in found]
     return [replace(one, quality=_quality_notes(one, by_name)) for one in found]
+
+
+def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Recommendation:
+    """The recommendation with the lead that the comparison of its first two has for the same metric and level."""
+    if len(found.ranking) < 2 or found.ranking[0].at != found.ranking[1].at:
+        return found
+    first, second = found.ranking[:2]
+    row = row_between(first.entrant.run_id, second.entrant.run_id, first.at, comparisons, first.metric)
+    if row is None or row.effect is None:
+        return found
+    return replace(found, lead=row.effect, lead_low=row.low, lead_high=row.high)
 
 
 def _quality_notes(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ import pytest
 
 from servebench.analysis import cost
 from servebench.analysis.advice import recommend_runs
+from servebench.analysis.answer import answer_of
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
 from servebench.contracts.settings import SloSettings
+from servebench.report.terminal.advice import headline
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
 from support.studies import SimulatedEngine, SimulatedLoad
@@ -78,10 +80,10 @@ def test_a_good_request_costs_more_where_fewer_are_good(answers):
     assert found["cost"].ranking[0].value > 0.85 * found["cost"].ranking[1].value
 
 
-def test_equal_engines_have_no_clear_winner(answers):
+def test_equal_engines_have_no_clear_difference(answers):
     found = answers(({"name": "alpha", "run_sd": 0.005}, {}), ({"name": "beta", "run_sd": 0.005}, {}))
     for name in ("batch", "interactive", "one_user"):
-        assert found[name].outcome == "no clear winner", name
+        assert found[name].outcome == "no clear difference", name
         assert found[name].winner is None
         assert len(found[name].ranking) == 2
 
@@ -110,10 +112,38 @@ def test_failed_requests_do_not_meet_the_slo(answers):
     assert [score.entrant.engine for score in found.ranking] == ["beta"]
 
 
-def test_cold_starts_measured_once_need_a_wide_lead(answers):
-    assert answers(({"name": "a"}, {}), ({"name": "b", "slow": 1.1}, {}))["cold_start"].outcome == "no clear winner"
-    found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2.0}, {}), name="two")["cold_start"]
-    assert found.winner.entrant.engine == "a"
+def test_one_cold_start_each_is_no_verdict(answers):
+    found = answers(({"name": "a"}, {}), ({"name": "b", "slow": 2.0}, {}))["cold_start"]
+    assert (found.outcome, found.winner, found.best) == ("one start each", None, "fastest seen")
+    assert found.ranking[0].entrant.engine == "a"
+    assert headline(found).startswith("fastest start seen (one each): a: ")
+
+
+@pytest.mark.parametrize(("slow", "outcome", "best"), [(1.07, "no clear difference", "ahead"), (1.4, "winner", "best")])
+def test_a_lead_of_one_start_each_is_named_as_at_its_level(make_study, slow, outcome, best):
+    engines = (SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=slow))
+    runs = read.load_study(make_study(*((one, SimulatedLoad(levels=(8,), requests=400)) for one in engines))).runs
+    answer = answer_of(runs)
+    found = next(
+        one
+        for one in recommend_runs(runs, load_rules(), comparisons=answer.comparisons)
+        if one.use_case.name == "batch"
+    )
+    (lead,) = answer.workloads[0].leads
+    assert (found.outcome, found.best, lead.clear) == (outcome, best, best == "best")
+    assert (found.lead, found.lead_low, found.lead_high) == pytest.approx((lead.size, lead.low, lead.high))
+
+
+def test_a_number_has_the_interval_that_the_tables_show(make_study):
+    one = SimulatedEngine(name="a"), SimulatedLoad(levels=(8,), requests=400, gpu="h100", price=3.0)
+    (run,) = read.load_study(make_study(one)).runs
+    row = run.point_rows[0]
+    scores = {one.use_case.name: one.ranking[0] for one in recommend_runs([run], load_rules()) if one.ranking}
+    low, high = row.output_throughput_tok_s_low, row.output_throughput_tok_s_high
+    assert scores["batch"].interval == pytest.approx((low, high), rel=0.01)
+    assert scores["cost"].interval == pytest.approx(
+        tuple(row.cost_usd_per_mtok * row.output_throughput_tok_s / end for end in (high, low)), rel=0.01
+    )
 
 
 def test_cost_compares_across_gpus_and_names_the_price_that_would_change_it(answers):
@@ -132,7 +162,7 @@ def test_cost_compares_across_gpus_and_names_the_price_that_would_change_it(answ
 def test_unequal_settings_that_matter_leave_no_winner_unless_varied_on_purpose(answers):
     runs = (({"name": "a"}, {}), ({"name": "a", "slow": 2}, {"config": {"engine.dtype": "fp32"}}))
     found = answers(*runs)["batch"]
-    assert found.outcome == "no clear winner"
+    assert found.outcome == "different settings"
     assert "engine.dtype" in found.why
     assert answers(*runs, name="again", varying="engine.dtype")["batch"].outcome == "winner"
 

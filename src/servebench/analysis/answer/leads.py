@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import groupby
 
 from servebench.analysis.answer.model import AnswerCell, LevelLead
 from servebench.analysis.comparison.compare import MARGIN, SIGNIFICANCE
-from servebench.analysis.comparison.decisions import PRIOR_SD, PRIOR_STARTS
+from servebench.analysis.comparison.decisions import exceeds_starts, starts_may_differ
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
-from servebench.analysis.statistics import CONFIDENCE
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import level_words
 from servebench.util.figures import number
@@ -36,7 +34,7 @@ def find_lead(
     if len(order) < 2:
         return None
     first, second = order[:2]
-    rows = {rival: _seen_from(first, rival, level, comparisons) for rival in order[1:]}
+    rows = {rival: row_between(first, rival, level, comparisons) for rival in order[1:]}
     open_rivals = [rival for rival, row in rows.items() if not _is_clear(row)]
     # where a lead is not clear, the rival that it is not clear against is the one to name
     rival = open_rivals[0] if open_rivals else second
@@ -74,25 +72,17 @@ def _is_clear(row: ComparisonRow | None) -> bool:
         return False
     if row.p_corrected is not None:
         return row.p_corrected < SIGNIFICANCE
-    lead, low = math.log1p(row.effect), math.log1p(row.low)
-    return lead > math.hypot(lead - low, math.log1p(starts_may_differ()))
+    return exceeds_starts(math.log1p(row.effect), math.log1p(row.low))
 
 
-@cache
-def starts_may_differ() -> float:
-    """Return by how much one start each of two equal engines may differ, as a share: the limit of a 95% interval when nothing
-    is known of their spread but the prior of `study.until=decided` (PRIOR_SD, worth PRIOR_STARTS degrees of freedom)."""
-    from scipy.special import stdtrit
-
-    return math.expm1(float(stdtrit(PRIOR_STARTS, (1 + CONFIDENCE) / 2)) * 2**0.5 * PRIOR_SD)
-
-
-def _seen_from(first: str, rival: str, level: str, comparisons: Iterable[Comparison]) -> ComparisonRow | None:
-    """The throughput's row of two runs at a level, with the first as the candidate."""
+def row_between(
+    first: str, rival: str, level: str, comparisons: Iterable[Comparison], metric: str = THROUGHPUT
+) -> ComparisonRow | None:
+    """Return the row of two runs for a metric at a level, with the first as the candidate; None where there is none."""
     for one in comparisons:
         if set(one.ids) != {first, rival}:
             continue
-        row = next((row for row in one.rows if row.level == level and row.metric.name == THROUGHPUT), None)
+        row = next((row for row in one.rows if row.level == level and row.metric.name == metric), None)
         return row if row is None or one.ids == (rival, first) else _turned(row)
     return None
 
@@ -151,6 +141,7 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
         else:
             names = dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied))
             text = f"no clear difference between {' and '.join(names)}{_ahead(group)}"
-        provisional = " (provisional)" if any(lead.codes for lead in group) else ""
-        clauses.append(f"{begin}{level_words(last.level)}: {text}{provisional}")
+        but = ["provisional"] * any(lead.codes for lead in group)
+        but += ["different settings"] * any(lead.clear and lead.unequal for lead in group)
+        clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)

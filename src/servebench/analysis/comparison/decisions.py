@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ from servebench.analysis.comparison.compare import level_rows
 from servebench.analysis.comparison.families import corrected
 from servebench.analysis.comparison.model import METRICS, ComparedPoint, ComparisonRow, Side, StartValues
 from servebench.analysis.comparison.starts import as_relative, group_by_start
-from servebench.analysis.statistics import Floats
+from servebench.analysis.statistics import CONFIDENCE, Floats
 from servebench.contracts.precision import LOOKS
 
 NOMINAL = 0.0115
@@ -52,6 +53,22 @@ WEIGHT_OF_MEANS = 0.8
 DECIDING = tuple(one for one in METRICS if one.name in ("output_throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50"))
 FORECAST_MAX = 200
 """Starts beyond which it is not said how many would decide."""
+
+
+@cache
+def starts_may_differ() -> float:
+    """Return by how much one start each of two equal engines may differ, as a share: the limit of a 95% interval when nothing
+    is known of their spread but the prior of `study.until=decided` (PRIOR_SD, worth PRIOR_STARTS degrees of freedom)."""
+    from scipy.special import stdtrit
+
+    return math.expm1(float(stdtrit(PRIOR_STARTS, (1 + CONFIDENCE) / 2)) * 2**0.5 * PRIOR_SD)
+
+
+def exceeds_starts(lead: float, low: float) -> bool:
+    """Return whether a lead of one start each, a logarithm with the lower end of its interval, is more than two starts of one
+    engine may differ by."""
+    return lead > math.hypot(lead - low, math.log1p(starts_may_differ()))
+
 
 Verdict = Literal["faster", "slower", "mixed", "equal", "open", "not compared"]
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from servebench.analysis.comparison.decisions import exceeds_starts
 from servebench.analysis.comparison.starts import STARTS_MIN
 from servebench.analysis.recommendation.model import RankedLevel, Score
 from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
-from servebench.analysis.recommendation.values import log_lead, metric_value
+from servebench.analysis.recommendation.values import COSTS, LogLead, log_lead, metric_value
 from servebench.analysis.statistics import CONFIDENCE
 from servebench.analysis.warnings.weighing import weigh
 from servebench.util.figures import percent
@@ -20,9 +21,13 @@ from servebench.util.figures import percent
 STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
 
 
+BY_STARTS = ("output_throughput_tok_s", *COSTS)
+"""Metrics by which starts of one engine differ as `exceeds_starts` takes it; latencies differ by more."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """The leader's lead over the second with its interval, why it is no win (empty when it is one), and why it is a
+    """The leader's lead over the second with its 95% interval, why it is no win (empty when it is one), and why it is a
     provisional one."""
 
     size: float
@@ -39,11 +44,21 @@ def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: boo
     second = rivals[0]
     reasons = [reason for rival in rivals for reason in _objections(first, rival, case, rules, confidence)]
     ours, theirs = first.level, second.level or second.best
-    found = log_lead(first.metric, ours, theirs, confidence) if ours is not None and theirs is not None else None
-    low, high = (float(np.expm1(end)) for end in found.interval) if found is not None else (None, None)
+    low, high = _interval(first.metric, ours, theirs)
     size = first.value / second.value - 1 if second.value else 0.0
     warned = "" if with_doubtful else next(_provisional(first, rivals, case, confidence), "")
     return Lead(size=size, low=low, high=high, why=next(iter(reasons), ""), provisional=warned)
+
+
+def _interval(metric: str, ours: RankedLevel | None, theirs: RankedLevel | None) -> tuple[float | None, float | None]:
+    """The 95% interval of a lead as a share, wider by what warnings of a known size may account for, as in a comparison."""
+    found = log_lead(metric, ours, theirs, CONFIDENCE) if ours is not None and theirs is not None else None
+    if found is None or ours is None or theirs is None:
+        return None, None
+    wider = sum(
+        float(np.log1p(weigh([(row.doubts, row) for row in level.rows], metric).bound)) for level in (ours, theirs)
+    )
+    return float(np.expm1(found.interval[0] - wider)), float(np.expm1(found.interval[1] + wider))
 
 
 def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidence: float) -> Iterator[str]:
@@ -78,9 +93,7 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
 def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[str]:
     """Why the first does not win against a rival, with undecided levels taken against the first and for the rival."""
     if case.measure == "cold_start":
-        size = rival.value / first.value - 1 if first.value else 0.0
-        if size < rules.once_margin:
-            yield _once(size, rival)
+        yield "one start of each was measured, which is no verdict: study.starts=5 measures five"
     elif first.worst is None:
         yield f"whether {first.entrant.name} meets the SLO is undecided: {first.undecided}"
     elif rival.best is not None:
@@ -106,12 +119,16 @@ def _objections_to_lead(
         return
     if found.interval[0] <= 0 <= found.interval[1]:
         yield f"the interval of the lead over {rival.entrant.name} includes 0%"
-    elif found.starts < STARTS_MIN and size < rules.once_margin:
-        lead = f"the lead of {percent(size)} over {rival.entrant.name}"
-        yield f"{lead} may be that of these starts, one of each: {STARTS_ADVICE}"
+    elif found.starts < STARTS_MIN and size < rules.once_margin and not _exceeds_starts(case.metric, size, found):
+        ahead = f"{first.entrant.name} is {size:.0%} ahead of {rival.entrant.name}"
+        yield f"{ahead}, but starts of one engine may differ by as much: {STARTS_ADVICE}"
     elif size < rules.margin:
         lead = f"the lead of {percent(size)} over {rival.entrant.name}"
         yield f"{lead} is below the margin of {100 * rules.margin:g}%"
+
+
+def _exceeds_starts(metric: str, size: float, found: LogLead) -> bool:
+    return metric in BY_STARTS and exceeds_starts(float(np.log1p(size)), min(map(abs, found.interval)))
 
 
 def _once(size: float, rival: Score) -> str:

@@ -11,7 +11,20 @@ from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.slo import SloLimits
 from servebench.contracts.point_row import PointRow
 
-Outcome = Literal["winner", "provisional", "no clear winner", "only one", "none qualifies", "not measured"]
+Outcome = Literal[
+    "winner",
+    "provisional",
+    "no clear difference",
+    "different settings",
+    "one start each",
+    "only one",
+    "none qualifies",
+    "not measured",
+]
+
+
+BEST: dict[str, str] = {"winner": "best", "provisional": "best, provisional", "one start each": "fastest seen"}
+"""What the first of a ranking is called, by outcome."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +100,15 @@ class Recommendation:
     missing: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     quality: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> str:
+        """What to call the first of the ranking, in the words of the levels: `best` where its lead is clear, `ahead` where it
+        is more than the interval leaves open and yet not a win; empty where it is neither."""
+        if self.outcome in BEST:
+            return BEST[self.outcome]
+        low, high = self.lead_low, self.lead_high
+        return "ahead" if low is not None and high is not None and low * high > 0 else ""
 
     @property
     def winner(self) -> Score | None:

@@ -10,7 +10,7 @@ from typing import Any
 from servebench.analysis.fairness import SettingDifference, how_to_resolve, mattering_keys
 from servebench.analysis.recommendation.changes import what_would_change
 from servebench.analysis.recommendation.lead import lead_of
-from servebench.analysis.recommendation.model import Entrant, Recommendation, Score
+from servebench.analysis.recommendation.model import Entrant, Outcome, Recommendation, Score
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import rank
 
@@ -94,13 +94,16 @@ def _recommend_one(
         why = f"no other run than {ranking[0].entrant.name} can be ranked"
         return Recommendation(outcome="only one", why=why, **facts)
     lead = lead_of(ranked, case, rules, with_doubtful=with_doubtful)
-    why = _why_unfair(ranking, case, unequal) or lead.why
+    unfair = _why_unfair(ranking, case, unequal)
+    no_win: Outcome = (
+        "different settings" if unfair else "one start each" if case.measure == "cold_start" else "no clear difference"
+    )
     return Recommendation(
-        outcome="no clear winner" if why else "provisional" if lead.provisional else "winner",
+        outcome=no_win if unfair or lead.why else "provisional" if lead.provisional else "winner",
         lead=lead.size,
         lead_low=lead.low,
         lead_high=lead.high,
-        why="; ".join(filter(None, (why, lead.provisional))),
+        why="; ".join(filter(None, (unfair or lead.why, lead.provisional))),
         **facts,
     )
 

@@ -12,6 +12,7 @@ from servebench.analysis.comparison.starts import STARTS_MIN, compare_starts, gr
 from servebench.analysis.comparison.within_run import log_interval, log_ratio_interval, statistic
 from servebench.analysis.recommendation.model import RankedLevel
 from servebench.analysis.statistics import CONFIDENCE, Floats, Interval
+from servebench.contracts.point_row import PointRow
 
 SOURCES: Mapping[str, tuple[str, float | None]] = {
     "output_throughput_tok_s": ("throughput_tok_s", None),
@@ -24,6 +25,8 @@ SOURCES: Mapping[str, tuple[str, float | None]] = {
 """The array of a ComparedPoint behind each metric, and its percentile: failed requests count as infinitely slow."""
 COSTS = {"cost_usd_per_mtok": "output_throughput_tok_s", "cost_usd_per_mgood": "goodput_req_s"}
 """The rate behind each cost per million."""
+SAME = 0.005
+"""Numbers that differ by less are the same, rounded."""
 
 
 def metric_value(metric: str, level: RankedLevel) -> float | None:
@@ -63,18 +66,34 @@ def _samples(metric: str, point: ComparedPoint) -> Floats | None:
 
 
 def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
-    """Return the 95% interval of a metric at a level: over its starts, or of its only start; None without enough data."""
+    """Return the 95% interval of a metric at a level: over its starts, or of its only start; None without enough data.
+
+    That of a single point is what its row has, as the tables show it.
+    """
     from scipy.special import stdtrit
 
     logs = start_logs(metric, level)
     if logs is None:
         return None
+    if len(level.rows) == 1 and (found := _row_interval(metric, level.rows[0], float(np.exp(logs[0])))) is not None:
+        return found
     if logs.size >= STARTS_MIN:
         half = float(logs.std(ddof=1)) / logs.size**0.5 * float(stdtrit(logs.size - 1, (1 + CONFIDENCE) / 2))
         ends: Interval | None = (float(logs.mean()) - half, float(logs.mean()) + half)
     else:
         ends = _within_start(metric, level)
     return None if ends is None else (float(np.exp(ends[0])), float(np.exp(ends[1])))
+
+
+def _row_interval(metric: str, row: PointRow, value: float) -> Interval | None:
+    """The interval of a point's row; None where it has none, or shows another number: without failed requests."""
+    rate = "output_throughput_tok_s" if metric in COSTS or metric == "goodput_req_s" else metric
+    middle, low, high, own = (row.get(name) for name in (rate, f"{rate}_low", f"{rate}_high", metric))
+    if not middle or low is None or high is None or own is None or abs(own / value - 1) > SAME:
+        return None
+    # a cost falls as its rate rises
+    ends = (middle / high, middle / low if low else np.inf) if metric in COSTS else (low / middle, high / middle)
+    return value * ends[0], value * ends[1]
 
 
 def _within_start(metric: str, level: RankedLevel) -> Interval | None:

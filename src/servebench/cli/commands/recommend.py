@@ -42,11 +42,12 @@ def command(
 ) -> int:
     """Recommend a run for each use case: how sure the choice is, and what would change it."""
     from servebench.analysis.advice import recommend_runs
+    from servebench.analysis.answer import answer_of
     from servebench.analysis.recommendation.rules import load_rules, rules_text
     from servebench.contracts.labels import run_labels
     from servebench.report.terminal.advice import print_recommendations, to_json
     from servebench.report.terminal.tables import console
-    from servebench.store.studies import find, runs_of
+    from servebench.store.studies import find, runs_beside, runs_of
     from servebench.util.errors import ConfigError
 
     if show_rules:
@@ -57,8 +58,12 @@ def command(
         raise ConfigError(
             "recommend needs a study, or runs to choose among; 'servebench ls' lists them, 'last' is the latest"
         )
-    runs = [run for name in names for run in runs_of(find(name, outputs))]
-    answers = recommend_runs(runs, rules, with_doubtful=with_doubtful, varying=varying)
+    found = [find(name, outputs) for name in names]
+    runs = [run for one in found for run in runs_of(one)]
+    earlier = runs_beside(found[0]) if len(found) == 1 else ()
+    # leads are those of the answer and of the report
+    compared = answer_of(runs, earlier=earlier, varying=varying).comparisons
+    answers = recommend_runs(runs, rules, with_doubtful=with_doubtful, varying=varying, comparisons=compared)
     labels = run_labels(runs)
     emulated = [labels[run.run_id].text for run in runs if run.emulated]
     if emulated:

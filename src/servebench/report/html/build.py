@@ -54,6 +54,14 @@ def page_of(
     if with_doubtful:
         pairs = pairs_within(readable)
         comparisons = tuple(compare_speed(pairs, with_doubtful=True, varying=varying, earlier=earlier, labels=labels))
+    answers = recommend_runs(
+        readable,
+        rules,
+        with_doubtful=with_doubtful,
+        varying=varying,
+        labels=labels,
+        comparisons=answer.comparisons,
+    )
     at = common_level(pages)
     over = [(one.name, repeats_of(one.run)) for one in pages]
     return Page(
@@ -62,9 +70,7 @@ def page_of(
         words=found.words,
         runs=pages,
         version=__version__,
-        answers=recommend_runs(readable, rules, with_doubtful=with_doubtful, varying=varying, labels=labels)
-        if readable
-        else (),
+        answers=answers if readable else (),
         answer=answer,
         comparisons=comparisons,
         agreements=_all_agreements(runs, names),

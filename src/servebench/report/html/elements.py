@@ -8,7 +8,10 @@ from dataclasses import dataclass
 LOOKS = {
     **dict.fromkeys(("valid", "finished", "faster", "winner"), "good"),
     **dict.fromkeys(
-        ("doubtful", "interrupted", "unequal_settings", "provisional", "no clear winner", "none qualifies", "mixed"),
+        (
+            *("doubtful", "interrupted", "unequal_settings", "provisional", "none qualifies", "mixed"),
+            *("no clear difference", "different settings"),
+        ),
         "warn",
     ),
     **dict.fromkeys(("void", "failed", "missing", "slower"), "bad"),

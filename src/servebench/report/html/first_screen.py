@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.answer import Answer
@@ -24,7 +25,8 @@ NAMED_MAX = 4
 """More setups are only counted in the question."""
 COLUMNS_MAX = 5
 """So many setups have a column in the matrix: those with the best ranks."""
-BEST = {"winner": "best", "provisional": "best, provisional"}
+CLEAR = {"winner": "clear"}
+"""What an outcome is called where the best has its own mark."""
 
 
 def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
@@ -111,15 +113,16 @@ def _trust(found: Recommendation) -> dict[str, Any]:
     """Return how far to trust a row: its outcome and why; of one run alone, the verdict on its point."""
     if found.outcome == "only one":
         return {"outcome": Label.of("doubtful" if found.ranking[0].doubtful else "valid"), "trust": ""}
-    return {"outcome": Label.of(found.outcome), "trust": found.why}
+    label = Label.of(found.outcome)
+    return {"outcome": replace(label, text=CLEAR.get(label.text, label.text)), "trust": found.why}
 
 
 def _matrix_cell(name: str, score: Score | None, found: Recommendation) -> dict[str, str]:
     if score is None:
         return {"name": name, "text": MISSING, "note": "", "best": "", "look": ""}
     first = score is found.ranking[0] and len(found.ranking) > 1
-    lead = lead_text(found) if first else ""
-    best = BEST.get(found.outcome, "leads") if first else ""
+    lead = lead_text(found) if first and found.outcome != "one start each" else ""
+    best = found.best if first else ""
     return {
         "name": name,
         "text": f"{number(score.value)} {found.use_case.unit}",

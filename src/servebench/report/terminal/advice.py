@@ -14,7 +14,9 @@ from servebench.util.figures import change, change_interval, number
 STYLES = {
     "winner": "green",
     "provisional": "yellow",
-    "no clear winner": "yellow",
+    "no clear difference": "yellow",
+    "different settings": "yellow",
+    "one start each": "cyan",
     "only one": "cyan",
     "none qualifies": "yellow",
     "not measured": "dim",
@@ -45,10 +47,12 @@ def lead_text(found: Recommendation) -> str:
 
 def headline(found: Recommendation) -> str:
     """Return the recommendation in one line."""
-    if found.outcome not in ("winner", "provisional", "only one"):
+    if not found.ranking or found.outcome in ("no clear difference", "different settings"):
         return f"{found.outcome}: {found.why}"
     first = found.ranking[0]
     text = f"{first.entrant.name}: {score_text(first, found.use_case.unit)}"
+    if found.outcome == "one start each":
+        return f"fastest start seen (one each): {text}"
     if found.outcome == "only one":
         return f"{text} (nothing to compare it with)"
     text += f", {lead_text(found)} vs the runner-up"
