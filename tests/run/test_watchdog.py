@@ -4,9 +4,12 @@ import pytest
 
 from servebench.load.client.progress import Counts
 from servebench.run import watchdog
+from support.records import record_ms
 
 
 class Still:
+    lively = True
+
     def __init__(self):
         self.told = []
 
@@ -52,3 +55,15 @@ def counts(**facts):
 )
 def test_silence_ends_a_phase(watch, seen, ended):
     assert ("no_progress" in watch(*seen)) is ended
+
+
+def test_the_live_area_shows_the_median_ttft_of_the_requests_so_far_and_seldom_reads_them():
+    display = Still()
+    watcher = watchdog.Watcher(display, Alive(), "x", 10, None, patience_s=3.0)
+    assert (watcher.wants_look(0), watcher.wants_look(1), watcher.wants_look(5000)) == (False, True, False)
+    watcher.see([record_ms(0, events=[n]) for n in (10, 20, 90)])
+    watcher(counts(completed=3))
+    assert display.told[-1]["ttft_ms"] == pytest.approx(20.0)
+    assert [ended for ended in range(9) if watcher.wants_look(ended)] == [6, 7, 8]
+    display.lively = False
+    assert not watcher.wants_look(8)

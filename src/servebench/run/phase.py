@@ -148,10 +148,15 @@ def drive_phase(
         started = started or time.monotonic()
         elapsed_s = time.monotonic() - started
         reason = watch(counts)
-        if reason is None and looks is not None and looks.is_due(counts.completed + counts.failed, elapsed_s):
-            enough = looks.take(records_of(spools, facts), elapsed_s)
+        ended = counts.completed + counts.failed
+        if reason is None and looks is not None and looks.is_due(ended, elapsed_s):
+            records = records_of(spools, facts)
+            enough = looks.take(records, elapsed_s)
+            watch.see(records)
             watch.note = looks.note
             return "finish" if enough else None
+        if reason is None and watch.wants_look(ended):
+            watch.see(records_of(spools, facts))
         return reason
 
     report = drive(target, plan, spool=spool, watch=watch_and_look, workers=workers, nodes=nodes)

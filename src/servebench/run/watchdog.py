@@ -1,12 +1,19 @@
 """Progress of a phase while it runs, and the reasons to stop it early."""
 
+import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import StopReason
+from servebench.contracts.results import Record
 from servebench.load.client.progress import Counts
+from servebench.measure.derive import ttft_ms
 from servebench.report.terminal.display import Display
+
+LOOK_ENDED_MAX = 2000
+"""With more ended requests TTFT so far stays as it is: reading them all again would take CPU time from the load."""
 
 
 @dataclass
@@ -29,6 +36,18 @@ class Watcher:
         self.note = ""
         self._rate = self.silent_s = 0.0
         self._seen = Counts()
+        self.ttft_ms: float | None = None
+        self._next_look = 1
+
+    def wants_look(self, ended: int) -> bool:
+        """Whether the live area should read the requests so far: seldom, so that reading costs less than the load does."""
+        return self.display.lively and self._next_look <= ended <= LOOK_ENDED_MAX
+
+    def see(self, records: Sequence[Record]) -> None:
+        """Show the median TTFT of the requests that have ended."""
+        known = [value for one in records if (value := ttft_ms(one)) is not None]
+        self.ttft_ms = statistics.median(known) if known else None
+        self._next_look = max(self._next_look + 1, 2 * len(records))
 
     def __call__(self, counts: Counts) -> StopReason | None:
         """Update the display, and return a reason to stop the phase. The load calls this about ten times a second."""
@@ -51,6 +70,7 @@ class Watcher:
             rate=self._rate or (counts.reads / spent if spent else 0.0),
             left_s=left_s,
             silent_s=self.silent_s,
+            ttft_ms=self.ttft_ms,
         )
         if self.running.died():
             return StopReason.ENGINE_DIED

@@ -174,18 +174,18 @@ class Display:
         rate: float,
         left_s: float | None,
         silent_s: float = 0.0,
+        ttft_ms: float | None = None,
     ) -> None:
         """Show the progress of a phase. `rate` is stream reads per second, close to tokens per second; `silent_s` is how
-        long the engine has sent nothing although requests are in flight."""
+        long the engine has sent nothing although requests are in flight; `ttft_ms` is the median of the requests so far."""
         if silent_s > WAIT_SHOWN_S:
             self.status(f"{label}: the engine sends nothing for {in_flight} requests")
             return
         left = f" · {seconds(left_s)} left" if left_s is not None else ""
         wrong = f" · {failed} failed" if failed else ""
+        ttft = f" · TTFT {number(ttft_ms)} ms" if ttft_ms is not None else ""
         self._waiting = None
-        self._status = (
-            f"{label} · {done}/{planned} requests · {in_flight} in flight · {number(rate)} tok/s{wrong}{left}"
-        )
+        self._status = f"{label} · {done}/{planned} · {in_flight} in flight · {number(rate)} tok/s{ttft}{wrong}{left}"
 
     def point(self, point: Point) -> None:
         """Show a measured point."""
@@ -262,8 +262,8 @@ class Display:
         if self._points:
             parts.append(live_table(self._points[-LIVE_POINTS:]))
         spent = seconds(time.monotonic() - self._began)
-        for line in (f"{self._title}{self._left()}", f"{spent}  {self._status}"):
-            parts.append(Text(line, style="cyan", no_wrap=True, overflow="ellipsis"))
+        parts.append(Text(f"{self._title}{self._left()}", style="cyan", no_wrap=True, overflow="ellipsis"))
+        parts.append(Text(f"{spent}  {self._status}", style="cyan"))
         return Group(*parts)
 
     def _left(self) -> str:
