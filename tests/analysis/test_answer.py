@@ -11,7 +11,7 @@ from servebench.analysis.run_comparison import seconds_per_start
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.calibration import comparisons
 from servebench.store import studies as read
-from support.studies import SimulatedEngine, SimulatedLoad
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 
 def load(workload="unique", **more):
@@ -113,10 +113,10 @@ def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
 
 def test_prompts_of_different_length_are_listed_in_words_by_workload(make_study):
     path = make_study(*((engine, load(workload)) for workload in ("unique", "rag_prefix") for engine in (FAST, SLOW)))
-    runs = read.load_study(path).runs
-    for run, tokens in zip(runs, (319.0, 311.0, 100.0, 101.0), strict=True):
-        run.points["input_tokens_mean"] = tokens
-        run.__dict__.pop("point_rows", None)
+    tokens = (319.0, 311.0, 100.0, 101.0)
+    runs = [
+        with_columns(run, input_tokens_mean=mean) for run, mean in zip(read.load_study(path).runs, tokens, strict=True)
+    ]
     (found,) = [one for one in answer_of(runs).inequalities if one.key == "input_tokens_mean"]
     assert (found.name, dict(found.values)) == (
         "mean prompt, in tokens (unique at 1 user)",
@@ -145,9 +145,10 @@ def test_a_level_that_is_slower_than_a_heavier_one_is_told(make_study):
     path = make_study((FAST, load(levels=(1, 2, 8))))
     runs = read.load_study(path).runs
     assert not [one for one in answer_of(runs).caveats if "slower" in one]
-    runs[0].points.loc[0, "output_throughput_tok_s"] /= 20
-    runs[0].__dict__.pop("point_rows", None)
-    (told,) = [one for one in answer_of(runs).caveats if "slower" in one]
+    first, *others = runs[0].point_rows
+    slow = replace(first, output_throughput_tok_s=first.output_throughput_tok_s / 20)
+    run = replace(runs[0], rows=lambda: [slow, *others])
+    (told,) = [one for one in answer_of([run]).caveats if "slower" in one]
     assert told.startswith("fast at 1 user")
 
 

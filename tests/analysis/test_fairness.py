@@ -5,7 +5,7 @@ import pytest
 
 from servebench.analysis.fairness import compare_manifests, how_to_resolve, mattering_keys, unequal_work, varied_keys
 from servebench.store.studies import load_study
-from support.studies import SimulatedEngine, SimulatedLoad
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 MANIFEST = {
     "study_id": "s",
@@ -185,7 +185,7 @@ def test_another_file_of_weights_matters():
 def test_unequal_work_is_seen_from_the_servers_token_counts(ours, theirs, keys, make_study):
     study = load_study(make_study(*[(SimulatedEngine(), SimulatedLoad(levels=(4,), requests=20))] * 2))
     runs = [
-        replace(run, points=run.points.assign(**{"input_tokens_mean": None, "output_tokens_mean": None} | values))
+        with_columns(run, **{"input_tokens_mean": None, "output_tokens_mean": None} | values)
         for run, values in zip(study.runs, (ours, theirs), strict=True)
     ]
     found = unequal_work(*runs)

@@ -6,7 +6,7 @@ import pytest
 
 from servebench.analysis.setups import EARLIER_MAX, start_spreads
 from servebench.store import studies as read
-from support.studies import SimulatedEngine, SimulatedLoad
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def copies(run, count, tok_s, began_s):
     """Runs of the same set-up whose throughput alternates by a factor of 1.1 around a value."""
     for number in range(count):
         value = tok_s * (1.1 if number % 2 else 1 / 1.1)
-        points = run.points.assign(output_throughput_tok_s=value, start_id=f"{began_s}-{number}")
+        changes = {"output_throughput_tok_s": value, "start_id": f"{began_s}-{number}"}
         state = {**run.state, "started_s": began_s + number}
-        yield replace(run, name=f"{began_s}-{number}", points=points, state=state)
+        yield replace(with_columns(run, **changes), name=f"{began_s}-{number}", state=state)
 
 
 def test_only_the_newest_runs_of_a_setup_count(run):
@@ -35,5 +35,5 @@ def test_only_the_newest_runs_of_a_setup_count(run):
 
 
 def test_a_run_of_another_engine_does_not_count(run):
-    others = [replace(one, points=one.points.assign(engine="other")) for one in copies(run, 9, 100.0, 1)]
+    others = [replace(one, manifest={"config": {"engine": {"name": "other"}}}) for one in copies(run, 9, 100.0, 1)]
     assert start_spreads(run, others) == {}

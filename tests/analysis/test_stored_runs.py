@@ -9,7 +9,7 @@ import pytest
 from servebench.analysis.stored_runs import side_of
 from servebench.store import studies
 from servebench.store.layout import StudyFolder
-from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns, write_simulated_run
 
 
 @pytest.mark.parametrize("rate", [None, 5.0])
@@ -20,7 +20,7 @@ def test_users_of_an_open_loop_wait_from_the_schedule_on(tmp_path: Path, rate: f
     run = studies.load_run(folder.path)
     requests = run.requests
     requests["scheduled_ns"] = requests["sent_ns"] - 40_000_000
-    late = replace(run, points=run.points.assign(rate=rate), tables=lambda name: requests)
+    late = replace(with_columns(run, rate=rate), tables=lambda name: requests)
     (before,), (after,) = side_of(run).samples, side_of(late).samples
     for name, more in (("ttft_ms", 40.0), ("e2e_ms", 40.0), ("tpot_ms", 0.0)):
         waited = getattr(after, name) - getattr(before, name)

@@ -18,7 +18,8 @@ def test_a_row_survives_a_frame():
         PointRow(point="c1-r0", concurrency=1, requests_ok=5, doubts=("errors",), level_reached=True),
         PointRow(point="q2-r0", rate=2.0, ttft_ms_p50=1.5),
     ]
-    assert PointRow.from_frame(pd.DataFrame([row.as_dict() for row in rows])) == rows
+    frame = pd.DataFrame([row.as_dict() for row in rows])
+    assert [PointRow.from_dict(row) for row in frame.to_dict("records")] == rows
     assert list(rows[0].as_dict()) == list(COLUMN_NAMES)
 
 

@@ -63,7 +63,7 @@ def run_of(capsys, *words):
 def test_files_of_the_real_tools_become_foreign_runs(tmp_path, capsys, name, tool, level, expected):
     run = run_of(capsys, FILES / name, "--outputs", tmp_path).runs[0]
     assert (run.foreign, run.status, run.faults) == (tool, "finished", ())
-    row = run.points.iloc[0]
+    row = run.point_rows[0]
     assert row["concurrency"] == level
     for column, value in expected.items():
         assert row[column] == pytest.approx(value, rel=1e-4), column
@@ -73,16 +73,16 @@ def test_files_of_the_real_tools_become_foreign_runs(tmp_path, capsys, name, too
 
 def test_a_sweep_in_one_file_is_a_run_of_several_points(tmp_path, capsys):
     run = run_of(capsys, FILES / "guidellm.json", "--outputs", tmp_path).runs[0]
-    assert run.points["concurrency"].tolist() == [1, 3]
+    assert [row.concurrency for row in run.point_rows] == [1, 3]
     assert run.fact("model") == "smollm2"
 
 
 def test_where_nothing_got_through_no_latency_is_known(tmp_path, capsys):
     """vLLM's own file says 0 ms; a latency of zero would win every comparison."""
     run = run_of(capsys, FILES / "vllm_bench_failed.json", "--outputs", tmp_path).runs[0]
-    row = run.points.iloc[0]
+    row = run.point_rows[0]
     assert (row["requests_ok"], row["requests_failed"]) == (0, 12)
-    assert row[["ttft_ms_p50", "tpot_ms_mean", "itl_ms_p99", "e2e_ms_p99"]].isna().all()
+    assert (row.ttft_ms_p50, row.tpot_ms_mean, row.itl_ms_p99, row.e2e_ms_p99) == (None,) * 4
 
 
 def test_genai_bench_tells_its_unit_of_time_and_its_model_in_another_file(tmp_path, capsys, genai):
@@ -91,7 +91,7 @@ def test_genai_bench_tells_its_unit_of_time_and_its_model_in_another_file(tmp_pa
     genai.with_name("experiment_metadata.json").write_text('{"api_model_name": "org/m", "server_engine": "vLLM"}')
     run = run_of(capsys, genai, "--outputs", tmp_path / "o").runs[0]
     assert (run.fact("model"), run.fact("engine")) == ("org/m", "vllm")
-    assert run.points.iloc[0]["ttft_ms_p50"] == pytest.approx(0.24)
+    assert run.point_rows[0]["ttft_ms_p50"] == pytest.approx(0.24)
 
 
 def test_genai_bench_writes_a_file_a_level_and_they_are_one_run(tmp_path, capsys, genai):
@@ -102,16 +102,15 @@ def test_genai_bench_writes_a_file_a_level_and_they_are_one_run(tmp_path, capsys
         capsys, genai, tmp_path / "one.json", "--outputs", tmp_path / "o", "--engine", "vllm", "--model", "m"
     )
     (run,) = study.runs
-    assert run.points["concurrency"].tolist() == [1, 2]
-    assert run.points["ttft_ms_p50"].tolist() == [240.0, 240.0]
-    assert run.points["requests_failed"].tolist() == [1, 1]
+    assert [row.concurrency for row in run.point_rows] == [1, 2]
+    assert [row.ttft_ms_p50 for row in run.point_rows] == [240.0, 240.0]
+    assert [row.requests_failed for row in run.point_rows] == [1, 1]
     assert (run.fact("engine"), run.fact("model")) == ("vllm", "m")
 
 
 def test_what_a_file_does_not_tell_is_missing_and_not_zero(tmp_path, capsys):
-    row = run_of(capsys, FILES / "vllm_bench.json", "--outputs", tmp_path).runs[0].points.iloc[0]
-    assert row["lateness_ms_p99"] != row["lateness_ms_p99"]
-    assert row["goodput_req_s"] != row["goodput_req_s"]
+    row = run_of(capsys, FILES / "vllm_bench.json", "--outputs", tmp_path).runs[0].point_rows[0]
+    assert (row.lateness_ms_p99, row.goodput_req_s) == (None, None)
 
 
 def test_foreign_runs_are_shown_compared_and_reported_as_such(tmp_path, capsys):

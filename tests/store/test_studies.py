@@ -27,7 +27,7 @@ def test_a_study_is_loaded_with_its_runs_points_and_requests(outputs):
     assert [run.name for run in study.runs] == ["00_alpha_unique", "01_beta_rag_prefix"]
     run = study.runs[0]
     assert (run.status, run.fact("engine"), run.fact("workload"), run.faults) == ("finished", "alpha", "unique", ())
-    assert len(run.points) == 1
+    assert len(run.point_rows) == 1
     assert len(run.requests) == 20
     assert run.quality.empty
     assert run.telemetry.empty
@@ -143,7 +143,7 @@ def test_unknown_columns_and_keys_are_read_on_and_a_newer_schema_is_told(outputs
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"novel": {"a": 1}}))
     run = read.load_run(folder)
-    assert run.points["novel_metric"].tolist() == [3.5]
+    assert [row["novel_metric"] for row in run.point_rows] == [3.5]
     assert run.manifest["novel"] == {"a": 1}
     assert run.faults == ()
     (folder / "manifest.json").write_text(json.dumps(manifest | {"schema_version": 9}))

@@ -14,6 +14,7 @@ from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
 from servebench.store.plan import read_plan
 from servebench.store.state import read_run, read_study
+from servebench.store.overview import all_points
 from servebench.store.tables import read_frame, read_points, read_records, read_telemetry
 from servebench.store.versions import MIGRATIONS, check_table, upgraded
 from servebench.util.errors import StoreError
@@ -84,7 +85,7 @@ def test_every_kept_file_is_read(study):
     assert read_telemetry(whole).empty == (study.parent.name == "1-first")
     loaded = read.load_study(study)
     assert (loaded.faults, [run.faults for run in loaded.runs]) == ((), [(), ()])
-    points, runs = read.all_points(study.parent)
+    points, runs = all_points(study.parent)
     assert (len(points), len(runs)) == (3, 2)
 
 
@@ -130,7 +131,7 @@ def test_points_csv_of_a_version_that_is_not_known_is_left_out(tmp_path, version
     head, *rows = path.read_text().splitlines()
     assert head.endswith(",schema_version")
     path.write_text("\n".join([head, *(f"{row.rpartition(',')[0]},{version}" for row in rows)]) + "\n")
-    points, _ = read.all_points(tmp_path)
+    points, _ = all_points(tmp_path)
     assert set(points["run"]) == {"01_sglang_unique"}
 
 

@@ -11,12 +11,19 @@ import numpy as np
 from servebench.analysis.statistics import headline_intervals
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.contracts.settings import SloSettings
+from servebench.contracts.stored import RunData
 from servebench.measure.points import summarize, with_intervals
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.state import RunState, StudyState, write_run, write_study
 from servebench.store.tables import RecordWriter, write_points
 from support.records import MS, failed_record, phase_report, point_context, record
 from support.records import SENT_NS as START_NS
+
+
+def with_columns(run: RunData, **columns: Any) -> RunData:
+    """Return a run whose points have these values."""
+    rows = [replace(row, **columns) for row in run.point_rows]
+    return replace(run, rows=lambda: rows)
 
 
 @dataclass(frozen=True, kw_only=True)

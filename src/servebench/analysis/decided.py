@@ -80,7 +80,7 @@ def decide_study(study: StudyData, earlier: Iterable[RunData] = ()) -> StudyDeci
     differ. Raises StoreError for a damaged table.
     """
     settings = next((one for run in study.runs if (one := study_settings(run)) is not None), None)
-    measured = [run for run in study.runs if len(run.points)]
+    measured = [run for run in study.runs if run.point_rows]
     if settings is None or not measured:
         return None
     began_s = float(study.state.get("started_s") or 0.0)

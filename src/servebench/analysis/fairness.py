@@ -186,6 +186,12 @@ def unequal_settings(a: RunData, b: RunData, varying: str | None = None) -> tupl
     return (*unequal_work(a, b, keys), *found)
 
 
+def same_settings(a: RunData, b: RunData) -> bool:
+    """Return whether two runs share all that matters; the points are read only where the manifests agree."""
+    found = compare_manifests(a.manifest, b.manifest, varying=varied_keys(a.manifest, b.manifest))
+    return not any(one.matters for one in found) and not any(one.matters for one in unequal_work(a, b))
+
+
 WORK = {
     "input_tokens_mean": (0.02, "the engines counted prompts of different length"),
     "output_tokens_mean": (0.05, "the engines generated answers of different length"),

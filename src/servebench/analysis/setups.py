@@ -9,8 +9,8 @@ import numpy as np
 
 from servebench.analysis.comparison.model import METRICS, StartSpread
 from servebench.analysis.comparison.starts import spread_of
-from servebench.analysis.fairness import unequal_settings
-from servebench.contracts.stored import RunData, mapping
+from servebench.analysis.fairness import same_settings
+from servebench.contracts.stored import FACTS, RunData, mapping
 
 LEVEL_KEYS = ("name", "concurrency", "rate", "order", "workers", "self_check", "trace_headers")
 """Keys of `load` that do not change what a point at a level is."""
@@ -35,9 +35,7 @@ def start_spreads(run: RunData, earlier: Iterable[RunData], *, own: bool = True)
 
 def same_setup(a: RunData, b: RunData) -> bool:
     """Return whether two runs measured the same engine, in the same version, with the same settings that matter."""
-    if any(a.fact(name) != b.fact(name) for name in ("engine", "engine_version", "launch")) or _load(a) != _load(b):
-        return False
-    return not any(one.matters for one in unequal_settings(a, b))
+    return all(a.fact(name) == b.fact(name) for name in FACTS) and _load(a) == _load(b) and same_settings(a, b)
 
 
 def _load(run: RunData) -> dict[str, object]:

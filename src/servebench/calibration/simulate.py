@@ -27,7 +27,7 @@ from servebench.run.prompts import PromptSource
 from servebench.run.requests import target_of
 from servebench.run.session import RunSession
 from servebench.store.layout import RunFolder
-from servebench.store.tables import RecordWriter, points_frame, requests_frame
+from servebench.store.tables import RecordWriter, requests_frame
 from servebench.telemetry import Telemetry
 from servebench.util.units import NS_PER_S
 
@@ -179,7 +179,7 @@ def run_data(run: SimulatedRun, plant: Plant, name: str) -> RunData:
         path=NOWHERE / name,
         state={"status": "finished"},
         manifest={"config": job.resolved, "engine_version": "simulated", "overrides": list(job.overrides)},
-        points=points_frame(run.points),
+        rows=lambda: [point.judged_row for point in run.points],
         tables=lambda table: frames.get(table, requests_frame([]).iloc[0:0]),
     )
 

@@ -6,15 +6,12 @@ which requests count for which number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from servebench.contracts.columns import column, columns_of
 from servebench.util.figures import MISSING
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Verdict = Literal["valid", "doubtful", "void"]
 
@@ -259,17 +256,14 @@ class PointRow:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the row with these values; a column that is missing or null is null. Unknown columns go to `extra`."""
         known: dict[str, Any] = {}
-        for one in columns_of(PointRow):
-            value = plain(values.get(one.name))
-            if value is not None:
-                known[one.name] = _CONVERT[one.kind](value)
-        extra = {str(name): plain(value) for name, value in values.items() if name not in COLUMN_NAMES}
+        extra: dict[str, Any] = {}
+        for name, cell in values.items():
+            value, convert = plain(cell), _CONVERTERS.get(name)
+            if convert is None:
+                extra[str(name)] = value
+            elif value is not None:
+                known[name] = convert(value)
         return cls(**known, extra=extra)
-
-    @classmethod
-    def from_frame(cls, frame: pd.DataFrame) -> list[Self]:
-        """Return the rows of a stored points table."""
-        return [cls.from_dict({str(name): value for name, value in row.items()}) for row in frame.to_dict("records")]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all columns in order as plain values, those of `extra` last."""
@@ -281,6 +275,7 @@ COLUMN_NAMES: Mapping[str, None] = dict.fromkeys(one.name for one in columns_of(
 """The names of the columns in order."""
 
 _CONVERT = {"str": str, "int": int, "float": float, "bool": bool, "list[str]": tuple, "list[int]": tuple}
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {one.name: _CONVERT[one.kind] for one in columns_of(PointRow)}
 
 
 def level_label(concurrency: int | None, rate: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.point_row import PointRow
+from servebench.util.errors import StoreError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,20 +27,17 @@ Tables = Callable[[str], "pd.DataFrame"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """A stored run. `faults` name, one line each, what could not be read.
-
-    `points` has one row a point and may be empty. The large tables are read on first use.
-    """
+    """A stored run. `rows` reads its points, `tables` its large tables, both on first use; `noted` are the faults known before."""
 
     study_id: str
     name: str
     path: Path
     state: Mapping[str, Any]
     manifest: Mapping[str, Any]
-    points: pd.DataFrame
+    rows: Callable[[], Sequence[PointRow]]
     tables: Tables
     engine_log: Path | None = None
-    faults: tuple[str, ...] = ()
+    noted: tuple[str, ...] = ()
 
     @property
     def run_id(self) -> str:
@@ -95,18 +93,28 @@ class RunData:
         return self.fact("launch") in EMULATING
 
     def fact(self, name: str) -> str | None:
-        """Return one of FACTS from the points, else from the config."""
-        if name in self.points and len(self.points):
-            value = self.points[name].iloc[0]
-            if isinstance(value, str):
-                return value
+        """Return one of FACTS from the manifest, else from the points."""
         value = self.manifest.get(name) if name == "engine_version" else mapping(self.config.get(name)).get("name")
+        if value is None and self.point_rows:
+            value = self.point_rows[0].get(name)
         return None if value is None else str(value)
 
     @cached_property
-    def point_rows(self) -> list[PointRow]:
-        """The points as typed rows."""
-        return PointRow.from_frame(self.points)
+    def point_rows(self) -> Sequence[PointRow]:
+        """Its points; none where they cannot be read."""
+        return self._points[0]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What could not be read, one line each."""
+        return (*self.noted, *self._points[1])
+
+    @cached_property
+    def _points(self) -> tuple[Sequence[PointRow], tuple[str, ...]]:
+        try:
+            return self.rows(), ()
+        except StoreError as error:
+            return (), (str(error),)
 
     @cached_property
     def requests(self) -> pd.DataFrame:

@@ -46,7 +46,7 @@ def check_plain(path: Path, *, deep: bool = True) -> None:
                     # a file may go between the two calls: a run may be at work
                     with suppress(FileNotFoundError):
                         mode = entry.stat(follow_symlinks=False).st_mode
-                        _check_entry(Path(entry.path), mode)
+                        _check_entry(entry.path, mode)
                         left += [Path(entry.path)] if deep and stat.S_ISDIR(mode) and entry.name != JOBS else []
     except FileNotFoundError:
         return
@@ -54,7 +54,7 @@ def check_plain(path: Path, *, deep: bool = True) -> None:
         raise StoreError(f"{path} cannot be read: {reason_of(error)}") from error
 
 
-def _check_entry(path: Path, mode: int) -> None:
+def _check_entry(path: Path | str, mode: int) -> None:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
         raise StoreError(f"{str(path)!r} is {kind}, which is not followed in stored studies; replace it by a copy")

@@ -9,36 +9,30 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from servebench.contracts.columns import columns_of
 from servebench.contracts.point_row import PointRow
-from servebench.contracts.results import SCHEMA_VERSION
 from servebench.contracts.stored import FACTS, RunData, StudyData, mapping
 from servebench.store.hold import is_abandoned
 from servebench.store.layout import RunFolder, StudyFolder, check_plain, find_studies, is_name
 from servebench.store.state import UNFINISHED
-from servebench.store.tables import read_frame, read_points, read_requests
-from servebench.store.versions import FIRST, Kind, upgraded
-from servebench.store.versions import KEY as VERSION
-from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, open_text, read_json
-from servebench.util.clean import clean_line, csv_text
+from servebench.store.tables import read_frame, read_requests, read_rows
+from servebench.store.versions import Kind, upgraded
+from servebench.util.bounded_file import STATE_BYTES_MAX, STUDY_BYTES_MAX, read_json
 from servebench.util.errors import ConfigError, StoreError, reason_of
 from servebench.util.short_id import short_id
 
 if TYPE_CHECKING:
     import pandas as pd
 
-READERS = 8
-POINTS_CSV_BYTES_MAX = 64 << 20
-POINT_COLUMNS_MAX = 2_000
-POINTS_MAX = 20_000
+
+RowReader = Callable[[RunFolder], Sequence[PointRow]]
+"""Returns the points of a run. Raises StoreError."""
 
 
 def _heavy(folder: RunFolder, name: str) -> pd.DataFrame:
@@ -56,13 +50,14 @@ def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
         return None
     owner = folder.path.parent / run
     try:
-        check_plain(owner, deep=False)
+        if owner != folder.path:
+            check_plain(owner, deep=False)
     except StoreError:
         return None
     return owner / file if (owner / file).is_file() else None
 
 
-def _json(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
+def read_document(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
     """An object in a JSON file, brought up to date; empty, with a fault, when there is none or it is of a newer version."""
     try:
         value = read_json(path, STUDY_BYTES_MAX if kind == "study" else STATE_BYTES_MAX)
@@ -83,57 +78,48 @@ def _json(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
         return {}
 
 
-def load_run(path: Path) -> RunData:
-    """A run's folder, whatever is in it."""
-    import pandas as pd
-
+def load_run(path: Path, read: RowReader = read_rows) -> RunData:
+    """A run's folder, whatever is in it; `read` reads its points, on first use."""
     folder = RunFolder(path)
+    run = RunData(
+        study_id=path.parent.name, name=path.name, path=path, state={}, manifest={}, rows=tuple, tables=lambda _: _no_rows()
+    )
     try:
         check_plain(path)
     except StoreError as error:
-        return RunData(
-            study_id=path.parent.name,
-            name=path.name,
-            path=path,
-            state={},
-            manifest={},
-            points=pd.DataFrame(),
-            tables=lambda _: pd.DataFrame(),
-            faults=(str(error),),
-        )
+        return replace(run, noted=(str(error),))
     faults: list[str] = []
-    state = _json(folder.state, faults, "run")
-    manifest = _json(folder.manifest, faults, "manifest")
-    try:
-        points = read_points(folder)
-    except StoreError as error:
-        faults.append(str(error))
-        points = pd.DataFrame()
-    return RunData(
-        study_id=path.parent.name,
-        name=path.name,
-        path=path,
+    state = read_document(folder.state, faults, "run")
+    manifest = read_document(folder.manifest, faults, "manifest")
+    return replace(
+        run,
         state=state,
         manifest=manifest,
-        points=points,
+        rows=partial(read, folder),
         tables=partial(_heavy, folder),
         engine_log=_log(folder, manifest),
-        faults=tuple(faults),
+        noted=tuple(faults),
     )
 
 
-def load_study(path: Path) -> StudyData:
-    """A study's folder with all its runs: those it planned, and any other folder that holds one."""
+def _no_rows() -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame()
+
+
+def load_study(path: Path, read: RowReader = read_rows) -> StudyData:
+    """A study's folder with all its runs: those it planned, and any other folder that holds one. `read` reads points."""
     faults: list[str] = []
     try:
         check_plain(path, deep=False)
     except StoreError as error:
         return StudyData(study_id=path.name, path=path, faults=(str(error),))
-    state = _json(path / "study.json", faults, "study")
+    state = read_document(path / "study.json", faults, "study")
     names, bad = _run_names(path, state)
     if bad:
         faults.append(f"study.json has a run named {bad[0]!r}, which is not the name of a folder in it")
-    loaded = tuple(load_run(path / name) for name in names)
+    loaded = tuple(load_run(path / name, read) for name in names)
     if any(run.status == UNFINISHED for run in loaded) and is_abandoned(path):
         # its process was killed before it could say so
         cut = {"status": "interrupted"}
@@ -168,14 +154,27 @@ def study_paths(outputs: Path) -> list[Path]:
 
 def _started_s(study: Path) -> float:
     """When a study was started, by its state, else by its folder."""
-    started_s = None if study.is_symlink() else _json(study / "study.json", [], "study").get("started_s")
+    started_s = None if study.is_symlink() else read_document(study / "study.json", [], "study").get("started_s")
     return float(started_s) if isinstance(started_s, (int, float)) else study.lstat().st_mtime
 
 
-def load_outputs(outputs: Path) -> list[StudyData]:
-    """All studies of a folder, in the order in which they were started."""
-    with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(load_study, study_paths(outputs)))
+def load_outputs(outputs: Path, read: RowReader = read_rows) -> list[StudyData]:
+    """All studies of a folder, in the order in which they were started. `read` reads points."""
+    return [load_study(path, read) for path in study_paths(outputs)]
+
+
+def number_runs(outputs: Path) -> dict[str, int]:
+    """Return the number of each run of a folder, by run id, by which commands take it: the oldest stored run is 1."""
+    names = (f"{study.name}/{name}" for study in study_paths(outputs) for name in _planned_names(study))
+    return {run_id: number for number, run_id in enumerate(names, 1)}
+
+
+def _planned_names(study: Path) -> list[str]:
+    """The names of a study's runs in order, without a word on what is wrong; none where it holds links."""
+    with suppress(StoreError):
+        check_plain(study, deep=False)
+        return _run_names(study, read_document(study / "study.json", [], "study"))[0]
+    return []
 
 
 def runs_beside(found: RunData | StudyData) -> list[RunData]:
@@ -210,8 +209,8 @@ def _find_path(word: str, outputs: Path) -> Path:
     study, slash, run = word.rpartition("/")
     if slash and study:
         inside = _find_path(study, outputs)
-        return _one_of(word, run, _run_paths(inside), outputs)
-    every = [path for one in studies for path in (one, *_run_paths(one))]
+        return _one_of(word, run, run_paths(inside), outputs)
+    every = [path for one in studies for path in (one, *run_paths(one))]
     numbers = word.isdigit() and word[0] != "0" and word not in {path.name for path in every}
     if numbers and (path := _numbered(int(word), studies)) is not None:
         return path
@@ -234,7 +233,7 @@ def _one_of(asked: str, word: str, paths: Sequence[Path], outputs: Path) -> Path
 def _numbered(number: int, studies: Sequence[Path]) -> Path | None:
     """The run with this number in `servebench ls`."""
     for study in studies:
-        names, _ = _run_names(study, _json(study / "study.json", [], "study"))
+        names = _planned_names(study)
         if 0 < number <= len(names):
             return study / names[number - 1]
         number -= len(names)
@@ -249,7 +248,7 @@ def _load(path: Path) -> RunData | StudyData:
     return load_study(path)
 
 
-def _run_paths(study: Path) -> list[Path]:
+def run_paths(study: Path) -> list[Path]:
     return [child for child in sorted(study.iterdir()) if _is_run(child)]
 
 
@@ -305,85 +304,6 @@ def select(studies: Sequence[StudyData], conditions: Mapping[str, str]) -> list[
         return list(studies)
     selected = [replace(study, runs=tuple(run for run in study.runs if matches(run, conditions))) for study in studies]
     return [study for study in selected if study.runs]
-
-
-def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """All points of a folder, and all runs, each in one frame: for views over a thousand runs.
-
-    Points come from points.csv, which is fifty times quicker to open than as many Parquet files; `study` and `run` stand in
-    front. Runs have study, run, title, status, error and started_s; those without points are there too.
-    """
-    import csv
-
-    import pandas as pd
-
-    rows: list[dict[str, Any]] = []
-    runs: list[dict[str, Any]] = []
-    for study in study_paths(outputs):
-        for path in _plain_runs(study):
-            names = {"study": study.name, "run": path.name}
-            state = _json(path / "run.json", [], "run")
-            shown = {name: _shown(state.get(name)) for name in ("title", "status", "error")}
-            started_s = state.get("started_s")
-            runs.append({**names, **shown, "started_s": started_s if isinstance(started_s, (int, float)) else None})
-            try:
-                with open_text(path / "points.csv", POINTS_CSV_BYTES_MAX, newline="") as file:
-                    rows += [names | texts for row in _csv_rows(file) if (texts := _texts(row)) is not None]
-            except (OSError, UnicodeDecodeError, csv.Error):
-                continue
-    points = pd.DataFrame(rows).replace({"": None})
-    for name in points.columns:
-        if name in FLAG_COLUMNS:
-            points[name] = points[name].eq("true")
-        elif name not in TEXT_COLUMNS:
-            points[name] = pd.to_numeric(points[name], errors="coerce")
-    return points, pd.DataFrame(runs)
-
-
-def _shown(value: Any) -> str | None:
-    return None if value is None else clean_line(str(value))
-
-
-def _csv_rows(file: TextIO) -> Iterator[dict[str, Any]]:
-    """Yield the rows of points.csv. Raises csv.Error for more than a study can have."""
-    import csv
-
-    reader = csv.DictReader(file)
-    if len(reader.fieldnames or ()) > POINT_COLUMNS_MAX:
-        raise csv.Error(f"more than {POINT_COLUMNS_MAX:,} columns")
-    for number, row in enumerate(reader):
-        if number == POINTS_MAX:
-            raise csv.Error(f"more than {POINTS_MAX:,} points")
-        yield row
-
-
-def _plain_runs(study: Path) -> list[Path]:
-    """Return the runs of a study without those that hold links, which are not read."""
-    found = []
-    for path in () if study.is_symlink() else _run_paths(study):
-        with suppress(StoreError):
-            check_plain(path)
-            found.append(path)
-    return found
-
-
-def _texts(row: dict[str, Any]) -> dict[str, str] | None:
-    """The cells of a row of points.csv; None if its version is unknown. The first version had no column for it."""
-    version = row.pop(VERSION, None)
-    try:
-        known = FIRST <= int(version or FIRST) <= SCHEMA_VERSION
-    except (TypeError, ValueError):
-        return None
-    return (
-        {clean_line(name): clean_line(csv_text(cell)) for name, cell in row.items() if name and isinstance(cell, str)}
-        if known
-        else None
-    )
-
-
-FLAG_COLUMNS = {one.name for one in columns_of(PointRow) if one.kind == "bool" and not one.nullable}
-TEXT_COLUMNS = {"study", "run", *(one.name for one in columns_of(PointRow) if one.kind not in ("int", "float"))}
-"""Columns of points.csv that are not numbers."""
 
 
 def named_studies(names: Sequence[str], outputs: Path) -> list[StudyFolder]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -24,15 +24,24 @@ CELL_BYTES = 8
 
 
 def read_parquet(
-    path: Path, *, schema: pa.Schema | None = None, columns: list[str] | None = None, memory_max: int | None = None
+    path: Path,
+    *,
+    schema: pa.Schema | None = None,
+    columns: list[str] | None = None,
+    memory_max: int | None = None,
+    check: Callable[[Mapping[bytes, bytes] | None], None] = lambda _: None,
 ) -> pa.Table:
-    """Return a table, with the columns of `schema` or these if given. Raises OSError, ValueError, pa.ArrowException."""
+    """Return a table, with the columns of `schema` or these if given; `check` sees its metadata before.
+
+    Raises OSError, ValueError, pa.ArrowException, and what `check` does.
+    """
     import pyarrow.parquet as pq
 
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         limit = memory_max or min(TABLE_BYTES_MAX, max(TABLE_BYTES_MIN, TABLE_GROWTH_MAX * size))
         whole = pq.ParquetFile(file)
+        check(whole.metadata.metadata)
         wanted = schema.names if schema is not None else columns
         needed = 0
         for part in _parts_bytes(file, whole, wanted, limit):
@@ -44,6 +53,8 @@ def read_parquet(
                     f"{size_text(limit)}",
                     str(path),
                 )
+        if schema is None:
+            return whole.read(columns)
     return pq.read_table(path, schema=schema, columns=columns)
 
 

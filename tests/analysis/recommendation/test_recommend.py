@@ -14,7 +14,7 @@ from servebench.contracts.settings import SloSettings
 from servebench.report.terminal.advice import headline
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError
-from support.studies import SimulatedEngine, SimulatedLoad
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
 LEVELS = (1, 4, 16)
 ARTICLE_CASES = {
@@ -41,10 +41,7 @@ def answers(make_study):
         shape = {"levels": LEVELS, "requests": 90}
         runs = [(SimulatedEngine(**e), SimulatedLoad(**{**shape, **s, "seed": i})) for i, (e, s) in enumerate(engines)]
         study = read.load_study(make_study(*runs, name=name))
-        accept = [
-            replace(run, points=run.points.assign(verdict="valid", doubts=[[] for _ in range(len(run.points))]))
-            for run in study.runs
-        ]
+        accept = [with_columns(run, verdict="valid", doubts=()) for run in study.runs]
         found = recommend_runs(accept if options.pop("valid", True) else study.runs, rules or load_rules(), **options)
         return {answer.use_case.name: answer for answer in found}
 

@@ -17,7 +17,7 @@ from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 pytest.importorskip("streamlit")
 from servebench.report.dashboard.app import VIEWS, best_points
-from servebench.store.studies import all_points
+from servebench.store.overview import all_points
 
 APP = Path(launch.__file__).with_name("app.py")
 

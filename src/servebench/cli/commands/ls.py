@@ -6,6 +6,8 @@ import click
 
 from servebench.cli.command import conditions_argument, define, json_option, outputs_option
 
+NEWEST = 100
+
 
 @define(
     "ls",
@@ -16,20 +18,21 @@ from servebench.cli.command import conditions_argument, define, json_option, out
     ],
 )
 @conditions_argument
+@click.option("--all", "every", is_flag=True, help=f"On a terminal show all runs, not only about {NEWEST} of the newest.")
 @json_option
 @outputs_option
-def command(conditions: tuple[str, ...], as_json: bool, outputs: Path) -> int:
+def command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outputs: Path) -> int:
     """List stored runs, all or those that meet the conditions, newest last.
 
     Other commands take a run by its number: servebench compare 1 2.
     """
-    from servebench.report.terminal.listing import list_runs, number_runs
-    from servebench.store.studies import load_outputs, select
+    from servebench.report.terminal.listing import list_runs
+    from servebench.store.overview import listed_rows
+    from servebench.store.studies import load_outputs, number_runs, select
 
-    every = load_outputs(outputs)
-    studies = select(every, parse_conditions(conditions))
+    studies = select(load_outputs(outputs, listed_rows), parse_conditions(conditions))
     if studies or as_json:
-        list_runs(studies, as_json=as_json, numbers=number_runs(every))
+        list_runs(studies, as_json=as_json, numbers=number_runs(outputs), most=None if every else NEWEST)
     else:
         click.echo(" ".join(("there are no runs in", str(outputs), *(("with", *conditions) if conditions else ()))))
     return 0

@@ -21,15 +21,15 @@ def command(*, name: str, verbose: bool, as_json: bool, outputs: Path) -> int:
     from servebench.analysis.stored_runs import repeats_of
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
-    from servebench.report.terminal.listing import number_runs, show_run, show_study
-    from servebench.store.studies import find, load_outputs, load_study
+    from servebench.report.terminal.stored import show_run, show_study
+    from servebench.store.studies import find, load_study, number_runs
     from servebench.study.outlook import study_answer
 
     found = find(name, outputs)
     if isinstance(found, StudyData):
         if len(found.runs) != 1:
             answer = None if as_json else study_answer(found.path)
-            numbers = number_runs(load_outputs(found.path.parent))
+            numbers = number_runs(found.path.parent)
             show_study(found, as_json=as_json, numbers=numbers, answer=answer, verbose=verbose)
             return 0
         found = found.runs[0]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servebench.report.dashboard.local import require_local
-from servebench.store import studies as read
+from servebench.store.overview import all_points
+from servebench.store.studies import study_paths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,7 @@ Signature = tuple[tuple[str, int], ...]
 def signature(outputs: Path) -> Signature:
     """Return what changes when a study is added or continues: the studies and when their state was last written."""
     found = []
-    for path in read.study_paths(outputs):
+    for path in study_paths(outputs):
         state = path / "study.json"
         found.append((path.name, (state if state.exists() else path).stat().st_mtime_ns))
     return tuple(found)
@@ -31,7 +32,7 @@ def signature(outputs: Path) -> Signature:
 @lru_cache(maxsize=2)
 def points_of(outputs: str, _: Signature) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return all points and runs in a folder, read again when its signature changes. Shared: do not modify them."""
-    points, runs = read.all_points(Path(outputs))
+    points, runs = all_points(Path(outputs))
     if not points.empty:
         points = points.copy()  # defragment it
         points["load"] = points["rate"].fillna(points["concurrency"]) if "rate" in points else points["concurrency"]

@@ -1,0 +1,134 @@
+"""The output of `servebench show`."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from servebench.analysis.answer import Answer
+from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.warnings.catalog import explain
+from servebench.contracts.point_row import PointRow, level_label
+from servebench.contracts.stored import RunData, StudyData, mapping
+from servebench.report.terminal.answer import print_answer
+from servebench.report.terminal.listing import list_runs, print_json, run_facts
+from servebench.report.terminal.results import cell_text, print_repeats
+from servebench.report.terminal.tables import POINTS_NOTE, console, local_time, new_table, verdict_text
+from servebench.util.clean import clean_line
+from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
+from servebench.util.short_id import short_id
+
+POINT_COLUMNS = (
+    ("ok", "requests_ok"),
+    ("fail", "requests_failed"),
+    ("tok/s", "output_throughput_tok_s"),
+    ("TTFT p50", "ttft_ms_p50"),
+    ("p99", "ttft_ms_p99"),
+    ("ITL mean", "itl_ms_mean"),
+    ("p99", "itl_ms_p99"),
+    ("TPOT mean", "tpot_ms_mean"),
+    ("E2E p50", "e2e_ms_p50"),
+    ("req/s in SLO", "goodput_req_s"),
+)
+
+
+def show_run(run: RunData, *, as_json: bool, label: str, repeats: RepeatSummary | None = None) -> None:
+    """Print a run, by its label in its study: its facts, points, repeats, quality and warnings."""
+    rows = run.point_rows
+    if as_json:
+        plain = [row.as_dict() for row in rows]
+        print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain})
+        return
+    out = console()
+    out.print(Text(f"{short_id(run.study_id)} {label}", style="bold"))
+    _print_facts(_header(run))
+    if rows:
+        out.print(_points_table(rows))
+        print_repeats(repeats, out)
+        for code in dict.fromkeys(code for row in rows for code in row.doubts):
+            where = ", ".join(dict.fromkeys(row.level_label for row in rows if code in row.doubts))
+            out.print(f"{code} (at {where}): {explain(code)}")
+    for line in _quality_lines(run.manifest.get("quality")):
+        out.print(line)
+    for fault in run.faults:
+        out.print(f"unreadable: {fault}")
+
+
+def _header(run: RunData) -> dict[str, str | None]:
+    start, restart = mapping(run.manifest.get("cold_start")), mapping(run.manifest.get("warm_restart"))
+    shared = " (shared)" if start.get("shared") else ""
+    return {
+        "folder": str(run.path),
+        "command": f"servebench {shlex.join(run.words)}" if run.words else None,
+        "status": run.status + (f": {run.error}" if run.error else ""),
+        "engine": " ".join(filter(None, (run.fact("engine"), run.fact("engine_version"), f"({run.fact('launch')})"))),
+        "model": run.fact("model"),
+        "gpu": run.fact("gpu") if run.fact("gpu") != "none" else None,
+        "workload": run.fact("workload"),
+        "started": local_time(run.started_s),
+        "measured by": run.foreign,
+        "cold start": None if start.get("seconds") is None else f"{number(start['seconds'])} s{shared}",
+        "warm restart": None if restart.get("seconds") is None else f"{number(restart['seconds'])} s",
+    }
+
+
+def _print_facts(facts: dict[str, str | None]) -> None:
+    for name, value in facts.items():
+        if value:
+            console().print(f"{name + ':':<12} {clean_line(value)}")
+
+
+def _quality_lines(stored: Any) -> list[str]:
+    """The quality results in a manifest, a line for each benchmark and load, then each warning once."""
+    found = [mapping(one) for one in stored] if isinstance(stored, list) else []
+    lines = []
+    for one in found:
+        value = one.get("score") if one.get("accuracy") is None else one.get("accuracy")
+        result = "no answer could be graded"
+        if value is not None:
+            measure = "mean score" if one.get("accuracy") is None else one.get("means", "right")
+            result = f"{percent(value)} {measure} {percent_interval(one.get('low'), one.get('high'))} of {one.get('n')}"
+        failed = f", {one['unanswered']} not answered" if one.get("unanswered") else ""
+        at = level_label(one.get("concurrency"), one.get("rate"))
+        lines.append(f"quality: {one.get('benchmark')} at {at}: {result}{failed}")
+    codes = dict.fromkeys(str(doubt.get("code")) for one in found for doubt in one.get("doubts") or ())
+    return lines + [f"{code}: {explain(code)}" for code in codes]
+
+
+def _points_table(rows: Sequence[PointRow]) -> Table:
+    table = new_table()
+    for name in ("at", *(name for name, _ in POINT_COLUMNS)):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    for row in rows:
+        cells = (cell_text(row, column) for _, column in POINT_COLUMNS)
+        table.add_row(row.level_label, *cells, verdict_text(row.verdict or MISSING))
+    table.caption = POINTS_NOTE
+    return table
+
+
+def show_study(
+    study: StudyData, *, as_json: bool, numbers: Mapping[str, int], answer: Answer | None = None, verbose: bool = False
+) -> None:
+    """Print a study: its answer, and its runs where that is not a terminal or `verbose`."""
+    if as_json:
+        facts = {"study": study.study_id, "path": str(study.path), **study.state}
+        print_json({**facts, "id": short_id(study.study_id), "runs": [run_facts(run) for run in study.runs]})
+        return
+    console().print(Text(short_id(study.study_id), style="bold"))
+    started, ended = study.state.get("started_s"), study.state.get("ended_s")
+    _print_facts(
+        {
+            "folder": str(study.path),
+            "status": study.status,
+            "command": f"servebench {shlex.join(study.words)}" if study.words else None,
+            "took": seconds(ended - started) if started and ended else None,
+        }
+    )
+    complete = verbose or not console().is_terminal
+    if complete or answer is None:
+        list_runs([study], as_json=False, numbers=numbers)
+    if answer is not None:
+        print_answer(answer, console(), verbose=complete)
