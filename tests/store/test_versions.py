@@ -12,9 +12,9 @@ from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store import studies as read
 from servebench.store.layout import StudyFolder
 from servebench.store.manifest import read_manifest
+from servebench.store.overview import all_points
 from servebench.store.plan import read_plan
 from servebench.store.state import read_run, read_study
-from servebench.store.overview import all_points
 from servebench.store.tables import read_frame, read_points, read_records, read_telemetry
 from servebench.store.versions import MIGRATIONS, check_table, upgraded
 from servebench.util.errors import StoreError

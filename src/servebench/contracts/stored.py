@@ -27,7 +27,7 @@ Tables = Callable[[str], "pd.DataFrame"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """A stored run. `rows` reads its points, `tables` its large tables, both on first use; `noted` are the faults known before."""
+    """A stored run. `rows` reads its points and `tables` its large tables, both on first use; `noted` are faults known before."""
 
     study_id: str
     name: str

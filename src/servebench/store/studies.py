@@ -82,7 +82,13 @@ def load_run(path: Path, read: RowReader = read_rows) -> RunData:
     """A run's folder, whatever is in it; `read` reads its points, on first use."""
     folder = RunFolder(path)
     run = RunData(
-        study_id=path.parent.name, name=path.name, path=path, state={}, manifest={}, rows=tuple, tables=lambda _: _no_rows()
+        study_id=path.parent.name,
+        name=path.name,
+        path=path,
+        state={},
+        manifest={},
+        rows=tuple,
+        tables=lambda _: _no_rows(),
     )
     try:
         check_plain(path)
@@ -249,6 +255,7 @@ def _load(path: Path) -> RunData | StudyData:
 
 
 def run_paths(study: Path) -> list[Path]:
+    """Return the folders of a study's runs."""
     return [child for child in sorted(study.iterdir()) if _is_run(child)]
 
 

@@ -1,7 +1,6 @@
 """Winners, no winner, and what would change the answer, from simulated studies on disk."""
 
 import json
-from dataclasses import replace
 
 import pytest
 

@@ -18,7 +18,9 @@ NEWEST = 100
     ],
 )
 @conditions_argument
-@click.option("--all", "every", is_flag=True, help=f"On a terminal show all runs, not only about {NEWEST} of the newest.")
+@click.option(
+    "--all", "every", is_flag=True, help=f"On a terminal show all runs, not only about {NEWEST} of the newest."
+)
 @json_option
 @outputs_option
 def command(*, conditions: tuple[str, ...], every: bool, as_json: bool, outputs: Path) -> int:

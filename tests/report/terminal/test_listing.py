@@ -1,0 +1,44 @@
+"""The list of stored runs."""
+
+import io
+
+import pytest
+from rich.text import Text
+
+from servebench.report.terminal import listing
+from servebench.report.terminal.tables import CleanConsole
+from servebench.store.overview import listed_rows
+from servebench.store.studies import load_outputs, number_runs
+from support.studies import SimulatedEngine, SimulatedLoad
+
+ROW = (SimulatedEngine(), SimulatedLoad(levels=(1,), requests=10))
+
+
+@pytest.fixture
+def printed(make_study, monkeypatch):
+    """Print the runs of three studies of two runs each, as a terminal of 80 columns or another file shows them."""
+    for name in ("one", "two", "three"):
+        outputs = make_study(ROW, ROW, name=name).parent
+
+    def print_runs(terminal, most):
+        class File(io.StringIO):
+            def isatty(self):
+                return terminal
+
+        file = File()
+        monkeypatch.setattr(listing, "console", lambda: CleanConsole(file, width=80, soft_wrap=not terminal))
+        studies = load_outputs(outputs, listed_rows)
+        listing.list_runs(studies, as_json=False, numbers=number_runs(outputs), most=most)
+        return Text.from_ansi(file.getvalue()).plain
+
+    return print_runs
+
+
+@pytest.mark.parametrize(("terminal", "most", "shown"), [(True, 4, 4), (True, 1, 2), (True, None, 6), (False, 4, 6)])
+def test_a_terminal_shows_the_newest_runs_with_their_numbers(printed, terminal, most, shown):
+    text = printed(terminal, most)
+    numbers = [int(line.split()[0]) for line in text.splitlines() if line.split()[0].isdigit()]
+    assert numbers[-shown:] == list(range(7 - shown, 7))
+    assert ("--all" in text) == (shown < 6)
+    assert f"{6 - shown} older" in text or shown == 6
+    assert max(map(len, text.splitlines())) <= 80
