@@ -1,31 +1,46 @@
 """`servebench show`."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
 
 from servebench.cli.command import define, json_option, outputs_option, stored_argument, verbose_option
+from servebench.util.errors import ConfigError
+
+if TYPE_CHECKING:
+    from servebench.contracts.stored import RunData, StudyData
 
 
 @define(
     "show",
     examples=[
         ("servebench show last", "the latest study"),
+        ("servebench show 3 --request c8-r0-00012", "where the time of one of its requests went"),
         ("servebench show 3 --json", "the run with this number in 'servebench ls', as JSON"),
     ],
 )
 @stored_argument()
+@click.option("--request", "request_id", metavar="ID", help="Show where the time of one request of the run went.")
 @verbose_option
 @json_option
 @outputs_option
-def command(*, name: str, verbose: bool, as_json: bool, outputs: Path) -> int:
+def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, outputs: Path) -> int:
     """Show the set-up and the results of a stored run, or the answer of a stored study."""
     from servebench.analysis.stored_runs import repeats_of
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
     from servebench.report.terminal.stored import show_run, show_study
+    from servebench.report.terminal.timings import show_request, show_time_parts
     from servebench.store.studies import find, load_study, number_runs
     from servebench.study.outlook import study_answer
 
     found = find(name, outputs)
+    if request_id is not None:
+        show_request(one_run(found), request_id)
+        return 0
     if isinstance(found, StudyData):
         if len(found.runs) != 1:
             answer = None if as_json else study_answer(found.path)
@@ -35,4 +50,16 @@ def command(*, name: str, verbose: bool, as_json: bool, outputs: Path) -> int:
         found = found.runs[0]
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
     show_run(found, as_json=as_json, label=label, repeats=repeats_of(found))
+    if not as_json:
+        show_time_parts(found)
     return 0
+
+
+def one_run(found: RunData | StudyData) -> RunData:
+    """Return a run, or the only one of a study. Raises ConfigError for a study of several."""
+    from servebench.store.studies import runs_of
+
+    runs = runs_of(found)
+    if len(runs) != 1:
+        raise ConfigError(f"--request needs one run, and {found.path.name} has {len(runs)}; name one: STUDY/RUN")
+    return runs[0]

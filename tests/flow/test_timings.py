@@ -1,0 +1,59 @@
+"""Where the time of requests goes, through the public command."""
+
+import pandas as pd
+import pytest
+
+from servebench.run.requests import traceparent
+
+ENGINE = ("engine=vllm", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "tracking=none", "study.name=s")
+LOAD = ("load.concurrency=[8]", "load.requests=120", "workload=unique", "workload.output_tokens=16")
+
+
+def requests(tmp_path):
+    (path,) = tmp_path.glob("outputs/s/*/requests.parquet")
+    found = pd.read_parquet(path)
+    return found[~found.warmup]
+
+
+def test_a_queue_is_found_in_its_part(run_main, tmp_path):
+    """Eight users of two slots on a virtual clock: three of four turns are waiting; the parts add up to each request."""
+    done = run_main(*ENGINE, *LOAD, "launch=simulated", "engine.max_num_seqs=2")
+    assert done.returncode == 0, done.stderr
+    found = requests(tmp_path)
+    engine = found[["server_queue_ms", "server_prefill_ms", "server_decode_ms", "network_ms", "delivery_ms"]]
+    e2e_ms = (found.last_event_ns - found.sent_ns) / 1e6
+    assert engine.sum(axis=1).to_numpy() == pytest.approx(e2e_ms.to_numpy(), abs=1e-3)
+    waiting_ms = found.server_queue_ms + found.network_ms  # the front end takes its time outside of the slots, too
+    assert waiting_ms.sum() / e2e_ms.sum() == pytest.approx(0.75, rel=0.02)
+    assert found.server_queue_ms.sum() > 10 * found.network_ms.sum()
+    assert found.delivery_ms.abs().max() < 0.001
+    shown = run_main("show", "s").stdout
+    assert "of TTFT is waiting in vllm's queue" in shown
+    assert "slowest 1% (2)" in shown or "slowest 1% (1)" in shown
+    one = found.iloc[-1]
+    timeline = run_main("show", "s", "--request", one.request_id)
+    assert f"{one.server_queue_ms:,.2f} ms" in timeline.stdout
+    wrong = run_main("show", "s", "--request", "nobody")
+    assert wrong.returncode == 2
+    assert "no such request" in wrong.stderr
+
+
+def test_the_times_of_a_server_are_read(run_main, tmp_path):
+    """An emulated engine over HTTP, with trace headers: all parts are there, and each request has its trace."""
+    words = ("launch=emulated", "launch.time_scale=0.002", "load.trace_headers=true", "load.requests=24")
+    done = run_main(*ENGINE, *LOAD, *words)
+    assert done.returncode == 0, done.stderr
+    found = requests(tmp_path)
+    found = found[found.outcome == "ok"]
+    assert found[["server_queue_ms", "server_prefill_ms", "server_decode_ms", "residual_ms"]].notna().all(axis=None)
+    assert (found.server_decode_ms > 0).all()
+    one = found.iloc[0]
+    assert one.traceparent == traceparent(f"{one.run_id}/{one.point}", one.request_id)
+
+
+def test_turned_off_there_are_none(run_main, tmp_path):
+    """`engine.request_timings=false`: nothing is read, and `show` says nothing of it."""
+    done = run_main(*ENGINE, *LOAD, "launch=simulated", "engine.request_timings=false", "load.requests=40")
+    assert done.returncode == 0, done.stderr
+    assert requests(tmp_path)[["server_queue_ms", "network_ms", "residual_ms"]].isna().all(axis=None)
+    assert "where the time goes" not in run_main("show", "s").stdout
