@@ -90,5 +90,5 @@ def time_parts(run: RunData) -> list[TimeParts]:
 
 
 def _mean(level: str, group: str, parts: pd.DataFrame) -> TimeParts:
-    known = {name: float(mean) for name, mean in parts.fillna(0.0).mean().items() if parts[name].notna().any()}
+    known = {str(name): float(mean) for name, mean in parts.fillna(0.0).mean().items() if parts[name].notna().any()}
     return TimeParts(level=level, group=group, n=len(parts), parts=known)
