@@ -11,7 +11,14 @@ MANIFEST = {
     "engine_version": "1.0",
     "overrides": ["engine=vllm", "engine.dtype=auto"],
     "config": {
-        "engine": {"name": "vllm", "dtype": "auto", "max_num_seqs": 8, "extra_args": {}, "port": 1},
+        "engine": {
+            "name": "vllm",
+            "dtype": "auto",
+            "max_num_seqs": 8,
+            "request_timings": True,
+            "extra_args": {},
+            "port": 1,
+        },
         "model": {"name": "m"},
         "workload": {"name": "unique", "seed": 0, "cache": "cold"},
         "load": {"concurrency": [1, 2], "warmup_requests": "auto"},
@@ -48,6 +55,7 @@ def changed(*changes):
         (("config", "engine", "dtype"), "float8", "engine.dtype", True),
         (("config", "engine", "max_num_seqs"), None, "engine.max_num_seqs", True),
         (("config", "engine", "extra_args"), {"enforce-eager": True}, "engine.extra_args.enforce-eager", True),
+        (("config", "engine", "request_timings"), False, "engine.request_timings", False),
         (("config", "engine", "port"), 2, "engine.port", False),
         (("config", "model", "name"), "n", "model.name", True),
         (("config", "workload", "cache"), "warm", "workload.cache", True),

@@ -48,6 +48,7 @@ class Real(EngineConformance):
 class TestVllm(Real):
     engine = VllmEngine
     variable = "VLLM"
+    has_timings = True
 
     def more(self):
         env = {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0"}

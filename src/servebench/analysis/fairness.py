@@ -129,6 +129,7 @@ RULES: tuple[tuple[str, bool, str], ...] = (
     ("config.engine.*timeout_s", False, "it does not affect the results"),
     ("config.engine.reuse", False, "affects only the cold start"),
     ("config.engine.measure_restart", False, "affects only the cold start"),
+    ("config.engine.request_timings", False, "a few numbers more in the last chunk of an answer"),
     ("config.engine.seed", False, "the engine's random numbers"),
     ("config.engine.*", True, "an engine setting"),
     ("config.launch.name", True, "emulated, remote and local engines are not comparable"),
