@@ -54,9 +54,13 @@ class PhaseFacts:
     timings_of: str | None = None
     """The engine whose request timings are read; null: none are."""
 
-    @cached_property
+    @property
     def timings(self) -> ReadTimings | None:
         """What reads the engine's own times; None if nothing does."""
+        return self._timings
+
+    @cached_property
+    def _timings(self) -> ReadTimings | None:
         engines = registry().kinds["engine"]
         engine = engines.get(self.timings_of or "")
         return engine().request_timings if engine is not None else None
