@@ -99,6 +99,12 @@ def test_promises_are_chosen_by_name():
     )
     with pytest.raises(ConfigError, match="matches no promise; available: aa, answer, power5"):
         chosen_cells(["bb"])
+    assert {cell.name for cell in chosen_cells(["until"], "64 users")} == {
+        "64 users, 64 ± 40 tokens, load.until=10%",
+        "64 users, 64 ± 40 tokens, load.until=5%",
+    }
+    with pytest.raises(ConfigError, match="--cell 65 users is in no name of a cell; names: 1 user"):
+        chosen_cells(["until"], "65 users")
 
 
 def test_a_run_in_memory_is_reproducible_and_starts_differ():

@@ -26,17 +26,22 @@ def all_cells() -> list[CalibrationCell]:
     return list(chain(comparisons.cells(), decisions.cells(), windows.cells()))
 
 
-def chosen_cells(patterns: Sequence[str]) -> list[CalibrationCell]:
-    """Return the cells whose promise has a name that matches one of the patterns; all without patterns.
+def chosen_cells(patterns: Sequence[str], named: str = "") -> list[CalibrationCell]:
+    """Return the cells whose promise has a name that matches one of the patterns, and whose own name contains `named`; all
+    without patterns.
 
-    Raises ConfigError for a pattern that matches none.
+    Raises ConfigError for a pattern that matches none, and for a name that no cell has.
     """
     cells = all_cells()
     names = list(dict.fromkeys(promise.name for cell in cells for promise in cell.promises))
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(f"--only {pattern} matches no promise; available: {', '.join(names)}")
-    return [cell for cell in cells if not patterns or _matches(cell, patterns)]
+    chosen = [cell for cell in cells if not patterns or _matches(cell, patterns)]
+    found = [cell for cell in chosen if named in cell.name]
+    if not found:
+        raise ConfigError(f"--cell {named} is in no name of a cell; names: {'; '.join(cell.name for cell in chosen)}")
+    return found
 
 
 def _matches(cell: CalibrationCell, patterns: Sequence[str]) -> bool:

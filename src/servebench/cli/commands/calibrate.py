@@ -19,6 +19,7 @@ REPETITIONS = 200
     "calibrate",
     examples=[
         ("servebench calibrate --only aa --repetitions 100", "how often equal engines are called different"),
+        ("servebench calibrate --only until --cell '512 users'", "one load of a promise"),
         ("servebench calibrate --output docs/calibration.md", "all promises, as in the docs (hours)"),
     ],
 )
@@ -26,13 +27,16 @@ REPETITIONS = 200
               help="Repetitions of a cheap cell; costly cells make a stated part of them.")  # fmt: skip
 @click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Seeds everything random.")
 @click.option("--only", metavar="PROMISE", multiple=True, help="Only promises of this name (pattern); repeatable.")
+@click.option("--cell", metavar="TEXT", default="", help="Only cells with this in their name, as `512 users`.")
 @click.option(
     "--processes", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Processes to use."
 )
 @click.option(
     "--output", metavar="FILE", type=FILE, help="Write the page here, after each cell, instead of to standard output."
 )
-def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: int, output: Path | None) -> int:
+def command(
+    *, repetitions: int, seed: int, only: tuple[str, ...], cell: str, processes: int, output: Path | None
+) -> int:
     """Measure how often the conclusions of servebench are right, on simulated engines whose truth is known.
 
     Nothing is started and no engine is needed. Promises: aa, answer, power5, power10, gate, recommend, coverage, width,
@@ -61,7 +65,7 @@ def command(*, repetitions: int, seed: int, only: tuple[str, ...], processes: in
             # cells take minutes: a run that is stopped keeps those that have ended
             write_file(output, page(found, repetitions=repetitions, seed=seed, only=only))
 
-    calibrate(chosen_cells(only), repetitions=repetitions, seed=seed, processes=processes, progress=keep)
+    calibrate(chosen_cells(only, cell), repetitions=repetitions, seed=seed, processes=processes, progress=keep)
     if output is None:
         click.echo(page(found, repetitions=repetitions, seed=seed, only=only), nl=False)
     return 1 if any(line.verdict == "not met" for line in found) else 0
