@@ -103,7 +103,9 @@ def test_promises_are_chosen_by_name():
         "64 users, 64 ± 40 tokens, load.until=10%",
         "64 users, 64 ± 40 tokens, load.until=5%",
     }
-    with pytest.raises(ConfigError, match="--cell 65 users is in no name of a cell; names: 1 user"):
+    with pytest.raises(
+        ConfigError, match="--cell 65 users is in no name of a cell; they begin with: 8 users; 32 users; 1 user"
+    ):
         chosen_cells(["until"], "65 users")
 
 

@@ -40,7 +40,8 @@ def chosen_cells(patterns: Sequence[str], named: str = "") -> list[CalibrationCe
     chosen = [cell for cell in cells if not patterns or _matches(cell, patterns)]
     found = [cell for cell in chosen if named in cell.name]
     if not found:
-        raise ConfigError(f"--cell {named} is in no name of a cell; names: {'; '.join(cell.name for cell in chosen)}")
+        names = [*dict.fromkeys(cell.name.partition(",")[0] for cell in chosen)]
+        raise ConfigError(f"--cell {named} is in no name of a cell; they begin with: {'; '.join(names)}")
     return found
 
 

@@ -9,13 +9,14 @@ import pytest
 
 from servebench.analysis.comparison.decisions import (
     DECIDING,
-    NOMINAL,
+    PRIOR_STARTS,
+    SPENT,
     PairDecision,
     decide_rows,
     looks_until,
     with_prior,
 )
-from servebench.analysis.comparison.model import ComparisonRow, Side, StartValues
+from servebench.analysis.comparison.model import ComparisonRow, Side, StartSpread, StartValues
 from servebench.contracts.precision import LOOKS
 
 THROUGHPUT, TTFT, E2E = DECIDING
@@ -44,7 +45,8 @@ def test_the_level_of_a_look_makes_five_percent_of_all_looks():
     """Of the paths of a sum of independent differences without a drift, 5% are beyond it at one of the looks or more."""
     steps = np.random.default_rng(1).standard_normal((100_000, LOOKS[-1]), dtype=np.float32)
     paths = np.abs(np.cumsum(steps, axis=1)[:, np.array(LOOKS) - 1]) / np.sqrt(LOOKS)
-    crossed = (paths > NormalDist().inv_cdf(1 - NOMINAL / 2)).any(axis=1).mean()
+    limits = [NormalDist().inv_cdf(1 - SPENT / look / 2) for look in LOOKS]
+    crossed = (paths > limits).any(axis=1).mean()
     assert crossed == pytest.approx(0.05, abs=0.003)
 
 
@@ -53,8 +55,8 @@ def test_the_level_of_a_look_makes_five_percent_of_all_looks():
     [
         (0.10, 0.0, 2, "slower", 2),
         (-0.10, 0.0, 2, "faster", 2),
-        (0.05, 0.0, 2, "open", 2),  # two starts may agree by chance
-        (0.05, 0.0, 3, "slower", 3),
+        (0.04, 0.0, 2, "open", 2),  # two starts may agree by chance
+        (0.04, 0.0, 3, "slower", 3),
         (0.0, 0.0, 4, "equal", 3),
         (0.01, 0.0, 8, "equal", 4),
         (0.03, 0.0, 24, "slower", 3),
@@ -66,6 +68,20 @@ def test_a_metric_is_decided_as_soon_as_its_starts_suffice(shift, sd, count, ver
     found = decided([row(E2E, noise(1, sd, count), noise(2, sd, count, shift))])
     assert (found.rows[0].verdict, found.rows[0].starts) == (verdict, starts)
     assert found.levels == {"1": verdict}
+
+
+def test_earlier_starts_of_a_set_up_that_both_sides_have_count_once():
+    """Two runs of one engine find the same starts in the outputs folder."""
+    starts = StartValues(baseline=np.zeros(2), candidate=np.zeros(2), paired=True)
+    plain = ComparisonRow(level="1", metric=E2E, baseline=1.0, candidate=1.0, starts=starts)
+
+    def known(*spreads):
+        sides = [Side(name="", samples=(), spreads={("1", E2E.name): one}) for one in spreads]
+        return with_prior(plain, *sides).starts.known
+
+    same = StartSpread(sd=0.01, count=8)
+    assert known(same, same)[1] == 7 + PRIOR_STARTS
+    assert known(same, StartSpread(sd=0.02, count=5))[1] == 7 + 4 + PRIOR_STARTS
 
 
 def test_higher_throughput_is_faster():
@@ -97,7 +113,7 @@ def test_what_cannot_be_compared_is_not_measured_again():
 
 def test_more_starts_do_not_change_what_earlier_ones_decided():
     """A study that was killed, or measured a level further for another pair, decides as before."""
-    a, b = noise(1, 0.01, 12), noise(2, 0.01, 12, 0.06)
+    a, b = noise(1, 0.01, 12), noise(2, 0.01, 12, 0.05)
     b[3:] -= 0.2
     first, later = (decided([row(E2E, a[:count], b[:count])]).rows[0] for count in (3, 12))
     assert first.verdict == later.verdict == "slower"

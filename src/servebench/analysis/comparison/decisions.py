@@ -4,12 +4,13 @@ After each planned number of starts (`contracts.precision.LOOKS`) every question
 runs, a level, a metric of DECIDING. All looks are made again from the stored starts, so a study that was killed decides as if
 it had not been.
 
-*Several looks.* The looks share their error by a constant nominal level (Pocock 1977, Biometrika 64; for t-tests by the
-significance-level approach, Jennison and Turnbull 2000, "Group Sequential Methods", chapter 11): looking after each
-number of LOOKS and calling p < NOMINAL a difference does so for equal engines in 5% of studies. A constant level rather than one
-that spends little at first (O'Brien and Fleming), because most questions should end after two or three starts; planned looks
-rather than an interval that is valid at any time, because that costs about a third more starts for looks that nobody makes.
-Intervals are repeated confidence intervals: they hold at all looks together.
+*Several looks.* A look at n starts calls p < SPENT / n a difference. Equal engines whose spread is known are then called
+different in 5% of studies, over all LOOKS together (Lan and DeMets 1983, Biometrika 70; for t-tests by the significance-level
+approach, Jennison and Turnbull 2000, "Group Sequential Methods", chapter 11). More is spent at first than by a constant level
+(Pocock 1977, Biometrika 64), because most questions should end after two or three starts, and because an early look, whose
+spread is hardly known, is stricter than its level. Planned looks rather than an interval that is valid at any time, which costs
+about a third more starts for looks that nobody makes. Intervals are repeated confidence intervals: they hold at all looks
+together.
 
 *Few starts.* Two or three starts say little about how much starts differ. Their variance is therefore moderated (Smyth 2004,
 Stat. Appl. Genet. Mol. Biol. 3): it is pooled with a prior that is worth PRIOR_STARTS degrees of freedom and expects starts to
@@ -41,9 +42,11 @@ from servebench.analysis.comparison.starts import as_relative, group_by_start
 from servebench.analysis.statistics import CONFIDENCE, Floats
 from servebench.contracts.precision import LOOKS
 
-NOMINAL = 0.0115
-"""The level of each look; over all LOOKS together it is 5% (tests/analysis/comparison/test_decisions.py)."""
-PRIOR_STARTS, PRIOR_SD, PRIOR_SD_OF_TTFT = 2, 0.0175, 0.05
+SPENT = 0.05
+"""The level of a look, times its starts; over all LOOKS together it is 5% (tests/analysis/comparison/test_decisions.py)."""
+PRIOR_STARTS, PRIOR_SD, PRIOR_SD_OF_TTFT = 1, 0.02, 0.05
+START_SD, START_FREEDOM = 0.0175, 2
+"""By how much starts of one engine usually differ, known as badly as from so many degrees of freedom: for one start each."""
 TTFT_STARTS_MIN = 6
 """A few streams may send in step for the whole of one start and not of another, so that their TTFT has one of two values: a
 few starts of each engine that happen to agree would look like two engines (one case in 128 with four, in 2,048 with six)."""
@@ -57,11 +60,11 @@ FORECAST_MAX = 200
 
 @cache
 def starts_may_differ() -> float:
-    """Return by how much one start each of two equal engines may differ, as a share: the limit of a 95% interval when nothing
-    is known of their spread but the prior of `study.until=decided` (PRIOR_SD, worth PRIOR_STARTS degrees of freedom)."""
+    """Return by how much one start each of two equal engines may differ, as a share: the limit of a 95% interval when no
+    more is known of their spread than START_SD."""
     from scipy.special import stdtrit
 
-    return math.expm1(float(stdtrit(PRIOR_STARTS, (1 + CONFIDENCE) / 2)) * 2**0.5 * PRIOR_SD)
+    return math.expm1(float(stdtrit(START_FREEDOM, (1 + CONFIDENCE) / 2)) * 2**0.5 * START_SD)
 
 
 def exceeds_starts(lead: float, low: float) -> bool:
@@ -155,7 +158,8 @@ def with_prior(row: ComparisonRow, a: Side, b: Side) -> ComparisonRow:
     if row.starts is None:
         return row
     found = [side.spreads.get((row.level, row.metric.name)) for side in (a, b)]
-    known = [(one.sd, one.count - 1) for one in found if one is not None]
+    # sides with the same set-up share their earlier starts
+    known = [(one.sd, one.count - 1) for one in dict.fromkeys(found) if one is not None]
     known.append((PRIOR_SD_OF_TTFT if row.metric.source == "ttft_ms" else PRIOR_SD, PRIOR_STARTS))
     freedom = sum(count for _, count in known)
     spread = (sum(count * sd**2 for sd, count in known) / freedom) ** 0.5
@@ -209,7 +213,7 @@ def _tested(one: Decision, look: int) -> Decision:
     if one.row.metric.source == "ttft_ms" and look < TTFT_STARTS_MIN:
         return one
     difference, error, freedom = moderated(_first(values, look))
-    row = _with_interval(one.row, float(difference), float(error), float(freedom), NOMINAL)
+    row = _with_interval(one.row, float(difference), float(error), float(freedom), SPENT / look)
     row = replace(row, p=float(_two_sided(difference, error, freedom)), why="" if row.competes else row.why)
     return replace(one, row=row, starts=look)
 
@@ -244,10 +248,10 @@ def _judged(one: Decision, look: int, p_corrected: float | None, margin: float) 
     row = one.row
     if one.verdict != "open" or one.starts != look or row.low is None or row.high is None:
         return one
-    narrow = _with_interval(row, *_estimate(one), 2 * NOMINAL)
+    narrow = _with_interval(row, *_estimate(one), 2 * SPENT / look)
     if narrow.low is not None and narrow.high is not None and -margin < narrow.low and narrow.high < margin:
         return replace(one, verdict="equal", row=replace(row, low=narrow.low, high=narrow.high))
-    if p_corrected is not None and p_corrected < NOMINAL and not row.low <= 0 <= row.high:
+    if p_corrected is not None and p_corrected < SPENT / look and not row.low <= 0 <= row.high:
         better = (row.low > 0) == row.metric.higher_is_better
         return replace(one, verdict="faster" if better else "slower")
     return one
@@ -270,8 +274,8 @@ def _forecast(one: Decision, margin: float, most: int) -> Decision:
     errors = error * np.sqrt(one.starts / counts)
     freedoms = freedom + (counts - one.starts)
     room = math.log1p(margin) - abs(difference)
-    differs = counts[abs(difference) > errors * stdtrit(freedoms, 1 - NOMINAL / 2)]
-    equal = counts[errors * stdtrit(freedoms, 1 - NOMINAL) < room]
+    differs = counts[abs(difference) > errors * stdtrit(freedoms, 1 - SPENT / counts / 2)]
+    equal = counts[errors * stdtrit(freedoms, 1 - SPENT / counts) < room]
     first, within = (_next_look(int(found[0]), most) if found.size else None for found in (differs, equal))
     return replace(one, difference_at=first, equal_at=within)
 
@@ -290,7 +294,7 @@ def moderated(values: StartValues) -> tuple[Floats, Floats, Floats]:
     error, freedom = _error(squares, 2 * (count - 1), count, values.known)
     if values.paired and count >= PAIRS_MIN:
         in_pairs, fewer = _error((b - a).var(axis=-1) * count, count - 1, count, values.known)
-        closer = in_pairs * _quantile(fewer) < error * _quantile(freedom)
+        closer = in_pairs * _quantile(fewer, count) < error * _quantile(freedom, count)
         error, freedom = np.where(closer, in_pairs, error), np.where(closer, fewer, freedom)
     return b.mean(axis=-1) - a.mean(axis=-1), error, freedom
 
@@ -303,10 +307,10 @@ def _error(squares: Floats, freedom: int, count: int, known: tuple[float, int]) 
     return np.sqrt(variance / count), np.full_like(squares, freedom + before)
 
 
-def _quantile(freedom: Floats) -> Floats:
+def _quantile(freedom: Floats, count: int) -> Floats:
     from scipy.special import stdtrit
 
-    found: Floats = stdtrit(freedom, 1 - NOMINAL / 2)
+    found: Floats = stdtrit(freedom, 1 - SPENT / count / 2)
     return found
 
 
