@@ -6,7 +6,7 @@ import sys
 import httpx
 import pytest
 
-from servebench.plugin import ConfigError, EngineError, ModelSettings, Request, WorkloadSettings
+from servebench.plugin import ConfigError, EngineError, ModelSettings, Request, ServerTimings, WorkloadSettings
 from servebench.testing import engine_tokenizer
 from servebench_llamacpp.engine import LlamaCppEngine
 
@@ -158,3 +158,20 @@ def test_a_port_that_is_taken_while_it_starts(context_of, launch):
     assert done.returncode == 1
     assert done.stderr.startswith(f"couldn't bind 127.0.0.1:{context.port}: ")
     assert error.value.kind == "port_in_use"
+
+
+@pytest.mark.parametrize(
+    ("timings", "expected"),
+    [
+        # the last chunk of xllamacpp 2026 (`get_timings` in tools/server/server-context.cpp)
+        (
+            {"cache_n": 20, "prompt_n": 12, "prompt_ms": 551.537, "predicted_n": 16, "predicted_ms": 795.5},
+            ServerTimings(prefill_ms=551.537, decode_ms=795.5),
+        ),
+        ({"predicted_n": 3}, ServerTimings()),
+        (None, ServerTimings()),
+    ],
+)  # fmt: skip
+def test_request_timings(timings, expected):
+    """There is no queue: llama.cpp does not report it."""
+    assert ENGINE.request_timings({"timings": timings}, {}) == expected

@@ -7,7 +7,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from servebench.plugin import free_port
+from servebench.plugin import ServerTimings, free_port
 from servebench.testing import (
     CHAT,
     SCHEMA,
@@ -131,3 +131,10 @@ def test_only_the_launcher_gets_sigterm(tmp_path):
     assert (report.stopped, report.forced, report.leftover) == (True, False, ())
     assert seen.read_text() == "TERM from launcher\n"
     assert not any(child.is_running() for child in children)
+
+
+def test_request_timings():
+    """The headers of an answer that is not streamed (`router/src/server.rs`), in milliseconds; a streamed one has none."""
+    headers = {"x-total-time": "1812", "x-queue-time": "40", "x-inference-time": "1771", "x-time-per-token": "55"}
+    assert TgiEngine().request_timings({}, headers) == ServerTimings(queue_ms=40.0, e2e_ms=1812.0)
+    assert TgiEngine().request_timings({"usage": {}}, {"x-queue-time": "soon"}) == ServerTimings()

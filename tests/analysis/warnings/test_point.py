@@ -378,3 +378,30 @@ def test_the_catalog_explains_every_code() -> None:
     assert all(code == kind.code and kind.meaning and kind.remedy for code, kind in CATALOG.items())
     assert CATALOG["too_short"].remedy in explain("too_short")
     assert "unknown" in explain("from_the_future")
+
+
+def timed(residual_ms: float, bad: int = 200) -> list[Record]:
+    """Answers of 1 s, of which the engine's times leave over so much in the first `bad`, and 1% in the others."""
+    times = {"event_ns": [10**8, 10**9], "ended_ns": 10**9, "sent_ns": 0, "scheduled_ns": 0}
+    return [make(n, **times, residual_ms=residual_ms if n < bad else 10.0) for n in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("requests", "words"),
+    [
+        (timed(60.0), "in 200 of 200 requests more than 5%"),
+        (timed(60.0, bad=3), "in 3 of 200 requests more than 5%"),
+        (timed(60.0, bad=2), None),
+        (timed(50.5), None),
+        (timed(-1.4), None),
+        (timed(-3.0, bad=3), "in 3 of 200 requests the engine's times are longer than the client's, by up to 3.0 ms"),
+        (records(), None),
+    ],
+)
+def test_timings_that_do_not_add_up_are_a_mark(requests: list[Record], words: str | None) -> None:
+    """More than 5% (and 1 ms) in more than 1% of the requests, or negative beyond the clocks' error; unknown is nothing."""
+    found = {doubt.code: doubt for doubt in judge({}, requests)}.get("timings_do_not_add_up")
+    assert (found is None) is (words is None)
+    if found is not None and words is not None:
+        assert words in found.message
+        assert found.mark

@@ -20,7 +20,7 @@ CLOCK_RATE_MAX = 500e-6
 
 def timings_do_not_add_up(point: MeasuredPoint) -> Doubt | None:
     """Warn when in more than 1% of the requests the residual is more than 5%, or negative beyond the clocks' error."""
-    known = [(r.residual_ms, _answer_ms(r)) for r in point.ok if r.residual_ms is not None]
+    known = [(r.residual_ms, _answer_ms(r)) for r in point.ok if r.residual_ms is not None and _answer_ms(r) > 0]
     more = [residual / e2e for residual, e2e in known if residual > RESIDUAL_SHARE_MAX * e2e + CLOCK_ERROR_MS]
     less = [residual for residual, e2e in known if residual < -CLOCK_ERROR_MS - CLOCK_RATE_MAX * e2e]
     causes = []
@@ -39,4 +39,4 @@ def timings_do_not_add_up(point: MeasuredPoint) -> Doubt | None:
 
 def _answer_ms(record: Record) -> float:
     """From sent to the end of the request."""
-    return (record.ended_ns - (record.sent_ns or record.ended_ns)) / NS_PER_MS
+    return 0.0 if record.sent_ns is None else (record.ended_ns - record.sent_ns) / NS_PER_MS
