@@ -1,7 +1,9 @@
 """`servebench demo`."""
 
-from servebench.cli.command import define, words_argument
-from servebench.cli.commands.run import run_words
+import click
+
+from servebench.cli.command import define, verbose_option, words_argument
+from servebench.cli.commands.run import JSON_WORD, run_words
 
 
 @define(
@@ -13,10 +15,12 @@ from servebench.cli.commands.run import run_words
     ],
 )
 @words_argument
-def command(words: tuple[str, ...]) -> int:
+@verbose_option
+@click.option("--json", is_flag=True, help="Print the answer as JSON, without the path of the page.")
+def command(words: tuple[str, ...], **_: object) -> int:
     """Run three emulated engines on three workloads, without a GPU, in three minutes, and write the report."""
     from servebench.cli.main import dispatch
 
     code = run_words(("-m", "experiment=demo", *words))
     outputs = next((word.partition("=")[2] for word in words if word.startswith("study.dir=")), "outputs")
-    return code or dispatch(["report", "last", "--outputs", outputs])
+    return code or (0 if JSON_WORD in words else dispatch(["report", "last", "--outputs", outputs]))

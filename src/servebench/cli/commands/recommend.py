@@ -12,6 +12,7 @@ from servebench.cli.command import (
     rules_option,
     stored_argument,
     varying_option,
+    verbose_option,
 )
 
 
@@ -28,6 +29,7 @@ from servebench.cli.command import (
 @click.option("--show-rules", is_flag=True, help="Print the built-in rules.")
 @varying_option
 @doubtful_option
+@verbose_option
 @json_option
 @outputs_option
 def command(
@@ -37,6 +39,7 @@ def command(
     show_rules: bool,
     varying: str | None,
     with_doubtful: bool,
+    verbose: bool,
     as_json: bool,
     outputs: Path,
 ) -> int:
@@ -72,5 +75,6 @@ def command(
     if as_json:
         click.echo(to_json(answers), nl=False)
     else:
-        print_recommendations(answers, console())
+        out = console()
+        print_recommendations(answers, out, verbose=verbose or not out.is_terminal)
     return 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from servebench.cli.command import define, outputs_option, trust_option, verbose_option
+from servebench.cli.command import define, json_option, outputs_option, trust_option, verbose_option
 from servebench.cli.completion import complete_studies
 
 
@@ -22,9 +22,18 @@ from servebench.cli.completion import complete_studies
 @click.option("--better", is_flag=True, help="Measure doubtful points again, twice as long.")
 @trust_option
 @verbose_option
+@json_option
 @outputs_option
 def command(
-    *, study: str | None, failed: bool, here: bool, better: bool, trusted: bool, verbose: bool, outputs: Path
+    *,
+    study: str | None,
+    failed: bool,
+    here: bool,
+    better: bool,
+    trusted: bool,
+    verbose: bool,
+    as_json: bool,
+    outputs: Path,
 ) -> int:
     """Continue a study that was interrupted: the one named, or the newest unfinished one.
 
@@ -39,7 +48,7 @@ def command(
     from servebench.study.study import continue_study
 
     folder = named_studies([study or "last"], outputs)[0] if study or better else newest_unfinished(outputs)
-    detail = Detail(verbose=verbose)
+    detail = Detail(verbose=verbose, as_json=as_json)
     return continue_study(
         folder, registry(), retry_failed=failed, here=here, trusted=trusted, better=better, detail=detail
     )

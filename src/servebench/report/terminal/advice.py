@@ -59,9 +59,11 @@ def headline(found: Recommendation) -> str:
     return text if found.outcome == "winner" else f"provisional: {text}; {found.why.removeprefix('provisional: ')}"
 
 
-def print_recommendations(found: Sequence[Recommendation], out: Console) -> None:
-    """Print each recommendation with its ranking and what would change it."""
-    for one in found:
+def print_recommendations(found: Sequence[Recommendation], out: Console, *, verbose: bool = True) -> None:
+    """Print each recommendation with its ranking; `verbose` adds uses that were not measured, what is missing and what would
+    change the answer."""
+    unmeasured = [one.use_case.title for one in found if one.outcome == "not measured"]
+    for one in found if verbose else [one for one in found if one.outcome != "not measured"]:
         group = f"  ({one.group})" if one.group else ""
         out.print(Text(one.use_case.title, style="bold").append(group, style="not bold dim"))
         out.print(Text(f"  {headline(one)}", style=STYLES[one.outcome]))
@@ -70,11 +72,17 @@ def print_recommendations(found: Sequence[Recommendation], out: Console) -> None
             out.print(line.rstrip())
         for line in one.quality:
             out.print(Text(f"  but: {line}", style="yellow"))
-        for line in one.missing:
+        for line in one.missing if verbose else ():
             out.print(f"  not ranked: {line}", style="dim")
-        for line in one.changes:
+        for line in one.changes if verbose else ():
             out.print(f"  the answer may change: {line}")
-        out.print()
+        if verbose:
+            out.print()
+    if not verbose:
+        out.print(
+            f"not measured: {', '.join(unmeasured)}" if unmeasured else "", style="dim", end="\n" * bool(unmeasured)
+        )
+        out.print("why, what is missing and what would change the answers: -v", style="dim")
 
 
 def to_json(found: Sequence[Recommendation]) -> str:
