@@ -21,6 +21,7 @@ from servebench.store.plan import read_plan
 from servebench.store.state import RunState, read_run, read_study
 from servebench.study.recover import recover_study, running_process
 from servebench.util.errors import ConfigError, DamagedError, FailureKind, StoreError
+from servebench.util.short_id import short_id
 
 Standing = Literal["finished", "unfinished", "failed", "damaged"]
 """How a stored run stands: `unfinished` runs are continued by every resume, `failed` and `damaged` ones with --failed."""
@@ -183,7 +184,7 @@ def continue_command(folder: StudyFolder, standings: Sequence[Standing], *, here
     if all(standing == "finished" for standing in standings):
         return None
     default = Path("outputs").absolute() / folder.name == folder.path.absolute()
-    words = ["servebench", "resume", folder.name if default else str(folder.path)]
+    words = ["servebench", "resume", short_id(folder.name) if default else str(folder.path)]
     words += ["--failed"] if any(standing in ("failed", "damaged") for standing in standings) else []
     words += ["--here"] if here else []
     return shlex.join(words)
@@ -195,4 +196,6 @@ def print_continuation(folder: StudyFolder, names: Sequence[str], *, here: bool 
     command = continue_command(folder, standings, here=here)
     if command is not None:
         open_runs = sum(standing != "finished" for standing in standings)
-        sys.stderr.write(f"{folder.name}: {open_runs} of {len(names)} runs are not finished; to continue:\n{command}\n")
+        sys.stderr.write(
+            f"{short_id(folder.name)}: {open_runs} of {len(names)} runs are not finished; to continue:\n{command}\n"
+        )

@@ -53,7 +53,8 @@ def one_start(runs: Sequence[RunData]) -> bool:
 
 def needs_again(verdict: str | None, codes: Iterable[str]) -> bool:
     """Return whether a longer measurement may settle what makes a point doubtful or void."""
-    return verdict != "valid" and bool(AGAIN & set(codes))
+    found = set(codes)
+    return verdict != "valid" and bool(AGAIN & found) and "engine_died" not in found
 
 
 def _better_s(run: RunData) -> float:

@@ -184,10 +184,10 @@ def _list_table(one: WorkloadAnswer, marks: dict[str, str], *, with_runs: bool) 
 
 
 def _cell(cell: AnswerCell | None) -> Text:
+    if cell is not None and cell.verdict == "void":
+        return Text("void", style="red")
     if cell is None or cell.value is None:
         return Text(MISSING, style="dim")
-    if cell.verdict == "void":
-        return Text("void", style="red")
     text = Text(cell.text, style="" if cell.verdict == "valid" else "yellow")
     return text.append(" best", style="bold green") if cell.best else text
 
