@@ -103,7 +103,7 @@ def _recommend_one(
         lead=lead.size,
         lead_low=lead.low,
         lead_high=lead.high,
-        why="; ".join(filter(None, (unfair or lead.why, lead.provisional))),
+        why=unfair or lead.why or lead.provisional,
         **facts,
     )
 
@@ -118,4 +118,4 @@ def _why_unfair(ranking: Sequence[Score], case: UseCase, unequal: UnequalSetting
         return ""
     keys = "; ".join(f"{name}: {mattering_keys(found)}" for name, found in apart.items() if found)
     every = {one.key: one for found in apart.values() for one in found}
-    return f"the runs have different settings ({keys}); {how_to_resolve(every.values())}"
+    return f"{keys}; {how_to_resolve(every.values())}"

@@ -75,8 +75,8 @@ def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
     logs = start_logs(metric, level)
     if logs is None:
         return None
-    if len(level.rows) == 1 and (found := _row_interval(metric, level.rows[0], float(np.exp(logs[0])))) is not None:
-        return found
+    if len(level.rows) == 1 and _shows(metric, level.rows[0], float(np.exp(logs[0]))):
+        return _row_interval(metric, level.rows[0])
     if logs.size >= STARTS_MIN:
         half = float(logs.std(ddof=1)) / logs.size**0.5 * float(stdtrit(logs.size - 1, (1 + CONFIDENCE) / 2))
         ends: Interval | None = (float(logs.mean()) - half, float(logs.mean()) + half)
@@ -85,11 +85,17 @@ def metric_interval(metric: str, level: RankedLevel) -> Interval | None:
     return None if ends is None else (float(np.exp(ends[0])), float(np.exp(ends[1])))
 
 
-def _row_interval(metric: str, row: PointRow, value: float) -> Interval | None:
-    """The interval of a point's row; None where it has none, or shows another number: without failed requests."""
+def _shows(metric: str, row: PointRow, value: float) -> bool:
+    """Whether a point's row has this number: one that counts failed requests is another."""
+    own = row.get(metric)
+    return own is not None and abs(own / value - 1) <= SAME
+
+
+def _row_interval(metric: str, row: PointRow) -> Interval | None:
+    """The interval of a number of a point's row; of costs and goodput by that of the throughput behind them."""
     rate = "output_throughput_tok_s" if metric in COSTS or metric == "goodput_req_s" else metric
-    middle, low, high, own = (row.get(name) for name in (rate, f"{rate}_low", f"{rate}_high", metric))
-    if not middle or low is None or high is None or own is None or abs(own / value - 1) > SAME:
+    value, middle, low, high = (row.get(name) for name in (metric, rate, f"{rate}_low", f"{rate}_high"))
+    if not middle or low is None or high is None:
         return None
     # a cost falls as its rate rises
     ends = (middle / high, middle / low if low else np.inf) if metric in COSTS else (low / middle, high / middle)
