@@ -109,6 +109,7 @@ def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
     assert (dict(dtype.values), dtype.matters) == ({"auto": ("fast",), "fp8": ("slow",)}, True)
     assert found.workloads[0].leads[0].unequal == ("engine.dtype",)
     assert dtype.text == "engine.dtype: auto (fast), fp8 (slow)"
+    assert "(different settings)" in found.workloads[0].sentence
 
 
 def test_prompts_of_different_length_are_listed_in_words_by_workload(make_study):

@@ -139,8 +139,8 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             if len(group) > 1:
                 text = f"{last.leader} leads, at {level_words(last.level)} with {lead_text(last)}"
         else:
-            names = dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied))
-            text = f"no clear difference between {' and '.join(names)}{_ahead(group)}"
+            *names, last_name = dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied))
+            text = f"no clear difference between {', '.join(names)} and {last_name}{_ahead(group)}"
         but = ["provisional"] * any(lead.codes for lead in group)
         but += ["different settings"] * any(lead.clear and lead.unequal for lead in group)
         clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))

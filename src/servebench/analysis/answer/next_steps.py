@@ -36,7 +36,12 @@ def next_steps(
         )
     # a name can be given only once
     words = [word for word in words if not word.startswith("study.name=")]
-    if one_start(runs) and len(runs) > 1 and words and any(lead.clear for one in workloads for lead in one.leads):
+    if (
+        one_start(runs)
+        and len(runs) > 1
+        and words
+        and any((lead.low or 0.0) > 0 for one in workloads for lead in one.leads)
+    ):
         each = [seconds_per_start(run) for run in runs]
         yield NextStep(
             command=f"servebench {shlex.join(words)} study.starts={STARTS_ADVISED}",
