@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -101,6 +102,15 @@ def test_one_run_a_failed_run_and_a_missing_one(make_study, tmp_path):
     found = answer(path, name="two")
     assert [one.startswith("01_slow_unique") for one in found.failures] == [True]
     assert "servebench resume two --failed" in [step.command for step in found.next_steps]
+
+
+def test_an_interrupted_study_is_continued_before_anything_is_measured_longer(make_study):
+    path = make_study((FAST, load()), (SLOW, load()), doubts=[NOT_STATIONARY.issue("x")])
+    state = path / "01_slow_unique" / "run.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "status": "interrupted", "error": "interrupted"}))
+    found = answer(path)
+    assert found.failures == ("slow: interrupted",)
+    assert [one.command for one in found.next_steps if "resume" in one.command] == ["servebench resume last"]
 
 
 def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):

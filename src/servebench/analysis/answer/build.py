@@ -56,7 +56,8 @@ def answer_of(
 
 
 def _failure(run: RunData, label: str) -> str:
-    return f"{label}: {run.status}" + (f": {run.error}" if run.error else "")
+    status = "not started" if run.status == "missing" else run.status
+    return f"{label}: {status}" + (f": {run.error}" if run.error and run.error != status else "")
 
 
 def _workload_answer(

@@ -15,6 +15,7 @@ AGAIN = frozenset(
      "clock_stepped", "level_not_reached"}
 )  # fmt: skip
 """Warnings that a second, longer measurement may settle."""
+UNFINISHED = frozenset({"interrupted", "missing", "running"})
 LONGER = 2.0
 """How many times as long `servebench resume --better` measures."""
 
@@ -24,11 +25,13 @@ def next_steps(
 ) -> Iterable[NextStep]:
     """Yield what to run next: what is missing, then what would settle doubts, then what shows more."""
     statuses = {run.status for run in runs}
-    if statuses & {"interrupted", "missing", "running"}:
+    if statuses & UNFINISHED:
         yield NextStep(command=f"servebench resume {name}", why="measure what is missing", continues=True)
     if "failed" in statuses:
         yield NextStep(command=f"servebench resume {name} --failed", why="try the failed runs again", continues=True)
-    if again := sum(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows):
+    again = sum(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows)
+    # points of a study that is not whole are measured first
+    if again and not statuses & UNFINISHED:
         yield NextStep(
             command=f"servebench resume {name} --better",
             why=f"{again} point{'s' * (again > 1)}, twice as long",
