@@ -37,7 +37,9 @@ def printed(make_study, monkeypatch):
 @pytest.mark.parametrize(("terminal", "most", "shown"), [(True, 4, 4), (True, 1, 2), (True, None, 6), (False, 4, 6)])
 def test_a_terminal_shows_the_newest_runs_with_their_numbers(printed, terminal, most, shown):
     text = printed(terminal, most)
-    numbers = [int(words[0]) for words in map(str.split, text.splitlines()) if words[0].isdigit() and "older" not in words]
+    numbers = [
+        int(words[0]) for words in map(str.split, text.splitlines()) if words[0].isdigit() and "older" not in words
+    ]
     assert numbers[-shown:] == list(range(7 - shown, 7))
     assert ("--all" in text) == (shown < 6)
     assert f"{6 - shown} older" in text or shown == 6
