@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from servebench.contracts.point_row import level_words
 from servebench.contracts.results import QualitySummary
 from servebench.report.charts.model import Chart, ChartSet, Series, Spec
 from servebench.report.charts.specs import COLOURS, HEIGHT, VISIBLE, lines
@@ -169,7 +170,7 @@ def _line(rows: list[dict[str, float]], x: Spec, title: str, *, last: bool) -> S
 
 def _in_words(found: Timeline) -> str:
     failed = sum(span.failed for span in found.spans)
-    whole = f"Requests of {found.run} at load {found.level} over time: {len(found.spans)}, {failed} failed."
+    whole = f"Requests of {found.run} at {level_words(found.level)} over time: {len(found.spans)}, {failed} failed."
     return " ".join(
         [whole, *(f"Disturbed from {low:.1f} to {high:.1f} s: {who}." for low, high, who in found.disturbed)]
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import PointRow, level_words
 from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
 from servebench.util.figures import number, with_interval
 
@@ -329,7 +329,7 @@ def distributions(series: Sequence[Series], at: str) -> ChartSet | None:
                         words=_medians(rows, axis),
                     )
                 )
-    note = f"The share of requests (for ITL: of gaps) that took no longer, at load {at}."
+    note = f"The share of requests (for ITL: of gaps) that took no longer, at {level_words(at)}."
     return ChartSet(name="distributions", title="Latency distributions", charts=charts, note=note) if charts else None
 
 

@@ -196,8 +196,8 @@ def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         st.text(clean_line(line))
     for run in content["problems"]:
         if run["status"]:
-            why = f"{run['name']} is {run['status']}: {run['error'] or 'no reason is stored'}"
-            st.code(clean_line(why), language=None)
+            why = f"{run['name']} {run['status']}" + (f": {run['error']}" if run["error"] else "")
+            st.code(clean_line(why), language=None, wrap_lines=True)
     if rows := [_matrix_row(row) for row in content["matrix"]]:
         st.dataframe(rows, hide_index=True, width="stretch")
     st.caption("Of this study alone. 'servebench report' counts the starts of earlier studies too.")

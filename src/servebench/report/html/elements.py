@@ -37,8 +37,9 @@ Cells = list[str | Label]
 
 @dataclass(frozen=True)
 class Table:
-    """A table. Columns in `left` are aligned left, those in `prose` may wrap."""
+    """A table. Columns in `left` are aligned left, those in `prose` may wrap; its caption is for screen readers."""
 
+    caption: str
     head: Sequence[str]
     rows: Sequence[Cells] | Sequence[list[str]]
     left: Collection[int] = (0,)

@@ -25,6 +25,9 @@ NAMED_MAX = 4
 """More setups are only counted in the question."""
 COLUMNS_MAX = 5
 """So many setups have a column in the matrix: those with the best ranks."""
+OPEN = ("running", "missing")
+"""What runs of a study are that is at work and has not ended them."""
+STATUS_WORDS = {"running": "is still running", "interrupted": "was interrupted", "missing": "is missing"}
 CLEAR = {"winner": "clear"}
 """What an outcome is called where the best has its own mark."""
 
@@ -33,29 +36,36 @@ def first_screen(data: Page) -> tuple[str, dict[str, Any]]:
     """Return the question, the answer in sentences, the matrix of uses by engines, and what to run next."""
     measured = [one for one in data.answers if one.outcome != "not measured"]
     found, ranked = data.answer, [one for one in measured if one.ranking]
-    columns = _columns(data, ranked)
+    columns, at_work = _columns(data, ranked), bool(_progress(data))
     return "first_screen", {
         "question": _question(data),
         "sentences": [(one.title, one.sentence) for one in found.workloads if one.sentence],
-        "caveats": found.caveats,
+        "caveats": (*_progress(data), *found.caveats),
         "unequal": _unequal([one for one in found.inequalities if one.matters]),
         "faults": data.faults,
-        "problems": [_problem(one.run, one.name) for one in data.runs],
+        "problems": [_problem(one.run, one.name) for one in data.runs if not (at_work and one.run.status in OPEN)],
         "engines": [one for one in legend_of(data.series) if one["name"] in columns],
         "matrix": _matrix(data, ranked, columns),
         "remarks": [f"{one.meaning} [{one.code}, {one.where}]" for one in found.remarks if not one.mark],
         "recommendations": [_recommendation(one) for one in measured],
         "not_measured": _not_measured(data.answers),
-        "next": _next_steps(found),
+        "next": () if at_work else _next_steps(found),
         "command": f"servebench {shlex.join(data.words)}" if data.words else "",
     }
+
+
+def _progress(data: Page) -> tuple[str, ...]:
+    """Return how far a study is that is still running; nothing of any other."""
+    ended = sum(one.run.status not in OPEN for one in data.runs)
+    running = any(one.run.status == "running" for one in data.runs)
+    return (f"Still running: {ended} of {len(data.runs)} runs have ended.",) if running else ()
 
 
 def _unequal(found: Sequence[Inequality]) -> Table | None:
     """Return the table of what is not equal, with a column for each run."""
     names = labels_of_unequal(found)
     rows = [[one.name, *(one.value_of(name) or MISSING for name in names)] for one in found]
-    return Table(("not equal", *names), rows, prose=(0,)) if rows else None
+    return Table("What is not equal", ("not equal", *names), rows, prose=(0,)) if rows else None
 
 
 def _not_measured(found: Sequence[Recommendation]) -> str:
@@ -71,7 +81,7 @@ def _next_steps(found: Answer) -> list[tuple[str, str]]:
 
 
 def _question(data: Page) -> str:
-    names = list(dict.fromkeys(one.series.name for one in data.runs))
+    names = list(dict.fromkeys(one.series.name for one in data.runs if one.rows or one.run.manifest))
     if len(names) > 1:
         some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= NAMED_MAX else f"these {len(names)} setups"
         subject = f"Which of {some} is best, and for what?"
@@ -140,7 +150,7 @@ def _problem(run: RunData, name: str) -> dict[str, Any]:
     bad = run.status != "finished" or run.error
     return {
         "name": name,
-        "status": run.status if bad else "",
+        "status": STATUS_WORDS.get(run.status, run.status) if bad else "",
         "error": run.error,
         "log": _log_tail(run) if bad else "",
         "faults": run.faults,

@@ -117,7 +117,7 @@ def points(data: Page) -> Section:
     return "noted_table", {
         "boxes": (),
         "note": f"Times in ms; ± is half of the 95% interval.{note}",
-        "table": Table(("run", "load", *(title for title, _ in columns), "verdict"), body),
+        "table": Table("All points", ("run", "load", *(title for title, _ in columns), "verdict"), body),
     }
 
 
@@ -139,7 +139,7 @@ def repeats(data: Page) -> Section:
     return "noted_table", {
         "boxes": [(run, note) for run, found in data.repeats for note in found.notes],
         "note": f"{REPEATS_NOTE}.",
-        "table": Table(("run", "load", "repeats", *titles.values()), rows),
+        "table": Table("Over repeats", ("run", "load", "repeats", *titles.values()), rows),
     }
 
 
@@ -173,7 +173,7 @@ def cold_start(data: Page) -> Section:
     rows = [[name, phase, f"{at:.2f}"] for name, phases in starts for phase, at in phases]
     return "cold_start", {
         "chart": runs.cold_start(starts),
-        "table": Table(("run", "phase", "ended after, s"), rows, left=(0, 1)),
+        "table": Table("Phases of each start", ("run", "phase", "ended after, s"), rows, left=(0, 1)),
         "shared": ", ".join(shared),
     }
 
@@ -185,7 +185,7 @@ def quality(data: Page) -> Section:
     return "quality", {
         "emulated": any(row.result.emulated for row in data.quality),
         "charts": runs.quality(data.quality, [replace(one.series, name=one.name) for one in data.runs]),
-        "table": Table(QUALITY_HEAD, [_quality_cells(row) for row in data.quality], left=(0, 1, 2, 4, 11)),
+        "table": Table("Quality", QUALITY_HEAD, [_quality_cells(row) for row in data.quality], left=(0, 1, 2, 4, 11)),
         "agreements": [
             (Label.of(one.finding), f"{candidate} vs {baseline}: {one.swapped().sentence}")
             for baseline, candidate, one in data.agreements

@@ -38,7 +38,7 @@ def comparison(data: Page) -> Section:
                 "title": f"{one.candidate} vs {one.baseline}",
                 "result": Label.of(str(one.result)),
                 "summary": one.summary,
-                "table": Table(texts.HEADINGS, rows, left=(1,), prose=(5,)),
+                "table": Table("Each metric and load", texts.HEADINGS, rows, left=(1,), prose=(5,)),
             }
         )
     return "comparison", {"undecided": data.unjudged, "comparisons": shown, "note": COMPARISON_NOTE}
@@ -59,7 +59,9 @@ def fairness(data: Page) -> Section:
     ]
     if not rows:
         return "text", "All settings are the same."
-    return "plain_table", Table(("setting", "values", "matters", "why"), rows, prose=(0, 1, 3), left=(2,))
+    return "plain_table", Table(
+        "Settings that differ", ("setting", "values", "matters", "why"), rows, prose=(0, 1, 3), left=(2,)
+    )
 
 
 def warnings(data: Page) -> Section:
@@ -72,7 +74,9 @@ def warnings(data: Page) -> Section:
     rows += [[code, explain(code), ", ".join(dict.fromkeys(places))] for code, places in graded.items()]
     if not rows:
         return ("text", "None: every point is valid.") if any(one.rows for one in data.runs) else None
-    return "plain_table", Table(("warning", "what it means and what to do", "where"), rows, prose=(1, 2))
+    return "plain_table", Table(
+        "Warnings and remedies", ("warning", "what it means and what to do", "where"), rows, prose=(1, 2)
+    )
 
 
 def published(data: Page) -> Section:
@@ -90,7 +94,7 @@ def published(data: Page) -> Section:
         for one in data.published
     ]
     head = ("run", "load", "metric", "measured", "published", "difference", "source")
-    return ("plain_table", Table(head, rows, left=(0, 2), prose=(6,))) if rows else None
+    return ("plain_table", Table("Published numbers", head, rows, left=(0, 2), prose=(6,))) if rows else None
 
 
 def commands(data: Page) -> Section:
