@@ -97,7 +97,8 @@ class RunData:
         value = self.manifest.get(name) if name == "engine_version" else mapping(self.config.get(name)).get("name")
         if value is None and self.point_rows:
             value = self.point_rows[0].get(name)
-        return None if value is None else str(value)
+        # JSON may hold halves of characters, which no file or hash takes
+        return None if value is None else str(value).encode(errors="replace").decode()
 
     @cached_property
     def point_rows(self) -> Sequence[PointRow]:

@@ -15,7 +15,7 @@ def content_lines(points: Iterable[Point], *, verbose: bool = False) -> list[str
     """Return a line for each metric that a point has, with its level; `verbose` adds cache hits below CACHE_SHOWN."""
     rows = [point.row for point in points]
     if not verbose:
-        rows = [replace(row, prefix_cache_hit_rate_ideal=None) if _shares_nothing(row) else row for row in rows]
+        rows = [replace(row, prefix_cache_hit_rate_ideal=None) if not shares_prefixes(row) else row for row in rows]
     describers = (_cache, _json, _needles)
     return [
         f"{text} (at {row.level_label})"
@@ -25,8 +25,9 @@ def content_lines(points: Iterable[Point], *, verbose: bool = False) -> list[str
     ]
 
 
-def _shares_nothing(row: PointRow) -> bool:
-    return max(row.prefix_cache_hit_rate or 0.0, row.prefix_cache_hit_rate_ideal or 0.0) < CACHE_SHOWN
+def shares_prefixes(row: PointRow) -> bool:
+    """Return whether prompts of a point share more than the chat template."""
+    return max(row.prefix_cache_hit_rate or 0.0, row.prefix_cache_hit_rate_ideal or 0.0) >= CACHE_SHOWN
 
 
 def _cache(row: PointRow) -> str | None:

@@ -10,6 +10,7 @@ from servebench.analysis.run_comparison import compare_runs
 from servebench.report.charts import runs
 from servebench.report.charts.timeline import panels_of, timeline_of
 from servebench.report.html import build
+from servebench.report.html.first_screen import first_screen
 from servebench.store import studies as read
 from servebench.store.graded import add_quality
 from servebench.store.layout import RunFolder
@@ -97,3 +98,19 @@ def test_a_report_uses_the_starts_of_earlier_studies_as_compare_does(make_study)
     (compared,) = compare_runs([study.runs], earlier=read.runs_beside(study))
     assert shown == compared.comparison
     assert shown.result == "slower"
+
+
+def test_a_study_at_work_says_how_far_it_is_and_offers_no_resume(make_study):
+    """The next run has no folder yet: that is no fault, and `resume` would meet the study at work."""
+    path = make_study((SimulatedEngine(), SimulatedLoad(requests=20)))
+    study = read.load_study(path)
+    (done,) = study.runs
+    begun = replace(done, name="01_b", state={**done.state, "status": "running"}, rows=tuple)
+    to_come = read.load_run(path / "02_c")
+    _, found = first_screen(build.page_of(replace(study, runs=(done, begun, to_come)), load_rules()))
+    assert found["caveats"][0] == "Still running: 1 of 3 runs have ended."
+    assert [one["status"] for one in found["problems"]] == [""]
+    assert not found["next"]
+    assert "02_c" not in found["question"]
+    _, found = first_screen(build.page_of(replace(study, runs=(done, to_come)), load_rules()))
+    assert [one["status"] for one in found["problems"]] == ["", "is missing"]

@@ -127,6 +127,10 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
     )
 
 
+NAMED_MAX = 4
+"""More runs without a difference are only counted."""
+
+
 def leads_in_words(leads: Sequence[LevelLead]) -> str:
     """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
     clauses = []
@@ -139,8 +143,10 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             if len(group) > 1:
                 text = f"{last.leader} leads, at {level_words(last.level)} with {lead_text(last)}"
         else:
-            *names, last_name = dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied))
-            text = f"no clear difference between {', '.join(names)} and {last_name}{_ahead(group)}"
+            names = list(dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied)))
+            if len(names) > NAMED_MAX:
+                names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
+            text = f"no clear difference between {', '.join(names[:-1])} and {names[-1]}{_ahead(group)}"
         but = ["provisional"] * any(lead.codes for lead in group)
         but += ["different settings"] * any(lead.clear and lead.unequal for lead in group)
         clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))

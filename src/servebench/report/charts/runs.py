@@ -95,7 +95,7 @@ def timeline(found: Timeline) -> ChartSet | None:
         )
     note = "Grey: the measurement window." + (" Red: others took the machine." if found.disturbed else "")
     name = f"timeline_{found.run}_{found.level}"
-    return ChartSet(name=name, title=f"{found.run}, load {found.level}", charts=charts, note=note, wide=True)
+    return ChartSet(name=name, title=f"{found.run}, {level_words(found.level)}", charts=charts, note=note, wide=True)
 
 
 def _ground(found: Timeline, x: Spec) -> list[Spec]:

@@ -11,6 +11,7 @@ from servebench.report.charts import runs
 from servebench.report.charts.model import STATS, Series
 from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.specs import COLOURS, GLYPHS, comparing, distributions
+from servebench.report.content import shares_prefixes
 from servebench.report.html.elements import Cells, Label, Table
 from servebench.report.html.model import Page
 from servebench.report.terminal.results import REPEATS_NOTE, cell_text
@@ -99,17 +100,20 @@ def points(data: Page) -> Section:
     if not rows:
         return None
     failed = any(row.requests_failed for _, row in rows)
+    cached = any(shares_prefixes(row) for _, row in rows)
     columns = [
         (title, column)
         for title, column in POINT_COLUMNS
-        if any(row.get(column) is not None for _, row in rows) and (failed or not column.endswith("_all"))
+        if any(row.get(column) is not None for _, row in rows)
+        and (failed or not column.endswith("_all"))
+        and (cached or not column.startswith("prefix_cache"))
     ]
     body: list[Cells] = [
         [
             name,
             row.level_label + (f" ·{row.repeat}" if row.repeat else ""),
-            *(_cell(row, column) for _, column in columns),
             replace(Label.of(row.verdict or MISSING), text=trust_word(row.verdict or MISSING, row.doubts)),
+            *(_cell(row, column) for _, column in columns),
         ]
         for name, row in rows
     ]
@@ -117,7 +121,7 @@ def points(data: Page) -> Section:
     return "noted_table", {
         "boxes": (),
         "note": f"Times in ms; ± is half of the 95% interval.{note}",
-        "table": Table("All points", ("run", "load", *(title for title, _ in columns), "verdict"), body),
+        "table": Table("All points", ("run", "load", "verdict", *(title for title, _ in columns)), body),
     }
 
 
