@@ -121,15 +121,15 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
 
 
 def test_what_is_not_equal_is_a_table_where_it_fits_and_lines_where_not():
-    found = replace(answer(3, ["1"]), inequalities=(UNEQUAL, replace(UNEQUAL, matters=False, title="harmless")))
+    found = replace(answer(3, ["1"]), inequalities=(UNEQUAL, replace(UNEQUAL, matters=False, title="a port")))
     lines = screen(found).splitlines()
     row = next(line for line in lines if line.startswith("mean prompt"))
     assert row.split()[-2:] == ["319", "327"]
     folded = " ".join(screen(found, width=50).split())
     assert "Not equal: mean prompt, in tokens (unique at 4 users): 319 (vllm), 327 (trtllm)" in folded
-    assert "harmless" not in "".join(lines)
-    assert "1 difference on purpose or without effect" in "".join(lines)
-    assert "harmless (unique at 4 users): 319 (vllm), 327 (trtllm); why" in screen(found, verbose=True, width=160)
+    assert "a port" not in "".join(lines)
+    assert "1 intended or harmless difference" in "".join(lines)
+    assert "a port (unique at 4 users): 319 (vllm), 327 (trtllm); why" in screen(found, verbose=True, width=160)
 
 
 def test_a_wide_interval_is_in_the_trust_and_no_note():

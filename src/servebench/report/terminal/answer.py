@@ -98,7 +98,7 @@ def _print_hidden(answer: Answer, out: Console, *, verbose: bool) -> None:
         return
     purposely = sum(not one.matters for one in answer.inequalities)
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
-    hidden += [f"{purposely} difference{'s' * (purposely > 1)} on purpose or without effect"] if purposely else []
+    hidden += [f"{purposely} intended or harmless difference{'s' * (purposely > 1)}"] if purposely else []
     if hidden:
         out.print(f"more with -v: {'; '.join(hidden)}", style="dim")
 
