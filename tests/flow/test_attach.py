@@ -43,6 +43,8 @@ def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench,
     assert "prompt_size_approximate" in points.doubts.item()
     assert "prompt_size_approximate (at 4)" in done.stdout
     assert len(behaviour.seen) == 40 + 4 + 1
+    sent = {f"{run.replace('/', '.')}.{name}" for run, name in zip(requests.run_id, requests.request_id, strict=True)}
+    assert sorted(sent) == sorted(name for name in behaviour.names if name)
 
 
 def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):

@@ -48,7 +48,7 @@ class PlannedRequest:
 
     The request also waits for those in `after`. `holes` are (offset in `body`, id of an earlier request): the text of that
     answer is inserted there, escaped as in a JSON string. It waits for these answers, and is never sent if one failed.
-    `headers` are sent with it besides those of the target and `x-request-id`, which is its `request_id`.
+    `headers` are sent with it besides those of the target.
     """
 
     request_id: str

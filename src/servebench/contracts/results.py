@@ -35,7 +35,9 @@ class Record:
 
     run_id: str = field(metadata=about("", "The run, as `study/run`."))
     point: str = field(metadata=about("", "Name of the point that it belongs to."))
-    request_id: str = field(metadata=about("", "Name of the request, unique in its run; sent as `x-request-id`."))
+    request_id: str = field(
+        metadata=about("", "Name of the request, unique in its run; the header `x-request-id` has the run's, too.")
+    )
     session_id: str | None = column("", "The conversation that it belongs to; sent as `x-session-id` if asked.")
     scheduled_ns: int = field(metadata=about("ns", "When the plan wanted it sent."))
     sent_ns: int | None = column("ns", "When its first byte was handed to the kernel.")

@@ -35,10 +35,10 @@ def target_of(running: RunningEngine) -> Target:
 
 
 def planned_requests(
-    engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request], trace: str = ""
+    engine: Engine, running: RunningEngine, settings: RunSettings, requests: Sequence[Request], trace: str
 ) -> list[PlannedRequest]:
-    """Return the requests in the engine's dialect, as bytes. `trace` names their trace (`run_id/point`) where
-    `load.trace_headers` are sent. Raises ConfigError if the dialect changes prompts with marks."""
+    """Return the requests of a point in the engine's dialect, as bytes. `trace` names the point (`run_id/point`). Raises
+    ConfigError if the dialect changes prompts with marks."""
     base_path = httpx.URL(running.base_url).path.rstrip("/")
     planned = []
     for request in requests:
@@ -53,10 +53,19 @@ def planned_requests(
                 think_s=request.think_s or 0.0,
                 after=request.after,
                 holes=holes,
-                headers=trace_headers(trace, request) if settings.load.trace_headers else (),
+                headers=(
+                    ("x-request-id", wire_id(trace.rpartition("/")[0], request.request_id)),
+                    *(trace_headers(trace, request) if settings.load.trace_headers else ()),
+                ),
             )
         )
     return planned
+
+
+def wire_id(run_id: str, request_id: str) -> str:
+    """Return the name of a request on its server. It names the run, too: engines refuse a name that is in use, and several runs
+    may load one server."""
+    return f"{run_id.replace('/', '.')}.{request_id}"
 
 
 def traceparent(trace: str, request_id: str) -> str:

@@ -121,7 +121,7 @@ def header_value(text: str) -> bytes:
 
 def encode_request(target: Target, request: PlannedRequest) -> tuple[int, bytes]:
     """Return where the body of a request begins, and its bytes; one with holes has no Content-Length yet."""
-    head = request_head(target, request.path) + b"x-request-id: %b\r\n" % header_value(request.request_id)
+    head = request_head(target, request.path)
     for name, value in request.headers:
         head += b"%b: %b\r\n" % (name.encode(), header_value(value))
     if not request.holes:
