@@ -18,13 +18,13 @@ from servebench.util.children import HUB_TOKENS, command_environment
 from servebench.util.errors import EngineError
 from servebench.util.private import user_umask
 
-START_TIMEOUT_S = 10.0
-"""The guard reports in about 30 ms; a machine that swaps may need seconds."""
+START_TIMEOUT_S = 60.0
+"""The guard reports in about 30 ms; a machine that is busy or swaps may need many seconds."""
 
 GUARD_MARGIN_S = 10.0
 """How much longer than the engine's own deadline the guard may take, for its rounds of SIGKILL."""
 
-EXIT_TIMEOUT_S = 5.0
+EXIT_TIMEOUT_S = 30.0
 ENDED = re.compile(r"(\w+ \d+) killed (\S+) left (\S+)")
 
 
