@@ -178,7 +178,7 @@ def test_numbers_that_no_measurement_gives(tmp_path, key, value, capsys):
 @pytest.mark.timeout(LIMIT_S)
 def test_a_hostile_file_in_a_study_hides_nothing_else(make_study, make, file, capsys):
     from servebench.cli.main import dispatch
-    from servebench.store.studies import all_points
+    from servebench.store.overview import all_points
 
     study = make_study((SimulatedEngine(), SimulatedLoad(levels=(1, 4), requests=20)))
     run = next(path for path in study.iterdir() if path.is_dir())
