@@ -192,7 +192,7 @@ def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     for title, line in content["sentences"]:
         st.code(clean_line(f"{title}: {line}"), language=None, wrap_lines=True)
     unequal = [f"Not equal: {one.text}" for one in data.answer.inequalities if one.matters]
-    for line in (*content["caveats"], *unequal, *content["remarks"]):
+    for line in (*content["caveats"], *unequal):
         st.text(clean_line(line))
     for run in content["problems"]:
         if run["status"]:
@@ -200,6 +200,8 @@ def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
             st.code(clean_line(why), language=None, wrap_lines=True)
     if rows := [_matrix_row(row) for row in content["matrix"]]:
         st.dataframe(rows, hide_index=True, width="stretch")
+    for line in content["remarks"]:
+        st.text(clean_line(line))
     st.caption("Of this study alone. 'servebench report' counts the starts of earlier studies too.")
     series = [one.series for one in data.runs]
     stat = percentile()
