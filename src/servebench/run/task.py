@@ -103,7 +103,7 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
     display.begin(label + title, task.name)
     scorers = select_scorers(job.settings, context.registry, cache_folder())
     for reason in scorers.left_out:
-        display.say(f"quality: left out: {reason}")
+        display.say_once(f"quality: left out: {reason}")
     floor = context.floor if job.settings.load.self_check != "never" else None
     result = execute_run(
         RunRequest(

@@ -75,7 +75,11 @@ def judge(
 
 @pytest.mark.parametrize(
     ("half", "words"),
-    [(30, ["throughput is good to ±30%", "±10% takes about 1,800 requests"]), (70, ["±70%", "would take too long"])],
+    [
+        (30, ["throughput is good to ±30%", "±10% takes about 1,800 requests"]),
+        (70, ["±70%", "would take too long"]),
+        (10.3, ["throughput is good to ±10.3%; ±10% takes"]),
+    ],
 )
 def test_what_is_less_precise_than_asked_says_what_is_usable(half: float, words: list[str]) -> None:
     """And asks nobody to wait for half an hour."""

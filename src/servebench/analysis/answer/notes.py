@@ -83,6 +83,9 @@ def inequalities(comparisons: Sequence[Comparison], labels: Mapping[str, RunLabe
     facts: dict[str, SettingDifference] = {}
     for comparison in comparisons:
         for one in comparison.unequal:
+            if one.key == "engine.name":
+                # the table has a column for each engine
+                continue
             known = values.setdefault((one.key, labels[comparison.ids[0]].workload, one.where), {})
             for run, value in zip(comparison.ids, (one.baseline, one.candidate), strict=True):
                 known.setdefault(value, {})[labels[run].series] = None

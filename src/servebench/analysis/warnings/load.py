@@ -140,9 +140,11 @@ def not_precise(point: MeasuredPoint) -> Doubt | None:
             continue
         longer = (width / target) ** 2
         takes_s = longer * (row.window_s or 0.0)
+        # 10.4% is not "±10%; ±10% takes ..."
+        digits = 2 if short_percent(width, 2) != short_percent(target) else 3
         takes = f"about {rough(longer * (row.ttft_ms_n or 0))} requests ({seconds(takes_s)})"
         missed.append(
-            f"{title} is good to ±{short_percent(width, 2)}; ±{short_percent(target)} "
+            f"{title} is good to ±{short_percent(width, digits)}; ±{short_percent(target)} "
             + (f"takes {takes}" if takes_s <= FORECAST_S_MAX else "would take too long on this machine as it is")
         )
     return catalog.NOT_PRECISE.issue("; ".join([*missed, *usable])) if missed else None

@@ -100,6 +100,7 @@ class Display:
         self._status = ""
         self._began = time.monotonic()
         self._waiting: tuple[str, float] | None = None
+        self._said: set[str] = set()
         self._over = threading.Event()
         self._waits_thread: threading.Thread | None = None
 
@@ -136,6 +137,12 @@ class Display:
         """Print a line that stays on screen."""
         if not self.quiet:
             self.err.print(Text(redact_text(text)))
+
+    def say_once(self, text: str) -> None:
+        """Print a line that stays on screen, unless an earlier run of the study has printed the same."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
 
     def detail(self, text: str) -> None:
         """Print a line that stays on screen, unless the live area shows as much."""
