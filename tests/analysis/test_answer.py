@@ -68,7 +68,7 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
         assert (lead.low > 0, lead.high > 0.05) == (True, True)
         assert (lead.clear, lead.over_starts) == (False, False)
         assert lead.size < starts_may_differ() == pytest.approx(0.112, abs=0.001)
-    assert "no clear difference between fast and slow (fast is 7% ahead, but starts" in workload.sentence
+    assert "no clear difference between fast and slow (fast is 7% ahead at 8 users, but two starts" in workload.sentence
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
 
 

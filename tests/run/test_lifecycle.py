@@ -133,6 +133,10 @@ def test_an_old_version_without_request_timings_starts_without_them(bench, monke
     result = bench.run(fake_job(engine=replace(job.settings.engine, request_timings=wanted)))
     assert len(tried) == starts
     assert result.outcome.status == ("finished" if starts == 2 else "failed")
+    if starts == 2:
+        bench.pool.stop()
+        bench.run(fake_job(engine=replace(job.settings.engine, request_timings=wanted)))
+        assert tried == [True, False, False], "the next start leaves the flag out at once"
 
 
 def test_a_dead_engine_fails_the_run_and_keeps_its_points(bench):

@@ -51,7 +51,10 @@ def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Re
         return found
     first, second = found.ranking[:2]
     row = row_between(first.entrant.run_id, second.entrant.run_id, first.at, comparisons, first.metric)
-    if row is None or row.effect is None:
+    if row is None or row.effect is None or row.low is None or row.high is None:
+        return found
+    if found.outcome in ("winner", "provisional") and row.low <= 0 <= row.high:
+        # the interval that decided is the one to show
         return found
     return replace(found, lead=row.effect, lead_low=row.low, lead_high=row.high)
 

@@ -36,7 +36,7 @@ class Record:
     run_id: str = field(metadata=about("", "The run, as `study/run`."))
     point: str = field(metadata=about("", "Name of the point that it belongs to."))
     request_id: str = field(
-        metadata=about("", "Name of the request, unique in its run; the header `x-request-id` has the run's, too.")
+        metadata=about("", "Name of the request, unique in its run; the header `x-request-id` is `run_id` and this.")
     )
     session_id: str | None = column("", "The conversation that it belongs to; sent as `x-session-id` if asked.")
     scheduled_ns: int = field(metadata=about("ns", "When the plan wanted it sent."))
@@ -92,7 +92,7 @@ class Record:
     )
     delivery_ms: float | None = column(
         "ms",
-        "From the first content event to the end of the answer, less the engine's decode: how much longer it took here.",
+        "From the first content event to the end of the answer, minus the engine's decode time: what the client waited more.",
     )
     residual_ms: float | None = column(
         "ms",

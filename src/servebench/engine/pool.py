@@ -84,6 +84,7 @@ class EnginePool:
         self._display = display
         self._cache_dir = cache_dir
         self._current: tuple[RunSettings, EngineLease] | None = None
+        self._without_timings: set[tuple[str, str | None]] = set()
 
     def acquire(self, settings: RunSettings, *, log_path: Path) -> EngineLease:
         """Return the engine for these settings: the running one if it is the same and alive, else a new one.
@@ -137,6 +138,9 @@ class EnginePool:
         self, launcher: Launcher, engine: Engine, context: LaunchContext, settings: RunSettings, log_path: Path
     ) -> tuple[LaunchContext, RunningEngine]:
         """Start an engine, without its flag for request timings if it rejects its flags; return the context of the start too."""
+        rejected = (engine.name, context.engine.executable)
+        if rejected in self._without_timings:
+            context = replace(context, engine=replace(context.engine, request_timings=False))
         try:
             return context, launcher.launch(
                 engine, context, settings.launch, log_path=log_path, say=self._display.detail
@@ -147,7 +151,9 @@ class EnginePool:
         # an older version; if it was another flag, the second start reports that
         self._display.say(f"{engine.name} rejected its flags: starting it again without {engine.timings_flag}")
         context = replace(context, engine=replace(context.engine, request_timings=False))
-        return context, launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
+        running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
+        self._without_timings.add(rejected)
+        return context, running
 
     def _report_start(self, engine: Engine, what: str, running: RunningEngine) -> None:
         if running.phases:

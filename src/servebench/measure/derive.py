@@ -20,6 +20,7 @@ None, never 0.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -74,8 +75,10 @@ def record(
     event_ns = scan.event_ns
     times: dict[str, Any] = {}
     if timings is not None and outcome == "ok" and exchange.sent_ns is not None and event_ns:
-        said = timings(scan.details, message.headers)
-        times = timing_columns(said, exchange.sent_ns, event_ns[0], exchange.reads[-1][0])
+        # what a server says may surprise a plugin, and costs no more than these columns
+        with contextlib.suppress(TypeError, AttributeError, LookupError, ValueError, ArithmeticError):
+            said = timings(scan.details, message.headers)
+            times = timing_columns(said, exchange.sent_ns, event_ns[0], exchange.reads[-1][0])
     return Record(
         run_id=run_id,
         point=point,

@@ -10,6 +10,8 @@ COUNT_MAX = 2**31 - 1
 
 
 YEAR_MS = 365 * 86_400_000.0
+LONGEST = 1e18
+"""A year in nanoseconds has 17 digits."""
 
 
 def load_object(data: bytes) -> dict[str, Any] | None:
@@ -45,10 +47,11 @@ def milliseconds(value: object, unit_ms: float = 1.0) -> float | None:
             value = float(value)
         except ValueError:
             return None
-    if type(value) not in (int, float):
+    # an integer may have more digits than a float can hold
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LONGEST:
         return None
-    duration_ms = value * unit_ms  # type: ignore[operator]
-    return float(duration_ms) if 0 <= duration_ms <= YEAR_MS else None
+    duration_ms = value * unit_ms
+    return duration_ms if duration_ms <= YEAR_MS else None
 
 
 def count_of(value: object) -> int | None:

@@ -12,7 +12,7 @@ from servebench.load.client.progress import Counts
 from servebench.measure.derive import ttft_ms
 from servebench.report.terminal.display import Display
 
-LOOK_ENDED_MAX = 2000
+LOOK_ENDED_MAX = 64
 """With more ended requests TTFT so far stays as it is: reading them all again would take CPU time from the load."""
 
 

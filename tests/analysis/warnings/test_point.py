@@ -394,6 +394,8 @@ def timed(residual_ms: float, bad: int = 200) -> list[Record]:
     ("requests", "words"),
     [
         (timed(60.0), "in 200 of 200 requests more than 5%"),
+        (timed(60.0), "mostly after the first token"),
+        (timed(60.0)[:2], None),
         (timed(60.0, bad=3), "in 3 of 200 requests more than 5%"),
         (timed(60.0, bad=2), None),
         (timed(50.5), None),

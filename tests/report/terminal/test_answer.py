@@ -117,7 +117,7 @@ def test_three_engines_on_three_workloads_with_all_that_may_follow_fit_one_scree
     lines = screen(long).splitlines()
     assert len(lines) <= 36
     assert lines[-1] == "next: servebench resume last --better  (18 points, twice as long: about 5 min)"
-    assert "[d] the speed changed for good while the point was measured: 9 of 18 points" in " ".join(lines)
+    assert "[d] the engine was not steady while the point was measured: 9 of 18 points" in " ".join(lines)
 
 
 def test_what_is_not_equal_is_a_table_where_it_fits_and_lines_where_not():

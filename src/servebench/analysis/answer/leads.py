@@ -122,9 +122,11 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
     if not ahead:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
-    return (
-        f" ({most.leader} is {most.size:.0%} ahead, but starts of one engine may differ by {starts_may_differ():.0%})"
-    )
+    at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
+    # the bound of `exceeds_starts`
+    own = math.log1p(most.size) - math.log1p(most.low or 0.0)
+    bound = math.expm1(math.hypot(own, math.log1p(starts_may_differ())))
+    return f" ({most.leader} is {most.size:.0%} ahead{at}, but two starts of one engine may differ by {bound:.0%})"
 
 
 NAMED_MAX = 4

@@ -13,16 +13,15 @@ from servebench.analysis.recommendation.model import RankedLevel, Score
 from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
-from servebench.analysis.recommendation.values import COSTS, LogLead, log_lead, metric_value
+from servebench.analysis.recommendation.values import LogLead, log_lead, metric_value
 from servebench.analysis.statistics import CONFIDENCE
 from servebench.analysis.warnings.weighing import weigh
 from servebench.util.figures import percent
 
 STARTS_ADVICE = "study.starts=5 measures five starts of each engine"
-
-
-BY_STARTS = ("output_throughput_tok_s", *COSTS)
-"""Metrics by which starts of one engine differ as `exceeds_starts` takes it; latencies differ by more."""
+BY_STARTS = ("output_throughput_tok_s", "cost_usd_per_mtok")
+"""Metrics by which starts of one engine differ as `exceeds_starts` takes it; latencies differ by more, and so do requests
+within an SLO."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
 def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[str]:
     """Why the first does not win against a rival, with undecided levels taken against the first and for the rival."""
     if case.measure == "cold_start":
-        yield "one start of each was measured, which is no verdict: study.starts=5 measures five"
+        yield "only one start of each was measured; use study.starts=5 for a verdict"
     elif first.worst is None:
         yield f"whether {first.entrant.name} meets the SLO is undecided: {first.undecided}"
     elif rival.best is not None:
@@ -118,7 +117,8 @@ def _objections_to_lead(
             yield _once(size, rival)
         return
     if found.interval[0] <= 0 <= found.interval[1]:
-        yield f"the interval of the lead over {rival.entrant.name} includes 0%"
+        level = f"{percent(confidence)} " * (confidence > CONFIDENCE)
+        yield f"the {level}interval of the lead over {rival.entrant.name} includes 0%"
     elif found.starts < STARTS_MIN and size < rules.once_margin and not _exceeds_starts(case.metric, size, found):
         ahead = f"{first.entrant.name} is {size:.0%} ahead of {rival.entrant.name}"
         yield f"{ahead}, but starts of one engine may differ by as much: {STARTS_ADVICE}"

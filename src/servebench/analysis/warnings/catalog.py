@@ -116,7 +116,7 @@ MACHINE_SHARED = _define(
 )
 NOT_STATIONARY = _define(
     "not_stationary",
-    "the speed changed for good while the point was measured, in throughput, ITL or TTFT, or the queue of an open loop grew",
+    "the engine was not steady while the point was measured, in throughput, ITL, TTFT or the queue of an open loop",
     "measure the point again (load.repeats) and longer (load.duration_s), and look at telemetry.parquet and engine.log",
     affects=SPEED,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.checks import MeasuredPoint
 from servebench.contracts.results import Doubt, Record
@@ -10,8 +12,8 @@ from servebench.util.units import NS_PER_MS
 
 RESIDUAL_SHARE_MAX = 0.05
 """The share of a request's time that may be outside of the engine's times: network, front end, delivery."""
-OFF_SHARE_MAX = 0.01
-"""The share of requests in which it may be more."""
+OFF_SHARE_MAX, OFF_MIN = 0.01, 3
+"""The share of requests in which it may be more, and the fewest such requests that say something."""
 CLOCK_ERROR_MS = 1.0
 """The engine rounds its times to a millisecond or takes them on its next step; the client's stamps are the kernel's."""
 CLOCK_RATE_MAX = 500e-6
@@ -21,20 +23,32 @@ CLOCK_RATE_MAX = 500e-6
 def timings_do_not_add_up(point: MeasuredPoint) -> Doubt | None:
     """Warn when in more than 1% of the requests the residual is more than 5%, or negative beyond the clocks' error."""
     known = [(r.residual_ms, _answer_ms(r)) for r in point.ok if r.residual_ms is not None and _answer_ms(r) > 0]
-    more = [residual / e2e for residual, e2e in known if residual > RESIDUAL_SHARE_MAX * e2e + CLOCK_ERROR_MS]
+    more = [(r.residual_ms or 0.0) / _answer_ms(r) for r in point.ok if _is_off(r)]
     less = [residual for residual, e2e in known if residual < -CLOCK_ERROR_MS - CLOCK_RATE_MAX * e2e]
     causes = []
-    if len(more) > OFF_SHARE_MAX * len(known):
+
+    def are_many(off: Sequence[float]) -> bool:
+        return len(off) >= OFF_MIN and len(off) > OFF_SHARE_MAX * len(known)
+
+    if are_many(more):
+        early = sum((r.network_ms or 0.0) > (r.delivery_ms or 0.0) for r in point.ok if _is_off(r))
+        where = "before the first token: network or front end" if 2 * early >= len(more) else "after the first token"
         causes.append(
             f"in {len(more)} of {len(known)} requests more than 5% of the time is in none of the engine's times "
-            f"({short_percent(sum(more) / len(more))} on average there)"
+            f"({short_percent(sum(more) / len(more))} on average there, mostly {where})"
         )
-    if len(less) > OFF_SHARE_MAX * len(known):
+    if are_many(less):
         causes.append(
             f"in {len(less)} of {len(known)} requests the engine's times are longer than the client's, "
             f"by up to {-min(less):.1f} ms"
         )
     return catalog.TIMINGS_DO_NOT_ADD_UP.issue("; ".join(causes)) if causes else None
+
+
+def _is_off(record: Record) -> bool:
+    """Whether more of the time than usual is in none of the engine's times."""
+    e2e_ms = _answer_ms(record)
+    return e2e_ms > 0 and (record.residual_ms or 0.0) > RESIDUAL_SHARE_MAX * e2e_ms + CLOCK_ERROR_MS
 
 
 def _answer_ms(record: Record) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from servebench.cli.command import define, json_option, outputs_option, stored_argument, verbose_option
-from servebench.util.errors import ConfigError
+from servebench.util.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from servebench.contracts.stored import RunData, StudyData
@@ -51,7 +51,10 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
     show_run(found, as_json=as_json, label=label, repeats=repeats_of(found))
     if not as_json:
-        show_time_parts(found)
+        try:
+            show_time_parts(found)
+        except StoreError as error:
+            click.echo(f"where the time goes: {error}", err=True)
     return 0
 
 

@@ -116,7 +116,7 @@ def request_head(target: Target, path: str) -> bytes:
 
 def header_value(text: str) -> bytes:
     """Return a name as the value of a header: what is not a visible ASCII character is percent-encoded."""
-    return quote(text, safe=HEADER_SAFE).encode()
+    return quote(text, safe=HEADER_SAFE, errors="replace").encode()
 
 
 def encode_request(target: Target, request: PlannedRequest) -> tuple[int, bytes]:

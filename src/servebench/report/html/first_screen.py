@@ -69,8 +69,8 @@ def _unequal(found: Sequence[Inequality]) -> Table | None:
 
 
 def _not_measured(found: Sequence[Recommendation]) -> str:
-    ranked = {one.use_case.title for one in found if one.ranking}
-    return ", ".join(dict.fromkeys(one.use_case.title for one in found if one.use_case.title not in ranked))
+    measured = {one.use_case.title for one in found if one.outcome != "not measured"}
+    return ", ".join(dict.fromkeys(one.use_case.title for one in found if one.use_case.title not in measured))
 
 
 def _next_steps(found: Answer) -> list[tuple[str, str]]:

@@ -63,7 +63,7 @@ def print_recommendations(found: Sequence[Recommendation], out: Console, *, verb
     """Print each recommendation with its ranking; `verbose` adds uses that were not measured, what is missing and what would
     change the answer."""
     unmeasured = [one.use_case.title for one in found if one.outcome == "not measured"]
-    for one in found if verbose else [one for one in found if one.ranking]:
+    for one in found if verbose else [one for one in found if one.outcome != "not measured"]:
         group = f"  ({one.group})" if one.group else ""
         out.print(Text(one.use_case.title, style="bold").append(group, style="not bold dim"))
         out.print(Text(f"  {headline(one)}", style=STYLES[one.outcome]))
