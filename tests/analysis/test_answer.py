@@ -68,8 +68,26 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
         assert (lead.low > 0, lead.high > 0.05) == (True, True)
         assert (lead.clear, lead.over_starts) == (False, False)
         assert lead.size < starts_may_differ() == pytest.approx(0.112, abs=0.001)
-    assert "no clear difference between fast and slow (fast is 7% ahead at 8 users, but two starts" in workload.sentence
+    assert (
+        "no clear difference between fast and slow (fast is 7% ahead at 8 users, but chance and another start may make"
+        in workload.sentence
+    )
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
+
+
+def test_numbers_of_wide_intervals_have_no_best(make_study):
+    """Requests that are compared in pairs may say that a lead is certain, where the machine itself wandered."""
+    runs = read.load_study(make_study((FAST, load()), (SLOW, load()))).runs
+    assert all(lead.clear for lead in answer_of(runs).workloads[0].leads)
+    wide = [
+        replace(run, rows=lambda rows=run.point_rows: [
+            replace(row, output_throughput_tok_s_low=0.6 * row.output_throughput_tok_s) for row in rows
+        ])
+        for run in runs
+    ]  # fmt: skip
+    (found,) = answer_of(wide).workloads
+    assert not any(lead.clear for lead in found.leads)
+    assert "fast is 50% ahead at 8 users, but chance and another start may make" in found.sentence
 
 
 def test_equal_simulated_engines_have_no_best():

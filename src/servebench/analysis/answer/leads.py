@@ -9,7 +9,7 @@ from itertools import groupby
 
 from servebench.analysis.answer.model import AnswerCell, LevelLead
 from servebench.analysis.comparison.compare import MARGIN, SIGNIFICANCE
-from servebench.analysis.comparison.decisions import exceeds_starts, starts_may_differ
+from servebench.analysis.comparison.decisions import starts_may_differ
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import level_words
@@ -35,7 +35,8 @@ def find_lead(
         return None
     first, second = order[:2]
     rows = {rival: row_between(first, rival, level, comparisons) for rival in order[1:]}
-    open_rivals = [rival for rival, row in rows.items() if not _is_clear(row)]
+    bounds = {rival: _bound(row, cells[first][level], cells[rival][level]) for rival, row in rows.items()}
+    open_rivals = [rival for rival, row in rows.items() if not _is_clear(row, bounds[rival])]
     # where a lead is not clear, the rival that it is not clear against is the one to name
     rival = open_rivals[0] if open_rivals else second
     row = rows[rival]
@@ -54,6 +55,7 @@ def find_lead(
         low=row.low if row is not None else None,
         high=row.high if row is not None else None,
         clear=not open_rivals,
+        bound=bounds[rival],
         tied=tuple(labels[rival].series for rival in open_rivals),
         over_starts=row is not None and row.p_corrected is not None,
         verdict=all(row is not None and row.competes and row.result == "faster" for row in rows.values()),
@@ -62,17 +64,32 @@ def find_lead(
     )
 
 
-def _is_clear(row: ComparisonRow | None) -> bool:
+def _is_clear(row: ComparisonRow | None, bound: float) -> bool:
     """Whether a lead is more than chance, and may be as large as a difference that matters.
 
     Over several starts, or where the spread of earlier ones is known, by the corrected p-value of the comparison. The interval
-    of one start each leaves out that starts differ, so there a lead must also exceed `starts_may_differ`.
+    of one start each leaves out that starts differ, so there a lead must exceed `bound`.
     """
     if row is None or row.effect is None or row.low is None or row.high is None or row.low <= 0 or row.high <= MARGIN:
         return False
     if row.p_corrected is not None:
         return row.p_corrected < SIGNIFICANCE
-    return exceeds_starts(math.log1p(row.effect), math.log1p(row.low))
+    return row.effect > bound
+
+
+def _bound(row: ComparisonRow | None, ours: AnswerCell, theirs: AnswerCell) -> float:
+    """Return by how much one start each of two equal engines may differ, as a share: what starts do, and what the intervals of
+    the lead and of the two numbers leave open, whichever is more. The comparison pairs requests, which leaves out that the
+    engines or the machine may have wandered slowly at different times; the intervals of the numbers allow for that."""
+    own = (
+        math.log1p(row.effect) - math.log1p(row.low) if row and row.effect is not None and row.low is not None else 0.0
+    )
+    apart = math.hypot(_log_distance(ours.value, ours.low), _log_distance(theirs.high, theirs.value))
+    return math.expm1(math.hypot(max(own, apart), math.log1p(starts_may_differ())))
+
+
+def _log_distance(upper: float | None, lower: float | None) -> float:
+    return math.log(upper / lower) if upper and lower and lower > 0 else 0.0
 
 
 def row_between(
@@ -123,10 +140,7 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
-    # the bound of `exceeds_starts`
-    own = math.log1p(most.size) - math.log1p(most.low or 0.0)
-    bound = math.expm1(math.hypot(own, math.log1p(starts_may_differ())))
-    return f" ({most.leader} is {most.size:.0%} ahead{at}, but two starts of one engine may differ by {bound:.0%})"
+    return f" ({most.leader} is {most.size:.0%} ahead{at}, but chance and another start may make {most.bound:.0%})"
 
 
 NAMED_MAX = 4

@@ -51,7 +51,8 @@ class AnswerColumn:
 class LevelLead:
     """By how much the best run of a level leads the next, as a share, with its interval.
 
-    `clear`: the lead is more than chance against any other run. `over_starts`: the interval says by how much starts differ, too.
+    `clear`: the lead is more than chance against any other run. `bound`: what one start each of equal engines may
+    differ by, as a share. `over_starts`: the interval says by how much starts differ, too.
     `verdict`: it is one on the engines, by several starts, and
     not only a difference of these starts. `tied` are the runs that it is not clear against, `unequal` settings that differ and
     matter, `codes` warnings of unknown size, which make it provisional.
@@ -64,6 +65,7 @@ class LevelLead:
     low: float | None = None
     high: float | None = None
     clear: bool = False
+    bound: float = 0.0
     over_starts: bool = False
     verdict: bool = False
     tied: tuple[str, ...] = ()
