@@ -42,6 +42,7 @@ def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
         assert state(tmp_path, run) == "finished"
     assert "round 2: 2 of 2 levels decided" in done.stderr
     assert "decided: slower at 1, slower at 4" in done.stdout
+    assert "slowdown=1.2 vs slowdown=1.0" in done.stdout
     manifest = json.loads((tmp_path / "outputs/s" / SLOW / "manifest.json").read_text())
     assert manifest["cold_start"]["phases"]
     compared = run_main("compare", "s")
@@ -68,6 +69,7 @@ def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main
     assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
     assert 2 <= points(tmp_path, FAST)["repeat"].nunique() < 12
     assert "study.budget=260s" in done.stderr
+    assert "open: slowdown=1.03 vs slowdown=1.0 at" in done.stderr
     assert "undecided: would take about" in done.stdout
     assert "engine minutes" in done.stdout
 

@@ -13,6 +13,7 @@ import numpy as np
 from servebench.analysis.comparison.decisions import PairDecision, decide
 from servebench.analysis.setups import start_spreads
 from servebench.analysis.stored_runs import side_of
+from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.precision import seconds_of, share_of
 from servebench.contracts.settings import StudySettings
@@ -34,7 +35,8 @@ class RunSpread:
 class StudyDecision:
     """What a study has decided so far, and the seconds for which engines ran.
 
-    `start_seconds` are those of the latest start of each run, by run id, `spreads` how much its starts differ.
+    `start_seconds` are those of the latest start of each run, by run id, `spreads` how much its starts differ, `labels` how the
+    runs of the study are called.
     """
 
     pairs: tuple[PairDecision, ...]
@@ -42,6 +44,7 @@ class StudyDecision:
     engine_s: float
     start_seconds: Mapping[str, float]
     spreads: Mapping[str, RunSpread]
+    labels: Mapping[str, str]
 
     @property
     def budget_s(self) -> float:
@@ -96,6 +99,7 @@ def decide_study(study: StudyData, earlier: Iterable[RunData] = ()) -> StudyDeci
         engine_s=sum(sum(one) for one in seconds.values()),
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
         spreads={run.run_id: _spread(run.point_rows) for run in measured},
+        labels={key: one.text for key, one in run_labels(study.runs).items()},
     )
 
 

@@ -16,22 +16,19 @@ NOTE = (
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
     verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict != "not compared"]
-    undecided = [f"{_title(pair)} at {', '.join(pair.open_levels)}" for pair in found.pairs if pair.open_levels]
+    undecided = [f"{title_of(pair, found)} at {', '.join(pair.open_levels)}" for pair in found.pairs if pair.open_levels]
     done = sum(verdict != "open" for verdict in verdicts)
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
     return f"round {rounds}: {done} of {len(verdicts)} levels decided after {_minutes(found)}{rest}"
 
 
-def _title(pair: PairDecision) -> str:
-    return f"{_short(pair.candidate)} vs {_short(pair.baseline)}"
-
-
-def _short(run_id: str) -> str:
-    return run_id.rpartition("/")[2]
+def title_of(pair: PairDecision, found: StudyDecision) -> str:
+    """Return what a pair of runs is called."""
+    return f"{found.labels[pair.candidate]} vs {found.labels[pair.baseline]}"
 
 
 def _minutes(found: StudyDecision) -> str:
-    return f"{found.engine_s / 60:.1f} of {found.budget_s / 60:g} engine minutes"
+    return f"{found.engine_s / 60:.1f} of {found.budget_s / 60:.3g} engine minutes"
 
 
 def cells_of(one: Decision, margin: float) -> tuple[str, ...]:
@@ -54,11 +51,11 @@ def notes_of(found: StudyDecision) -> list[str]:
         reasons = dict.fromkeys(
             f"{one.level}, {one.row.metric.title}: {one.row.why}" for one in pair.rows if one.row.why
         )
-        lines += [f"{_title(pair)} at {reason}" for reason in reasons]
+        lines += [f"{title_of(pair, found)} at {reason}" for reason in reasons]
     for name, spread in found.spreads.items():
         if spread.between is not None:
             lines.append(
-                f"{_short(name)}: its {spread.starts} starts differ by {percent(spread.between)}, points of one start by "
+                f"{found.labels[name]}: its {spread.starts} starts differ by {percent(spread.between)}, points of one start by "
                 f"{percent(spread.within)} more (standard deviations of output throughput)"
             )
     return [*lines, f"decided after {_minutes(found)}"]
@@ -78,5 +75,5 @@ def _open_lines(pair: PairDecision, found: StudyDecision) -> list[str]:
                 / 60
             )
             more = f"would take about {needed - starts} more starts of each, {max(1, round(minutes))} engine minutes"
-        lines.append(f"{_title(pair)} at {level}: undecided: {more}")
+        lines.append(f"{title_of(pair, found)} at {level}: undecided: {more}")
     return lines

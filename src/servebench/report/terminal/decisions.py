@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.analysis.decided import StudyDecision
-from servebench.report.decisions import HEADINGS, NOTE, cells_of, notes_of
+from servebench.report.decisions import HEADINGS, NOTE, cells_of, notes_of, title_of
 from servebench.report.terminal.tables import new_table
 
 STYLES = {"faster": "green", "slower": "red", "equal": "cyan", "mixed": "yellow"}
@@ -13,7 +13,7 @@ STYLES = {"faster": "green", "slower": "red", "equal": "cyan", "mixed": "yellow"
 def print_decisions(found: StudyDecision, out: Console) -> None:
     """Print a table for each pair of runs, what is still open, and how much starts differ."""
     for pair in found.pairs:
-        out.print(Text(f"{pair.candidate}  vs  {pair.baseline}", style="bold"))
+        out.print(Text(title_of(pair, found), style="bold"))
         table = new_table()
         for name in HEADINGS:
             table.add_column(name, justify="left" if name in ("metric", "verdict") else "right", no_wrap=True)
