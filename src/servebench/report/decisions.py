@@ -16,7 +16,9 @@ NOTE = (
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
     verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict != "not compared"]
-    undecided = [f"{title_of(pair, found)} at {', '.join(pair.open_levels)}" for pair in found.pairs if pair.open_levels]
+    undecided = [
+        f"{title_of(pair, found)} at {', '.join(pair.open_levels)}" for pair in found.pairs if pair.open_levels
+    ]
     done = sum(verdict != "open" for verdict in verdicts)
     rest = f"; open: {'; '.join(undecided)}" if undecided else ""
     return f"round {rounds}: {done} of {len(verdicts)} levels decided after {_minutes(found)}{rest}"
