@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from servebench.analysis.comparison.decisions import PairDecision, decide
+from servebench.analysis.comparison.compare import with_rows
+from servebench.analysis.comparison.decisions import Decision, PairDecision, decide
+from servebench.analysis.comparison.model import Comparison, ComparisonRow, Result
 from servebench.analysis.setups import start_spreads
 from servebench.analysis.stored_runs import side_of
 from servebench.contracts.labels import run_labels
@@ -62,6 +64,14 @@ class StudyDecision:
         }
 
 
+RESULTS: Mapping[str, tuple[Result, float]] = {
+    "faster": ("faster", 0.0),
+    "slower": ("slower", 0.0),
+    "equal": ("no difference", 1.0),
+}
+"""The result of a comparison's row and its corrected p-value, for each verdict that is one."""
+
+
 def study_settings(run: RunData) -> StudySettings | None:
     """Return how a stored run's study decides; None if it has no `study.until`."""
     stored = mapping(run.config.get("study"))
@@ -101,6 +111,24 @@ def decide_study(study: StudyData, earlier: Iterable[RunData] = ()) -> StudyDeci
         spreads={run.run_id: _spread(run.point_rows) for run in measured},
         labels={key: one.text for key, one in run_labels(study.runs).items()},
     )
+
+
+def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
+    """Return a comparison of two runs with the rows, and the result, that the study has decided."""
+    for pair in found.pairs:
+        if set(comparison.ids) == {pair.baseline, pair.candidate}:
+            turn = comparison.ids == (pair.candidate, pair.baseline)
+            decided = {(one.level, one.row.metric.name): _decided_row(one, turn) for one in pair.rows if one.starts}
+            rows = tuple(decided.get((row.level, row.metric.name), row) for row in comparison.rows)
+            return with_rows(comparison, rows)
+    return comparison
+
+
+def _decided_row(one: Decision, turn: bool) -> ComparisonRow:
+    """The row with the decision as its result; its p-value only says on which side of the error it is."""
+    result, p = RESULTS.get(one.verdict, ("not enough data", 1.0))
+    row = replace(one.row, result=result, p_corrected=p, bound=max(abs(one.row.low or 0), abs(one.row.high or 0)))
+    return row.turned() if turn else row
 
 
 def _engine_seconds(rows: Sequence[PointRow]) -> list[float]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servebench.analysis.answer import Answer, answer_of
+from servebench.analysis.decided import decide_study
 from servebench.config import Job
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.labels import labels_of, source_of_job
@@ -45,7 +46,8 @@ def study_answer(path: Path) -> Answer:
     """Return the answer of a stored study. Raises StoreError, OSError."""
     study = read.load_study(path)
     earlier = read.runs_beside(study)
-    return answer_of(study.runs, earlier=earlier, name=study_name(path), words=study.words)
+    decision = decide_study(study, earlier)
+    return answer_of(study.runs, earlier=earlier, name=study_name(path), words=study.words, decision=decision)
 
 
 def study_name(path: Path) -> str:

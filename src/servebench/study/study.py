@@ -78,8 +78,8 @@ class StudySession:
             answer = study_answer(self.folder.path)
             # the command that continues a study that is not whole is printed as the last line
             steps = tuple(step for step in answer.next_steps if not step.continues)
-            self.display.answer(replace(answer, next_steps=steps))
             print_decided(self.folder, self.display)
+            self.display.answer(replace(answer, next_steps=steps))
         except (ServebenchError, OSError) as error:
             self.display.problem(f"the results cannot be compared: {error}")
 

@@ -10,6 +10,7 @@ from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, W
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, is_mark, remarks
 from servebench.analysis.comparison.model import Comparison
+from servebench.analysis.decided import StudyDecision, as_decided
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.model import Entrant, RankedLevel
 from servebench.analysis.recommendation.values import metric_interval, metric_value
@@ -32,6 +33,7 @@ def answer_of(
     name: str = "last",
     words: Sequence[str] = (),
     comparisons: Sequence[Comparison] | None = None,
+    decision: StudyDecision | None = None,
 ) -> Answer:
     """Return the answer that runs give. `earlier` are other stored runs, `name` is how a command names the study of these
     runs, `words` is the command that made it. `comparisons` of these runs replace those that it makes itself."""
@@ -40,6 +42,7 @@ def answer_of(
     pairs = pairs_within([run for run in runs if run.run_id in entrants]) if comparisons is None else []
     found = list(comparisons or ())
     found += compare_speed(pairs, varying=varying, earlier=earlier, labels=labels) if pairs else []
+    found = [as_decided(one, decision) for one in found] if decision is not None else found
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         groups.setdefault(run.fact("workload") or "", []).append(run)

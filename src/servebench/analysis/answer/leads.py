@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from servebench.analysis.answer.model import AnswerCell, LevelLead
@@ -100,26 +99,8 @@ def row_between(
         if set(one.ids) != {first, rival}:
             continue
         row = next((row for row in one.rows if row.level == level and row.metric.name == metric), None)
-        return row if row is None or one.ids == (rival, first) else _turned(row)
+        return row if row is None or one.ids == (rival, first) else row.turned()
     return None
-
-
-def _turned(row: ComparisonRow) -> ComparisonRow:
-    """A row with baseline and candidate exchanged."""
-
-    def other(share: float | None) -> float | None:
-        return None if share is None or share <= -1 else 1 / (1 + share) - 1
-
-    results = {"faster": "slower", "slower": "faster"}
-    return replace(
-        row,
-        baseline=row.candidate,
-        candidate=row.baseline,
-        effect=other(row.effect),
-        low=other(row.high),
-        high=other(row.low),
-        result=results.get(row.result, row.result),  # type: ignore[arg-type]
-    )
 
 
 def lead_text(lead: LevelLead) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -122,17 +122,27 @@ def _conclude(
     unequal: tuple[SettingDifference, ...],
     margin: float,
 ) -> Comparison:
-    facts: dict[str, Any] = {
-        "baseline": baseline.name,
-        "candidate": candidate.name,
-        "ids": (baseline.run_id, candidate.run_id),
-        "unequal": unequal,
-        "margin": margin,
-    }
+    summary = _one_start(baseline, candidate, rows) or _why_undecided(rows)
     if any(one.matters for one in unequal):
-        withheld = tuple(replace(row, result="unequal_settings", competes=False) for row in rows)
         summary = f"no verdict: the runs have different settings ({mattering_keys(unequal)}); {how_to_resolve(unequal)}"
-        return Comparison(rows=withheld, result="unequal_settings", summary=summary, **facts)
+    found = Comparison(
+        baseline=baseline.name,
+        candidate=candidate.name,
+        ids=(baseline.run_id, candidate.run_id),
+        rows=(),
+        unequal=unequal,
+        margin=margin,
+        result="not enough data",
+        summary=summary,
+    )
+    return with_rows(found, rows)
+
+
+def with_rows(comparison: Comparison, rows: tuple[ComparisonRow, ...]) -> Comparison:
+    """Return the comparison with these rows and the result that follows from them; where none follows, its own."""
+    if any(one.matters for one in comparison.unequal):
+        withheld = tuple(replace(row, result="unequal_settings", competes=False) for row in rows)
+        return replace(comparison, rows=withheld, result="unequal_settings")
     competing = [row for row in rows if row.competes]
     faster, slower, same = (
         [row for row in competing if row.result == result] for result in ("faster", "slower", "no difference")
@@ -141,16 +151,16 @@ def _conclude(
         result: Result | Literal["mixed"] = "mixed" if faster and slower else "faster" if faster else "slower"
         how = "faster in some metrics and slower in others" if result == "mixed" else result
         largest = _largest((*slower, *faster)).description
-        summary = f"{candidate.name} is {how}; largest change: {largest}"
-        return Comparison(rows=rows, result=result, summary=summary, **facts)
+        return replace(
+            comparison, rows=rows, result=result, summary=f"{comparison.candidate} is {how}; largest change: {largest}"
+        )
     if same:
         bound = max(row.bound or 0 for row in same)
         short = len(competing) - len(same)
         rest = f" ({short} of {len(competing)} rows have not enough data)" if short else ""
         summary = f"no difference larger than {bound:.1%}{rest}"
-        return Comparison(rows=rows, result="no difference", summary=summary, bound=bound, **facts)
-    summary = _one_start(baseline, candidate, rows) or _why_undecided(rows)
-    return Comparison(rows=rows, result="not enough data", summary=summary, **facts)
+        return replace(comparison, rows=rows, result="no difference", summary=summary, bound=bound)
+    return replace(comparison, rows=rows)
 
 
 def _one_start(baseline: Side, candidate: Side, rows: Sequence[ComparisonRow]) -> str:

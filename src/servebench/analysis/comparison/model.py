@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -154,6 +154,23 @@ class ComparisonRow:
         if self.low is None or self.high is None:
             return float("inf")
         return -self.low if self.metric.higher_is_better else self.high
+
+    def turned(self) -> ComparisonRow:
+        """Return the row with baseline and candidate exchanged; not for `failed_share`."""
+
+        def other(share: float | None) -> float | None:
+            return None if share is None or share <= -1 else 1 / (1 + share) - 1
+
+        results: dict[str, Result] = {"faster": "slower", "slower": "faster"}
+        return replace(
+            self,
+            baseline=self.candidate,
+            candidate=self.baseline,
+            effect=other(self.effect),
+            low=other(self.high),
+            high=other(self.low),
+            result=results.get(self.result, self.result),
+        )
 
     @property
     def description(self) -> str:

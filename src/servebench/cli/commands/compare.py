@@ -104,7 +104,8 @@ def command(
         out = console()
         if out.is_terminal and not verbose and baseline is None and len(found) > 1:
             runs = list({run.run_id: run for pair in pairs for run in pair}.values())
-            print_pairs(answer_of(runs, comparisons=[one.comparison for one in found]), out)
+            decision = decide_study(named[0], earlier) if isinstance(named[0], StudyData) else None
+            print_pairs(answer_of(runs, comparisons=[one.comparison for one in found], decision=decision), out)
         else:
             for one in found:
                 print_comparison(one, out)

@@ -46,8 +46,10 @@ def command(
     """Recommend a run for each use case: how sure the choice is, and what would change it."""
     from servebench.analysis.advice import recommend_runs
     from servebench.analysis.answer import answer_of
+    from servebench.analysis.decided import decide_study
     from servebench.analysis.recommendation.rules import load_rules, rules_text
     from servebench.contracts.labels import run_labels
+    from servebench.contracts.stored import StudyData
     from servebench.report.terminal.advice import print_recommendations, to_json
     from servebench.report.terminal.tables import console
     from servebench.store.studies import find, runs_beside, runs_of
@@ -65,7 +67,8 @@ def command(
     runs = [run for one in found for run in runs_of(one)]
     earlier = runs_beside(found[0]) if len(found) == 1 else ()
     # leads are those of the answer and of the report
-    compared = answer_of(runs, earlier=earlier, varying=varying).comparisons
+    decision = decide_study(found[0], earlier) if len(found) == 1 and isinstance(found[0], StudyData) else None
+    compared = answer_of(runs, earlier=earlier, varying=varying, decision=decision).comparisons
     answers = recommend_runs(runs, rules, with_doubtful=with_doubtful, varying=varying, comparisons=compared)
     labels = run_labels(runs)
     emulated = [labels[run.run_id].text for run in runs if run.emulated]

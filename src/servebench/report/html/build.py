@@ -7,6 +7,7 @@ import numpy as np
 
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer import answer_of
+from servebench.analysis.decided import decide_study
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.published import compare_published
 from servebench.analysis.quality.agreement import Agreement
@@ -49,7 +50,10 @@ def page_of(
     pages = [run_page(run, labels[run.run_id]) for run in runs]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     earlier = read.runs_beside(found) if with_earlier and len(readable) > 1 else []
-    answer = answer_of(runs, earlier=earlier, varying=varying, name=short_id(study), words=found.words)
+    decision = decide_study(found, earlier) if isinstance(found, StudyData) else None
+    answer = answer_of(
+        runs, earlier=earlier, varying=varying, name=short_id(study), words=found.words, decision=decision
+    )
     comparisons = answer.comparisons
     if with_doubtful:
         pairs = pairs_within(readable)
