@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import servebench
 from servebench.config import compose_jobs
+from servebench.registry.conf import install_command
 from servebench.registry.registry import PluginInfo, Registry
 from servebench.util.errors import ConfigError
 
@@ -104,7 +106,7 @@ def test_keys_of_an_unknown_engine_are_not_guessed_at(registry):
 
 
 MISSING = (
-    "engine=llamacpp is not installed: install servebench-llamacpp, "
+    f"engine=llamacpp is not installed: {install_command('servebench-llamacpp')}, "
     "or choose another engine with engine=NAME (installed: openai)"
 )
 
@@ -112,6 +114,24 @@ MISSING = (
 @pytest.mark.parametrize("line", ["", "engine=llamacpp", "engine.threads=4", "-m engine.seed=1,2"])
 def test_the_missing_default_engine_says_how_to_get_it(line, make_registry):
     assert problem_lines(line, make_registry(plugin=False)) == [MISSING]
+
+
+def test_a_file_that_inherits_an_engine_that_is_not_installed_says_how_to_get_it(tmp_path, make_registry):
+    """Hydra only says that it could not load `engine/llamacpp`."""
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "mine.yaml").write_text("defaults:\n  - llamacpp\ndevice: cpu\n")
+    assert problem_lines(f"-cd {tmp_path} engine=mine", make_registry(plugin=False)) == [
+        f"engine/mine.yaml inherits llamacpp: {MISSING}"
+    ]
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_plugin_is_installed_from_the_checkout_that_servebench_runs_from(here, tmp_path, monkeypatch):
+    root = Path(servebench.__file__).parents[2]
+    monkeypatch.chdir(root if here else tmp_path)
+    place = "./plugins/servebench-tgi" if here else root / "plugins" / "servebench-tgi"
+    assert install_command("servebench-tgi") == f"pip install {place}"
+    assert install_command("servebench-other") == "pip install servebench-other"
 
 
 def test_the_default_engine_is_not_needed_for_others(make_registry):

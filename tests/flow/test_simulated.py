@@ -25,6 +25,7 @@ def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
         pd.testing.assert_frame_equal(one.drop(columns="start_id"), two.drop(columns="start_id"), rtol=1e-9)
     fast, slow = first
     assert set(fast["launch"]) == {"simulated"}
+    assert [set(one["label"]) for one in (fast, slow)] == [{"slowdown=1.0"}, {"slowdown=1.05"}]
     assert all(fast["emulated"])
     assert "emulated" in fast["doubts"].iloc[0]
     assert list(fast["requests_ok"]) == [20, 20]

@@ -5,10 +5,12 @@ import pandas as pd
 import pytest
 
 from servebench.cli.main import dispatch
+from servebench.contracts.labels import run_labels
 from servebench.contracts.stored import RunData, StudyData
 from servebench.store import studies as read
 from servebench.store.hold import holding
 from servebench.store.layout import StudyFolder
+from servebench.store.plan import PlannedRun, write_plan
 from servebench.util.errors import ConfigError
 from servebench.util.short_id import short_id
 from support.studies import SimulatedEngine, SimulatedLoad
@@ -55,9 +57,38 @@ def test_a_run_whose_process_was_killed_is_shown_as_interrupted(outputs):
     study = StudyFolder(outputs / "2026-two")
     state = study.run("00_alpha_unique").state
     state.write_text(json.dumps({**json.loads(state.read_text()), "status": "running"}))
-    assert [run.status for run in read.load_study(study.path).runs] == ["interrupted"]
+    assert [(run.status, run.error) for run in read.load_study(study.path).runs] == [("interrupted", read.KILLED)]
     with holding(study):
-        assert [run.status for run in read.load_study(study.path).runs] == ["running"]
+        assert [(run.status, run.error) for run in read.load_study(study.path).runs] == [("running", None)]
+
+
+def test_a_run_that_was_never_started_is_known_from_the_plan(outputs, capsys):
+    """Killed in its first run: no fault, no folder names, and the command that continues it."""
+    study = StudyFolder(outputs / "2026-one")
+    first, second = (study.run(run.name) for run in read.load_study(study.path).runs)
+    plan = [
+        PlannedRun(name=run.name, overrides=(), config=json.loads(run.manifest.read_text())["config"])
+        for run in (first, second)
+    ]
+    write_plan(study, plan)
+    shutil.rmtree(second.path)
+    for file in (first.state, study.state):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "status": "running"}))
+    loaded = read.load_study(study.path)
+    assert (loaded.status, loaded.runs[1].status, loaded.runs[1].faults) == ("interrupted", "missing", ())
+    assert [label.text for label in run_labels(loaded.runs).values()] == ["alpha · unique", "beta · rag_prefix"]
+    found = read.find("2", outputs)
+    assert isinstance(found, RunData)
+    assert found.fact("workload") == "rag_prefix"
+    for words in (["ls"], ["show", "2026-one"], ["show", "2"], ["report", "2026-one", "--json"]):
+        assert dispatch([*words, "--outputs", str(outputs)]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "not started" in told
+        assert ".json is missing" not in told
+        assert "servebench resume 2026-one" in told or words[1:] == ["2"]
+    page = (study.path / "report.html").read_text()
+    assert "servebench was killed" in page
+    assert "servebench resume 2026-one" in page
 
 
 @pytest.mark.parametrize("word", ["2026-two/00_alpha_unique", "01_beta_rag_prefix", "beta", "2026-two"])

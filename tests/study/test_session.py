@@ -3,8 +3,11 @@
 import pytest
 
 from servebench.contracts.results import RunOutcome
+from servebench.contracts.settings import TrackingSettings
 from servebench.store.layout import StudyFolder
 from servebench.store.state import StudyState, read_study, write_study
+from servebench.store.tracking import SyncReport
+from servebench.study import tracking
 from servebench.study.study import StudySession, study_exit_code
 from servebench.util.errors import EngineError, FailureKind, Interrupted, LoadError, StoreError
 from support.orchestration import RecordingDisplay
@@ -35,6 +38,22 @@ class Tracker:
 
     def print_location(self):
         self.calls.append("location")
+
+
+def test_a_dead_tracking_server_is_reported_once(tmp_path, monkeypatch):
+    """After each run and at the end it fails for the same reason; another reason is printed, too."""
+    reasons = iter(["refused", "refused", "refused", "full"])
+    monkeypatch.setattr(tracking, "sync_study", lambda *_, **__: SyncReport(error=next(reasons), tracker_down=True))
+    display = RecordingDisplay()
+    tracker = tracking.StudyTracker(StudyFolder(tmp_path / "s"), TrackingSettings(name="mlflow"), display)
+    state = StudyState(study_id="s", words=(), runs=())
+    tracker.sync()
+    tracker.sync()
+    tracker.conclude(state)
+    tracker.conclude(state)
+    assert [text.partition(";")[0] for text in display.problems] == ["refused"]
+    tracker.conclude(state)
+    assert [text.partition(";")[0] for text in display.problems] == ["refused", "full"]
 
 
 @pytest.mark.parametrize(

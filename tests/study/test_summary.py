@@ -24,6 +24,7 @@ def test_the_summary_has_page_table_charts_and_what_mlflow_says(study):
     folder = write_summary(study)
     names = {path.name for path in folder.iterdir()}
     assert {"report.html", "comparison.md", "points.csv", "summary.json", "output_throughput.svg", "tpot.svg"} <= names
+    assert (folder / "ttft.png").read_bytes().startswith(b"\x89PNG")
     assert "beta" in (folder / "report.html").read_text()
     assert "output throughput, tok/s" in (folder / "comparison.md").read_text()
     picture = ElementTree.fromstring((folder / "ttft.svg").read_text())
@@ -55,7 +56,7 @@ def test_mlflows_parent_run_shows_the_comparison(study, tmp_path):
     assert [one.step for one in curve] == [2, 8]
     assert curve[0].value < curve[1].value
     files = {item.path for item in client.list_artifacts(parent.info.run_id, FOLDER)}
-    assert {f"{FOLDER}/report.html", f"{FOLDER}/output_throughput.svg"} <= files
+    assert {f"{FOLDER}/report.html", f"{FOLDER}/output_throughput.svg", f"{FOLDER}/ttft.png"} <= files
     assert f"{FOLDER}/summary.json" not in files
     told = json.loads((study / FOLDER / "summary.json").read_text())
     (study / FOLDER / "summary.json").write_text(json.dumps({**told, "note": "another"}))

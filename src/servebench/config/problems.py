@@ -10,6 +10,7 @@ from typing import Any, Literal
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError  # type: ignore[import-untyped, unused-ignore]
 
+from servebench.registry.conf import install_command
 from servebench.registry.registry import DISABLE_VARIABLE, Registry
 
 Kind = Literal["words", "syntax", "group", "compose", "key", "value", "class", "combination"]
@@ -114,10 +115,8 @@ PLUGIN_ENGINES = ("llamacpp", "lmdeploy", "ollama", "tgi", "triton", "transforme
 
 def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[str, ...] = ()) -> str:
     """Return the message for an unavailable `group=name`. `listed` are the options of the config folders."""
-    if group == "engine":
-        line = _plugin_engine(name, registry)
-        if line is not None:
-            return line
+    if group == "engine" and (line := plugin_engine(name, registry)) is not None:
+        return line
     offered = tuple(registry.kinds.get(group, ()))
     if name in listed and group in registry.kinds:
         return (
@@ -127,7 +126,7 @@ def missing_option(group: str, name: str, registry: Registry, *, listed: tuple[s
     return f"{group}={name}: no such {group}; {suggest(name, listed or offered, listed=True)}"
 
 
-def _plugin_engine(name: str, registry: Registry) -> str | None:
+def plugin_engine(name: str, registry: Registry) -> str | None:
     """Return the message for an engine of a plugin; None if no known plugin has this name."""
     distribution = f"servebench-{name}"
     for info in registry.plugins:
@@ -140,6 +139,6 @@ def _plugin_engine(name: str, registry: Registry) -> str | None:
         return None
     others = ", ".join(sorted(registry.kinds["engine"])) or "none"
     return (
-        f"engine={name} is not installed: install {distribution}, or choose another engine with engine=NAME "
+        f"engine={name} is not installed: {install_command(distribution)}, or choose another engine with engine=NAME "
         f"(installed: {others})"
     )

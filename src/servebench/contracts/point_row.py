@@ -24,6 +24,7 @@ class PointRow:
     """
 
     run_id: str = column("", "The run, as `study/run`.", default="")
+    label: str = column("", "What the run is called in its study, in words that say how it differs.", default="")
     engine: str = column("", "Name of the engine.", default="")
     engine_version: str | None = column("", "Version that the engine reports.")
     launch: str = column("", "How the engine was started: process, docker, attach, emulated or simulated.", default="")

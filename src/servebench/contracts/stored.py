@@ -61,6 +61,11 @@ class RunData:
         return str(self.state.get("status") or self.manifest.get("status") or "missing")
 
     @property
+    def standing(self) -> str:
+        """Its status as people say it."""
+        return "not started" if self.status == "missing" else self.status
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The arguments of the command that made it."""
         return _words(self.manifest.get("words"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -32,6 +33,16 @@ def conf_dir() -> Path:
         if (candidate / "config.yaml").is_file():
             return candidate
     raise ConfigError(f"no config folder at {candidates[0]}: reinstall servebench-suite")
+
+
+def install_command(distribution: str) -> str:
+    """Return the command that installs a plugin of this project: from the checkout if servebench runs from one."""
+    root = Path(servebench.__file__).resolve().parents[2]
+    folder = root / "plugins" / distribution
+    if not (folder / "pyproject.toml").is_file():
+        return f"pip install {distribution}"
+    here = Path.cwd()
+    return f"pip install {f'./{folder.relative_to(here)}' if folder.is_relative_to(here) else shlex.quote(str(folder))}"
 
 
 def config_groups(folders: Iterable[Path]) -> Mapping[str, tuple[str, ...]]:

@@ -5,10 +5,10 @@ from pathlib import Path
 from servebench.util.errors import StoreError, reason_of
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write text to a file, with its folder. Raises StoreError."""
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file, with its folder; text as UTF-8. Raises StoreError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {reason_of(error)}") from error

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from servebench.contracts.labels import labels_of, source_of_job
 from servebench.contracts.results import SCHEMA_VERSION
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
@@ -58,6 +59,16 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
     for run in runs:
         folder.run(run.name)
     return runs
+
+
+def planned_labels(folder: StudyFolder) -> dict[str, str]:
+    """Return what the runs of a study are called in it, by name; nothing for a study without a readable plan."""
+    try:
+        plan = read_plan(folder)
+    except StoreError:
+        return {}
+    labels = labels_of([source_of_job(run.name, folder.name, run.overrides, run.config) for run in plan])
+    return {name: label.text for name, label in labels.items()}
 
 
 def _without_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:

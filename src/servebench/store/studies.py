@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import operator
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+KILLED = "servebench was killed; the requests that had ended are kept"
 RowReader = Callable[[RunFolder], Sequence[PointRow]]
 """Returns the points of a run. Raises StoreError."""
 
@@ -78,8 +80,9 @@ def read_document(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
         return {}
 
 
-def load_run(path: Path, read: RowReader = read_rows) -> RunData:
-    """A run's folder, whatever is in it; `read` reads its points, on first use."""
+def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping[str, Any]] = dict) -> RunData:
+    """A run's folder, whatever is in it; `read` reads its points, on first use. One that its study planned and never started
+    has what `plan` has for its name instead of a manifest."""
     folder = RunFolder(path)
     run = RunData(
         study_id=path.parent.name,
@@ -94,6 +97,8 @@ def load_run(path: Path, read: RowReader = read_rows) -> RunData:
         check_plain(path)
     except StoreError as error:
         return replace(run, noted=(str(error),))
+    if not path.exists() and (planned := mapping(plan().get(path.name))):
+        return replace(run, manifest=planned)
     faults: list[str] = []
     state = read_document(folder.state, faults, "run")
     manifest = read_document(folder.manifest, faults, "manifest")
@@ -125,12 +130,26 @@ def load_study(path: Path, read: RowReader = read_rows) -> StudyData:
     names, bad = _run_names(path, state)
     if bad:
         faults.append(f"study.json has a run named {bad[0]!r}, which is not the name of a folder in it")
-    loaded = tuple(load_run(path / name, read) for name in names)
-    if any(run.status == UNFINISHED for run in loaded) and is_abandoned(path):
+    plan = lru_cache(maxsize=1)(partial(_plan_of, path, state))
+    loaded = tuple(load_run(path / name, read, plan) for name in names)
+    if UNFINISHED in [state.get("status"), *(run.status for run in loaded)] and is_abandoned(path):
         # its process was killed before it could say so
         cut = {"status": "interrupted"}
-        loaded = tuple(replace(one, state={**one.state, **cut}) if one.status == UNFINISHED else one for one in loaded)
+        state, killed = {**state, **cut}, {**cut, "error": KILLED}
+        loaded = tuple(
+            replace(one, state={**one.state, **killed}) if one.status == UNFINISHED else one for one in loaded
+        )
     return StudyData(study_id=path.name, path=path, state=state, runs=loaded, faults=tuple(faults))
+
+
+def _plan_of(study: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What the plan of a study says of its runs, by name, under the keys of a manifest; nothing where it cannot be read."""
+    planned = read_document(study / "plan.json", [], "plan").get("runs")
+    runs = [mapping(run) for run in planned] if isinstance(planned, list) else []
+    words = state.get("words")
+    return {
+        str(run.get("name")): {"words": words, **{key: run.get(key) for key in ("overrides", "config")}} for run in runs
+    }
 
 
 def _run_names(study: Path, state: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -251,6 +270,8 @@ def _load(path: Path) -> RunData | StudyData:
         check_plain(path)
         return load_run(path)
     check_plain(path, deep=False)
+    if not path.exists():
+        return next(run for run in load_study(path.parent).runs if run.name == path.name)
     return load_study(path)
 
 
@@ -266,6 +287,14 @@ def _name(path: Path, outputs: Path) -> str:
 def _some(names: Iterable[str], most: int = 6) -> str:
     every = list(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def command_words(study: Path, *, last: bool = False) -> str:
+    """Return by which words a command that is run here finds a study; with `last`, by that word if it is the latest."""
+    latest = study_paths(study.parent)[-1:] if last else []
+    word = "last" if study.name in (one.name for one in latest) else short_id(study.name)
+    default = study.parent.absolute() == Path("outputs").absolute()
+    return shlex.quote(word) + ("" if default else f" --outputs {shlex.quote(str(study.parent))}")
 
 
 def runs_of(found: RunData | StudyData) -> tuple[RunData, ...]:

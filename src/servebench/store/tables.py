@@ -24,7 +24,8 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import SCHEMA_VERSION, Point, Record
 from servebench.contracts.telemetry import Reading
 from servebench.store.files import replacing, writing
-from servebench.store.layout import RunFolder
+from servebench.store.layout import RunFolder, StudyFolder
+from servebench.store.plan import planned_labels
 from servebench.store.versions import KEY, check_table
 from servebench.util.bounded_file import open_regular, parse_json
 from servebench.util.bounded_parquet import read_parquet
@@ -193,6 +194,8 @@ def _write_rows(folder: RunFolder, rows: Sequence[PointRow]) -> None:
 
     if not rows:
         return
+    label = planned_labels(StudyFolder(folder.path.parent)).get(folder.name, "")
+    rows = [replace(row, label=row.label or label) for row in rows]
     cells = [row.as_dict() for row in rows]
     table = _points_table(rows)
     names = table.schema.names

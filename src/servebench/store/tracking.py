@@ -14,12 +14,11 @@ from typing import Any
 from filelock import FileLock
 
 from servebench.contracts.emulation import EMULATING
-from servebench.contracts.labels import labels_of, source_of_job
 from servebench.store.files import write_text
 from servebench.store.layout import RunFolder, StudyFolder
 from servebench.store.manifest import digest, read_manifest
 from servebench.store.mlflow_client import KEY_TAG, NOTE_TAG, Metrics, TrackedRun, TrackedStudy
-from servebench.store.plan import read_plan
+from servebench.store.plan import planned_labels
 from servebench.store.reach import sqlite_path, unreachable
 from servebench.store.seal import origin_of, sha256_of, signed
 from servebench.store.state import UNFINISHED, StudyState, read_run, read_study
@@ -285,16 +284,6 @@ class _Pending:
         return f"{self.faults[0]}{more}" if self.faults else None
 
 
-def _run_names(study: StudyFolder) -> dict[str, str]:
-    """What the runs of a study are called in MLflow: their labels; none for a study without a readable plan."""
-    try:
-        plan = read_plan(study)
-    except StoreError:
-        return {}
-    labels = labels_of([source_of_job(run.name, study.name, run.overrides, run.config) for run in plan])
-    return {name: label.text for name, label in labels.items()}
-
-
 def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
     """Compare. A run that cannot be read is a fault and keeps no other back. Raises StoreError for the study's own."""
     state = read_study(study)
@@ -303,7 +292,7 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
     if empty or known.get("uri_digest") != place:
         known = {}
     status = STATUSES.get(state.status, "RUNNING" if at_work else "KILLED")
-    names = _run_names(study)
+    names = planned_labels(study)
     todo, unchanged, faults = [], [], []
     for folder in (study.run(name) for name in state.runs if study.run(name).state.exists()):
         try:

@@ -1,6 +1,5 @@
 """What a study will do before it runs, and what it says when it has ended."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from servebench.load.plan.levels import Level, plan_levels
 from servebench.report.terminal.display import Schedule
 from servebench.run.task import RunTask
 from servebench.store import studies as read
-from servebench.util.short_id import short_id
 
 START_S = 30.0
 """How long an engine is taken to need for a start and what comes before its load, before anything is known."""
@@ -46,13 +44,5 @@ def study_answer(path: Path) -> Answer:
     """Return the answer of a stored study. Raises StoreError, OSError."""
     study = read.load_study(path)
     earlier = read.runs_beside(study)
-    decision = decide_study(study, earlier)
-    return answer_of(study.runs, earlier=earlier, name=study_name(path), words=study.words, decision=decision)
-
-
-def study_name(path: Path) -> str:
-    """Return the shortest words by which a command finds a study."""
-    studies = read.study_paths(path.parent)
-    word = "last" if studies and studies[-1].name == path.name else short_id(path.name)
-    default = path.parent.absolute() == Path("outputs").absolute()
-    return shlex.quote(word) + ("" if default else f" --outputs {shlex.quote(str(path.parent))}")
+    decision, name = decide_study(study, earlier), read.command_words(path, last=True)
+    return answer_of(study.runs, earlier=earlier, name=name, words=study.words, decision=decision)

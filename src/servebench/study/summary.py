@@ -1,7 +1,7 @@
 """The summary of a study in the folder `summary/`, made for tools outside of servebench, above all MLflow.
 
-`report.html` is the page of `servebench report`, `comparison.md` the verdicts, `points.csv` all points, the SVG files are the
-charts of the report, and `summary.json` holds what MLflow's parent run shows: a note in Markdown, metrics per engine, tags.
+`report.html` is the page of `servebench report`, `comparison.md` the verdicts, `points.csv` all points, the SVG and PNG files are
+the charts of the report, and `summary.json` holds what MLflow's parent run shows: a note in Markdown, metrics per engine, tags.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def write_summary(path: Path) -> Path:
     if any(one.rows for one in data.runs):
         write_file(folder / "points.csv", to_csv(study.runs))
     for chart in comparing(data.series, data.limits):
-        write_file(folder / f"{chart.name}.svg", draw.svg(draw.composed(chart, data.series)))
+        spec = draw.composed(chart, data.series)
+        write_file(folder / f"{chart.name}.svg", draw.svg(spec))
+        write_file(folder / f"{chart.name}.png", draw.png(spec))
     shown = {"note": note(study), "metrics": metrics(data), "tags": tags(study.runs)}
     write_file(folder / "summary.json", json.dumps(shown, indent=1) + "\n")
     return folder

@@ -9,6 +9,7 @@ from servebench.store.state import StudyState
 from servebench.store.tracking import sync_study, tracking_uri
 from servebench.study.summary import write_summary
 from servebench.util.errors import ServebenchError
+from servebench.util.short_id import short_id
 
 
 @dataclass
@@ -20,6 +21,7 @@ class StudyTracker:
     """With `tracking=none` nothing is sent."""
     display: Display
     _down: bool = field(default=False, init=False)
+    _said: str = field(default="", init=False)
 
     def sync(self) -> None:
         """Send what is on disk so far."""
@@ -30,9 +32,12 @@ class StudyTracker:
         report = sync_study(self.folder, uri=self._uri(), experiment=settings.experiment, timeout_s=settings.timeout_s)
         if report.error is not None:
             self._down = True
-            self.display.problem(
-                f"{report.error}; no results are lost: 'servebench sync {self.folder.name}' sends them later"
-            )
+            # the last attempt of `conclude` mostly fails for the reason of the first
+            if report.error != self._said:
+                self._said = report.error
+                self.display.problem(
+                    f"{report.error}; no results are lost: 'servebench sync {short_id(self.folder.name)}' sends them later"
+                )
 
     def conclude(self, state: StudyState) -> None:
         """Write the summary and send everything, also when the server was down before."""

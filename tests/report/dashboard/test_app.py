@@ -83,9 +83,27 @@ def test_a_link_shows_the_study_that_was_shared(outputs, monkeypatch):
     page.run()
     assert not page.exception
     assert page.selectbox(key="one-study").value == "one"
-    assert list(page.dataframe[0].value.columns) == ["use", "of", "vllm", "sglang", "trust"]
+    (screen,) = (one.proto.body for one in page.get("html") if "@scope" in one.proto.body)
+    assert "Which of vllm and sglang is best" in screen
+    assert '<table class="matrix">' in screen
+    assert f"servebench resume one --outputs {outputs} --failed" in screen
+    assert "![x](http://evil/x.png)" in screen
     charts = [json.loads(one.proto.spec) for one in page.get("vega_lite_chart")]
     assert {one["value"] for chart in charts for one in chart["params"] if one["name"] == "stat"} == {"p99"}
+
+
+def test_a_study_without_a_point_has_its_page_too(tmp_path, monkeypatch):
+    """Why its runs failed, their last log lines, and the command that tries them again, with markup escaped."""
+    run = tmp_path / "outputs" / "bad" / "00_vllm"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps({"title": "t", "status": "failed", "error": "no GPU <img src=x>"}))
+    (run / "engine.log").write_text("last words")
+    monkeypatch.setattr("sys.argv", ["app.py", str(run.parent.parent)])
+    page = app(run.parent.parent).run()
+    assert not page.exception
+    (screen,) = (one.proto.body for one in page.get("html"))
+    for said in ("no GPU &lt;img src=x&gt;", "last words", "servebench resume bad --outputs", "--failed"):
+        assert said in screen
 
 
 def test_the_best_point_of_a_run_is_a_valid_one_where_it_has_any():

@@ -35,6 +35,7 @@ def test_csv_has_a_row_a_point_with_its_study(study, capsys):
     assert float(rows[0]["ttft_ms_p50"]) > 0
     assert rows[0]["goodput_req_s"] == ""
     assert rows[0]["doubts"] == "too_short"
+    assert [row["label"] for row in rows] == ["vllm", "vllm", "sglang", "sglang"]
 
 
 def test_json_has_manifest_and_points(study, capsys):

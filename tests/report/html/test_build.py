@@ -113,4 +113,4 @@ def test_a_study_at_work_says_how_far_it_is_and_offers_no_resume(make_study):
     assert not found["next"]
     assert "02_c" not in found["question"]
     _, found = first_screen(build.page_of(replace(study, runs=(done, to_come)), load_rules()))
-    assert [one["status"] for one in found["problems"]] == ["", "is missing"]
+    assert [one["status"] for one in found["problems"]] == ["", "was not started"]

@@ -144,7 +144,7 @@ def test_a_run_that_failed_and_one_that_is_gone_are_told(study):
     words = " ".join(seen.text)
     assert "the engine died" in words
     assert "last words" in words
-    assert "missing" in words
+    assert "was not started" in words
     assert "No point was measured." in words
 
 

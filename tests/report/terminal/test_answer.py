@@ -132,6 +132,20 @@ def test_what_is_not_equal_is_a_table_where_it_fits_and_lines_where_not():
     assert "a port (unique at 4 users): 319 (vllm), 327 (trtllm); why" in screen(found, verbose=True, width=160)
 
 
+def test_a_pipe_gets_all_that_matters_and_the_rest_with_verbose():
+    """Twelve lines of settings that are what is compared hid the warnings."""
+    meant = replace(UNEQUAL, title="engine.dtype", matters=False, reason="this is what is compared", where="")
+    found = replace(answer(3, ["1"]), inequalities=(UNEQUAL, meant))
+    piped, full = screen(found, complete=True, width=160), screen(found, verbose=True, width=160)
+    for text in (piped, full):
+        assert "mean prompt, in tokens" in text
+        assert "the interval is wide: all points (imprecise); measure longer" in text
+    assert "engine.dtype" in full
+    assert "engine.dtype" not in piped
+    assert "more with -v: 1 intended or harmless difference" in piped
+    assert "more with -v" not in full
+
+
 def test_a_wide_interval_is_in_the_trust_and_no_note():
     found = answer(1, ["1"])
     (column,) = found.workloads[0].columns

@@ -59,8 +59,7 @@ def answer_of(
 
 
 def _failure(run: RunData, label: str) -> str:
-    status = "not started" if run.status == "missing" else run.status
-    return f"{label}: {status}" + (f": {run.error}" if run.error and run.error != status else "")
+    return f"{label}: {run.standing}" + (f": {run.error}" if run.error and run.error != run.status else "")
 
 
 def _workload_answer(
@@ -80,7 +79,7 @@ def _workload_answer(
             run_id=run.run_id,
             label=labels[run.run_id].series,
             colour=labels[run.run_id].colour,
-            status=run.status,
+            status=run.standing,
             error=run.error,
             cells={
                 level: replace(cell, best=(level, labels[run.run_id].series) in best)

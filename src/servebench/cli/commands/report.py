@@ -1,6 +1,10 @@
 """`servebench report`."""
 
+from __future__ import annotations
+
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +20,9 @@ from servebench.cli.command import (
     varying_option,
 )
 
+if TYPE_CHECKING:
+    from servebench.report.html.model import Page
+
 TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
 
 
@@ -24,6 +31,7 @@ TOOLS = ("vllm", "sglang", "aiperf", "guidellm", "genai-bench")
     examples=[
         ("servebench report last", "write report.html into the folder of the latest study"),
         ("servebench report my_study/00_vllm_unique --out page.html", "one run, to a file of your own"),
+        ("servebench report last --json", "the page, and its answers as JSON for a script"),
         ("servebench report last --as vllm", "the numbers by the definitions of 'vllm bench serve'"),
     ],
 )
@@ -48,9 +56,9 @@ def command(
     with_doubtful: bool,
     outputs: Path,
 ) -> int:
-    """Write one self-contained HTML page about a run or study.
+    """Write one self-contained HTML page about a run or study; with --json, print what its first screen says, too.
 
-    With --as, print its numbers by the definitions of another tool instead; --json goes with it.
+    With --as, print its numbers by the definitions of another tool instead.
     """
     from servebench.analysis.recommendation.rules import load_rules
     from servebench.report.files import write_file
@@ -60,16 +68,23 @@ def command(
 
     if tool is not None:
         return _print_as(tool, name, as_json=as_json, outputs=outputs)
-    if as_json:
-        raise click.UsageError("--json needs --as TOOL")
     found = find(name, outputs)
-    rules = load_rules(rules_path)
+    data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
     target = out or found.path / "report.html"
-    write_file(target, page(page_of(found, rules, with_doubtful=with_doubtful, varying=varying)))
-    click.echo(target)
+    write_file(target, page(data))
+    click.echo(_as_json(data, target) if as_json else target)
     if opened:
         click.launch(str(target))
     return 0
+
+
+def _as_json(data: Page, target: Path) -> str:
+    """Return what the first screen of a page says, as JSON."""
+    from servebench.report.terminal import advice, answer
+
+    found = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.words)}
+    parts = {"answer": answer.to_json(data.answer), "recommendations": advice.to_json(data.answers)}
+    return json.dumps({**found, **{name: json.loads(text) for name, text in parts.items()}}, indent=2)
 
 
 def _print_as(tool: str, name: str, *, as_json: bool, outputs: Path) -> int:

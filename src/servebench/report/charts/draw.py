@@ -26,6 +26,8 @@ SCRIPT_BYTES_MAX = 8 << 20
 WIDTH = 330
 """Of a panel of a picture, in pixels."""
 WIDE = 860
+PNG_SCALE = 2
+"""Sharp enough for slides."""
 COLUMNS = 3
 PLACES = re.compile(r' (?:d|transform)="[^"]*"')
 DECIMALS = re.compile(r"(\.\d\d)\d+")
@@ -97,6 +99,14 @@ def svg(spec: Spec) -> str:
 
     drawn = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=CONFIG)
     return PLACES.sub(lambda found: DECIMALS.sub(r"\1", found[0]), drawn)
+
+
+def png(spec: Spec) -> bytes:
+    """Draw a spec as a PNG picture with PNG_SCALE dots for each pixel of it."""
+    import vl_convert
+
+    picture: bytes = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, config=CONFIG, scale=PNG_SCALE)
+    return picture
 
 
 @lru_cache(maxsize=1)

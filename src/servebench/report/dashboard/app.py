@@ -25,13 +25,14 @@ from servebench.report.charts.specs import comparing
 from servebench.report.charts.timeline import timeline_of
 from servebench.report.dashboard import serve as warm
 from servebench.report.html import build
-from servebench.report.html.elements import Label
-from servebench.report.html.first_screen import first_screen
+from servebench.report.html.page import answer_part
 from servebench.report.html.results import legend_of
 from servebench.store import studies as read
 from servebench.util.clean import clean_csv, clean_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
     from servebench.contracts.labels import RunLabel
@@ -162,6 +163,8 @@ def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
              "tpot_ms_mean", *MONEY, "verdict", "doubts", "engine_version", "model", "gpu"]  # fmt: skip
     st.text("The point of each run with the highest output throughput: of its valid points, else of its doubtful ones")
     kept = best.assign(page="?view=Study&one-study=" + best["study"].map(quote))
+    # files of older versions know no labels
+    kept["run"] = kept["label"].astype(object).fillna(kept["run"]) if "label" in kept else kept["run"]
     kept = kept[[name for name in shown if name in kept and not (name in MONEY and kept[name].isna().all())]]
     st.dataframe(kept.iloc[::-1].round(3), hide_index=True, width="stretch", column_config=headings())
     bad = runs[runs["status"] != "finished"] if len(runs) else runs
@@ -180,53 +183,29 @@ def best_points(points: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def study_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+def study_view(outputs: str, names: Sequence[str], changed: int) -> None:
     """Show the first screen of a study's report, and its charts."""
-    names = list(points["study"].drop_duplicates())[::-1]
     name = st.selectbox("study", names, format_func=clean_line, key="one-study", **URL)
     if name is None:
         return
-    data = study_page(outputs, str(name), changed)
-    content = first_screen(data)[1]
-    st.text(clean_line(content["question"]))
-    for title, line in content["sentences"]:
-        st.code(clean_line(f"{title}: {line}"), language=None, wrap_lines=True)
-    unequal = [f"Not equal: {one.text}" for one in data.answer.inequalities if one.matters]
-    for line in (*content["caveats"], *unequal):
-        st.text(clean_line(line))
-    for run in content["problems"]:
-        if run["status"]:
-            why = f"{run['name']} {run['status']}" + (f": {run['error']}" if run["error"] else "")
-            st.code(clean_line(why), language=None, wrap_lines=True)
-    if rows := [_matrix_row(row) for row in content["matrix"]]:
-        st.dataframe(rows, hide_index=True, width="stretch")
-    for line in content["remarks"]:
-        st.text(clean_line(line))
+    data, screen = study_page(outputs, str(name), changed)
+    st.html(screen)
     st.caption("Of this study alone. 'servebench report' counts the starts of earlier studies too.")
     series = [one.series for one in data.runs]
+    found = comparing(series, data.limits)
+    if not found:
+        return
     stat = percentile()
     legend(series)
-    for found in comparing(series, data.limits):
-        draw_set(found, stat)
-    if data.words:
-        st.code(clean_line(content["command"]), language=None)
-
-
-def _matrix_row(row: dict[str, Any]) -> dict[str, Any]:
-    trust: Label = row["outcome"]
-    cells = {
-        cell["name"]: " ".join(filter(None, [cell["text"], cell["best"] and f"({cell['best']})", cell["note"]]))
-        for cell in row["cells"]
-    }
-    return _clean_row(
-        {"use": row["use"], "of": row["of"], **cells, "trust": f"{trust.text}: {row['trust']}".rstrip(": ")}
-    )
+    for one in found:
+        draw_set(one, stat)
 
 
 @st.cache_resource(show_spinner="reading the study", max_entries=16)
-def study_page(outputs: str, name: str, changed: int) -> Page:  # noqa: ARG001  part of the cache's key
-    """Return what the report of a study shows."""
-    return build.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
+def study_page(outputs: str, name: str, changed: int) -> tuple[Page, str]:  # noqa: ARG001  part of the cache's key
+    """Return what the report of a study shows, and its first screen as HTML in which all texts are escaped."""
+    data = build.page_of(read.load_study(Path(outputs) / name), load_rules(), with_earlier=False)
+    return data, answer_part(data)
 
 
 def charts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
@@ -396,12 +375,14 @@ def main() -> None:
     state = warm.signature(Path(outputs))
     changed = hash(state)
     points, runs = warm.points_of(outputs, state)
-    if points.empty:
+    studies = [name for name, _ in reversed(state)]
+    if not studies:
         st.info("There are no points yet. Run a study, or choose a folder: servebench dashboard --outputs DIR")
-        if len(runs):
-            st.dataframe(runs, hide_index=True, width="stretch")
         return
     view = st.segmented_control("view", VIEWS, default=VIEWS[0], label_visibility="collapsed", key="view", **URL)
+    if view == "Study" or points.empty:
+        study_view(outputs, studies, changed)
+        return
     kept = filtered(points)
     if kept.empty:
         st.info("No point matches: remove a filter.")
@@ -412,7 +393,6 @@ def main() -> None:
         )
     views = {
         "Runs": lambda: runs_view(kept, runs),
-        "Study": lambda: study_view(outputs, points, changed),
         "Charts": lambda: charts_view(outputs, kept, changed),
         "Quality": lambda: quality_view(outputs, kept, changed),
         "Raw table": lambda: raw_view(kept),

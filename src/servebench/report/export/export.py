@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.store.tables import csv_cell
@@ -19,8 +20,14 @@ ROLE = "replica"
 
 
 def to_csv(runs: Sequence[RunData]) -> str:
-    """Return all points of all runs as CSV; study and run come before the columns of points.csv."""
-    every = [{"study": run.study_id, "run": run.name, **row.as_dict()} for run in runs for row in run.point_rows]
+    """Return all points of all runs as CSV; study and run come before the columns of points.csv. Labels are those of the runs
+    among one another."""
+    labels = run_labels(runs)
+    every = [
+        {"study": run.study_id, "run": run.name, **row.as_dict(), "label": labels[run.run_id].text}
+        for run in runs
+        for row in run.point_rows
+    ]
     names = list(dict.fromkeys(name for row in every for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -45,15 +45,15 @@ def page_of(
     from servebench import __version__
 
     runs, study = read.runs_of(found), found.study_id
+    folder = found.path if isinstance(found, StudyData) else found.path.parent
     labels = run_labels(runs)
     names = {key: label.text for key, label in labels.items()}
     pages = [run_page(run, labels[run.run_id]) for run in runs]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     earlier = read.runs_beside(found) if with_earlier and len(readable) > 1 else []
     decision = decide_study(found, earlier) if isinstance(found, StudyData) else None
-    answer = answer_of(
-        runs, earlier=earlier, varying=varying, name=short_id(study), words=found.words, decision=decision
-    )
+    name = read.command_words(folder)
+    answer = answer_of(runs, earlier=earlier, varying=varying, name=name, words=found.words, decision=decision)
     comparisons = answer.comparisons
     if with_doubtful:
         pairs = pairs_within(readable)

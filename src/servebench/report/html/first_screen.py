@@ -27,7 +27,7 @@ COLUMNS_MAX = 5
 """So many setups have a column in the matrix: those with the best ranks."""
 OPEN = ("running", "missing")
 """What runs of a study are that is at work and has not ended them."""
-STATUS_WORDS = {"running": "is still running", "interrupted": "was interrupted", "missing": "is missing"}
+STATUS_WORDS = {"running": "is still running", "interrupted": "was interrupted", "missing": "was not started"}
 CLEAR = {"winner": "clear"}
 """What an outcome is called where the best has its own mark."""
 

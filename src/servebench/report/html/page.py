@@ -116,6 +116,14 @@ def page(data: Page) -> str:
     return f"{head}{bundle}{tail}\n"
 
 
+def answer_part(data: Page) -> str:
+    """Return the first screen alone with its style, as a part of another page."""
+    macros: Any = _environment().get_template("sections.html").make_module({"drawing": Drawing()})
+    style = (files(__package__) / "templates" / "style.css").read_text(encoding="utf-8")
+    body = macros.first_screen(first_screen(data)[1])
+    return clean_html(f'<style>@scope (.servebench) {{\n{style}}}</style><div class="servebench">{body}</div>')
+
+
 def policy(scripts: list[str]) -> str:
     """Return the page's Content-Security-Policy: nothing from elsewhere, and no script but these."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in scripts)

@@ -33,8 +33,10 @@ PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 
 
-def print_answer(answer: Answer, out: Console, *, verbose: bool = False) -> None:
-    """Print the answer; `verbose` adds marks that change no verdict, meanings of warnings, and settings varied on purpose."""
+def print_answer(answer: Answer, out: Console, *, complete: bool = False, verbose: bool = False) -> None:
+    """Print the answer. `complete` (for files and pipes) adds marks that change no verdict and the meanings of warnings;
+    `verbose` adds settings that were varied on purpose or do not matter, too."""
+    complete = complete or verbose
     marks = footnotes(answer)
     for one in answer.workloads:
         out.print(Text(one.title, style="bold"))
@@ -44,14 +46,14 @@ def print_answer(answer: Answer, out: Console, *, verbose: bool = False) -> None
             out.print(Text(one.sentence))
     if answer.caveats:
         out.print(" ".join(answer.caveats), style="yellow")
-    for failure in answer.failures[: None if verbose else FAILURES_MAX]:
+    for failure in answer.failures[: None if complete else FAILURES_MAX]:
         # the first part says what happened; the rest was printed when it did
-        out.print(failure if verbose else failure.partition("; ")[0], style="red")
-    _print_unequal([one for one in answer.inequalities if verbose or one.matters], out, verbose=verbose)
+        out.print(failure if complete else failure.partition("; ")[0], style="red")
+    _print_unequal([one for one in answer.inequalities if verbose or one.matters], out, verbose=complete)
     for remark in answer.remarks:
-        if not remark.mark:
-            out.print(_remark(remark, marks[remark.code], verbose=verbose))
-    _print_hidden(answer, out, verbose=verbose)
+        if not remark.mark or complete:
+            out.print(_remark(remark, marks.get(remark.code), verbose=complete), style="dim" if remark.mark else "")
+    _print_hidden(answer, out, complete=complete, verbose=verbose)
     for step in answer.next_steps:
         _print_step(step, out)
 
@@ -89,14 +91,10 @@ def _plain_table() -> Table:
     return table
 
 
-def _print_hidden(answer: Answer, out: Console, *, verbose: bool) -> None:
-    """Print what changes no verdict, or that there is such."""
-    marks = [remark for remark in answer.remarks if remark.mark and (verbose or remark.code not in WIDE)]
-    if verbose:
-        for remark in marks:
-            out.print(_remark(remark, None, verbose=True), style="dim")
-        return
-    purposely = sum(not one.matters for one in answer.inequalities)
+def _print_hidden(answer: Answer, out: Console, *, complete: bool, verbose: bool) -> None:
+    """Print that there is more that changes no verdict."""
+    marks = [] if complete else [remark for remark in answer.remarks if remark.mark and remark.code not in WIDE]
+    purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
     hidden += [f"{purposely} intended or harmless difference{'s' * (purposely > 1)}"] if purposely else []
     if hidden:

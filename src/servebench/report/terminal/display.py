@@ -238,7 +238,7 @@ class Display:
         if self._options.as_json:
             self.out.print(to_json(answer), soft_wrap=True)
         else:
-            print_answer(answer, self.out, verbose=self.complete)
+            print_answer(answer, self.out, complete=self.complete, verbose=self._options.verbose)
         self._resume()
 
     def decisions(self, found: StudyDecision) -> None:

@@ -13,6 +13,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import FACTS, RunData, StudyData
 from servebench.report.points import best_row, count_verdicts, valid_count
 from servebench.report.terminal.tables import STATUS_STYLES, console, local_time, new_table
+from servebench.store.studies import command_words
 from servebench.util.figures import MISSING, number, with_interval
 from servebench.util.short_id import short_id
 
@@ -44,6 +45,10 @@ def run_facts(run: RunData) -> dict[str, Any]:
 
 WIDE = 120
 """From this width on, tables of runs show more columns."""
+
+
+CONTINUED_MAX = 3
+"""So many studies are listed that a command continues: the newest."""
 
 
 def list_runs(
@@ -92,7 +97,7 @@ def list_runs(
                 short_id(study.study_id) if run is study.runs[0] else "",
                 labels[run.run_id] + (f" ({run.foreign})" if run.foreign else ""),
                 local_time(run.started_s)[5:] or MISSING,
-                Text(run.status, style=STATUS_STYLES.get(run.status, "")),
+                Text(run.standing, style=STATUS_STYLES.get(run.standing, "")),
                 valid_count(rows),
                 with_interval(best, "output_throughput_tok_s"),
                 best.level_label,
@@ -101,6 +106,8 @@ def list_runs(
     out.print(table)
     if len(models) == 1:
         out.print(f"model: {models.pop()}", style="dim")
+    for study in [one for one in studies if one.status == "interrupted"][-CONTINUED_MAX:]:
+        out.print(f"{short_id(study.study_id)} is not complete: servebench resume {command_words(study.path)}")
     for name, faults in _faults(studies):
         for fault in faults:
             out.print(f"{name}: {fault}")

@@ -62,7 +62,7 @@ def _header(run: RunData) -> dict[str, str | None]:
     return {
         "folder": str(run.path),
         "command": f"servebench {shlex.join(run.words)}" if run.words else None,
-        "status": run.status + (f": {run.error}" if run.error else ""),
+        "status": run.standing + (f": {run.error}" if run.error else ""),
         "engine": " ".join(filter(None, (run.fact("engine"), run.fact("engine_version"), f"({run.fact('launch')})"))),
         "model": run.fact("model"),
         "gpu": run.fact("gpu") if run.fact("gpu") != "none" else None,
@@ -131,4 +131,4 @@ def show_study(
     if complete or answer is None:
         list_runs([study], as_json=False, numbers=numbers)
     if answer is not None:
-        print_answer(answer, console(), verbose=complete)
+        print_answer(answer, console(), complete=complete, verbose=verbose)

@@ -18,7 +18,13 @@ from servebench.util.stdio import rendered
 
 PIPED_WIDTH = 160
 VERDICT_STYLES = {"valid": "green", "doubtful": "yellow", "void": "red"}
-STATUS_STYLES = {"finished": "green", "failed": "red", "interrupted": "yellow", "running": "cyan", "missing": "red"}
+STATUS_STYLES = {
+    "finished": "green",
+    "failed": "red",
+    "interrupted": "yellow",
+    "running": "cyan",
+    "not started": "yellow",
+}
 POINTS_NOTE = "times in ms; ± is half of the 95% interval, of this start of the engine only"
 
 
