@@ -4,9 +4,12 @@
   const state = {stat: "p50", hidden: []}, views = [];
   const apply = view => { view.signal("stat", state.stat).signal("hidden", state.hidden.slice()).runAsync(); };
   const draw = async box => {
-    const options = {mode: "vega-lite", ast: true, actions: false, renderer: "svg", logLevel: 1, config};
+    // a screen reader gets the chart in words, not each of its marks with twelve digits
+    const options = {mode: "vega-lite", ast: true, actions: false, renderer: "svg", logLevel: 1, config: {...config, aria: false}};
     const {view} = await vegaEmbed(box, charts[box.dataset.spec], options);
     views.push(view);
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", charts[box.dataset.spec].description);
     box.closest(".panel").classList.add("drawn");
     apply(view);
   };
