@@ -344,3 +344,19 @@ def test_texts_with_commas_and_quotes_survive_csv(tmp_path):
     with folder.points_csv.open(newline="") as file:
         (cells,) = csv.DictReader(file)
     assert (cells["model"], float(cells["x"])) == ('a,"b"\nc', math.pi)
+
+
+def test_only_the_columns_and_the_request_that_are_needed_are_read(tmp_path, make):
+    """From batches and from the merged table; a column that an older file lacks is null."""
+    folder = folder_in(tmp_path)
+    writer = RecordWriter(folder)
+    for number in range(3):
+        writer.append([make(request_id=str(number), cached_tokens=number)])
+    for _ in range(2):
+        found = read_requests(folder, ["request_id", "cached_tokens"], "1")
+        assert found.to_dict("records") == [{"request_id": "1", "cached_tokens": 1}]
+        assert read_requests(folder, ["request_id"], "nobody").empty
+        writer.close()
+    old = pq.read_table(folder.requests).drop_columns(["cached_tokens"])
+    pq.write_table(old, folder.requests)
+    assert read_requests(folder, ["request_id", "cached_tokens"])["cached_tokens"].isna().all()

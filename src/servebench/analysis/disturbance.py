@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from servebench.contracts.results import Record
 from servebench.contracts.telemetry import Reading
 from servebench.util.spans import between, length, merged
 from servebench.util.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TAKEN_SHARE = 0.15
 """The share of the needed cores that others may take: less is within the usual width of an interval."""
@@ -52,6 +55,7 @@ NAMED_MAX = 3
 LISTED_MAX = 20
 """So many of the largest are in the row of a point."""
 GPU_SOURCES = ("gpu", "amd_gpu")
+READING = ("t_ns", "source", "name", "raw_name", "labels", "value")
 UNSEEN, STEAL = "processes that came and went or cannot be seen", "other virtual machines (steal time)"
 
 Floats = NDArray[np.float64]
@@ -104,6 +108,14 @@ def find_disturbances(readings: Iterable[Reading]) -> tuple[Disturbance, ...]:
     if samples is not None:
         found += _of_cores(samples) + _of_heat(listed, samples)
     return tuple(sorted(found, key=lambda one: (one.start_ns, one.end_ns)))
+
+
+def readings_of(telemetry: pd.DataFrame, point: str) -> list[Reading]:
+    """Return the readings of a point that say who used the machine."""
+    if not {"point", *READING} <= set(telemetry.columns):
+        return []
+    own = telemetry[(telemetry["point"] == point) & telemetry["source"].isin(("machine", *GPU_SOURCES))]
+    return [Reading(**dict(zip(READING, row, strict=True))) for row in own[list(READING)].itertuples(index=False)]
 
 
 def disturbed_spans(disturbances: Iterable[Disturbance], start_ns: int, end_ns: int) -> list[tuple[int, int]]:

@@ -180,7 +180,7 @@ def run_data(run: SimulatedRun, plant: Plant, name: str) -> RunData:
         state={"status": "finished"},
         manifest={"config": job.resolved, "engine_version": "simulated", "overrides": list(job.overrides)},
         rows=lambda: [point.judged_row for point in run.points],
-        tables=lambda table: frames.get(table, requests_frame([]).iloc[0:0]),
+        tables=lambda table, *_: frames.get(table, requests_frame([]).iloc[0:0]),
     )
 
 

@@ -21,8 +21,9 @@ FOREIGN_KEY = "foreign"
 FACTS = ("engine", "engine_version", "launch", "model", "gpu", "workload")
 """What identifies a run in points and filters."""
 
-Tables = Callable[[str], "pd.DataFrame"]
-"""Reads a large table of a run by name (requests, answers, telemetry, quality); empty if the run has none."""
+Tables = Callable[..., "pd.DataFrame"]
+"""Reads a large table of a run by name (requests, answers, telemetry, quality); empty if the run has none. Of requests it may be
+given the columns that are needed, and the id of the only request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +127,13 @@ class RunData:
     def requests(self) -> pd.DataFrame:
         """One row a request, including the warm-up; empty without such a table. Raises StoreError for a damaged one."""
         return self.tables("requests")
+
+    def requests_with(self, columns: Sequence[str], request_id: str | None = None) -> pd.DataFrame:
+        """Return these columns of all requests, or of the one with this id, without reading the others; null where a file has no
+        such column. Raises StoreError."""
+        whole = self.requests if "requests" in vars(self) else self.tables("requests", columns, request_id)
+        found = whole.reindex(columns=list(columns))
+        return found if request_id is None else found[found["request_id"] == request_id]
 
     @cached_property
     def answers(self) -> pd.DataFrame:

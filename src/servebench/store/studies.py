@@ -37,9 +37,13 @@ RowReader = Callable[[RunFolder], Sequence[PointRow]]
 """Returns the points of a run. Raises StoreError."""
 
 
-def _heavy(folder: RunFolder, name: str) -> pd.DataFrame:
-    """Return a heavy table of a run by name. Raises StoreError for a broken one."""
-    return read_requests(folder) if name == "requests" else read_frame(folder.path / f"{name}.parquet")
+def _heavy(
+    folder: RunFolder, name: str, columns: Sequence[str] | None = None, request_id: str | None = None
+) -> pd.DataFrame:
+    """Return a heavy table of a run by name, as `contracts.stored.Tables`. Raises StoreError for a broken one."""
+    if name == "requests":
+        return read_requests(folder, columns, request_id)
+    return read_frame(folder.path / f"{name}.parquet")
 
 
 def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
@@ -91,7 +95,7 @@ def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping
         state={},
         manifest={},
         rows=tuple,
-        tables=lambda _: _no_rows(),
+        tables=lambda *_: _no_rows(),
     )
     try:
         check_plain(path)

@@ -30,8 +30,10 @@ def read_parquet(
     columns: list[str] | None = None,
     memory_max: int | None = None,
     check: Callable[[Mapping[bytes, bytes] | None], None] = lambda _: None,
+    filters: list[tuple[str, str, str]] | None = None,
 ) -> pa.Table:
-    """Return a table, with the columns of `schema` or these if given; `check` sees its metadata before.
+    """Return a table, with the columns of `schema` or these if given, and with a schema the rows of `filters`; `check` sees its
+    metadata before.
 
     Raises OSError, ValueError, pa.ArrowException, and what `check` does.
     """
@@ -55,7 +57,7 @@ def read_parquet(
                 )
         if schema is None:
             return whole.read(columns)
-    return pq.read_table(path, schema=schema, columns=columns)
+    return pq.read_table(path, schema=schema, columns=columns, filters=filters)
 
 
 def _parts_bytes(file: BinaryIO, whole: pq.ParquetFile, wanted: list[str] | None, limit: int) -> Iterator[int]:

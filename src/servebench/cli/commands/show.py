@@ -33,7 +33,7 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
     from servebench.report.terminal.stored import show_run, show_study
-    from servebench.report.terminal.timings import show_request, show_time_parts
+    from servebench.report.terminal.timings import parts_json, show_request, show_time_parts
     from servebench.store.studies import find, load_study, number_runs
     from servebench.study.outlook import study_answer
 
@@ -49,10 +49,14 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
             return 0
         found = found.runs[0]
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
-    show_run(found, as_json=as_json, label=label, repeats=repeats_of(found))
+    try:
+        times = parts_json(found) if as_json else None
+    except StoreError as error:
+        times = {"unreadable": str(error)}
+    show_run(found, as_json=as_json, label=label, repeats=repeats_of(found), times=times)
     if not as_json:
         try:
-            show_time_parts(found)
+            show_time_parts(found, verbose=verbose)
         except StoreError as error:
             click.echo(f"where the time goes: {error}", err=True)
     return 0

@@ -3,9 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from servebench.analysis.disturbance import find_disturbances
+from servebench.analysis.disturbance import find_disturbances, readings_of
 from servebench.contracts.stored import RunData
-from servebench.contracts.telemetry import Reading
 from servebench.measure.columns import request_metrics
 from servebench.measure.in_flight import in_flight_at
 from servebench.measure.points import OURS
@@ -31,7 +30,6 @@ PANELS: tuple[tuple[str, str, str], ...] = (
 """Telemetry that is drawn: its name, how it becomes a line, and the title of the line."""
 FACTORS = {"level": 1.0, "percent": 100.0, "gib": 1 / 2**30, "rate": 1.0}
 BINS = 160
-READING = ("t_ns", "source", "name", "raw_name", "labels", "value")
 MAXIMA = ("kv_cache_usage", "gpu_utilization")
 """Shown as the maximum over several GPUs or ranks, not as their sum."""
 
@@ -122,14 +120,6 @@ def timeline_of(run: RunData, name: str) -> Timeline | None:
             for one in disturbances
         ],
     )
-
-
-def readings_of(telemetry: pd.DataFrame, point: str) -> list[Reading]:
-    """Return the readings of a point that say who used the machine."""
-    if not {"point", *READING} <= set(telemetry.columns):
-        return []
-    own = telemetry[(telemetry["point"] == point) & telemetry["source"].isin(("machine", "gpu", "amd_gpu"))]
-    return [Reading(**dict(zip(READING, row, strict=True))) for row in own[list(READING)].itertuples(index=False)]
 
 
 def in_flight(own: pd.DataFrame, start_ns: int, end_ns: int, steps: int = 200) -> Panel:

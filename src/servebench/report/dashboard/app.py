@@ -21,6 +21,7 @@ from servebench.contracts.labels import run_labels
 from servebench.report.charts import draw
 from servebench.report.charts import runs as run_charts
 from servebench.report.charts.model import STATS, ChartSet
+from servebench.report.charts.parts import time_charts, time_note
 from servebench.report.charts.specs import comparing
 from servebench.report.charts.timeline import timeline_of
 from servebench.report.dashboard import serve as warm
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     from servebench.contracts.stored import RunData
     from servebench.report.charts.model import Series
     from servebench.report.html.model import Page
+    from servebench.report.parts import RunTimes
 
-VIEWS = ("Runs", "Study", "Charts", "Quality", "Compare", "Timeline", "Fairness", "Raw table")
+VIEWS = ("Runs", "Study", "Charts", "Quality", "Compare", "Timeline", "Time parts", "Fairness", "Raw table")
 FILTERS = ("study", "engine", "model", "gpu", "workload")
 LINES_MAX = 40
 """More runs are unreadable in one chart; the newest are drawn."""
@@ -349,6 +351,28 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         st.text(clean_line(who))
 
 
+def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
+    """Show where the time of the requests of the chosen runs goes, and what the slowest have in common."""
+    keys = pick_runs(points, "runs", COMPARED_MAX, 3)
+    found = run_times(outputs, tuple(keys), changed)
+    sets = time_charts(found)
+    if not sets:
+        st.info("Choose a run whose requests are stored.")
+        return
+    st.caption(time_note(found))
+    for one in sets:
+        draw_set(one, STATS[0])
+    for run in found:
+        st.code("\n".join((clean_line(run.name), *map(clean_line, run.lines))), language=None, wrap_lines=True)
+
+
+@st.cache_resource(show_spinner="comparing the slowest requests with the others", max_entries=16)
+def run_times(outputs: str, keys: tuple[str, ...], changed: int) -> list[RunTimes]:
+    """Return where the time of each run's requests goes."""
+    found = labelled(outputs, list(keys), changed)
+    return build.run_times([run for run, _ in found], {run.run_id: label.text for run, label in found})
+
+
 def fairness_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     """Show the settings that runs do not share."""
     keys = pick_runs(points, "runs; each is compared with the first", COMPARED_MAX, 2)
@@ -398,6 +422,7 @@ def main() -> None:
         "Raw table": lambda: raw_view(kept),
         "Compare": lambda: compare_view(outputs, kept, changed),
         "Timeline": lambda: timeline_view(outputs, kept, changed),
+        "Time parts": lambda: parts_view(outputs, kept, changed),
         "Fairness": lambda: fairness_view(outputs, kept, changed),
     }
     views[view or VIEWS[0]]()

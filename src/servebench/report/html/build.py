@@ -1,6 +1,7 @@
 """Collects what the HTML report of a run or study shows."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from servebench.report.charts.model import Series
 from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.timeline import timeline_of
 from servebench.report.html.model import Page, RunPage
+from servebench.report.parts import RunTimes, times_of
 from servebench.store import studies as read
 from servebench.util.errors import StoreError
 from servebench.util.short_id import short_id
@@ -80,6 +82,7 @@ def page_of(
         agreements=_all_agreements(runs, names),
         unjudged="" if comparisons or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
+        times=run_times(readable, names),
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         published=[one for page in pages for one in compare_published(page.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),
@@ -87,6 +90,15 @@ def page_of(
         repeats=[(name, found) for name, found in over if found.rows],
         limits=shared_limits(runs),
     )
+
+
+def run_times(runs: Sequence[RunData], names: Mapping[str, str]) -> list[RunTimes]:
+    """Return where the time of each run's requests goes, by the run's name; without runs whose requests cannot be read."""
+    found = []
+    for run in runs:
+        with suppress(StoreError):
+            found.append(times_of(run, names[run.run_id]))
+    return found
 
 
 def _pairs(runs: Sequence[RunData], *facts: str) -> list[tuple[RunData, RunData]]:

@@ -15,6 +15,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.charts.model import Series
 from servebench.report.charts.runs import QualityRow, Timeline
+from servebench.report.parts import RunTimes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class Page:
     agreements: Sequence[tuple[str, str, Agreement]] = ()
     unjudged: str = ""
     timelines: Sequence[Timeline] = ()
+    times: Sequence[RunTimes] = ()
     quality: Sequence[QualityRow] = ()
     published: Sequence[PublishedNumber] = ()
     faults: Sequence[str] = ()

@@ -28,6 +28,7 @@ SECTIONS = (
     ("answer", "", first_screen),
     ("load", "Speed by load", results.load),
     ("distributions", "Latency distributions", results.distribution),
+    ("parts", "Where the time goes", results.where_time_goes),
     ("points", "All points", results.points),
     ("repeats", "Over repeats", results.repeats),
     ("comparison", "Comparison", sections.comparison),

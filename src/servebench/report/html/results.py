@@ -5,15 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.warnings.catalog import trust_word
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import PointRow, level_words
 from servebench.contracts.stored import mapping
 from servebench.report.charts import runs
 from servebench.report.charts.model import STATS, Series
+from servebench.report.charts.parts import time_charts, time_note
 from servebench.report.charts.runs import QualityRow
 from servebench.report.charts.specs import COLOURS, GLYPHS, comparing, distributions
 from servebench.report.content import shares_prefixes
 from servebench.report.html.elements import Cells, Label, Table
 from servebench.report.html.model import Page
+from servebench.report.parts import FACTORS_NOTE
 from servebench.report.terminal.results import REPEATS_NOTE, cell_text
 from servebench.util.figures import MISSING, number, percent
 
@@ -92,6 +94,37 @@ def distribution(data: Page) -> Section:
     """Return the charts of latency distributions at the highest common load."""
     found = distributions(data.series, data.distribution_at) if data.distribution_at else None
     return None if found is None else ("figures", {"legend": legend_of(data.series), "sets": [found]})
+
+
+def where_time_goes(data: Page) -> Section:
+    """Return the bars of TTFT and E2E of each run, and what its slowest requests have in common."""
+    sets = time_charts(data.times)
+    if not sets:
+        return None
+    rows: list[Cells] = [
+        [
+            run.name,
+            level_words(tail.level),
+            tail.metric,
+            one.kind.title,
+            number(one.slow),
+            number(one.rest),
+            f"{one.more_often:.0%}",
+            f"{one.p:.2g}",
+            Label("in common", "warn") if one.found else "",
+        ]
+        for run in data.times
+        for tail in run.tails
+        for one in tail.factors
+    ]
+    head = ("run", "load", "of", "median of", "slowest", "others", "more often", "p", "finding")
+    return "where_time_goes", {
+        "bars": time_note(data.times),
+        "sets": sets,
+        "runs": [(run.name, run.lines) for run in data.times],
+        "table": Table("What the slowest requests have in common", head, rows, left=(0, 1, 2, 3, 8)) if rows else None,
+        "note": FACTORS_NOTE,
+    }
 
 
 def points(data: Page) -> Section:

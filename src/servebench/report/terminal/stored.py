@@ -34,12 +34,20 @@ POINT_COLUMNS = (
 )
 
 
-def show_run(run: RunData, *, as_json: bool, label: str, repeats: RepeatSummary | None = None) -> None:
-    """Print a run, by its label in its study: its facts, points, repeats, quality and warnings."""
+def show_run(
+    run: RunData,
+    *,
+    as_json: bool,
+    label: str,
+    repeats: RepeatSummary | None = None,
+    times: Mapping[str, Any] | None = None,
+) -> None:
+    """Print a run, by its label in its study: its facts, points, repeats, quality and warnings; as JSON with `times`, where the
+    time of its requests goes."""
     rows = run.point_rows
     if as_json:
         plain = [row.as_dict() for row in rows]
-        print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain})
+        print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain, "times": times})
         return
     out = console()
     out.print(Text(f"{short_id(run.study_id)} {label}", style="bold"))

@@ -1,36 +1,79 @@
 """Where the time of requests goes, in the terminal."""
 
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
 
 import pandas as pd
 from rich.table import Table
+from rich.text import Text
 
-from servebench.analysis.time_parts import BEFORE, PARTS, TimeParts, request_parts, time_parts
+from servebench.analysis.slow_tail import SlowTail
+from servebench.analysis.time_parts import (
+    BEFORE,
+    COLUMNS,
+    FIRST,
+    PARTS,
+    REST,
+    STAMPS,
+    TimeParts,
+    request_parts,
+)
+from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
+from servebench.report.parts import NOT_REPORTED, bar_name, times_of
 from servebench.report.terminal.tables import console, new_table
 from servebench.util.errors import ConfigError
 from servebench.util.figures import MISSING, number
 from servebench.util.units import NS_PER_MS
 
-BAR = 30
+BAR, WIDE_BAR = 30, 44
+LETTERS = {
+    "client": ("c", "bright_black"),
+    "network": ("n", "cyan"),
+    "queue": ("q", "red"),
+    "prefill": ("p", "yellow"),
+    "KV transfer": ("k", "magenta"),
+    FIRST: ("u", "yellow"),
+    "decode": ("d", "blue"),
+    "delivery": ("v", "green"),
+    REST: ("a", "blue"),
+}
+"""The letter of each part, which says without colours what it is, and its colour."""
+REQUEST_COLUMNS = (*STAMPS, "last_event_ns", "error", "prompt_tokens", "cached_tokens", "output_tokens", "residual_ms",
+                   *COLUMNS.values())  # fmt: skip
 
 
-def show_time_parts(run: RunData) -> None:
-    """Print where the time of a run's requests goes; nothing where its engine reports no times. Raises StoreError."""
-    found = time_parts(run)
-    if found:
-        out = console()
-        out.print(parts_table(found))
-        for line in parts_lines(found, run.fact("engine") or "the engine"):
-            out.print(line)
+def show_time_parts(run: RunData, *, verbose: bool = False) -> None:
+    """Print where the time of a run's requests goes, and what its slowest requests have in common; the figures of both where
+    that is no terminal or `verbose`. Raises StoreError."""
+    found, out = times_of(run, run.name), console()
+    if not found.parts:
+        return
+    complete = verbose or not out.is_terminal
+    if not all(one.reported for one in found.parts):
+        out.print(NOT_REPORTED.format(engine=found.engine))
+    out.print(bars_table(found.parts))
+    if complete:
+        out.print(parts_table(found.parts))
+    for line in found.lines:
+        out.print(line)
+    if complete and any(one.factors for one in found.tails):
+        out.print(factors_table(found.tails))
+
+
+def parts_json(run: RunData) -> dict[str, Any]:
+    """Return what `show_time_parts` shows as plain data. Raises StoreError."""
+    found = times_of(run, run.name)
+    return {"parts": [one.as_dict() for one in found.parts], "slow_tail": [one.as_dict() for one in found.tails]}
 
 
 def show_request(run: RunData, request_id: str) -> None:
     """Print the timeline of one request of a run. Raises ConfigError if it has none of this id, and StoreError."""
-    requests = run.requests
-    lines = request_lines(requests, request_id)
+    lines = request_lines(run.requests_with(REQUEST_COLUMNS, request_id), request_id)
     if lines is None:
-        some = f", such as {requests['request_id'].iloc[-1]}" if len(requests) else ""
+        known = run.requests_with(["request_id"])["request_id"]
+        some = f", such as {known.iloc[-1]}" if len(known) else ""
         raise ConfigError(
             f"--request {request_id}: {run.run_id} has no such request; its request_ids{some}, are in requests.parquet"
         )
@@ -38,30 +81,58 @@ def show_request(run: RunData, request_id: str) -> None:
         console().print(line)
 
 
-def parts_table(found: Sequence[TimeParts]) -> Table:
-    """Return the mean parts of each level in milliseconds, of all requests and of the slowest."""
-    table = new_table("where the time goes (mean ms)", narrow=True)
-    names = [name for name in PARTS if any(name in one.parts for one in found)]
-    for name in ("at", "requests", *names, "total"):
-        table.add_column(name, justify="left" if name == "requests" else "right")
+def bars_table(found: Sequence[TimeParts]) -> Table:
+    """Return a bar of letters for TTFT and E2E of each level, each as wide as the others; its mean is behind it."""
+    table = new_table("where the time goes", narrow=True)
+    for name in ("at", "", "requests", "", "mean ms"):
+        table.add_column(name, justify="right" if name == "mean ms" else "left", no_wrap=True)
+    before = ""
     for one in found:
-        cells = (number(one.parts[name]) if name in one.parts else MISSING for name in names)
-        table.add_row(one.level, f"{one.group} ({one.n})", *cells, number(one.total_ms))
+        level = level_words(one.level, short=True)
+        table.add_row(
+            "" if level == before else level, one.metric, bar_name(one), letter_bar(one), number(one.total_ms)
+        )
+        before = level
+    names = [name for name in PARTS if any(name in one.parts for one in found)]
+    table.caption = ", ".join(f"{LETTERS[name][0]} {name}" for name in names)
     return table
 
 
-def parts_lines(found: Sequence[TimeParts], engine: str) -> list[str]:
-    """Return what TTFT is for the most part, a line for each level."""
-    lines = []
+def letter_bar(one: TimeParts, width: int = WIDE_BAR) -> Text:
+    """Return the shares of the parts as letters, `width` in all; a part that would have less than half a letter has none."""
+    shares = one.shares
+    ends = [round(width * end) for end in accumulate(shares.values())]
+    bar = Text()
+    for name, start, end in zip(shares, [0, *ends], ends, strict=False):
+        letter, style = LETTERS[name]
+        bar.append(letter * (end - start), style=style)
+    return bar
+
+
+def parts_table(found: Sequence[TimeParts]) -> Table:
+    """Return the mean parts of each level in milliseconds, of all requests and of the slowest."""
+    table = new_table("its parts (mean ms)", narrow=True)
+    names = [name for name in PARTS if any(name in one.parts for one in found)]
+    for name in ("at", "", "requests", *names, "total"):
+        table.add_column(name, justify="left" if name in ("", "requests") else "right")
     for one in found:
-        if one.group != "all" or one.ttft_ms <= 0:
-            continue
-        name, share = one.largest_of_ttft
-        words = {"queue": f"waiting in {engine}'s queue", "network": "network and the server's front end"}
-        if "queue" not in one.parts:
-            words["network"] += f", or its queue ({engine} reports no queue time)"
-        lines.append(f"at {one.level}: {share:.0%} of TTFT is {words.get(name, name)}")
-    return lines
+        cells = (number(one.parts[name]) if name in one.parts else MISSING for name in names)
+        table.add_row(level_words(one.level, short=True), one.metric, bar_name(one), *cells, number(one.total_ms))
+    return table
+
+
+def factors_table(tails: Sequence[SlowTail]) -> Table:
+    """Return the medians of each factor in the slowest requests and the others, with what the test says."""
+    table = new_table("what the slowest may have in common (medians)", narrow=True)
+    for name in ("at", "", "factor", "slowest", "others", "more often", "p"):
+        table.add_column(name, justify="left" if name in ("", "factor") else "right")
+    for one in tails:
+        for f in one.factors:
+            level = level_words(one.level, short=True)
+            cells = (number(f.slow), number(f.rest), f"{f.more_often:.0%}", f"{f.p:.2g}")
+            table.add_row(level, one.metric, f.kind.title, *cells, style="bold" if f.found else None)
+    table.caption = "more often: the share of pairs in which the slow one has more of it (of cached tokens: less)"
+    return table
 
 
 def request_lines(requests: pd.DataFrame, request_id: str) -> list[str] | None:
@@ -87,7 +158,7 @@ def request_lines(requests: pd.DataFrame, request_id: str) -> list[str] | None:
         "",
         "scheduled at 0.00 ms",
     ]
-    parts = request_parts(found).iloc[:1].dropna(axis=1)
+    parts = request_parts(found).iloc[:1].dropna(axis=1).drop(columns=[FIRST, REST], errors="ignore")
     total = float(parts.sum(axis=1).iloc[0]) if len(parts) else 0.0
 
     def part(name: str) -> list[str]:

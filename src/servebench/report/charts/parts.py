@@ -1,0 +1,142 @@
+"""Vega-Lite specs of where TTFT and E2E go: for each run a stacked bar for each level, and one for its slowest requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from servebench.analysis.time_parts import FIRST, METRICS, PARTS, REST, Metric, TimeParts
+from servebench.contracts.point_row import level_words
+from servebench.report.charts.model import Chart, ChartSet, Spec
+from servebench.report.parts import NOT_REPORTED, RunTimes, bar_name, part_text
+from servebench.util.figures import number
+
+COLOURS = {
+    "client": "#4D4D4D",
+    "network": "#A6DDFF",
+    "queue": "#D55E00",
+    "prefill": "#F0D060",
+    "KV transfer": "#882255",
+    FIRST: "#F5F5F5",
+    "decode": "#0072B2",
+    "delivery": "#8FD9B6",
+    REST: "#B0B0B0",
+}
+"""Dark and light in turn, so that neighbours differ without colours, too; grey where the engine says nothing."""
+DARK = ("client", "KV transfer", "decode")
+LETTERS = 36
+"""So many fit into a bar: a part has its name and figure in it where these fit, else its figure."""
+STEP = 26
+PANELS_MAX = 12
+NOTE = "Each bar is the mean of its requests, from the schedule on. A negative part is taken from its neighbour."
+
+
+def time_charts(runs: Sequence[RunTimes]) -> list[ChartSet]:
+    """Return where TTFT and where E2E goes, a panel for each of the first PANELS_MAX runs that have parts."""
+    shown = [one for one in runs if one.parts]
+    return [
+        ChartSet(
+            name=f"{metric.lower()}_parts",
+            title=f"Where {metric} goes",
+            charts=[
+                _panel(run.name, metric, [one for one in run.parts if one.metric == metric])
+                for run in shown[:PANELS_MAX]
+            ],
+        )
+        for metric in METRICS
+        if shown
+    ]
+
+
+def time_note(runs: Sequence[RunTimes]) -> str:
+    """Return what to know of the bars of these runs."""
+    shown = [one for one in runs if one.parts]
+    left = [f"The first {PANELS_MAX} of {len(shown)} runs are drawn."] if len(shown) > PANELS_MAX else []
+    silent = dict.fromkeys(run.engine for run in shown for one in run.parts if not one.reported)
+    return " ".join([NOTE, *left, *(NOT_REPORTED.format(engine=engine) for engine in silent)])
+
+
+def _panel(name: str, metric: Metric, found: Sequence[TimeParts]) -> Chart:
+    parts = [part for part in PARTS if any(part in one.parts for one in found)]
+    rows = [_row(one, parts) for one in found]
+    y = {"field": "bar", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 150, "ticks": False}}
+    tooltip = [{"field": f, "type": "nominal", "title": t} for f, t in (("bar", metric), ("total", "mean"))]
+    tooltip += [{"field": f"t{index}", "type": "nominal", "title": part} for index, part in enumerate(parts)]
+    x = {"field": "share", "type": "quantitative", "stack": "zero", "scale": {"domain": [0, 1]}}
+    axis = {"format": "%", "values": [0, 0.5, 1], "grid": False}
+    colour = {
+        "field": "part",
+        "type": "nominal",
+        "scale": {"domain": parts, "range": [COLOURS[part] for part in parts]},
+        "legend": {
+            "title": None,
+            "orient": "top",
+            "columns": 2 if {FIRST, REST} & set(parts) else 3,
+            "symbolStrokeColor": "#777777",
+            "symbolType": "square",
+        },
+    }
+    order = {"field": "order", "type": "quantitative"}
+    place = {"y": y, "order": order, "detail": {"field": "part", "type": "nominal"}}
+    text = {
+        **place,
+        "x": {**x, "bandPosition": 0.5},
+        "text": {"field": "label", "type": "nominal"},
+        "color": {
+            "condition": {"test": f"indexof({_listed(DARK)}, datum.part) >= 0", "value": "#ffffff"},
+            "value": "#000000",
+        },
+    }
+    label = (
+        "datum.room >= length(datum.part) + 4 ? datum.part + ' ' + datum.figure : datum.room > 4 ? datum.figure : ''"
+    )
+    bars = {**place, "x": {**x, "title": f"share of {metric}", "axis": axis}, "color": colour, "tooltip": tooltip}
+    total = {"y": y, "x": {"value": "width"}, "text": {"field": "total", "type": "nominal"}}
+    spec: Spec = {
+        "data": {"values": rows},
+        "height": {"step": STEP},
+        "layer": [
+            {
+                "transform": [
+                    {"fold": parts, "as": ["part", "share"]},
+                    {"calculate": f"indexof({_listed(parts)}, datum.part)", "as": "order"},
+                    {"calculate": "format(datum.share, '.0%')", "as": "figure"},
+                    {"calculate": f"datum.share * {LETTERS}", "as": "room"},
+                    {"calculate": label, "as": "label"},
+                ],
+                "layer": [
+                    {"mark": {"type": "bar", "stroke": "#555555", "strokeWidth": 0.6}, "encoding": bars},
+                    {"mark": {"type": "text", "fontSize": 10}, "encoding": text},
+                ],
+            },
+            {
+                "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 10.5},
+                "encoding": total,
+            },
+        ],
+    }
+    return Chart(title=name, spec=spec, words=_in_words(name, metric, found))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
+
+
+def _row(one: TimeParts, parts: Sequence[str]) -> dict[str, Any]:
+    """Return a bar: the lengths of its parts, and what each is."""
+    texts = {f"t{index}": part_text(one, part) for index, part in enumerate(parts) if part in one.parts}
+    lengths = {part: round(one.shares.get(part, 0.0), 4) for part in parts}
+    return {
+        "bar": f"{level_words(one.level)}, {bar_name(one)}",
+        "total": f"{number(one.total_ms)} ms",
+        **lengths,
+        **texts,
+    }
+
+
+def _in_words(name: str, metric: Metric, found: Sequence[TimeParts]) -> str:
+    bars = (
+        f"{level_words(one.level)}, {bar_name(one)}: {', '.join(f'{part} {part_text(one, part)}' for part in one.parts)}"
+        for one in found
+    )
+    return f"Where {metric} goes, {name}: {'; '.join(bars)}."

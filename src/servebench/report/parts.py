@@ -1,0 +1,120 @@
+"""Where the time of requests goes, and what the slowest have in common, in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servebench.analysis.slow_tail import TAIL_MIN, SlowTail, Stretch, where_time_goes
+from servebench.analysis.time_parts import FIRST, REST, SLOW_FROM, TimeParts
+from servebench.contracts.point_row import level_words
+from servebench.contracts.stored import RunData
+from servebench.util.clean import clean_line
+from servebench.util.figures import number, short_percent
+
+NOT_REPORTED = "{engine} reports no times of its own: these parts are by the client's stamps."
+PART_WORDS = {
+    "client": "the client, which sends late",
+    "network": "network and the server's front end",
+    "queue": "waiting in the engine's queue",
+    FIRST: "before the first token",
+    REST: "after the first token",
+}
+FACTORS_NOTE = (
+    "More often: the share of pairs of a slow request and another one in which the slow one has more of it (of cached tokens: "
+    "less). P-values allow for their number and for requests that share the engine."
+)
+ALONE = "nothing that is compared tells them from the rest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTimes:
+    """Where the time of a run's requests goes; `engine` is what its engine is called in a sentence."""
+
+    name: str
+    engine: str
+    parts: Sequence[TimeParts]
+    tails: Sequence[SlowTail]
+
+    @property
+    def lines(self) -> list[str]:
+        """What TTFT and E2E are, and what the slowest requests have in common, in sentences."""
+        return [*parts_lines(self.parts, self.engine), *tail_lines(self.tails)]
+
+
+def times_of(run: RunData, name: str) -> RunTimes:
+    """Return where the time of a run's requests goes. Raises StoreError."""
+    parts, tails = where_time_goes(run)
+    return RunTimes(name=name, engine=clean_line(run.fact("engine") or "the engine"), parts=parts, tails=tails)
+
+
+def parts_lines(found: Sequence[TimeParts], engine: str) -> list[str]:
+    """Return what TTFT and E2E of each level are for the most part, a line for each level."""
+    lines = []
+    for level in dict.fromkeys(one.level for one in found):
+        own = [one for one in found if one.level == level and one.group == "all" and one.total_ms > 0]
+        shares = [
+            f"{one.largest[1]:.0%} of {one.metric} is {_words(one, engine)}"
+            for one in own
+            if FIRST not in one.parts or one.metric == "E2E"
+        ]
+        if shares:
+            lines.append(f"at {level_words(level)}: {', '.join(shares)}")
+    return lines
+
+
+def _words(one: TimeParts, engine: str) -> str:
+    name = one.largest[0]
+    if name == "queue":
+        return f"waiting in {engine}'s queue"
+    if name == "network" and "queue" not in one.parts:
+        return f"network and front end, or its queue ({engine} reports no queue time)"
+    return PART_WORDS.get(name, name)
+
+
+def part_text(one: TimeParts, name: str) -> str:
+    """Return a part in ms and in percent."""
+    share = one.parts[name] / one.total_ms if one.total_ms > 0 else 0.0
+    return f"{number(one.parts[name])} ms ({100 * share:.1f}%)"
+
+
+def bar_name(one: TimeParts) -> str:
+    """Return which requests of a level a bar shows."""
+    return f"{one.group} {one.n}"
+
+
+def tail_lines(tails: Sequence[SlowTail]) -> list[str]:
+    """Return what the slowest requests of each level have in common, and where there is nothing to compare."""
+    none = f"no slow tail (the slowest take less than {TAIL_MIN:g} times the rest)"
+    few = f"too few requests for a slow tail (fewer than {SLOW_FROM})"
+    lines = [tail_line(one) for one in tails if one.is_tail]
+    for reason, own in ((none, [one for one in tails if one.n]), (few, [one for one in tails if not one.n])):
+        levels: dict[str, list[str]] = {}
+        for one in own:
+            if not one.is_tail:
+                levels.setdefault(one.metric, []).append(level_words(one.level))
+        if levels:
+            lines.append(f"{reason}: " + "; ".join(f"{metric} at {', '.join(at)}" for metric, at in levels.items()))
+    return lines
+
+
+def tail_line(one: SlowTail) -> str:
+    """Return in a sentence or two what the slowest requests of a level have in common."""
+    times = f"{one.metric} {number(one.slow_ms)} ms, the others {number(one.rest_ms)} ms"
+    common = [f.kind.words.format(number(f.slow), number(f.rest)) for f in one.common]
+    together = [_stretch_words(one, one.stretch)] if one.stretch is not None and one.stretch.found else []
+    extra = (
+        [f"{min(1.0, one.extra[1]):.0%} of the difference is {PART_WORDS.get(one.extra[0], one.extra[0])}"]
+        if one.extra
+        else []
+    )
+    said = "; ".join([*extra, *together, *common]) or ALONE
+    return f"at {level_words(one.level)}, the slowest {one.n} of {one.of} ({times}): {said}"
+
+
+def _stretch_words(one: SlowTail, found: Stretch) -> str:
+    seconds = (found.end_ns - found.start_ns) / 1e9
+    share = short_percent(found.requests / one.of, 2)
+    why = f" ({'; '.join(clean_line(cause) for cause in found.causes)})" if found.causes else ""
+    return (
+        f"{found.holds} are sent within {number(seconds)} s, {number(found.start_s)} s after the first request, among {share} of "
+        f"all requests, which take {found.slower:.2g} times as long as the others{why}"
+    )

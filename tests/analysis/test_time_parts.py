@@ -1,0 +1,100 @@
+"""Where the time goes: the parts add up, negative ones too; what the engine does not say is divided by the client's stamps."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from servebench.analysis.time_parts import FIRST, REST, TimeParts, request_parts, time_parts
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.stored import RunData
+from servebench.report.parts import parts_lines
+from servebench.report.terminal.timings import letter_bar
+
+MS = 1_000_000
+
+
+def bar(metric="E2E", **parts):
+    return TimeParts(level="8", metric=metric, n=9, of=9, parts=parts)
+
+
+def test_a_negative_part_has_no_length_and_keeps_the_first_token_in_its_place():
+    """Delivery of -20 ms is taken from decode, a network of -5 ms from the prefill; the bars stay whole."""
+    one = bar(client=0.0, network=-5.0, queue=10.0, prefill=45.0, decode=70.0, delivery=-20.0)
+    assert one.total_ms == 100.0
+    assert one.shares == pytest.approx(
+        {"client": 0, "network": 0, "queue": 0.1, "prefill": 0.4, "decode": 0.5, "delivery": 0}
+    )
+    assert str(letter_bar(one, 10)) == "qppppddddd"
+
+
+@pytest.mark.parametrize("parts", [{"client": 0.0}, {"network": -1.0, "decode": 0.5}, {"queue": 1e-12, "decode": 1e6}])
+def test_any_parts_make_a_whole_bar(parts):
+    one = bar(**parts)
+    assert all(0 <= share <= 1 for share in one.shares.values())
+    assert sum(one.shares.values()) == pytest.approx(1.0) or one.total_ms <= 0
+    assert len(str(letter_bar(one, 40))) in (0, 40)
+
+
+def requests(count=60, **columns):
+    """Requests that are sent 1 ms late, have their first token 100 ms later and end after 300 ms; the last five: 200, 600."""
+    slow = np.where(np.arange(count) >= count - 5, 2, 1)
+    sent = np.arange(count) * 1_000 * MS + MS
+    null = dict.fromkeys(
+        (
+            "network_ms",
+            "server_queue_ms",
+            "server_prefill_ms",
+            "server_kv_transfer_ms",
+            "server_decode_ms",
+            "delivery_ms",
+        ),
+        np.nan,
+    )
+    return pd.DataFrame(
+        {
+            "point": "c8-r0", "request_id": [f"r{i}" for i in range(count)], "outcome": "ok", "warmup": False, "filler": False,
+            "scheduled_ns": sent - MS, "sent_ns": sent,
+            "first_event_ns": sent + 100 * MS * slow, "ended_ns": sent + 300 * MS * slow, **null, **columns,
+        }
+    )  # fmt: skip
+
+
+def run_of(frame):
+    row = PointRow(point="c8-r0", concurrency=8, window_start_ns=0, window_end_ns=10**15)
+    tables = lambda *_: frame  # noqa: E731
+    return RunData(study_id="s", name="r", path=None, state={}, manifest={}, rows=lambda: [row], tables=tables)
+
+
+def test_without_engine_times_the_clients_stamps_divide():
+    """How late it was sent, until the first token, after it: of all, and of the slowest five."""
+    found = time_parts(run_of(requests()))
+    assert [(one.metric, one.group, one.n) for one in found] == [
+        ("TTFT", "all", 60), ("TTFT", "slowest", 5), ("E2E", "all", 60), ("E2E", "slowest", 5),
+    ]  # fmt: skip
+    assert not any(one.reported for one in found)
+    assert found[1].parts == pytest.approx({"client": 1.0, FIRST: 200.0})
+    assert found[3].parts == pytest.approx({"client": 1.0, FIRST: 200.0, REST: 400.0})
+    assert parts_lines(found, "tgi") == ["at 8 users: 66% of E2E is after the first token"]
+
+
+def test_requests_with_engine_times_count_where_some_have_them():
+    """Half of the requests have times, without those of the decode: their parts add up to E2E all the same."""
+    own = {"network_ms": 10.0, "server_queue_ms": 70.0, "server_prefill_ms": 20.0}
+    frame = requests(100)
+    frame.loc[:59, list(own)] = list(own.values())
+    found = {(one.metric, one.group): one for one in time_parts(run_of(frame))}
+    assert found["TTFT", "all"].of == 60
+    assert found["TTFT", "all"].parts == pytest.approx({"client": 1.0, "network": 10.0, "queue": 70.0, "prefill": 20.0})
+    assert found["E2E", "all"].total_ms == pytest.approx(301.0)
+    assert parts_lines(list(found.values()), "vllm")[0].startswith("at 8 users: 69% of TTFT is waiting in vllm's queue")
+
+
+def test_the_parts_of_each_request_add_up():
+    frame = requests(10, network_ms=30.0, server_queue_ms=70.0).head(5)
+    frame.loc[3, ["network_ms", "server_queue_ms"]] = [np.nan, 5.0]  # a queue alone divides nothing
+    total = request_parts(frame).sum(axis=1).to_numpy()
+    assert total == pytest.approx(((frame["ended_ns"] - frame["scheduled_ns"]) / MS).to_numpy())
+
+
+def test_few_requests_have_no_slowest():
+    assert {one.group for one in time_parts(run_of(requests(49)))} == {"all"}
