@@ -120,6 +120,11 @@ def test_one_run_a_failed_run_and_a_missing_one(make_study, tmp_path):
     found = answer(path, name="two")
     assert [one.startswith("01_slow_unique") for one in found.failures] == [True]
     assert "servebench resume two --failed" in [step.command for step in found.next_steps]
+    path = make_study((FAST, load()), (SLOW, load()), name="three")
+    for name in ("points.parquet", "points.csv"):
+        (path / "01_slow_unique" / name).unlink()
+    (measured,) = answer(path, name="three").workloads
+    assert measured.sentence.startswith("only fast was measured: ")
 
 
 def test_an_interrupted_study_is_continued_before_anything_is_measured_longer(make_study):

@@ -98,6 +98,15 @@ def test_one_level_alone_stands_by_name_and_needs_no_line():
     assert layers(chart, "point")[0]["encoding"]["x"]["field"] == "run"
 
 
+@pytest.mark.parametrize(("runs", "named"), [(6, True), (40, False)])
+def test_names_below_an_axis_do_not_overlap(runs, named):
+    shown = [series(f"engine_{n}", colour=n, loads=(4,)) for n in range(runs)]
+    (chart,) = specs.against_load(shown, METRIC["ttft"]).charts
+    axis = layers(chart, "point")[0]["encoding"]["x"]
+    assert axis["axis"].get("labels", True) is named
+    assert axis["title"] == (None if named else "runs")
+
+
 def test_repeats_of_a_level_are_one_mark():
     """Their mean, with a bar from the lowest to the highest; a line through each would run up and down at one load."""
     rows = [

@@ -94,7 +94,7 @@ def _workload_answer(
         levels=tuple(levels),
         columns=tuple(columns),
         leads=tuple(leads),
-        sentence=leads_in_words(leads) if len(columns) > 1 else _alone(columns[0], levels),
+        sentence=leads_in_words(leads) or _alone([one for one in columns if one.cells], levels, of=len(columns)),
     )
 
 
@@ -129,8 +129,11 @@ def _cell(level: RankedLevel) -> AnswerCell:
     return AnswerCell(value=value, low=low, high=high, ttft_ms=ttft_ms, verdict=level.verdict, codes=codes, wide=wide)
 
 
-def _alone(column: AnswerColumn, levels: Sequence[str]) -> str:
-    """What one run shows: its highest throughput, and what one gets at its lowest load."""
+def _alone(measured: Sequence[AnswerColumn], levels: Sequence[str], *, of: int) -> str:
+    """What the only run that was measured shows: its highest throughput, and what one gets at its lowest load."""
+    if len(measured) != 1:
+        return ""
+    column = measured[0]
     known = [level for level in levels if column.cells[level].value and column.cells[level].verdict != "void"]
     if not known:
         return ""
@@ -141,4 +144,4 @@ def _alone(column: AnswerColumn, levels: Sequence[str]) -> str:
         cell = column.cells[level]
         ttft = f", TTFT p50 {number(cell.ttft_ms)} ms" if cell.ttft_ms is not None else ""
         clauses.append(f"{level_words(level)}: {cell.text} tok/s{ttft}")
-    return "; ".join(clauses)
+    return (f"only {column.label} was measured: " if of > 1 else "") + "; ".join(clauses)

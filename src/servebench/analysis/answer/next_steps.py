@@ -25,10 +25,11 @@ def next_steps(
 ) -> Iterable[NextStep]:
     """Yield what to run next: what is missing, then what would settle doubts, then what shows more."""
     statuses = {run.status for run in runs}
-    if statuses & UNFINISHED:
-        yield NextStep(command=f"servebench resume {name}", why="measure what is missing", continues=True)
-    if "failed" in statuses:
-        yield NextStep(command=f"servebench resume {name} --failed", why="try the failed runs again", continues=True)
+    todo = ["measure what is missing"] if statuses & UNFINISHED else []
+    todo += ["try the failed runs again"] if "failed" in statuses else []
+    if todo:
+        failed = " --failed" if "failed" in statuses else ""
+        yield NextStep(command=f"servebench resume {name}{failed}", why=", ".join(todo), continues=True)
     again = sum(needs_again(row.verdict, row.doubts) for run in runs for row in run.point_rows)
     # points of a study that is not whole are measured first
     if again and not statuses & UNFINISHED:

@@ -35,6 +35,8 @@ CURVE_POINTS_MAX = 80
 DRAWN_FROM_MS = 0.01
 """Gaps of 0 between tokens of one event are not drawn: a log axis would have no room for the others."""
 HEIGHT = 210
+NAMED_MAX = 6
+"""More runs have no room for their names below an axis."""
 INTERVALS = ({"type": "area", "opacity": 0.13}, {"type": "rule", "opacity": 0.7})
 VISIBLE = {"filter": "indexof(hidden, datum.run) < 0"}
 TIPS = {
@@ -143,7 +145,9 @@ def _load_axis(rows: Sequence[Mapping[str, Any]], *, rate: bool) -> Spec:
     """Return the axis of load levels, with a tick at each; of runs where all have the same one level."""
     levels = sorted({row["x"] for row in rows})
     if len(levels) < 2:
-        return {"field": "run", "type": "nominal", "title": None, "axis": {"labelAngle": 0, "labelLimit": 110}}
+        few = len({row["run"] for row in rows}) <= NAMED_MAX
+        axis = {"labelAngle": 0, "labelLimit": 110} if few else {"labels": False, "ticks": False}
+        return {"field": "run", "type": "nominal", "title": None if few else "runs", "sort": None, "axis": axis}
     return {
         "field": "x",
         "type": "quantitative",

@@ -70,7 +70,7 @@ def load(data: Page) -> Section:
     spread = "lowest to highest repeat" if repeated else "95% interval"
     notes = [
         f"Bands and bars: {spread}. Hollow marks: doubtful points.",
-        f"{void} void points are not drawn." if void else "",
+        f"{void} void point{'s are' if void > 1 else ' is'} not drawn." if void else "",
     ]
     return "load", {
         "legend": legend_of(data.series),

@@ -60,10 +60,11 @@ def headline(found: Recommendation) -> str:
 
 
 def print_recommendations(found: Sequence[Recommendation], out: Console, *, verbose: bool = True) -> None:
-    """Print each recommendation with its ranking; `verbose` adds uses that were not measured, what is missing and what would
-    change the answer."""
-    unmeasured = [one.use_case.title for one in found if one.outcome == "not measured"]
-    for one in found if verbose else [one for one in found if one.outcome != "not measured"]:
+    """Print who is best for each use; with `verbose` each ranking, uses that were not measured, what is missing and what would
+    change the answers."""
+    if not verbose:
+        return _print_brief([one for one in found if one.outcome != "not measured"], out, _unmeasured(found))
+    for one in found:
         group = f"  ({one.group})" if one.group else ""
         out.print(Text(one.use_case.title, style="bold").append(group, style="not bold dim"))
         out.print(Text(f"  {headline(one)}", style=STYLES[one.outcome]))
@@ -72,17 +73,58 @@ def print_recommendations(found: Sequence[Recommendation], out: Console, *, verb
             out.print(line.rstrip())
         for line in one.quality:
             out.print(Text(f"  but: {line}", style="yellow"))
-        for line in one.missing if verbose else ():
+        for line in one.missing:
             out.print(f"  not ranked: {line}", style="dim")
-        for line in one.changes if verbose else ():
+        for line in one.changes:
             out.print(f"  the answer may change: {line}")
-        if verbose:
-            out.print()
-    if not verbose:
-        out.print(
-            f"not measured: {', '.join(unmeasured)}" if unmeasured else "", style="dim", end="\n" * bool(unmeasured)
-        )
-        out.print("why, what is missing and what would change the answers: -v", style="dim")
+        out.print()
+    return None
+
+
+def _unmeasured(found: Sequence[Recommendation]) -> str:
+    titles = [one.use_case.title for one in found if one.outcome == "not measured"]
+    return f"not measured: {', '.join(titles)}" if titles else ""
+
+
+def _print_brief(found: Sequence[Recommendation], out: Console, unmeasured: str) -> None:
+    """Print who is best for each use and by how much, then the runners-up; what all uses share only once."""
+    parts = [one.group.split(" · ") for one in found]
+    shared = [part for part in (parts[0] if len(parts) > 1 else ()) if all(part in own for own in parts)]
+    if shared:
+        out.print(" · ".join(shared), style="dim")
+    for one, own in zip(found, parts, strict=True):
+        group = " · ".join(part for part in own if part not in shared)
+        out.print(Text(one.use_case.title, style="bold").append(f"  {group}", style="not bold dim"))
+        out.print(Text(f"  {_brief(one)}", style=STYLES[one.outcome]))
+        rest = ", then ".join(_value(score, one) for score in one.ranking[1 : 1 + RUNNERS_UP])
+        if rest:
+            lead = lead_text(one) if one.outcome in ("winner", "provisional") else ""
+            out.print(f"  {lead} vs {rest}" if lead else f"  then {rest}", style="" if lead else "dim")
+        for line in one.quality:
+            out.print(Text(f"  but: {line}", style="yellow"))
+    out.print(unmeasured, style="dim", end="\n" * bool(unmeasured))
+    out.print("why, what is missing and what would change the answers: -v", style="dim")
+
+
+def _brief(found: Recommendation) -> str:
+    """The headline without what the lines around it say."""
+    if not found.ranking or found.outcome in ("no clear difference", "different settings", "only one"):
+        return headline(found)
+    first = found.ranking[0]
+    at = f" at {level_words(first.at)}" if first.at else ""
+    best = f"{_short_name(first, found)}: {score_text(first, found.use_case.unit)}{at}"
+    if found.outcome == "one start each":
+        return f"fastest start seen (one each): {best}"
+    return best if found.outcome == "winner" else f"{found.outcome}: {best}"
+
+
+def _value(score: Score, found: Recommendation) -> str:
+    return f"{_short_name(score, found)} {number(score.value)} {found.use_case.unit}".strip()
+
+
+def _short_name(score: Score, found: Recommendation) -> str:
+    """The label of a run without the workload, which stands above it."""
+    return score.entrant.name.removesuffix(f" · {found.group.rpartition(' · ')[2]}")
 
 
 def to_json(found: Sequence[Recommendation]) -> str:

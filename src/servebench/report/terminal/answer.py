@@ -138,7 +138,7 @@ def _table(one: WorkloadAnswer, marks: dict[str, str], width: int) -> Table | Pa
     if len(one.columns) * CELL_WIDTH + 9 <= width:
         return _by_level(one, marks)
     if len(one.levels) * CELL_WIDTH + LABEL_WIDTH + 16 <= width:
-        return _by_run(one, marks)
+        return _by_run(one, marks, width - len(one.levels) * CELL_WIDTH - 16)
     return _list_table(one, marks, with_runs=True)
 
 
@@ -154,10 +154,10 @@ def _by_level(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
     return table
 
 
-def _by_run(one: WorkloadAnswer, marks: dict[str, str]) -> Table:
-    """A column for each level, a row for each run."""
+def _by_run(one: WorkloadAnswer, marks: dict[str, str], room: int) -> Table:
+    """A column for each level, a row for each run, whose label has so much room."""
     table = _plain_table()
-    table.add_column("tok/s", max_width=LABEL_WIDTH, overflow="fold")
+    table.add_column("tok/s", max_width=room, overflow="fold")
     for level in one.levels:
         table.add_column(level_words(level), justify="right", no_wrap=True)
     table.add_column("trust", max_width=16, overflow="fold")
