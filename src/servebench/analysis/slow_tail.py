@@ -51,7 +51,8 @@ MOST = 0.5
 ORDERS, ORDERS_AT_ONCE = 9_999, 500
 """Of the blocks, at random. The smallest p-value is one of so many."""
 BEYOND_ENOUGH = 50
-BLOCKS_MIN, BLOCKS_MAX = 20, 1_000
+BLOCKS_MIN, BLOCKS_MAX = 20, 25
+"""Few long blocks: engines are faster and slower for longer than an answer takes."""
 TOGETHER = 0.8
 """The share of the slow requests that is in one stretch, if they are together."""
 STRETCH_MAX = 0.1
@@ -121,7 +122,7 @@ class Factor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class SlowStretch:
     """The shortest stretch, by requests, in which most of the slow ones were sent: `holds` of them among `requests`, from
     `start_ns` to `end_ns`, `start_s` seconds after the first request of its point. `slower` is how much longer all of its
     requests take than those outside, `causes` are the disturbances then."""
@@ -154,7 +155,7 @@ class SlowTail:
     rest_ms: float = math.nan
     extra: tuple[str, float] | None = None
     factors: tuple[Factor, ...] = ()
-    stretch: Stretch | None = None
+    stretch: SlowStretch | None = None
 
     @property
     def is_tail(self) -> bool:
@@ -306,7 +307,7 @@ def block_p_value(ranks: Floats, slow: Ints, block: int) -> float:
     return (beyond + 1) / (done + 1)
 
 
-def _stretch(requests: pd.DataFrame, took_ms: Floats, slow: NDArray[np.bool_]) -> Stretch | None:
+def _stretch(requests: pd.DataFrame, took_ms: Floats, slow: NDArray[np.bool_]) -> SlowStretch | None:
     """Return the shortest stretch with most of the slow requests; None where it is no small part of one point."""
     from scipy.stats import binom
 
@@ -327,7 +328,7 @@ def _stretch(requests: pd.DataFrame, took_ms: Floats, slow: NDArray[np.bool_]) -
     first_ns = int(requests.loc[requests["point"] == inside["point"].iloc[0], "sent_ns"].iloc[0])
     # one of the slow requests begins the stretch, and the others are in it by chance: at most the sum over which begins it
     p = len(tried) * places.size * float(binom.sf(holds - 2, places.size - 1, count / slow.size))
-    return Stretch(
+    return SlowStretch(
         holds=int(slow[within].sum()),
         requests=count,
         start_ns=start_ns,
@@ -338,7 +339,7 @@ def _stretch(requests: pd.DataFrame, took_ms: Floats, slow: NDArray[np.bool_]) -
     )
 
 
-def _causes(stretch: Stretch, requests: pd.DataFrame, telemetry: pd.DataFrame) -> tuple[str, ...]:
+def _causes(stretch: SlowStretch, requests: pd.DataFrame, telemetry: pd.DataFrame) -> tuple[str, ...]:
     """Return who disturbed the machine in a stretch, the largest first."""
     point = requests.loc[requests["sent_ns"] == stretch.start_ns, "point"].iloc[0]
     first_ns = int(requests.loc[requests["point"] == point, "sent_ns"].iloc[0])

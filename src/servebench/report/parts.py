@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servebench.analysis.slow_tail import TAIL_MIN, SlowTail, Stretch, where_time_goes
+from servebench.analysis.slow_tail import TAIL_MIN, SlowStretch, SlowTail, where_time_goes
 from servebench.analysis.time_parts import FIRST, REST, SLOW_FROM, TimeParts
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
@@ -110,7 +110,7 @@ def tail_line(one: SlowTail) -> str:
     return f"at {level_words(one.level)}, the slowest {one.n} of {one.of} ({times}): {said}"
 
 
-def _stretch_words(one: SlowTail, found: Stretch) -> str:
+def _stretch_words(one: SlowTail, found: SlowStretch) -> str:
     seconds = (found.end_ns - found.start_ns) / 1e9
     share = short_percent(found.requests / one.of, 2)
     why = f" ({'; '.join(clean_line(cause) for cause in found.causes)})" if found.causes else ""
