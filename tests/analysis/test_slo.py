@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from servebench.analysis import cost
 from servebench.analysis.slo import SloLimits, good_requests
+from servebench.measure import cost
 
 NAN, INF = np.nan, np.inf
 

@@ -15,7 +15,7 @@ from servebench.store.manifest import read_manifest
 from servebench.store.overview import all_points
 from servebench.store.plan import read_plan
 from servebench.store.state import read_run, read_study
-from servebench.store.tables import read_frame, read_points, read_records, read_telemetry
+from servebench.store.tables import read_frame, read_points, read_readings, read_records
 from servebench.store.versions import MIGRATIONS, check_table, upgraded
 from servebench.util.errors import StoreError
 
@@ -82,7 +82,7 @@ def test_every_kept_file_is_read(study):
     # a warm-up request and six of each level
     assert len(read_records(whole)) == 14
     assert len(read_records(cut)) == 8
-    assert read_telemetry(whole).empty == (study.parent.name == "1-first")
+    assert (not read_readings(whole)) == (study.parent.name == "1-first")
     loaded = read.load_study(study)
     assert (loaded.faults, [run.faults for run in loaded.runs]) == ((), [(), ()])
     points, runs = all_points(study.parent)
@@ -108,7 +108,7 @@ def newer(study, name):
         ("00_vllm_unique/run.json", lambda folder, run: read_run(run)),
         ("00_vllm_unique/points.parquet", lambda folder, run: read_points(run)),
         ("00_vllm_unique/requests.parquet", lambda folder, run: read_records(run)),
-        ("00_vllm_unique/telemetry.parquet", lambda folder, run: read_telemetry(run)),
+        ("00_vllm_unique/telemetry.parquet", lambda folder, run: read_readings(run)),
         ("00_vllm_unique/answers.parquet", lambda folder, run: read_frame(run.answers)),
     ],
 )

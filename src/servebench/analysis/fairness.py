@@ -2,7 +2,7 @@
 
 The manifests are flattened and compared key by key. What a comparison is about (the engine, its version, and whatever
 was varied on purpose) is listed but does not matter; the model, its precision, the limits of the engine, the workload, the
-machine and its driver do.
+machine and its driver do. `fairness.yaml` has the rules.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+import yaml
 
 from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
@@ -24,22 +27,13 @@ UNKNOWN = "unknown"
 UNKNOWN_WEIGHTS = "the weights of one are unknown: a server that was already running, or files that it fetched"
 ONE_ENGINE_ONLY = "only one of the engines has this setting"
 HARMLESS = "it affects files or logs, not how the engine computes"
-HARMLESS_ENV = (
-    # hugging face: offline, where its files are, output
-    *("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HF_XET_CACHE"),
-    *("HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_ENDPOINT", "HF_TOKEN", "HF_TOKEN_PATH", "HF_ASSETS_CACHE"),
-    *("HF_HUB_DISABLE_*", "HF_HUB_ENABLE_HF_TRANSFER", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"),
-    *("HF_XET_HIGH_PERFORMANCE", "*_VERBOSITY", "TRANSFORMERS_NO_ADVISORY_WARNINGS", "MODELSCOPE_CACHE"),
-    # caches of compiled code: filled before the load begins
-    *("XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME"),
-    *("CUDA_CACHE_PATH", "FLASHINFER_WORKSPACE_BASE", "VLLM_ASSETS_CACHE", "TMPDIR", "HOME"),
-    # logs, progress bars, usage statistics, colours
-    *("*_LOG_LEVEL", "*_LOGGING_LEVEL", "LOG_LEVEL", "LOGLEVEL", "TQDM_*", "PYTHONUNBUFFERED", "PYTHONWARNINGS"),
-    *("VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_*", "VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK"),
-    *("NO_COLOR", "FORCE_COLOR", "TERM", "LANG", "LC_*", "TZ"),
-)
-"""Environment variables that change neither the speed nor the answers of a running engine. Threads (`OMP_NUM_THREADS`,
-`TOKENIZERS_PARALLELISM`), kernels and devices are not among them."""
+
+
+@cache
+def _table() -> dict[str, Any]:
+    """Return `fairness.yaml`: the rules, and what facts are called."""
+    table: dict[str, Any] = yaml.safe_load((files("servebench.analysis") / "fairness.yaml").read_text(encoding="utf-8"))
+    return table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,24 +59,9 @@ class SettingDifference:
         return f"{self.title} at {self.where}" if self.where else self.title
 
 
-TITLES = {
-    "input_tokens_mean": "mean prompt, in tokens",
-    "output_tokens_mean": "mean answer, in tokens",
-    "engine_version": "version of the engine",
-    "weights": "file of weights",
-    "weights.*": "{} of the weights",
-    "machine.cpu_model": "processor",
-    "machine.gpus.*": "GPU {}",
-    "machine.*": "machine: {}",
-    "packages.*": "package {}",
-    "git.*": "git {}",
-}
-"""What facts that are no config keys are called, by pattern of their key; {} is the last part of the key."""
-
-
 def title_of_setting(key: str) -> str:
     """Return what a setting or fact is called: config keys as they are written, others in words."""
-    found = next((title for pattern, title in TITLES.items() if fnmatchcase(key, pattern)), "")
+    found = next((title for pattern, title in _table()["titles"].items() if fnmatchcase(key, pattern)), "")
     return found.format(key.rpartition(".")[2].replace("_", " ")) or key
 
 
@@ -104,80 +83,7 @@ def how_to_resolve(found: Iterable[SettingDifference]) -> str:
     return f"make them equal, or declare that they are what is compared: --varying '{named}'"
 
 
-RULES: tuple[tuple[str, bool, str], ...] = (
-    ("engine_version", False, ON_PURPOSE),
-    ("config.engine.name", False, ON_PURPOSE),
-    ("config.engine.dtype", True, "different precision, different amount of computation"),
-    ("config.engine.quantization", True, "quantized weights are a different model"),
-    ("config.engine.max_model_len", True, "it limits the cache that is left for batches"),
-    ("config.engine.max_num_seqs", True, "it limits how many requests run at once"),
-    ("config.engine.prefix_caching", True, "cached prefixes are not computed again"),
-    ("config.engine.gpu_memory_fraction", True, "it limits the cache"),
-    ("config.engine.tensor_parallel_size", True, "different number of GPUs"),
-    ("config.engine.threads", True, "different number of cores"),
-    ("config.engine.gpu_layers", True, "different part of the model on the GPU"),
-    ("config.engine.extra_args.*eager*", True, "eager mode does not use compiled graphs"),
-    ("config.engine.extra_args.*graph*", True, "without captured graphs each step is slower"),
-    ("config.engine.extra_args.*compil*", True, "compilation changes the speed"),
-    ("config.engine.extra_args.*dtype*", True, "different precision, different amount of computation"),
-    ("config.engine.extra_args.*", True, "a flag that differs or that only one engine has"),
-    *((f"config.engine.env.{name}", False, HARMLESS) for name in HARMLESS_ENV),
-    ("config.engine.env.*", True, "an environment variable can change how the engine computes"),
-    ("config.engine.executable", False, "location of the program"),
-    ("config.engine.port", False, "network address"),
-    ("config.engine.host", False, "network address"),
-    ("config.engine.*timeout_s", False, "it does not affect the results"),
-    ("config.engine.reuse", False, "affects only the cold start"),
-    ("config.engine.measure_restart", False, "affects only the cold start"),
-    ("config.engine.request_timings", False, "a few numbers more in the last chunk of an answer"),
-    ("config.engine.seed", False, "the engine's random numbers"),
-    ("config.engine.*", True, "an engine setting"),
-    ("config.launch.name", True, "emulated, remote and local engines are not comparable"),
-    ("config.launch.*", False, "how the engine is reached"),
-    ("config.model.name", True, "different model"),
-    ("config.model.revision", True, "different revision of the model"),
-    ("config.model.path", False, "location of the model"),
-    ("config.model.tokenizer", False, "it sizes the prompts"),
-    ("config.model.*", False, "model metadata"),
-    ("config.gpu.name", True, "different GPU"),
-    ("config.gpu.count", True, "different number of GPUs"),
-    ("config.gpu.*", False, "GPU metadata"),
-    ("config.workload.*", True, "different workload"),
-    ("config.load.arrival", True, "different arrival process"),
-    ("config.load.burstiness", True, "different arrival process"),
-    ("config.load.max_concurrency", True, "different limit of the load"),
-    ("config.load.warmup_*", True, "different warm-up"),
-    ("config.load.workers", False, "client processes"),
-    ("config.load.*", False, "only levels that both runs have are compared"),
-    ("config.slo.*", True, "different requests count as good"),
-    ("config.quality.*", False, "quality is measured after the load"),
-    ("machine.gpus.*.name", True, "different GPU"),
-    ("machine.gpus.*.driver_version", True, "different driver"),
-    ("machine.gpus.*.power_limit", True, "different power limit"),
-    ("machine.gpus.*.clocks_*", True, "different clocks"),
-    ("machine.gpus.*.uuid", False, "different GPU of the same kind"),
-    ("machine.gpus.*", True, "different GPU"),
-    ("machine.cuda", True, "different CUDA version"),
-    ("machine.cpu_model", True, "different processor"),
-    ("machine.cpu_*", True, "different number of cores"),
-    ("machine.memory_bytes", False, "host memory"),
-    ("machine.*", False, "the client's machine"),
-    ("weights.revision", False, "the revision that was requested; the digest is of the files"),
-    ("weights.*", True, "other weights: another file, format or quantization"),
-    ("weights", True, "another file of weights: quantized weights are a different model"),
-    ("cold_start.shared", False, "one run reused an engine from an earlier run"),
-    ("packages.servebench-suite", False, "different servebench version: see the changelog"),
-    ("packages.*", False, "a dependency of servebench"),
-    ("git.*", False, "different commit of the working directory"),
-    ("foreign.*", True, "measured by another tool, with its own definitions"),
-)
-"""Key pattern, whether a difference matters, and why. The first match counts."""
-
 COMPARED_PARTS = ("engine_version", "config", "machine", "packages", "git", "foreign")
-IGNORED = (
-    *("config.study.*", "config.tracking.*", "config.telemetry.*", "config.gpu.price*", "config.experiment*"),
-    *("config.load.name", "config.workload.note"),
-)
 
 
 def unequal_settings(a: RunData, b: RunData, varying: str | None = None) -> tuple[SettingDifference, ...]:
@@ -251,7 +157,7 @@ def compare_manifests(
     found = []
     for key in sorted({*ours, *theirs}):
         a, b = ours.get(key), theirs.get(key)
-        if a == b or any(fnmatchcase(key, pattern) for pattern in IGNORED):
+        if a == b or any(fnmatchcase(key, pattern) for pattern in _table()["ignored"]):
             continue
         matters, reason = _weigh(key, shared, purposes)
         if key.startswith("weights.") and {a, b} & {None, UNKNOWN}:
@@ -270,7 +176,12 @@ def _weigh(key: str, shared: set[str], purposes: Iterable[str]) -> tuple[bool, s
         return False, ON_PURPOSE
     if key.startswith("config.engine.") and key.count(".") == 2 and key.removeprefix("config.engine.") not in shared:
         return False, ONE_ENGINE_ONLY
-    return next(((matters, reason) for pattern, matters, reason in RULES if fnmatchcase(key, pattern)), (False, ""))
+    variable = key.removeprefix("config.engine.env.")
+    if variable != key and any(fnmatchcase(variable, pattern) for pattern in _table()["harmless_env"]):
+        return False, HARMLESS
+    return next(
+        ((matters, why) for pattern, matters, why in _table()["rules"] if fnmatchcase(key, pattern)), (False, "")
+    )
 
 
 def varied_keys(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[str, ...]:

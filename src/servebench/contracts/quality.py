@@ -92,11 +92,9 @@ class AnswerStore(Protocol):
     @property
     def known(self) -> Mapping[str, ItemAnswer]:
         """The answers of an earlier attempt by key, without failed ones."""
-        ...
 
     def add(self, key: str, answer: ItemAnswer) -> None:
         """Store an answer."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

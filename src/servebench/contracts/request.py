@@ -91,20 +91,16 @@ class Tokenizer(Protocol):
     @property
     def name(self) -> str:
         """`engine`, the path of a tokenizer file, or `approximate (4 characters a token)`."""
-        ...
 
     @property
     def exact(self) -> bool:
         """Whether counts are those of the served model."""
-        ...
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each text, without special tokens."""
-        ...
 
     def truncate(self, text: str, tokens: int) -> str:
         """Return the longest prefix of `text` with at most `tokens` tokens."""
-        ...
 
 
 class Workload:

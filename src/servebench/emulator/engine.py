@@ -69,23 +69,18 @@ class AnswerConnection(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, unless it is gone."""
-        ...
 
     def reset(self) -> None:
         """Reset the connection."""
-        ...
 
     def respond(self, status: int, body: Any) -> None:
         """Send a complete response."""
-        ...
 
     def start_request(self, request: EmulatedRequest) -> None:
         """Note the request that is being answered."""
-        ...
 
     def finish_request(self) -> None:
         """The answer is complete: continue with the next request."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

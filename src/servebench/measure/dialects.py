@@ -37,15 +37,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class ToolDefinition:
-    """How a tool measures."""
+    """How a tool measures; the defaults are servebench's own definitions."""
 
     name: str
     title: str
-    starts: Literal["connect", "sent"]
-    stops: Literal["content", "stream"]
-    tokens: Literal["usage", "asked"]
-    tpot: Literal["after_first", "all", "none"]
-    itl: Literal["gaps", "per_request", "none"]
+    starts: Literal["connect", "sent"] = "sent"
+    stops: Literal["content", "stream"] = "content"
+    tokens: Literal["usage", "asked"] = "usage"
+    tpot: Literal["after_first", "all", "none"] = "after_first"
+    itl: Literal["gaps", "per_request", "none"] = "gaps"
     notes: tuple[str, ...] = ()
 
 
@@ -56,10 +56,6 @@ DIALECTS: Mapping[str, ToolDefinition] = {
             name="vllm",
             title="vllm bench serve",
             starts="connect",
-            stops="content",
-            tokens="usage",
-            tpot="after_first",
-            itl="gaps",
             notes=(
                 "a request of one token has TPOT 0 in its goodput and so passes; here it is undetermined",
                 "reasoning under the name reasoning_content is not looked at: TTFT then skips the thinking",
@@ -72,8 +68,6 @@ DIALECTS: Mapping[str, ToolDefinition] = {
             starts="connect",
             stops="stream",
             tokens="asked",
-            tpot="after_first",
-            itl="gaps",
             notes=(
                 "it asks for no usage by default and then counts the tokens it asked for, not those that came",
                 "E2E and TPOT hold the end of the stream, [DONE] included",
@@ -83,8 +77,6 @@ DIALECTS: Mapping[str, ToolDefinition] = {
             name="aiperf",
             title="AIPerf",
             starts="connect",
-            stops="content",
-            tokens="usage",
             tpot="none",
             itl="per_request",
             notes=(
@@ -96,9 +88,6 @@ DIALECTS: Mapping[str, ToolDefinition] = {
         ToolDefinition(
             name="guidellm",
             title="GuideLLM",
-            starts="sent",
-            stops="content",
-            tokens="usage",
             tpot="all",
             itl="per_request",
             notes=(
@@ -111,8 +100,6 @@ DIALECTS: Mapping[str, ToolDefinition] = {
             title="genai-bench",
             starts="connect",
             stops="stream",
-            tokens="usage",
-            tpot="after_first",
             itl="none",
             notes=(
                 "it opens a connection for each request, which servebench does not: its TTFT holds one more round trip",
@@ -187,15 +174,7 @@ def retell(requests: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> li
     return found
 
 
-_OWN = ToolDefinition(
-    name="servebench",
-    title="servebench",
-    starts="sent",
-    stops="content",
-    tokens="usage",
-    tpot="after_first",
-    itl="gaps",
-)
+_OWN = ToolDefinition(name="servebench", title="servebench")
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> Floats:

@@ -25,12 +25,10 @@ class Stretch(Protocol):
     @property
     def start_ns(self) -> int:
         """Its start."""
-        ...
 
     @property
     def end_ns(self) -> int:
         """Its end."""
-        ...
 
 
 def in_flight_at(moments: NDArray[Any], sent: Ints, ended: Ints) -> Ints:

@@ -46,6 +46,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
 from servebench.contracts.settings import SloSettings
 from servebench.measure import derive
+from servebench.measure.cost import usd_per_million
 from servebench.measure.in_flight import in_flight_growth
 from servebench.measure.lock_step import lock_step
 from servebench.measure.window import Window, find_window, leave_out
@@ -56,8 +57,6 @@ from servebench.util.units import NS_PER_MS, NS_PER_S
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SECONDS_PER_HOUR = 3600
-MILLION = 1_000_000
 
 OURS = ("cancelled", "abandoned")
 """Outcomes caused by the client, which do not describe the engine."""
@@ -186,8 +185,9 @@ def summarize(
     }
     found |= _client_error(found, report, context.floor)
     found |= _with_failed(measured, inside, window)
-    found["cost_usd_per_mtok"] = _cost(context, found.get("output_throughput_tok_s"))
-    found["cost_usd_per_mgood"] = _cost(context, found["goodput_req_s"])
+    price = context.price_usd_per_hour, context.gpu_count
+    found["cost_usd_per_mtok"] = usd_per_million(found.get("output_throughput_tok_s"), *price)
+    found["cost_usd_per_mgood"] = usd_per_million(found["goodput_req_s"], *price)
     return PointRow(**found), sample
 
 
@@ -504,10 +504,3 @@ def _with_failed(
         for percent in (50, 99):
             found[f"{name}_p{percent}_all"] = float(percentile(values, percent)) if values.size else None
     return found
-
-
-def _cost(context: PointContext, rate_per_s: float | None) -> float | None:
-    """Return the price in US dollars of a million units at this rate."""
-    if context.price_usd_per_hour is None or not context.gpu_count or not rate_per_s:
-        return None
-    return context.price_usd_per_hour * context.gpu_count / SECONDS_PER_HOUR / rate_per_s * MILLION

@@ -23,12 +23,6 @@ def count_verdicts(rows: Sequence[PointRow]) -> dict[str, int]:
     return {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
 
 
-def verdict_counts(rows: Sequence[PointRow]) -> str:
-    """Return the number of points of each verdict that occurs, as text."""
-    counts = count_verdicts(rows)
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or MISSING
-
-
 def valid_count(rows: Sequence[PointRow]) -> str:
     """Return how many of the points are valid, as text."""
     if not rows:

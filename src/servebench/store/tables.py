@@ -369,22 +369,11 @@ def add_telemetry(folder: RunFolder, readings: Sequence[Reading], *, run_id: str
 def read_readings(folder: RunFolder) -> dict[str, list[Reading]]:
     """Return the readings of a run by point; empty when there are none. Raises StoreError."""
     found: dict[str, list[Reading]] = {}
-    for row in _telemetry(folder).to_pylist():
+    table = read_table(folder.telemetry, _telemetry_schema())
+    for row in [] if table is None else table.to_pylist():
         del row["run_id"]
         found.setdefault(row.pop("point"), []).append(Reading(**row))
     return found
-
-
-def read_telemetry(folder: RunFolder) -> pd.DataFrame:
-    """Return the readings of a run as a table: `run_id point t_ns source name raw_name labels value`. Raises StoreError."""
-    frame: pd.DataFrame = _telemetry(folder).to_pandas()
-    return frame
-
-
-def _telemetry(folder: RunFolder) -> pa.Table:
-    schema = _telemetry_schema()
-    table = read_table(folder.telemetry, schema)
-    return schema.empty_table() if table is None else table
 
 
 def read_points(folder: RunFolder) -> pd.DataFrame:

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from servebench.analysis import cost
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer import answer_of
 from servebench.analysis.recommendation.rules import load_rules, rules_text
 from servebench.cli.main import dispatch
 from servebench.contracts.settings import SloSettings
+from servebench.measure import cost
 from servebench.report.terminal.advice import headline
 from servebench.store import studies as read
 from servebench.util.errors import ConfigError

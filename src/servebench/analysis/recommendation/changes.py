@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from servebench.analysis.cost import break_even_price
 from servebench.analysis.recommendation.model import Entrant, Score
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.recommendation.scores import rank
 from servebench.analysis.recommendation.values import COSTS, metric_value
 from servebench.contracts.point_row import level_words
+from servebench.measure.cost import break_even_price
 
 SLO_FACTORS = (0.25, 0.5, 2.0, 4.0)
 

@@ -38,22 +38,18 @@ class Counted(Protocol):
     @property
     def level(self) -> float:
         """The concurrency or rate."""
-        ...
 
     @property
     def good(self) -> int:
         """Requests that met the SLO."""
-        ...
 
     @property
     def judged(self) -> int:
         """Requests that were tested."""
-        ...
 
     @property
     def design_effect(self) -> float | None:
         """The mean size of the burst of a bad request."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,12 @@ class LevelSource(Protocol):
 
     def next_level(self) -> Level | None:
         """Return the next level; None when there is none."""
-        ...
 
     def add_point(self, level: Level, point: Point) -> None:
         """Add the point that was measured at a level."""
-        ...
 
     def answer(self, *, interrupted: bool) -> SearchAnswer | None:
         """Return the result of a search; None if there was none."""
-        ...
 
 
 def level_source(load: LoadSettings, slo: SloSettings, seed: int, starts: int = 1) -> LevelSource:
