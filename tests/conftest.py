@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from servebench.quality.sandbox import sandbox_errors
 from support.commands import run_servebench
 from support.endpoint import Behaviour, start_endpoint
 from support.servers import Script, ScriptedServer
@@ -89,3 +90,10 @@ def run_main(tmp_path, monkeypatch, capfd):
 def servebench(tmp_path):
     """Run the command in a process of its own, in the test's folder."""
     return partial(run_servebench, tmp_path)
+
+
+@pytest.fixture
+def working() -> None:
+    """Skip where no sandbox works: that one is refused there is tested by itself."""
+    if faults := sandbox_errors():
+        pytest.skip(faults[0])

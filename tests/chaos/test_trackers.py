@@ -16,6 +16,7 @@ from collections import Counter
 import pytest
 
 from chaos import harness
+from servebench.engine.supervisor.ports import free_port
 
 pytestmark = pytest.mark.chaos
 
@@ -26,18 +27,12 @@ MOODS = ("well", "well", "refused", "error", "slow", "deaf", "late", "hang")
 has it done when the client has given up; answers nothing."""
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Tracker:
     """An MLflow server, and the line to it."""
 
     def __init__(self, folder, environment):
         self.folder, self.environment = folder, environment
-        self.port = free_port()
+        self.port = free_port("127.0.0.1")
         self.mood = "well"
         self.seen = Counter()
         self.process = None

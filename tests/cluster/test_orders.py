@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 
 from servebench.cluster.heartbeat import FILE
-from servebench.cluster.orders import (
-    gpus_needed,
-    keep_prompt_files,
-    named_variables,
-    pack_run,
-    study_files,
-    unpack_run,
-)
+from servebench.cluster.orders import gpus_needed, keep_prompt_files, named_variables, pack_run, study_files, unpack_run
 from servebench.config import Job
 from servebench.contracts.settings import EngineSettings, GpuSettings
 from servebench.registry.registry import registry

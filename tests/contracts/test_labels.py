@@ -26,18 +26,12 @@ def runs(*facts, study="1122-k7x_a"):
         ([{"engine": "a"}, {"engine": "b", "workload": "rag"}], ["a · unique", "b · rag"]),
         ([{"model": "x"}, {"model": "y"}], ["x", "y"]),
         ([{}, {"engine": "failed_early", "model": "", "workload": ""}], ["vllm", "failed_early"]),
-        (
-            [{"words": [f"engine.threads={n}", "load.requests=9"]} for n in (1, 2)],
-            ["threads=1", "threads=2"],
-        ),
+        ([{"words": [f"engine.threads={n}", "load.requests=9"]} for n in (1, 2)], ["threads=1", "threads=2"]),
         (
             [{"engine": e, "words": [f"engine={e}", f"engine.n={n}"]} for e in "ab" for n in (1, 2)],
             ["a · n=1", "a · n=2", "b · n=1", "b · n=2"],
         ),
-        (
-            [{"engine": "a", "words": ["engine.n=1"]}, {"engine": "b", "words": ["engine.n=2"]}],
-            ["a", "b"],
-        ),
+        ([{"engine": "a", "words": ["engine.n=1"]}, {"engine": "b", "words": ["engine.n=2"]}], ["a", "b"]),
         ([{"version": "1"}, {"version": "2"}], ["1", "2"]),
         ([{}, {}], ["vllm (1)", "vllm (2)"]),
         ([{"study": "1122-k7x_a"}, {"study": "mine"}], ["1122-k7x vllm", "mine vllm"]),

@@ -6,20 +6,12 @@ import pandas as pd
 
 from servebench.engine.launchers import simulated
 from servebench.engine.tokenize import EmulatedTokenizer
-
-
-class Coarse(EmulatedTokenizer):
-    """Counts fewer tokens than the emulated engines': one for every five characters and a third."""
-
-    name = "coarse"
-
-    def count(self, texts):
-        return [-(-len(text) * 3 // 16) for text in texts]
+from support.fake_engine import CoarseTokenizer
 
 
 def test_three_engines_of_a_study_that_count_differently_get_the_same_prompts(run_main, tmp_path, monkeypatch):
     """Without the study's prompts the second and third engine would get longer ones for the same 128 tokens."""
-    tokenizers = {"vllm": EmulatedTokenizer, "sglang": Coarse, "trtllm": Coarse}
+    tokenizers = {"vllm": EmulatedTokenizer, "sglang": CoarseTokenizer, "trtllm": CoarseTokenizer}
     describe = simulated.SimulatedLauncher.describe
 
     def described(self, engine, context, settings):

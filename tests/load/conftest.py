@@ -1,4 +1,4 @@
-"""Scripted servers and the requests that are driven against them."""
+"""Requests that are driven against a scripted server."""
 
 from __future__ import annotations
 
@@ -11,20 +11,6 @@ from servebench.contracts.exchange import PlannedRequest, PointPlan, Target
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator.drive import drive
 from servebench.load.coordinator.share import worker_spools
-from support.servers import ScriptedServer
-
-
-@pytest.fixture
-def serve():
-    servers = []
-
-    def start(script, **options):
-        servers.append(ScriptedServer(script, **options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 @pytest.fixture

@@ -287,10 +287,7 @@ def test_output_tokens_are_those_that_were_sent(contents: list[Any], tokens: int
 
 def test_details_of_usage() -> None:
     """Prompt, cached and reasoning tokens are read where the server tells them, else None."""
-    details = {
-        "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": 4},
-    }
+    details = {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 4}}
     told = record(stream(delta(content="a"), STOP, {"choices": [], "usage": usage(7, 9, **details)}, DONE))
     assert (told.prompt_tokens, told.cached_tokens, told.reasoning_tokens) == (7, 0, 4)
     untold = record(stream(delta(content="a"), STOP, {"choices": [], "usage": usage(7, 9, prompt_tokens_details=None)}))

@@ -15,17 +15,11 @@ from servebench.quality import sandbox
 from servebench.quality.sandbox import SandboxLimits, run_program, sandbox_errors
 from servebench.quality.syscalls import ALLOWED, syscall_filter
 from servebench.util.errors import PreflightError
+from support.sandboxes import sandbox_fault
 from support.waiting import wait_ended, wait_until
 
 NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 LIMITS = SandboxLimits(wall_s=300.0, cpu_s=2, memory_bytes=128 * 2**20)
-
-
-@pytest.fixture
-def working():
-    """A test of what is held needs a sandbox that works; that one is refused elsewhere is tested by itself."""
-    if faults := sandbox_errors():
-        pytest.skip(faults[0])
 
 
 @NEEDS
@@ -201,13 +195,7 @@ def test_without_bubblewrap_code_is_refused_with_the_way_to_install_it(monkeypat
 def test_a_sandbox_that_does_not_work_is_refused(monkeypatch, tmp_path, script, said):
     _fake_bwrap(tmp_path, script)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    sandbox.require_sandbox.cache_clear()
-    try:
-        (fault,) = sandbox_errors()
-    finally:
-        sandbox.require_sandbox.cache_clear()
-    assert said in fault
-    assert "\n" not in fault
+    assert said in sandbox_fault()
 
 
 def test_an_unknown_machine_is_refused(monkeypatch):

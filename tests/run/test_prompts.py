@@ -13,16 +13,8 @@ from servebench.store.prompts import SizedPrompts, keep_prompts, read_prompts
 from servebench.util.errors import StoreError
 from servebench.workload.multi_turn import MultiTurnWorkload
 from servebench.workload.unique import UniqueWorkload
+from support.fake_engine import CoarseTokenizer
 from support.settings import run_settings
-
-
-class Coarse(EmulatedTokenizer):
-    """Counts fewer tokens than the emulated engines': one for every five characters and a third."""
-
-    name = "coarse"
-
-    def count(self, texts):
-        return [-(-len(text) * 3 // 16) for text in texts]
 
 
 def source(tmp_path, tokenizer, kind=UniqueWorkload, **changes):
@@ -39,17 +31,17 @@ def texts(prompts):
 
 def test_a_later_engine_sends_the_prompts_of_the_first(tmp_path):
     first = source(tmp_path, EmulatedTokenizer()).prompts(20, "c2-r0")
-    later = source(tmp_path, Coarse()).prompts(20, "c2-r0")
+    later = source(tmp_path, CoarseTokenizer()).prompts(20, "c2-r0")
     assert texts(later) == texts(first)
     assert (later.tokenizer, later.exact) == (first.tokenizer, False), "and its points say who sized them"
-    assert texts(source(tmp_path, Coarse()).prompts(8, "c2-r0")) == texts(first)[:8]
+    assert texts(source(tmp_path, CoarseTokenizer()).prompts(8, "c2-r0")) == texts(first)[:8]
     assert first.exact
     assert source(tmp_path, EmulatedTokenizer()).prompts(20, "c2-r0") == first
 
 
 def test_more_prompts_than_the_first_engine_needed_are_as_long_as_the_first_ones(tmp_path):
     few = source(tmp_path, EmulatedTokenizer()).prompts(20, "c2-r0")
-    many = source(tmp_path, Coarse()).prompts(60, "c2-r0")
+    many = source(tmp_path, CoarseTokenizer()).prompts(60, "c2-r0")
     assert texts(many)[:20] == texts(few)
     assert len({request.request_id for request in many.requests}) == 60
     counts = EmulatedTokenizer().count([request.messages[0].content for request in many.requests])
@@ -61,7 +53,9 @@ def test_more_prompts_than_the_first_engine_needed_are_as_long_as_the_first_ones
 def test_a_changed_workload_makes_other_prompts(tmp_path, change):
     first = source(tmp_path, EmulatedTokenizer()).prompts(5, "c2-r0")
     changed = replace(run_settings().workload, name="unique", **{"input_tokens": 128, **change})
-    other = PromptSource(UniqueWorkload(changed), Coarse(), replace(run_settings(), workload=changed), tmp_path)
+    other = PromptSource(
+        UniqueWorkload(changed), CoarseTokenizer(), replace(run_settings(), workload=changed), tmp_path
+    )
     assert other.prompts(5, "c2-r0").tokenizer == "coarse"
     assert texts(other.prompts(5, "c2-r0")) != texts(first)
 
@@ -69,7 +63,7 @@ def test_a_changed_workload_makes_other_prompts(tmp_path, change):
 def test_conversations_are_stored_whole(tmp_path):
     first = source(tmp_path, EmulatedTokenizer(), MultiTurnWorkload).prompts(30, "c2-r0")
     assert any(request.answers for request in first.requests)
-    assert source(tmp_path, Coarse(), MultiTurnWorkload).prompts(30, "c2-r0").requests == first.requests
+    assert source(tmp_path, CoarseTokenizer(), MultiTurnWorkload).prompts(30, "c2-r0").requests == first.requests
 
 
 def test_a_trace_is_stored_for_each_number(tmp_path):

@@ -155,13 +155,7 @@ def test_secrets_of_the_environment_reach_neither_log_nor_manifest(tmp_path, pla
     engine = tmp_path / "vllm"
     engine.write_text("#!/bin/sh\nenv\nexit 3\n")
     engine.chmod(0o755)
-    words = [
-        "engine=vllm",
-        f"engine.executable={engine}",
-        "gpu=none",
-        "tracking=none",
-        "load.requests=4",
-    ]
+    words = ["engine=vllm", f"engine.executable={engine}", "gpu=none", "tracking=none", "load.requests=4"]
     words += ["++engine.env.REGION='${oc.env:AWS_SECRET_ACCESS_KEY}'", "launch.pass_env=[GITHUB_TOKEN]", "model.name=m"]
     done = run_servebench(tmp_path, *words)
     assert done.returncode not in (0, 2), done.stderr

@@ -12,6 +12,7 @@ from servebench.contracts.engine import Engine, Launcher, StopReport
 from servebench.contracts.exchange import PhaseReport, StopReason
 from servebench.contracts.request import Request
 from servebench.contracts.settings import EngineSettings, LaunchSettings, LoadSettings, WorkloadSettings
+from servebench.engine.tokenize import EmulatedTokenizer
 from servebench.load.client.progress import Counts
 from servebench.registry.registry import Registry
 from servebench.util.errors import EngineError, FailureKind
@@ -68,6 +69,15 @@ class FakeTokenizer:
 
     def truncate(self, text: str, tokens: int) -> str:
         return " ".join(text.split()[:tokens])
+
+
+class CoarseTokenizer(EmulatedTokenizer):
+    """Counts fewer tokens than the emulated engines': one for every five characters and a third."""
+
+    name = "coarse"
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        return [-(-len(text) * 3 // 16) for text in texts]
 
 
 class FakeWorkload:

@@ -168,7 +168,4 @@ def _order_limits(share: float, count: int, tail: float) -> Interval:
     from scipy.special import betaincinv
 
     below = share * count
-    return (
-        float(betaincinv(below, count - below + 1, tail)),
-        float(betaincinv(below + 1, count - below, 1 - tail)),
-    )
+    return (float(betaincinv(below, count - below + 1, tail)), float(betaincinv(below + 1, count - below, 1 - tail)))

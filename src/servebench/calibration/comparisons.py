@@ -45,11 +45,7 @@ ANSWER = Promise(
     bar=0.05,
 )
 
-FOUND = {
-    "output_throughput_tok_s": "output throughput",
-    "ttft_ms_p50": "TTFT p50",
-    "e2e_ms_p50": "E2E p50",
-}
+FOUND = {"output_throughput_tok_s": "output throughput", "ttft_ms_p50": "TTFT p50", "e2e_ms_p50": "E2E p50"}
 """The metrics in which a slowdown is to be found."""
 
 QUICK = Plant(words=("load=quick",))

@@ -135,10 +135,7 @@ STOPPED = (
     ),
     Scenario(
         name="8 users, answers with a heavy tail",
-        words=(
-            "load.concurrency=[8]",
-            "workload.output_tokens={kind:lognormal,mean:64,stdev:128,min:2,max:1500}",
-        ),
+        words=("load.concurrency=[8]", "workload.output_tokens={kind:lognormal,mean:64,stdev:128,min:2,max:1500}"),
     ),
     Scenario(
         name="8 users, waves of 30 s",

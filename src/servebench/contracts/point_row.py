@@ -215,10 +215,7 @@ class PointRow:
     start_id: str | None = column(
         "", "The start of the engine that served the point; points with the same id share one start. Null: unknown."
     )
-    ended_by: str | None = column(
-        "",
-        "Why a point with `load.until` ended: precise, out_of_reach, time or requests.",
-    )
+    ended_by: str | None = column("", "Why a point with `load.until` ended: precise, out_of_reach, time or requests.")
     warmup_cut_s: float | None = column(
         "s",
         "How much of the front of the window was cut because the engine was still changing; its requests do not count.",

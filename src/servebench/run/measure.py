@@ -162,10 +162,7 @@ def died_at_end(
 
 
 def awaited_death(
-    running: RunningEngine,
-    *,
-    now: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    running: RunningEngine, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> str | None:
     """Return why the engine died, once that is known; None if it has not died within DEATH_NOTICE_S."""
     deadline = now() + DEATH_NOTICE_S

@@ -19,10 +19,7 @@ DEFAULT_OUTPUT_TOKENS = 48
 TOOLS = ("search", "read_file", "run_tests", "edit_file", "list_folder")
 CALL_SCHEMA: Mapping[str, Any] = {
     "type": "object",
-    "properties": {
-        "tool": {"type": "string", "enum": list(TOOLS)},
-        "argument": {"type": "string", "maxLength": 120},
-    },
+    "properties": {"tool": {"type": "string", "enum": list(TOOLS)}, "argument": {"type": "string", "maxLength": 120}},
     "required": ["tool", "argument"],
     "additionalProperties": False,
 }
@@ -91,10 +88,7 @@ class AgentLoopWorkload(SessionWorkload):
         tokens = sample_lengths(self.settings.result_tokens, len(sizes), rng)
         return tuple(
             Piece(
-                "user",
-                f"Result of {child} [{self._salt(stream, child, 'end')}]:",
-                length,
-                answers=(child, steps - 1),
+                "user", f"Result of {child} [{self._salt(stream, child, 'end')}]:", length, answers=(child, steps - 1)
             )
             for (child, steps), length in zip(sizes.items(), tokens, strict=True)
         )

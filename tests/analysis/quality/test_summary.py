@@ -75,12 +75,7 @@ def test_what_guessing_gets_is_marked(right, told):
 
 @pytest.mark.parametrize(
     ("benchmark", "correct", "max_tokens", "told"),
-    [
-        ("gsm8k", False, 256, ["cut_off"]),
-        ("gsm8k", True, 256, []),
-        ("mmlu", False, 8, []),
-        ("parity", False, 256, []),
-    ],
+    [("gsm8k", False, 256, ["cut_off"]), ("gsm8k", True, 256, []), ("mmlu", False, 8, []), ("parity", False, 256, [])],
 )
 def test_wrong_answers_that_were_cut_off_are_warned_of(benchmark, correct, max_tokens, told):
     """A letter stands at the beginning of its answer; parity bounds both alike."""

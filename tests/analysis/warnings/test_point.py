@@ -8,13 +8,7 @@ from servebench.analysis.warnings.point import point_warnings, wrong_gpu
 from servebench.contracts.exchange import PhaseReport
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Doubt, Point, Record
-from servebench.contracts.settings import (
-    GpuSettings,
-    LaunchSettings,
-    LoadSettings,
-    RunSettings,
-    WorkloadSettings,
-)
+from servebench.contracts.settings import GpuSettings, LaunchSettings, LoadSettings, RunSettings, WorkloadSettings
 from support.records import phase_report, record
 from support.settings import run_settings
 
@@ -193,12 +187,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Record] | None, PhaseReport | None, 
 
 @pytest.mark.parametrize(("row", "of", "told", "code", "void", "words"), CASES.values(), ids=CASES)
 def test_each_warning_alone(
-    row: dict[str, Any],
-    of: list[Record] | None,
-    told: PhaseReport | None,
-    code: str,
-    void: bool,
-    words: list[str],
+    row: dict[str, Any], of: list[Record] | None, told: PhaseReport | None, code: str, void: bool, words: list[str]
 ) -> None:
     """One thing wrong gives one warning, with its figures, a remedy, and the right weight."""
     found = judge(row, of, told)
@@ -289,11 +278,7 @@ def test_warnings_come_in_a_fixed_order_then_the_extra_ones() -> None:
 @pytest.mark.parametrize(
     ("bad", "changes", "told"),
     [
-        (
-            200,
-            {"event_ns": [20], "first_event_ns": 20},
-            "200 of 200 answers of 8 tokens or more (100%)",
-        ),
+        (200, {"event_ns": [20], "first_event_ns": 20}, "200 of 200 answers of 8 tokens or more (100%)"),
         (3, {"event_ns": [20, 20], "first_event_ns": 20}, "3 of 200 answers of 8 tokens or more (1.5%)"),
         (2, {"event_ns": [20], "first_event_ns": 20}, None),
         (200, {"event_ns": [20], "first_event_ns": 20, "output_tokens": 7, "asked_output_tokens": 7}, None),

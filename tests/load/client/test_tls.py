@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import ssl
-from collections import Counter
 
 import pytest
 import trustme
 
 from servebench.contracts.exchange import Target
-from support.streams import stream
-
-
-def outcomes(exchanges):
-    return Counter(exchange.outcome for exchange in exchanges.values())
-
-
-def body(exchange):
-    return b"".join(data for _, data in exchange.reads)
-
-
-def answer(connection, request):
-    connection.sendall(stream())
+from support.streams import answer, body, outcomes, stream
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -13,25 +12,8 @@ import pytest
 from servebench.contracts.exchange import StopReason, Target
 from servebench.util.errors import LoadError
 from support.servers import LAST_CHUNK, SSE_HEAD, Abandon, chunk, content_event, reset
-from support.streams import sent_ids, stream
+from support.streams import answer, answer_after, body, outcomes, sent_ids, stream
 from support.waiting import wait_until
-
-
-def outcomes(exchanges):
-    return Counter(exchange.outcome for exchange in exchanges.values())
-
-
-def body(exchange):
-    return b"".join(data for _, data in exchange.reads)
-
-
-def answer(connection, request):
-    connection.sendall(stream())
-
-
-def slowly(connection, request):
-    time.sleep(0.03)
-    connection.sendall(stream())
 
 
 def test_every_request_is_sent_once_and_answered(serve, run):
@@ -210,7 +192,7 @@ def test_an_unknown_host_name(run):
 
 def test_a_timed_phase_ends_and_drains(serve, run):
     """No request starts after the time; those in flight may finish."""
-    report, exchanges = run(serve(slowly), 100_000, concurrency=4, duration_s=0.5)
+    report, exchanges = run(serve(answer_after(0.03)), 100_000, concurrency=4, duration_s=0.5)
     assert outcomes(exchanges) == {"complete": report.sent}
     assert 4 <= report.sent < 100_000
     assert report.elapsed_s > 0.5
@@ -248,11 +230,7 @@ def test_an_open_loop_does_not_wait_for_answers(serve, run):
 def test_an_open_loop_with_a_limit_sends_late(serve, run):
     """No more than the limit is in flight; requests that waited were sent after their time."""
 
-    def slow(connection, request):
-        time.sleep(0.1)
-        connection.sendall(stream())
-
-    server = serve(slow)
+    server = serve(answer_after(0.1))
     _, exchanges = run(server, 8, concurrency=2, connections=2, at_s=[0.0] * 8)
     assert server.most_in_flight == 2
     assert max(exchange.sent_ns - exchange.scheduled_ns for exchange in exchanges.values()) > 0.25e9
@@ -262,11 +240,7 @@ def test_an_open_loop_with_a_limit_sends_late(serve, run):
 def test_a_worker_that_waits_does_not_spin(serve, run, plan):
     """Overdue requests wait for a free stream, or for nothing once the time is over: neither takes a core."""
 
-    def slow(connection, request):
-        time.sleep(0.5)
-        connection.sendall(stream())
-
-    report, _ = run(serve(slow), 3, concurrency=1, at_s=[0.0] * 3, **plan)
+    report, _ = run(serve(answer_after(0.5)), 3, concurrency=1, at_s=[0.0] * 3, **plan)
     assert report.elapsed_s > 0.4
     assert report.cpu_s < 0.3 * report.elapsed_s
 
@@ -274,12 +248,11 @@ def test_a_worker_that_waits_does_not_spin(serve, run, plan):
 def test_a_reason_to_stop_ends_the_phase(serve, run):
     """Finished requests are complete, those in flight are cancelled, and the report has the reason."""
 
-    def slow(connection, request):
-        time.sleep(0.05)
-        connection.sendall(stream())
-
     report, exchanges = run(
-        serve(slow), 1000, concurrency=2, watch=lambda counts: StopReason.ENGINE_DIED if counts.completed >= 4 else None
+        serve(answer_after(0.05)),
+        1000,
+        concurrency=2,
+        watch=lambda counts: StopReason.ENGINE_DIED if counts.completed >= 4 else None,
     )
     assert report.stopped == "engine_died"
     assert 4 <= outcomes(exchanges)["complete"] < 1000
@@ -342,7 +315,7 @@ def test_bytes_that_wait_in_the_kernel_are_seen(serve, run):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_turns_of_a_session_wait_for_each_other(serve, run, at_s, workers):
     """Three sessions of four turns: one at a time in each, in order, however many streams there are."""
-    server = serve(slowly)
+    server = serve(answer_after(0.03))
     _, exchanges = run(
         server,
         12,
@@ -362,7 +335,7 @@ def test_the_turns_of_a_session_wait_for_each_other(serve, run, at_s, workers):
 
 def test_sessions_leave_their_streams_to_others(serve, run):
     """With two streams and one long session, the other requests do not wait for it."""
-    server = serve(slowly)
+    server = serve(answer_after(0.03))
     _, exchanges = run(server, 9, concurrency=2, facts=lambda i: {"session_id": "long" if i < 3 else None})
     assert server.most_in_flight == 2
     assert exchanges["r3"].sent_ns < exchanges["r0"].ended_ns <= exchanges["r1"].sent_ns
@@ -371,7 +344,11 @@ def test_sessions_leave_their_streams_to_others(serve, run):
 def test_a_timed_phase_does_not_wait_for_turns_that_come_too_late(serve, run):
     """A user who thinks for an hour does not prolong the phase."""
     report, exchanges = run(
-        serve(slowly), 4, concurrency=4, duration_s=0.3, facts=lambda i: {"session_id": "s", "think_s": 3600.0}
+        serve(answer_after(0.03)),
+        4,
+        concurrency=4,
+        duration_s=0.3,
+        facts=lambda i: {"session_id": "s", "think_s": 3600.0},
     )
     assert outcomes(exchanges) == {"complete": 1}
     assert report.sent == 1
@@ -386,7 +363,7 @@ def test_a_client_that_goes_away(serve, run):
             connection.sendall(SSE_HEAD + content_event("a"))
             closed.append(connection.recv(1))
             return False
-        slowly(connection, request)
+        answer_after(0.03)(connection, request)
         return None
 
     _, exchanges = run(serve(endless), 8, concurrency=2, facts=lambda i: {"cancel_after_s": 1.0 if i < 2 else 60.0})

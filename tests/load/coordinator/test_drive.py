@@ -18,25 +18,8 @@ from servebench.load.client.spool_reader import read_spool
 from servebench.load.coordinator import drive as drive_module
 from servebench.util.errors import LoadError
 from support.servers import LAST_CHUNK, SSE_HEAD, chunk, content_event
-from support.streams import sent_ids, stream
+from support.streams import answer, answer_after, body, outcomes, sent_ids, stream
 from support.waiting import wait_ended, wait_until
-
-
-def outcomes(exchanges):
-    return Counter(exchange.outcome for exchange in exchanges.values())
-
-
-def body(exchange):
-    return b"".join(data for _, data in exchange.reads)
-
-
-def answer(connection, request):
-    connection.sendall(stream())
-
-
-def slowly(connection, request):
-    time.sleep(0.03)
-    connection.sendall(stream())
 
 
 def load_workers():
@@ -53,7 +36,7 @@ def test_fillers_end_with_the_last_measured_request(serve, run, workers):
             time.sleep(0.6)
             connection.sendall(chunk(content_event("late")) + LAST_CHUNK)
             return
-        slowly(connection, request)
+        answer_after(0.03)(connection, request)
 
     report, exchanges = run(serve(server), 60, concurrency=4, workers=workers, fillers=50)
     assert (report.planned, report.sent) == (10, 10)
@@ -68,14 +51,10 @@ def test_fillers_end_with_the_last_measured_request(serve, run, workers):
 def test_a_phase_that_is_finished_early_ends_whole(serve, run):
     """Nothing more is sent by either worker, what is in flight ends as usual, and the phase was not stopped."""
 
-    def slow(connection, request):
-        time.sleep(0.02)
-        connection.sendall(stream())
-
     def enough(counts):
         return "finish" if counts.completed >= 5 else None
 
-    report, exchanges = run(serve(slow), 100_000, concurrency=4, workers=2, watch=enough)
+    report, exchanges = run(serve(answer_after(0.02)), 100_000, concurrency=4, workers=2, watch=enough)
     assert report.stopped is None
     assert 5 <= report.sent == len(exchanges) < 100_000
     assert {exchange.outcome for exchange in exchanges.values()} == {"complete"}
@@ -84,16 +63,12 @@ def test_a_phase_that_is_finished_early_ends_whole(serve, run):
 def test_a_killed_worker_loses_no_finished_request(serve, run, tmp_path):
     """The report says how it died; the spool has every finished request."""
 
-    def slow(connection, request):
-        time.sleep(0.02)
-        connection.sendall(stream())
-
     def kill(counts):
         if counts.completed >= 5:
             for worker in load_workers():
                 worker.kill()
 
-    report, _ = run(serve(slow), 1000, concurrency=2, watch=kill)
+    report, _ = run(serve(answer_after(0.02)), 1000, concurrency=2, watch=kill)
     assert report.stopped == "worker_died"
     assert "SIGKILL" in report.error
     (spool,) = tmp_path.glob("*.spool")
@@ -204,17 +179,13 @@ def test_one_of_two_workers_dies(serve, run):
     """The phase ends for both at once; the finished requests of both are kept."""
     killed = []
 
-    def slow(connection, request):
-        time.sleep(0.02)
-        connection.sendall(stream())
-
     def kill(counts):
         if counts.completed >= 8 and not killed:
             workers = load_workers()
             assert len(workers) == 2
             killed.append(workers[0].kill())
 
-    report, exchanges = run(serve(slow), 2000, concurrency=4, workers=2, watch=kill)
+    report, exchanges = run(serve(answer_after(0.02)), 2000, concurrency=4, workers=2, watch=kill)
     assert (report.stopped, report.workers, report.planned) == ("worker_died", 2, 2000)
     assert outcomes(exchanges)["complete"] >= 8
     assert set(outcomes(exchanges)) == {"complete", "cancelled"}
@@ -236,11 +207,7 @@ COORDINATOR = """
 
 @pytest.fixture
 def coordinator(serve, tmp_path):
-    def slow(connection, request):
-        time.sleep(0.02)
-        connection.sendall(stream())
-
-    server = serve(slow)
+    server = serve(answer_after(0.02))
     spool = tmp_path / "c.spool"
     spool.touch()
     process = subprocess.Popen(

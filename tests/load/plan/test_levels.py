@@ -27,10 +27,7 @@ def test_warm_up_requests(asked, expected):
 
 @pytest.mark.parametrize(
     ("order", "expected"),
-    [
-        ("ascending", ["c1-r0", "c1-r1", "c8-r0", "c8-r1"]),
-        ("interleaved", ["c1-r0", "c8-r0", "c1-r1", "c8-r1"]),
-    ],
+    [("ascending", ["c1-r0", "c1-r1", "c8-r0", "c8-r1"]), ("interleaved", ["c1-r0", "c8-r0", "c1-r1", "c8-r1"])],
 )
 def test_order(order, expected):
     """Repeats stay together, or each round goes through all levels."""

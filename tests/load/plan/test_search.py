@@ -165,12 +165,7 @@ def steps_at(limit, judged=100, grows=True):
         count = max(judged, requests) if grows else judged
         good = count if level <= limit else count // 2
         throughput = min(level, limit) * 10.0
-        return {
-            "good": good,
-            "judged": count,
-            "throughput_tok_s": throughput,
-            "kept_up": 1.0,
-        }
+        return {"good": good, "judged": count, "throughput_tok_s": throughput, "kept_up": 1.0}
 
     return engine
 
@@ -188,11 +183,7 @@ def test_the_highest_concurrency_is_found(limit):
 
 @pytest.mark.parametrize(
     ("limit", "grows", "outcome", "level"),
-    [
-        (0.5, True, "never_met", None),
-        (1000, True, "always_met", 64),
-        (1000, False, "not_enough_data", None),
-    ],
+    [(0.5, True, "never_met", None), (1000, True, "always_met", 64), (1000, False, "not_enough_data", None)],
 )
 def test_the_other_outcomes(limit, grows, outcome, level):
     """Not even the lower bound; the whole range; too few requests."""

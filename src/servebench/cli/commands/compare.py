@@ -84,11 +84,7 @@ def command(
     from servebench.store.studies import find, load_outputs
 
     named = [find(name, outputs) for name in names]
-    pairs = pair_runs(
-        named,
-        find(baseline, outputs) if baseline else None,
-        to_first=max_regression is not None,
-    )
+    pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
     earlier = [run for study in load_outputs(outputs) for run in study.runs]
     found = compare_runs(
         pairs, margin=margin or max_regression or MARGIN, with_doubtful=with_doubtful, varying=varying, earlier=earlier

@@ -61,12 +61,7 @@ def page_of(
         pairs = pairs_within(readable)
         comparisons = tuple(compare_speed(pairs, with_doubtful=True, varying=varying, earlier=earlier, labels=labels))
     answers = recommend_runs(
-        readable,
-        rules,
-        with_doubtful=with_doubtful,
-        varying=varying,
-        labels=labels,
-        comparisons=answer.comparisons,
+        readable, rules, with_doubtful=with_doubtful, varying=varying, labels=labels, comparisons=answer.comparisons
     )
     at = common_level(pages)
     over = [(one.name, repeats_of(one.run)) for one in pages]

@@ -144,12 +144,7 @@ class SessionWorkload(FillingWorkload):
         ]
 
     def _request(
-        self,
-        session: Session,
-        number: int,
-        stream: str,
-        ids: Mapping[tuple[str, int], str],
-        texts: Mapping[Piece, str],
+        self, session: Session, number: int, stream: str, ids: Mapping[tuple[str, int], str], texts: Mapping[Piece, str]
     ) -> Request:
         settings = self.settings
         step = session.steps[number]

@@ -1,0 +1,14 @@
+"""What the sandbox says of the machine, asked anew."""
+
+from servebench.quality import sandbox
+
+
+def sandbox_fault() -> str:
+    """Return the one reason why no sandbox works now, which is one line; nothing is remembered before or after."""
+    sandbox.require_sandbox.cache_clear()
+    try:
+        (fault,) = sandbox.sandbox_errors()
+    finally:
+        sandbox.require_sandbox.cache_clear()
+    assert "\n" not in fault
+    return fault
