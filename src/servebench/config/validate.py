@@ -4,7 +4,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache, reduce
 from operator import getitem
@@ -20,6 +20,7 @@ from servebench.config.problems import Problem, format_value, missing_option, ne
 from servebench.contracts.settings import RunSettings
 from servebench.registry.registry import Registry
 from servebench.util.errors import ConfigError
+from servebench.util.nested import leaves
 
 Origin = Callable[[str], str]
 """Returns where the value at a dotted key was set: `load.concurrency=[0]`, or an empty string."""
@@ -100,7 +101,7 @@ def settings_from_dict(resolved: Mapping[str, Any], registry: Registry) -> RunSe
     """
     problems = [
         Problem(f"{show_path(path)} must not be an interpolation (got {format_value(value)})", "value")
-        for path, value in _leaves(resolved, "")
+        for path, value in leaves(resolved)
         if isinstance(value, str) and "${" in value
     ]
     checked = check(resolved, registry)
@@ -129,21 +130,21 @@ def _combine(checked: Checked, registry: Registry) -> None:
         checked.settings = with_derived_values(RunSettings(**sections))
 
 
+_LISTS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
+    *(("load", key, (int, float)) for key in ("concurrency", "rate")),
+    *(("quality", key, (kind,)) for key, kind in (("concurrency", int), ("tasks", str))),
+)
+"""Lists that may be written as their only value, of these types: (group, key, types)."""
+
+
 def _lenient(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy with obvious shorthand spelled out: a number as a list of one level, a model's name from its path."""
     copied: dict[str, Any] = copy.deepcopy(dict(plain))
-    load = copied.get("load")
-    if isinstance(load, dict):
-        for key in ("concurrency", "rate"):
-            value = load.get(key)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                load[key] = [value]
-    quality = copied.get("quality")
-    if isinstance(quality, dict):
-        for key, kind in (("concurrency", int), ("tasks", str)):
-            value = quality.get(key)
-            if isinstance(value, kind) and not isinstance(value, bool):
-                quality[key] = [value]
+    for group, key, kinds in _LISTS:
+        section = copied.get(group)
+        value = section.get(key) if isinstance(section, dict) else None
+        if section is not None and isinstance(value, kinds) and not isinstance(value, bool):
+            section[key] = [value]
     model = copied.get("model")
     if isinstance(model, dict) and model.get("name") is None and isinstance(model.get("path"), str) and model["path"]:
         model["name"] = PurePath(model["path"]).name.removesuffix(".gguf")
@@ -190,20 +191,6 @@ def _check_section(section: str, value: Any, types: Types, origin: Origin) -> tu
             more = _as_problems(section, storable, last.errors(include_url=False), types, origin)
             return None, problems + [problem for problem in more if problem.path not in paths]
     return (None, problems) if problems else (found, [])
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield every value that is not a mapping or list, with its dotted path."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
-    else:
-        yield path, value
-        return
-    for key, item in items:
-        yield from _leaves(item, f"{path}.{key}" if path else str(key))
 
 
 def _storable(value: Any, path: str, problems: list[Problem], origin: Origin) -> Any:

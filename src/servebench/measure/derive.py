@@ -53,6 +53,25 @@ _SAME: dict[WireOutcome, Outcome] = {
 """The outcome of a request by how its connection ended, unless the answer itself says more."""
 
 
+_OF_EXCHANGE = (
+    *("request_id", "session_id", "scheduled_ns", "connect_started_ns", "connected_ns", "sent_ns", "ended_ns"),
+    "stamp_source",
+)
+_OF_SCAN = (
+    *(
+        "first_output_ns",
+        "event_ns",
+        "reads_merged",
+        "prompt_tokens",
+        "cached_tokens",
+        "reasoning_tokens",
+        "finish_reason",
+    ),
+    *("text", "reasoning"),
+)
+"""Columns that a record takes over from the exchange and from its answer under the same names."""
+
+
 def record(
     exchange: Exchange,
     *,
@@ -82,36 +101,21 @@ def record(
     return Record(
         run_id=run_id,
         point=point,
-        request_id=exchange.request_id,
-        session_id=exchange.session_id,
         warmup=warmup,
         filler=filler,
-        scheduled_ns=exchange.scheduled_ns,
-        connect_started_ns=exchange.connect_started_ns,
-        connected_ns=exchange.connected_ns,
-        sent_ns=exchange.sent_ns,
+        **{name: getattr(exchange, name) for name in _OF_EXCHANGE},
+        **{name: getattr(scan, name) for name in _OF_SCAN},
         first_event_ns=event_ns[0] if event_ns else None,
-        first_output_ns=scan.first_output_ns,
         last_event_ns=event_ns[-1] if event_ns else None,
-        ended_ns=exchange.ended_ns,
-        event_ns=event_ns,
         event_tokens=scan.event_tokens(),
-        reads_merged=scan.reads_merged,
-        prompt_tokens=scan.prompt_tokens,
         planned_prompt_tokens=planned_prompt_tokens,
-        cached_tokens=scan.cached_tokens,
-        reasoning_tokens=scan.reasoning_tokens,
         output_tokens=output_tokens,
         hidden_tokens=scan.hidden_tokens if scan.usage_tokens is not None else None,
         asked_output_tokens=asked_output_tokens,
         counted_by=counted_by,
-        finish_reason=scan.finish_reason,
         outcome=outcome,
         http_status=message.status,
         error=error,
-        stamp_source=exchange.stamp_source,
-        text=scan.text,
-        reasoning=scan.reasoning,
         **times,
     )
 

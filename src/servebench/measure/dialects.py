@@ -146,7 +146,7 @@ STATISTICS: tuple[tuple[str, Callable[[Floats], Any]], ...] = (
 
 
 def retell(requests: pd.DataFrame, row: PointRow, dialect: ToolDefinition) -> list[Retold]:
-    """A point's numbers by a tool's definitions. `requests` are the point's stored rows, `row` its row of points.csv.
+    """Return a point's numbers by a tool's definitions. `requests` are the point's stored rows, `row` its row of points.csv.
 
     Empty when no request succeeded. Numbers that a tool does not have are left out. Pure.
     """

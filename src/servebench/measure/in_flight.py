@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,6 @@ _MOMENTS = 50
 """In each part the requests in flight are counted so often."""
 
 
-class Stretch(Protocol):
-    """A stretch of time in CLOCK_REALTIME nanoseconds."""
-
-    @property
-    def start_ns(self) -> int:
-        """Its start."""
-
-    @property
-    def end_ns(self) -> int:
-        """Its end."""
-
-
 def in_flight_at(moments: NDArray[Any], sent: Ints, ended: Ints) -> Ints:
     """Return how many requests are in flight at each moment. One is from the moment it is sent until it ends."""
     begun = np.searchsorted(np.sort(sent), moments, side="right")
@@ -43,14 +31,14 @@ def in_flight_curve(sent: Ints, ended: Ints) -> tuple[Ints, Ints]:
     return moments, in_flight_at(moments, sent, ended)
 
 
-def in_flight_growth(sent: Ints, ended: Ints, window: Stretch) -> float:
+def in_flight_growth(sent: Ints, ended: Ints, start_ns: int, end_ns: int) -> float:
     """Return how many requests more are in flight each second, at least: the lower end of the one-sided 95% interval of the
-    slope of a line through the means of equal parts of the window. Negative where it does not certainly grow, or for an
+    slope of a line through the means of equal parts of a window. Negative where it does not certainly grow, or for an
     empty window."""
-    seconds = (window.end_ns - window.start_ns) / NS_PER_S
+    seconds = (end_ns - start_ns) / NS_PER_S
     if seconds <= 0:
         return 0.0
-    moments = np.linspace(window.start_ns, window.end_ns, GROWTH_BLOCKS * _MOMENTS)
+    moments = np.linspace(start_ns, end_ns, GROWTH_BLOCKS * _MOMENTS)
     means = in_flight_at(moments, sent, ended).reshape(GROWTH_BLOCKS, _MOMENTS).mean(axis=1)
     at = (np.arange(GROWTH_BLOCKS) + 0.5) / GROWTH_BLOCKS * seconds
     centred = at - at.mean()

@@ -19,7 +19,7 @@ def needles_found(text: str, reference: Mapping[str, object]) -> list[bool]:
 
 
 def needle_columns(records: Sequence[Record], requests: Sequence[Request]) -> dict[str, float | None]:
-    """`needle_recall`: the share of the needles of ok requests that their answers contain. Empty without needles.
+    """Return `needle_recall`: the share of the needles of ok requests that their answers contain. Empty without needles.
 
     Only the number is checked, not what the answer says about it. Warm-up records are left out.
     """

@@ -440,9 +440,7 @@ def _kept_up(measured: Sequence[Record], window: Window | None) -> float | None:
     ended = sum(r.outcome == "ok" for r in measured)
     wanted = np.array([r.scheduled_ns for r in measured], dtype=np.int64)
     ends = np.array([r.ended_ns for r in measured], dtype=np.int64)
-    low, high = window.ends()
-    calm = replace(window, start_ns=low, end_ns=high)
-    growth = in_flight_growth(compressed(wanted, window.left_out), compressed(ends, window.left_out), calm)
+    growth = in_flight_growth(compressed(wanted, window.left_out), compressed(ends, window.left_out), *window.ends())
     seconds = (int(wanted.max()) - int(wanted.min())) / NS_PER_S
     staying = max(0.0, growth) * seconds / max(len(measured) - 1, 1)
     # what was dropped was not kept up with

@@ -19,7 +19,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; it becomes `path` when all went well, and is removed when not.
+    """Give a name beside `path` to write to; it becomes `path` when all went well, and is removed when not.
 
     Raises StoreError when the system refuses.
     """
@@ -37,6 +37,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, whole or not at all. Raises StoreError."""
+    """Write a text file, whole or not at all. Raises StoreError."""
     with replacing(path) as beside:
         beside.write_text(text, encoding="utf-8")

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from servebench.store.layout import StudyFolder
@@ -17,7 +17,7 @@ POLL_S = 0.05
 
 @contextmanager
 def holding(folder: StudyFolder) -> Iterator[bool]:
-    """While open, the study is ours alone; False when another process of this machine has it and keeps it.
+    """Hold a study while the context is open: True if it is ours alone, False if another process of this machine keeps it.
 
     The folder itself is locked: there is no file that a full disk, a read-only one or kill -9 could spoil. A file system
     that locks no folders (NFS) locks nothing: True. Raises StoreError when the folder cannot be opened.
@@ -34,18 +34,14 @@ def holding(folder: StudyFolder) -> Iterator[bool]:
 
 def is_abandoned(study: Path) -> bool:
     """Whether no process works on a study; False where that cannot be known (a file system that locks no folders)."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(study, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _locked(descriptor: int) -> bool:

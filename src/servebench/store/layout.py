@@ -146,12 +146,12 @@ class StudyFolder(_Folder):
 
 
 def slug(text: str) -> str:
-    """Text as part of a folder's name: lower case, `a-z 0-9 . -`, at most 40 characters."""
+    """Return text as part of a folder's name: lower case, `a-z 0-9 . -`, at most 40 characters."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:SLUG_MAX].rstrip("-.") or "study"
 
 
 def outputs_folder(name: str) -> Path:
-    """The outputs folder of the config, with `~` for the home folder. Raises ConfigError for the home of nobody."""
+    """Return the outputs folder of the config, with `~` for the home folder. Raises ConfigError for the home of nobody."""
     try:
         return Path(name).expanduser().absolute()
     except RuntimeError as error:
@@ -228,5 +228,5 @@ def _named_study(outputs: Path, name: str) -> StudyFolder:
 
 
 def find_studies(outputs: Path) -> list[StudyFolder]:
-    """The studies of an outputs folder, oldest name first."""
+    """Return the studies of an outputs folder, oldest name first."""
     return [StudyFolder(path.parent) for path in sorted(outputs.glob("*/study.json"))]

@@ -46,7 +46,7 @@ GPU_FIELDS = (
 
 
 def _output(*command: str, env: Mapping[str, str] | None = None) -> str | None:
-    """What a program prints; None when it is not there, fails or hangs. No probe is fatal."""
+    """Return what a program prints; None when it is not there, fails or hangs. No probe is fatal."""
     try:
         # a session of its own, so that whatever the program started goes with it
         process = subprocess.Popen(
@@ -103,7 +103,7 @@ def _cuda() -> str | None:
 
 
 def capture_machine() -> dict[str, Any]:
-    """The machine: system, processor, memory, GPUs with driver and CUDA. Never fails; what cannot be found out is null."""
+    """Return system, processor, memory, GPUs with driver and CUDA of this machine. Never fails; what is unknown is null."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     gpus = _gpus()
     return {
@@ -120,7 +120,7 @@ def capture_machine() -> dict[str, Any]:
 
 
 def capture_packages() -> dict[str, str]:
-    """Versions of servebench, of its plugins and of the packages that it stands on."""
+    """Return the versions of servebench, of its plugins and of the packages that it stands on."""
     # asked for by name: to read the metadata of all that is installed takes half a second before the first request
     found = {}
     for name in PACKAGES:
@@ -133,7 +133,7 @@ def capture_packages() -> dict[str, str]:
 
 
 def capture_git(folder: Path) -> dict[str, Any] | None:
-    """The commit of the folder that the command was given in, and whether it had changes (null: not known); None
+    """Return the commit of the folder in which the command was given, and whether it had changes (null: unknown); None
     outside a checkout.
 
     A checkout may be a stranger's, and its settings can name programs to run (filters, file monitors, hooks, transports).
@@ -162,12 +162,12 @@ def capture_git(folder: Path) -> dict[str, Any] | None:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of plain data, whatever the order of its keys."""
+    """Return the SHA-256 of plain data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def file_facts(path: str | None) -> dict[str, Any] | None:
-    """Size and time of change of a model file or folder; None when none is named or it is not here."""
+    """Return size and time of change of a model file or folder; None when none is named or it is not here."""
     if path is None:
         return None
     with contextlib.suppress(OSError, RuntimeError):  # the latter for the home folder of nobody
@@ -179,7 +179,7 @@ def file_facts(path: str | None) -> dict[str, Any] | None:
 def build_manifest(
     *, config: Mapping[str, Any], facts: Mapping[str, Any], machine: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The manifest of a run: its resolved config, what the run knows (`facts`), and what the machine is.
+    """Return the manifest of a run: its resolved config, what the run knows (`facts`), and what the machine is.
 
     Secrets are taken out of all of it.
     """
@@ -198,7 +198,7 @@ def build_manifest(
 
 
 def write_manifest(path: Path, manifest: Mapping[str, Any], *, own: bool = True) -> None:
-    """Write it, whole or not at all, and signed if its config is this user's `own`. Raises StoreError."""
+    """Write a manifest, whole or not at all, and signed if its config is this user's `own`. Raises StoreError."""
     write_text(path, json.dumps(signed(KIND, manifest) if own else manifest, indent=2) + "\n")
 
 
@@ -211,7 +211,7 @@ def adopt_manifest(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A manifest, of which at least version and config are as they should be. Raises StoreError."""
+    """Return a manifest, of which at least version and config are as they should be. Raises StoreError."""
     return read_signed_manifest(path)[0]
 
 

@@ -59,7 +59,7 @@ class TrackedStudy:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings that MLflow and what it stands on give to their own developers."""
+    """Hide the warnings that MLflow and its dependencies give to their own developers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -90,7 +90,7 @@ def conversation(timeout_s: float) -> Iterator[None]:
 
 
 def tracker_errors() -> tuple[type[Exception], ...]:
-    """What a tracking server's failure is raised as."""
+    """Return the exceptions that a failing tracking server raises."""
     with quiet():
         import requests
         import sqlalchemy.exc
@@ -100,7 +100,7 @@ def tracker_errors() -> tuple[type[Exception], ...]:
 
 
 def metric_name(name: str) -> str:
-    """A name that MLflow takes: letters, digits, `_ - . / :` and blanks, and no path that can be written otherwise."""
+    """Return a name that MLflow accepts: letters, digits, `_ - . / :` and blanks, and no path that can be written otherwise."""
     name = re.sub(r"[^A-Za-z0-9_\-./: ]", "_", name)
     parts = [re.sub(r"^\.{1,2}$", "_", part) or "_" for part in name.split("/")]
     return "/".join(parts)[:NAME_CHARACTERS_MAX]
@@ -147,7 +147,7 @@ class Mlflow:
         return str(found.experiment_id)
 
     def parent(self, known: str | None, study_id: str, words: Sequence[str], started_s: float, *, key: str) -> str:
-        """The study's run: the known one, else one with the study's key, else a new one."""
+        """Return the run of the study: the known one, else one with the study's key, else a new one."""
         run_id = self._existing(known, key)
         if run_id is None:
             tags = {
@@ -160,7 +160,7 @@ class Mlflow:
         return run_id
 
     def describe_parent(self, run_id: str, whole: TrackedStudy) -> None:
-        """What the study's run shows of its runs: a note, metrics for each engine, tags, and the summary's files."""
+        """Log what the study's run shows of its runs: a note, metrics for each engine, tags, and the summary's files."""
         limits = {NOTE_TAG: NOTE_CHARACTERS_MAX}
         tags = {name: clean_tracking(text)[: limits.get(name, TAG_CHARACTERS_MAX)] for name, text in whole.tags.items()}
         self._log(run_id, whole.metrics, tags)

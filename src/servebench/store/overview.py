@@ -63,7 +63,7 @@ def listed_rows(folder: RunFolder) -> list[PointRow]:
 
 
 def all_points(outputs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """All points of a folder, and all runs, each in one frame; `study` and `run` stand in front.
+    """Return all points of a folder, and all runs, each in one frame; `study` and `run` are the first columns.
 
     Runs have study, run, title, status, error and started_s; those without points are there too.
     """

@@ -37,7 +37,7 @@ def write_plan(folder: StudyFolder, runs: Sequence[PlannedRun]) -> None:
 
 
 def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
-    """The plan as it was written: secrets stand in it as `[redacted]`. Raises StoreError."""
+    """Return the plan as it was written: secrets stand in it as `[redacted]`. Raises StoreError."""
     try:
         plan = read_json(folder.plan, STUDY_BYTES_MAX)
     except FileNotFoundError:
@@ -92,8 +92,8 @@ def manifest_plan(run: RunFolder) -> PlannedRun:
 
 
 def with_secrets(config: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """A planned config with the secrets that were taken out of it: values of `engine.env` come from variables of the same
-    name. Raises ConfigError for each that is not there."""
+    """Return a planned config with the secrets that were taken out of it: values of `engine.env` come from variables of the
+    same name. Raises ConfigError for each that is not there."""
     full: dict[str, Any] = json.loads(json.dumps(config))
     faults = []
     for path, holder, key in _marked(full, ""):

@@ -21,7 +21,7 @@ GRACE_S = 1.0
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The file of a `sqlite:///` URI; None for any other."""
+    """Return the file of a `sqlite:///` URI; None for any other."""
     scheme, sign, rest = uri.partition(":///")
     if not sign or scheme.partition("+")[0].lower() != "sqlite":
         return None
@@ -29,7 +29,7 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def unreachable(uri: str, timeout_s: float) -> str | None:
-    """Why a tracking server cannot be used, in one line and within about `timeout_s`; None when it seems it can."""
+    """Return why a tracking server cannot be used, in one line and within about `timeout_s`; None when it seems it can."""
     shown = redact_text(uri)
     try:
         parts = urlsplit(uri)

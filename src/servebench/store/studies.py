@@ -47,7 +47,7 @@ def _heavy(
 
 
 def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
-    """What the engine said: the log of the run that started it."""
+    """Return the log of the engine, in the folder of the run that started it; None without one."""
     name = manifest.get("engine_log")
     if not name:
         return folder.engine_log if folder.engine_log.is_file() else None
@@ -64,7 +64,7 @@ def _log(folder: RunFolder, manifest: Mapping[str, Any]) -> Path | None:
 
 
 def read_document(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
-    """An object in a JSON file, brought up to date; empty, with a fault, when there is none or it is of a newer version."""
+    """Return the object in a JSON file, brought up to date; empty, with a fault, if there is none or it is newer."""
     try:
         value = read_json(path, STUDY_BYTES_MAX if kind == "study" else STATE_BYTES_MAX)
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def read_document(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
 
 
 def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping[str, Any]] = dict) -> RunData:
-    """A run's folder, whatever is in it; `read` reads its points, on first use. One that its study planned and never started
+    """Return the run in a folder, whatever is in it; `read` reads its points, on first use. One that its study planned and never started
     has what `plan` has for its name instead of a manifest."""
     folder = RunFolder(path)
     run = RunData(
@@ -124,7 +124,7 @@ def _no_rows() -> pd.DataFrame:
 
 
 def load_study(path: Path, read: RowReader = read_rows) -> StudyData:
-    """A study's folder with all its runs: those it planned, and any other folder that holds one. `read` reads points."""
+    """Return the study in a folder with all its runs: those it planned, and any other that holds one. `read` reads points."""
     faults: list[str] = []
     try:
         check_plain(path, deep=False)
@@ -188,7 +188,7 @@ def _started_s(study: Path) -> float:
 
 
 def load_outputs(outputs: Path, read: RowReader = read_rows) -> list[StudyData]:
-    """All studies of a folder, in the order in which they were started. `read` reads points."""
+    """Return all studies of a folder, in the order in which they were started. `read` reads points."""
     return [load_study(path, read) for path in study_paths(outputs)]
 
 
@@ -207,7 +207,7 @@ def _planned_names(study: Path) -> list[str]:
 
 
 def runs_beside(found: RunData | StudyData) -> list[RunData]:
-    """All runs in the outputs folder that holds this run or study, which are part of them."""
+    """Return all runs in the outputs folder that holds this run or study, these included."""
     study = found.path if isinstance(found, StudyData) else found.path.parent
     return [run for one in load_outputs(study.parent) for run in one.runs]
 
@@ -302,7 +302,7 @@ def command_words(study: Path, *, last: bool = False) -> str:
 
 
 def runs_of(found: RunData | StudyData) -> tuple[RunData, ...]:
-    """The runs of a study, or the run itself."""
+    """Return the runs of a study, or the run itself."""
     return found.runs if isinstance(found, StudyData) else (found,)
 
 
@@ -311,7 +311,7 @@ CONDITION_KEYS = (*FACTS, "status", "study", "run", "tool")
 
 
 def matches(run: RunData, conditions: Mapping[str, str]) -> bool:
-    """Whether a run is what the conditions say. A key is one of FACTS, `status`, `study`, `run`, or a config key such
+    """Return whether a run meets the conditions. A key is one of FACTS, `status`, `study`, `run`, or a config key such
     as `engine.dtype`; a value matches the whole or, with `*`, a part of it, and commas part alternatives."""
     from fnmatch import fnmatchcase
 

@@ -43,24 +43,15 @@ class SyncReport:
 
 
 def tracking_uri(asked: str | None, outputs: Path) -> str:
-    """The tracking server: as asked, else `MLFLOW_TRACKING_URI`, else a sqlite file in the outputs folder."""
+    """Return the tracking server: as asked, else `MLFLOW_TRACKING_URI`, else a sqlite file in the outputs folder."""
     return asked or os.environ.get(URI_VARIABLE) or f"sqlite:///{outputs.absolute()}/mlflow.db"
 
 
 STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 NUMBERLESS = ("run_id", "point")
 ARTIFACT_BYTES_MAX = 200 << 20
-QUALITY_METRICS = {
-    "accuracy": "accuracy",
-    "accuracy_low": "low",
-    "accuracy_high": "high",
-    "score": "score",
-    "n": "n",
-    "unanswered": "unanswered",
-    "latency_ms_p50": "latency_ms_p50",
-    "latency_ms_p99": "latency_ms_p99",
-    "right_per_s": "right_per_s",
-}
+SAME_QUALITY_METRICS = ("accuracy", "score", "n", "unanswered", "latency_ms_p50", "latency_ms_p99", "right_per_s")
+QUALITY_METRICS = {**{name: name for name in SAME_QUALITY_METRICS}, "accuracy_low": "low", "accuracy_high": "high"}
 """By the name that MLflow has: the key in the manifest."""
 KEY_LENGTH = 32
 LINE_MAX = 300
@@ -157,7 +148,7 @@ def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> Metrics:
 
 
 def tracked_run(folder: RunFolder, *, at_work: bool, name: str | None = None) -> TrackedRun:
-    """A run's folder as MLflow will see it, by its label in the study, or its title.
+    """Return a run's folder as MLflow will show it, by its label in the study, or its title.
 
     A run that is `running` though nobody is at work was killed. Raises StoreError.
     """
@@ -211,7 +202,7 @@ def tracked_run(folder: RunFolder, *, at_work: bool, name: str | None = None) ->
 
 
 def tracked_study(study: StudyFolder, otherwise_ms: int) -> TrackedStudy:
-    """What the summary of a study, where one was written, has for the study's own run."""
+    """Return what the summary of a study, if one was written, has for the study's own run."""
     summary = _remembered(study.summary / "summary.json")
     rows = [row for row in summary.get("metrics") or () if isinstance(row, dict) and _number(row.get("value"))]
     scale = _scale(rows)
@@ -250,7 +241,7 @@ def _keep_receipt(path: Path, key: str, receipt: Mapping[str, Any]) -> None:
 
 
 def sent_before(study: StudyFolder, state: StudyState, uri: str, experiment: str) -> bool:
-    """Whether this user sent the study there as it is: who confirmed that once is not asked again."""
+    """Return whether this user sent the study there as it is: who confirmed that once is not asked again."""
     receipt = _receipt(study.tracking, _key(state))
     return receipt.get("uri_digest") == digest([uri, experiment]) and receipt.get("study") == sha256_of(study.state)
 

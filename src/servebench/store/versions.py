@@ -42,7 +42,7 @@ MIGRATIONS: Mapping[Kind, Mapping[int, Migration]] = {
 
 
 def upgraded(kind: Kind, document: Mapping[str, Any], path: Path) -> Document:
-    """A document as this version writes it. Raises StoreError for one of a newer version, or of none that there was."""
+    """Return a document as this version writes it. Raises StoreError for one of a newer version, or of one that never existed."""
     version = _version(document.get(KEY, FIRST if kind in UNMARKED else None), path)
     current = dict(document)
     for step in range(version, SCHEMA_VERSION):
@@ -51,7 +51,7 @@ def upgraded(kind: Kind, document: Mapping[str, Any], path: Path) -> Document:
 
 
 def check_table(metadata: Mapping[bytes, bytes] | None, path: Path) -> None:
-    """A table's own version, of its metadata. Raises StoreError for a newer one."""
+    """Check the version in a table's metadata. Raises StoreError for a newer one."""
     text = (metadata or {}).get(KEY.encode(), str(FIRST).encode()).decode(errors="replace")
     _version(int(text) if re.fullmatch("[0-9]{1,9}", text) else text, path)
 

@@ -19,6 +19,7 @@ from servebench.store.state import read_study, study_origin, write_study
 from servebench.study.show_commands import engine_commands
 from servebench.util.clean import clean_terminal
 from servebench.util.errors import ConfigError
+from servebench.util.nested import leaves
 from servebench.util.redaction import MARK
 
 SHOWN_MAX = 20_000
@@ -110,7 +111,7 @@ def _effects(job: Job, registry: Registry) -> list[str]:
 
 def _variables(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the variables of this process that a config hands on: those it names, and the secrets of `engine.env`."""
-    for key, value in _leaves(config, ""):
+    for key, value in leaves(config):
         if value is not None and key.rstrip(".0123456789").endswith("_env"):
             yield str(value)
         elif key.startswith("engine.env.") and MARK in str(value):
@@ -120,7 +121,7 @@ def _variables(config: Mapping[str, Any]) -> Iterator[str]:
 def _values(config: Mapping[str, Any]) -> list[str]:
     return [
         _line(key, str(value))
-        for key, value in _leaves(config, "")
+        for key, value in leaves(config)
         if value is not None and (key.partition(".")[0] in SHOWN_WHOLE or isinstance(value, str))
     ]
 
@@ -129,21 +130,11 @@ def _line(name: str, value: str) -> str:
     return visible(f"{name}: {value}")
 
 
-def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield every value that is not a container, by its dotted path."""
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
-    if items is None:
-        yield prefix, value
-        return
-    for key, item in items:
-        yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
-
-
 def _other_folder(config: Mapping[str, Any], *, here: bool) -> str | None:
     """Return why an own config is in doubt: a relative path in it names something else in this folder; null if none does."""
     if here:
         return None
-    for key, value in _leaves(config, ""):
+    for key, value in leaves(config):
         if not isinstance(value, str) or key.startswith("study."):
             continue
         named = key.rpartition(".")[2] in PATH_KEYS

@@ -26,7 +26,7 @@ Headers = Sequence[tuple[str, str]]
 def client(
     headers: Headers, *, verify_tls: Trust = True, timeout_s: float = 5.0, bytes_max: int = BYTES_MAX
 ) -> httpx.Client:
-    """An HTTP client for all off the hot path. It trusts no proxy of the environment (engines are measured directly), and
+    """Return an HTTP client for all off the hot path. It trusts no proxy of the environment (engines are measured directly), and
     follows no redirect.
 
     `timeout_s`, or the read timeout of a single request, is for the whole exchange, the body included; `bytes_max` for all that

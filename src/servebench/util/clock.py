@@ -20,7 +20,7 @@ class Anchor:
 
     @property
     def offset_ns(self) -> int:
-        """What to add to a monotonic stamp to get a realtime one."""
+        """Return what to add to a monotonic stamp to get a realtime one."""
         return self.realtime_ns - self.monotonic_ns
 
 
@@ -32,7 +32,7 @@ def take_anchor() -> Anchor:
 
 
 def step_ns(start: Anchor, end: Anchor) -> int:
-    """How far the wall clock was stepped between two anchors, in nanoseconds; 0 when within the tolerance."""
+    """Return how far the wall clock was stepped between two anchors, in nanoseconds; 0 when within the tolerance."""
     moved = end.offset_ns - start.offset_ns
     return moved if abs(moved) > STEP_TOLERANCE_NS else 0
 

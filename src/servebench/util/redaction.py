@@ -96,13 +96,13 @@ def _strings(value: Any) -> list[str]:
 
 
 def known_secrets() -> list[str]:
-    """Values that are secret: of secret variables of the environment, and what was remembered. The longest first."""
+    """Return the values that are secret: of secret variables of the environment, and what was remembered. The longest first."""
     values = {value for name, value in os.environ.items() if secret_name(name) and len(value) >= SECRET_LENGTH_MIN}
     return sorted(values | _REMEMBERED, key=len, reverse=True)
 
 
 def without_known(text: str, secrets: Sequence[str] | None = None) -> str:
-    """The text without the values of `known_secrets` (or of these), and otherwise as it is: for what a model said."""
+    """Return the text without the values of `known_secrets` (or of these), and otherwise as it is: for what a model said."""
     for secret in known_secrets() if secrets is None else secrets:
         text = text.replace(secret, MARK)
     return text
@@ -154,7 +154,7 @@ def _hide_flag(found: re.Match[str]) -> str:
 
 
 def redact_text(text: str, secrets: Sequence[str] | None = None) -> str:
-    """The text without user names and keys in URLs, bearer tokens, values given to secret names, and values of secret
+    """Return the text without user names and keys in URLs, bearer tokens, values given to secret names, and values of secret
     environment variables."""
     text = without_known(text, secrets)
     text = USERINFO.sub(f"{MARK}@", text)
@@ -201,7 +201,7 @@ def _hide(value: Any) -> Any:
 
 
 def redact(value: Any) -> Any:
-    """A copy of plain data without secrets: by the names of keys, and by what strings look like."""
+    """Return a copy of plain data without secrets: by the names of keys, and by what strings look like."""
     return _redact(value, known_secrets())
 
 

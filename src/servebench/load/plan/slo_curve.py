@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
+
+from servebench.load.plan.probe import Probe
 
 BURST, BURST_WEIGHT = 8.0, 4.0
 """Until failures show how they come they are taken for bursts of so many; this counts like so many bad requests."""
@@ -32,26 +33,6 @@ SLOPES = np.geomspace(0.5, 1000.0, 15)
 LEVELS = 400
 
 
-class Counted(Protocol):
-    """A measured level: `good` of `judged` requests met the SLO, the others came in bursts of `design_effect`."""
-
-    @property
-    def level(self) -> float:
-        """The concurrency or rate."""
-
-    @property
-    def good(self) -> int:
-        """Requests that met the SLO."""
-
-    @property
-    def judged(self) -> int:
-        """Requests that were tested."""
-
-    @property
-    def design_effect(self) -> float | None:
-        """The mean size of the burst of a bad request."""
-
-
 @dataclass(frozen=True, slots=True)
 class Crossing:
     """The highest level that meets the SLO: it is at least `low` and at most `high`, each with the given confidence, and
@@ -62,7 +43,7 @@ class Crossing:
     high: float
 
 
-def pooled_design_effect(probes: Sequence[Counted], attainment: float) -> float:
+def pooled_design_effect(probes: Sequence[Probe], attainment: float) -> float:
     """Return the design effect of the failures of all probes, weighted by how many each had."""
     allowed = NEAR_BAD * (1 - attainment)
     seen = [(p.judged - p.good, p.design_effect) for p in probes if p.judged - p.good <= allowed * p.judged]
@@ -71,7 +52,7 @@ def pooled_design_effect(probes: Sequence[Counted], attainment: float) -> float:
     return max(1.0, (sum(bad * effect for bad, effect in known) + BURST * BURST_WEIGHT) / total)
 
 
-def crossing(probes: Sequence[Counted], attainment: float, confidence: float) -> Crossing:
+def crossing(probes: Sequence[Probe], attainment: float, confidence: float) -> Crossing:
     """Return where the curve through the probes crosses the SLO. At least one probe has requests; `attainment` is below 1."""
     allowed = 1 - attainment
     measured = [probe.level for probe in probes]

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point
 from servebench.contracts.settings import LoadSettings, SloSettings
 from servebench.load.plan.levels import Level, level_at, plan_levels, with_trace_times
-from servebench.load.plan.search import Probe, Search, SearchAnswer
+from servebench.load.plan.probe import Probe
+from servebench.load.plan.search import Search, SearchAnswer
 from servebench.load.plan.traces import read_arrivals
 
 UNUSABLE = frozenset({"clock_stepped", "interrupted", "engine_died", "worker_died", "no_progress"})
 """Warnings with which a point says nothing about its level. A level with errors, or one not reached, counts as missed."""
-
-
-class LevelSource(Protocol):
-    """Gives the levels of a run, one after another."""
-
-    def next_level(self) -> Level | None:
-        """Return the next level; None when there is none."""
-
-    def add_point(self, level: Level, point: Point) -> None:
-        """Add the point that was measured at a level."""
-
-    def answer(self, *, interrupted: bool) -> SearchAnswer | None:
-        """Return the result of a search; None if there was none."""
-
-
-def level_source(load: LoadSettings, slo: SloSettings, seed: int, starts: int = 1) -> LevelSource:
-    """Return the source for these settings. Raises ConfigError for a trace that cannot be read."""
-    return _ListedLevels(load, seed, starts) if load.search is None else _SearchedLevels(load, slo)
 
 
 class _ListedLevels:
@@ -44,6 +25,7 @@ class _ListedLevels:
         self._levels = iter(listed)
 
     def next_level(self) -> Level | None:
+        """Return the next level; None when there is none."""
         return next(self._levels, None)
 
     def add_point(self, level: Level, point: Point) -> None:
@@ -63,6 +45,7 @@ class _SearchedLevels:
         self._search = Search(load.search, slo.attainment)
 
     def next_level(self) -> Level | None:
+        """Return the next level; None when there is none."""
         chosen = self._search.next_probe()
         if chosen is None:
             return None
@@ -74,10 +57,21 @@ class _SearchedLevels:
         return level_at(self._load, chosen.level, chosen.repeat, of=self._settings.of, requests_least=least)
 
     def add_point(self, level: Level, point: Point) -> None:
+        """Add the point that was measured at a level."""
         self._search.add(probe_of(point.row, [doubt.code for doubt in point.doubts]))
 
     def answer(self, *, interrupted: bool) -> SearchAnswer:
+        """Return the result of the search."""
         return self._search.answer(interrupted)
+
+
+LevelSource = _ListedLevels | _SearchedLevels
+"""Gives the levels of a run, one after another: `next_level`, then `add_point`, and at the end `answer`."""
+
+
+def level_source(load: LoadSettings, slo: SloSettings, seed: int, starts: int = 1) -> LevelSource:
+    """Return the source for these settings. Raises ConfigError for a trace that cannot be read."""
+    return _ListedLevels(load, seed, starts) if load.search is None else _SearchedLevels(load, slo)
 
 
 def _edges(level: Level) -> int:
