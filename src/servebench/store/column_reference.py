@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from servebench.contracts.columns import Column, columns_of
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Record
+from servebench.util.markdown import table
 
 INTRODUCTION = """# Columns of the stored tables
 
@@ -32,11 +33,8 @@ def column_reference() -> str:
 
 
 def _table(columns: Iterable[Column]) -> list[str]:
-    lines = ["| column | type | unit | meaning |", "|---|---|---|---|"]
-    for one in columns:
-        kind = one.kind + (" or null" if one.nullable else "")
-        lines.append(f"| `{one.name}` | {kind} | {one.unit} | {one.description} |")
-    return lines
+    rows = [(f"`{one.name}`", one.kind + " or null" * one.nullable, one.unit, one.description) for one in columns]
+    return table(("column", "type", "unit", "meaning"), rows, left=range(4), escaped=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 import sys
 
 from servebench.analysis.warnings.catalog import AFFECTS_ALL, CATALOG, SPEED, WarningType
+from servebench.util.markdown import table
 
 INTRODUCTION = """# Warnings
 
@@ -14,23 +15,20 @@ This page is generated from `servebench.analysis.warnings.catalog`: change it th
 A point carries the codes of its warnings (column `doubts`), and `servebench show` prints each with its figures. **void**: the
 point says nothing. **doubtful**: the numbers named may be wrong; comparisons are wider or provisional. **mark**: worth
 knowing, the verdict stays.
-
-| code | effect | numbers | meaning | what to do |
-|---|---|---|---|---|
 """
 
 
 def warning_reference() -> str:
     """Return the page as Markdown."""
-    return INTRODUCTION + "".join(_row(one) for one in CATALOG.values())
+    head = ("code", "effect", "numbers", "meaning", "what to do")
+    return "\n".join([INTRODUCTION, *table(head, map(_row, CATALOG.values()), left=range(5), escaped=True)]) + "\n"
 
 
-def _row(one: WarningType) -> str:
+def _row(one: WarningType) -> tuple[str, ...]:
     effect = "void" if one.void else "mark" if one.mark else "doubtful"
     groups = {AFFECTS_ALL: "all", SPEED: "all speeds", (): "none"}
     numbers = groups.get(one.affects) or ", ".join(one.affects)
-    cells = (f"`{one.code}`", effect, numbers, one.meaning, one.remedy)
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
+    return f"`{one.code}`", effect, numbers, one.meaning, one.remedy
 
 
 if __name__ == "__main__":
