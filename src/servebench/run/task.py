@@ -1,7 +1,7 @@
 """A run of a study in this process: prepare its folder, execute it, write its manifest and state."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, Literal
 from servebench import __version__
 from servebench.analysis.repeats import summarize_repeats
 from servebench.config import Job
+from servebench.contracts.engine import StopReport
 from servebench.contracts.exchange import ClientFloor
 from servebench.contracts.results import RunOutcome
 from servebench.contracts.settings import RunSettings
@@ -17,7 +18,7 @@ from servebench.engine.pool import EnginePool
 from servebench.load.selfcheck.floor import client_floor
 from servebench.registry.registry import Registry
 from servebench.report.terminal.display import Display
-from servebench.run.lifecycle import execute_run
+from servebench.run.lifecycle import RunResult, execute_run
 from servebench.run.manifest import engine_facts, run_facts, starting_facts, stop_facts
 from servebench.run.prior import PriorProgress
 from servebench.run.scorers import select_scorers
@@ -97,9 +98,8 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
     state = RunState(run_id=f"{context.folder.name}/{task.name}", title=title, overrides=job.overrides)
     write_run(folder, state)
     before = _stored_facts(folder)
-    ledger = before.get("ledger") or []
     # a run that is killed has its config and machine on disk, too
-    _write_manifest(context, job, folder, {**starting_facts(state), "ledger": ledger})
+    _write_manifest(context, job, folder, {**starting_facts(state), "ledger": before.get("ledger") or []})
     display.begin(label + title, task.name)
     scorers = select_scorers(job.settings, context.registry, cache_folder())
     for reason in scorers.left_out:
@@ -128,15 +128,9 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
         display.problem(f"the engine left something behind: {'; '.join(stopped.leftover)}")
     facts = {
         **run_facts(state, outcome, ended_s=time.time()),
+        **_facts_of_result(result, stopped, before),
         **({"self_check": asdict(floor)} if floor is not None else {}),
-        # a turn that needed no engine says nothing about it
-        **(
-            engine_facts(result.lease) if result.lease is not None else {k: before[k] for k in OF_ENGINE if k in before}
-        ),
-        **(stop_facts(stopped) if stopped is not None else {}),
-        "ledger": [*ledger, *result.ledger],
         **({"quality_left_out": list(scorers.left_out)} if scorers.left_out else {}),
-        **({"telemetry": result.telemetry} if result.telemetry is not None else {}),
     }
     _write_manifest(context, job, folder, facts)
     if outcome.status == "finished" and not task.turn.last:
@@ -150,6 +144,18 @@ def run_task(context: RunContext, task: RunTask, next_settings: RunSettings | No
     if error is not None:
         display.problem(error)
     return outcome
+
+
+def _facts_of_result(result: RunResult, stopped: StopReport | None, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of the engine, its telemetry and the ledger; `before` are those of earlier turns and attempts."""
+    # a turn that needed no engine says nothing about it
+    known = {name: before[name] for name in OF_ENGINE if name in before}
+    return {
+        **(known if result.lease is None else engine_facts(result.lease)),
+        **(stop_facts(stopped) if stopped is not None else {}),
+        "ledger": [*(before.get("ledger") or []), *result.ledger],
+        **({"telemetry": result.telemetry} if result.telemetry is not None else {}),
+    }
 
 
 def _stored_facts(folder: RunFolder) -> dict[str, Any]:
