@@ -37,14 +37,8 @@ EPOCH_NS = 1_700_000_000 * NS_PER_S
 DAY_NS = 86_400 * NS_PER_S
 
 ENGINE = (
-    "engine=vllm",
-    "launch=simulated",
-    "gpu=rtx5090",
-    "model=qwen2.5-7b-instruct",
-    "workload=unique",
-    "load=quick",
-    "load.until=null",
-    "tracking=none",
+    *("engine=vllm", "launch=simulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "workload=unique"),
+    *("load=quick", "load.until=null", "tracking=none"),
 )
 """The set-up of the simulated engines, unless a cell says otherwise: steps of about 10 ms."""
 

@@ -84,17 +84,8 @@ def request_metrics(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 _KEPT = (
-    "point",
-    "request_id",
-    "sent_ns",
-    "scheduled_ns",
-    "ended_ns",
-    "output_tokens",
-    "asked_output_tokens",
-    "prompt_tokens",
-    "planned_prompt_tokens",
-    "outcome",
-    "error",
+    *("point", "request_id", "sent_ns", "scheduled_ns", "ended_ns", "output_tokens", "asked_output_tokens"),
+    *("prompt_tokens", "planned_prompt_tokens", "outcome", "error"),
 )
 _LATENCIES = ("ttft_ms", "ttft_from_schedule_ms", "ttfo_ms", "tpot_ms", "e2e_ms", "lateness_ms")
 

@@ -8,6 +8,9 @@ from servebench.contracts.request import Request
 from servebench.contracts.results import Record
 from servebench.util.units import NS_PER_MS
 
+SAME = ("outcome", "http_status", "finish_reason", "prompt_tokens", "output_tokens", "sent_ns", "ended_ns")
+"""What an answer takes over from a record under the same names."""
+
 
 def answered_requests(requests: Sequence[Request], records: Sequence[Record]) -> Iterator[tuple[Request, Record]]:
     """Yield each request with its record, in the order of the records, without warm-up and abandoned ones."""
@@ -30,15 +33,6 @@ def answer_of(record: Record) -> ItemAnswer:
     fields: dict[str, Any] = {"text": record.text}
     if record.outcome != "ok":
         fields = {"text": "", "error": record.error or record.outcome.replace("_", " ")}
-    return ItemAnswer(
-        item_id=record.request_id,
-        outcome=record.outcome,
-        http_status=record.http_status,
-        finish_reason=record.finish_reason,
-        prompt_tokens=record.prompt_tokens,
-        output_tokens=record.output_tokens,
-        sent_ns=record.sent_ns,
-        ended_ns=record.ended_ns,
-        latency_ms=None if record.sent_ns is None else (record.ended_ns - record.sent_ns) / NS_PER_MS,
-        **fields,
-    )
+    latency_ms = None if record.sent_ns is None else (record.ended_ns - record.sent_ns) / NS_PER_MS
+    fields |= {name: getattr(record, name) for name in SAME}
+    return ItemAnswer(item_id=record.request_id, latency_ms=latency_ms, **fields)

@@ -34,14 +34,7 @@ PACKAGES = (
 )
 GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 GPU_FIELDS = (
-    "index",
-    "name",
-    "uuid",
-    "memory.total",
-    "driver_version",
-    "power.limit",
-    "clocks.max.sm",
-    "clocks.max.mem",
+    *("index", "name", "uuid", "memory.total", "driver_version", "power.limit", "clocks.max.sm", "clocks.max.mem"),
 )
 
 

@@ -293,11 +293,8 @@ class Search:
         return SearchAnswer(
             goal=search.goal,
             of=search.of,
-            outcome=finding.outcome,
-            level=finding.level,
-            bracket=finding.bracket,
+            **vars(finding),
             confidence=search.confidence if self.attainment < 1 or search.goal == "saturation" else None,
-            said=finding.said,
             how=self._how(),
             probes=tuple(self.probes),
             caveats=tuple(caveats),
