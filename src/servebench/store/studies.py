@@ -85,8 +85,8 @@ def read_document(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
 
 
 def load_run(path: Path, read: RowReader = read_rows, plan: Callable[[], Mapping[str, Any]] = dict) -> RunData:
-    """Return the run in a folder, whatever is in it; `read` reads its points, on first use. One that its study planned and never started
-    has what `plan` has for its name instead of a manifest."""
+    """Return the run in a folder, whatever is in it; `read` reads its points, on first use. One that its study planned and
+    never started has what `plan` has for its name instead of a manifest."""
     folder = RunFolder(path)
     run = RunData(
         study_id=path.parent.name,
