@@ -24,7 +24,6 @@ class PointRow:
     """
 
     run_id: str = column("", "The run, as `study/run`.", default="")
-    label: str = column("", "What the run is called in its study, in words that say how it differs.", default="")
     engine: str = column("", "Name of the engine.", default="")
     engine_version: str | None = column("", "Version that the engine reports.")
     launch: str = column("", "How the engine was started: process, docker, attach, emulated or simulated.", default="")
@@ -87,6 +86,7 @@ class PointRow:
     emulated: bool = column("", "Whether the engine was emulated or simulated.", default=False)
     verdict: Verdict | None = column("", "Whether the numbers can be believed: valid, doubtful or void.")
     doubts: tuple[str, ...] = column("", "Codes of the warnings about the point; in CSV separated by `;`.", default=())
+    label: str = column("", "What the run is called in its study, in words that say how it differs.", default="")
     ttft_from_schedule_ms_p50: float | None = column("ms", "Median TTFT counted from when the request was scheduled.")
     ttft_from_schedule_ms_p99: float | None = column(
         "ms", "99th percentile of TTFT counted from when the request was scheduled."
