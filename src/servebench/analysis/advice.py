@@ -46,7 +46,7 @@ def recommend_runs(
 
 
 def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Recommendation:
-    """The recommendation with the lead that the comparison of its first two has for the same metric and level."""
+    """Return the recommendation with the lead that the comparison of its first two has for the same metric and level."""
     if len(found.ranking) < 2 or found.ranking[0].at != found.ranking[1].at:
         return found
     first, second = found.ranking[:2]
@@ -60,7 +60,7 @@ def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Re
 
 
 def _quality_notes(found: Recommendation, runs: Mapping[str, RunData]) -> tuple[str, ...]:
-    """Which of the ranked runs are significantly less or more accurate than the first."""
+    """Return which of the ranked runs are significantly less or more accurate than the first."""
     notes = []
     if found.ranking:
         first = found.ranking[0].entrant.name

@@ -138,7 +138,7 @@ def find_drift(values: Floats, seconds: float, rounds: float) -> Drift | None:
 
 
 def _shape(begin: float, end: float, at: Floats) -> Floats:
-    """How much of the change has taken place at these shares of the window."""
+    """Return how much of the change has taken place at these shares of the window."""
     return np.clip((at - begin) / (end - begin), 0.0, 1.0) if end > begin else (at > begin).astype(np.float64)
 
 

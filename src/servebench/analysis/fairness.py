@@ -133,7 +133,7 @@ def unequal_work(a: RunData, b: RunData, on_purpose: Iterable[str] = ()) -> tupl
 
 
 def _means(run: RunData, column: str) -> dict[str, float]:
-    """The mean of a column by level, of points that have it."""
+    """Return the mean of a column by level, of points that have it."""
     values: dict[str, list[float]] = {}
     for row in run.point_rows:
         value = row.get(column)
@@ -203,7 +203,7 @@ def _overrides(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _engine_settings(manifest: Mapping[str, Any]) -> set[str]:
-    """The settings that a run's engine has, with those left to the engine."""
+    """Return the settings that a run's engine has, with those left to the engine."""
     return set(mapping(mapping(manifest.get("config")).get("engine")))
 
 

@@ -52,7 +52,7 @@ def evaluate_gate(found: Sequence[RunComparison], limit: float) -> Gate:
 
 
 def _undecided(comparison: Comparison, limit: float) -> list[str]:
-    """Why a comparison cannot be judged: as a whole, or row by row; empty when every metric is within the limit."""
+    """Return why a comparison cannot be judged: as a whole, or row by row; empty when every metric is within the limit."""
     judged = [row for row in comparison.rows if row.competes and row.p_corrected is not None]
     if comparison.result == "unequal_settings" or not judged:
         return [comparison.summary]

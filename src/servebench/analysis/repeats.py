@@ -192,7 +192,7 @@ def seasonal_kendall(seasons: Sequence[Floats]) -> float:
 
 
 def _drifts(series: Series, *, several_starts: bool) -> list[str]:
-    """What rose or fell over the repeats. The levels of one start share its speed: they count once."""
+    """Return what rose or fell over the repeats. The levels of one start share its speed: they count once."""
     found = []
     for name, title, _ in METRICS:
         seasons = [np.log([v for _, v in known]) for (_, own), known in series.items() if own == name]

@@ -39,12 +39,12 @@ def same_setup(a: RunData, b: RunData) -> bool:
 
 
 def _load(run: RunData) -> dict[str, object]:
-    """The settings of a run's load apart from its levels: values of longer points differ less from start to start."""
+    """Return the settings of a run's load apart from its levels: values of longer points differ less from start to start."""
     return {key: value for key, value in mapping(run.config.get("load")).items() if key not in LEVEL_KEYS}
 
 
 def _start_logs(run: RunData) -> dict[tuple[str, str], list[float]]:
-    """The logarithm of each metric in each start of a run, by (level, metric); points that are not valid are left out."""
+    """Return the logarithm of each metric in each start of a run, by (level, metric); points that are not valid are left out."""
     starts: dict[tuple[str, str, str | None], list[float]] = {}
     for row in run.point_rows:
         for metric in METRICS:
@@ -74,5 +74,5 @@ def spreads_of_pairs(pairs: Sequence[tuple[RunData, RunData]], earlier: Iterable
 
 
 def _larger(own: Spreads, other: Spreads) -> Spreads:
-    """Each spread from the set-up with more starts."""
+    """Return each spread from the set-up with more starts."""
     return {key: max((s for s in (own.get(key), other.get(key)) if s), key=lambda s: s.count) for key in {*own, *other}}

@@ -106,7 +106,7 @@ def _count(value: Any) -> int | None:
 
 
 def _load(concurrency: Any, rate: Any) -> dict[str, Any]:
-    """The load level: the concurrency if there is one, otherwise the rate."""
+    """Return the load level: the concurrency if there is one, otherwise the rate."""
     level = _count(concurrency)
     return {"concurrency": level} if level else {"rate": _number(rate)}
 
@@ -169,7 +169,7 @@ def _sglang(documents: list[dict[str, Any]]) -> ForeignRun:
 
 
 def _named(backend: Any) -> str | None:
-    """The engine that a backend's name implies; None for generic ones."""
+    """Return the engine that a backend's name implies; None for generic ones."""
     text = str(backend or "").lower()
     return next((name for name in ("sglang", "vllm", "trt", "lmdeploy", "tgi") if text.startswith(name)), None)
 

@@ -91,7 +91,7 @@ def execute_run(request: RunRequest) -> RunResult:
 
 
 def _cause(error: KeyboardInterrupt | ServebenchError, progress: _Progress) -> KeyboardInterrupt | ServebenchError:
-    """The death of the engine where that is behind an error of talking to it, else the error."""
+    """Return the death of the engine where that is behind an error of talking to it, else the error."""
     if isinstance(error, EngineError) and error.kind is not FailureKind.DIED and progress.lease is not None:
         death = awaited_death(progress.lease.running)
         return error if death is None else EngineError(death, kind=FailureKind.DIED)

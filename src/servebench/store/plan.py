@@ -72,7 +72,7 @@ def planned_labels(folder: StudyFolder) -> dict[str, str]:
 
 
 def _without_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
-    """The plan of a study of the first servebench, which kept none: by the manifests of its runs. Raises StoreError."""
+    """Return the plan of a study of the first servebench, which kept none: by the manifests of its runs. Raises StoreError."""
     runs = []
     for name in read_study(folder).runs:
         run = folder.run(name)

@@ -79,7 +79,7 @@ def _unusable_file(uri: str) -> str | None:
 
 
 def _within(timeout_s: float, probe: Callable[[], str | None]) -> str | None:
-    """What the probe says. A name server that hangs, or a server that sends a byte now and then, defeats every timeout
+    """Return what the probe says. A name server that hangs, or a server that sends a byte now and then, defeats every timeout
     of a library: a thread is given up for it."""
     found: list[str | None] = []
     thread = threading.Thread(target=lambda: found.append(probe()), daemon=True)

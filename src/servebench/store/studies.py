@@ -157,7 +157,7 @@ def _plan_of(study: Path, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run_names(study: Path, state: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The names of a study's runs in order, planned ones first, and planned names that no folder can have."""
+    """Return the names of a study's runs in order, planned ones first, and planned names that no folder can have."""
     runs = state.get("runs")
     planned = [str(name) for name in runs] if isinstance(runs, list) else []
     found = [child.name for child in sorted(study.iterdir()) if _is_run(child)]
@@ -182,7 +182,7 @@ def study_paths(outputs: Path) -> list[Path]:
 
 
 def _started_s(study: Path) -> float:
-    """When a study was started, by its state, else by its folder."""
+    """Return when a study was started, by its state, else by its folder."""
     started_s = None if study.is_symlink() else read_document(study / "study.json", [], "study").get("started_s")
     return float(started_s) if isinstance(started_s, (int, float)) else study.lstat().st_mtime
 
@@ -199,7 +199,7 @@ def number_runs(outputs: Path) -> dict[str, int]:
 
 
 def _planned_names(study: Path) -> list[str]:
-    """The names of a study's runs in order, without a word on what is wrong; none where it holds links."""
+    """Return the names of a study's runs in order, without a word on what is wrong; none where it holds links."""
     with suppress(StoreError):
         check_plain(study, deep=False)
         return _run_names(study, read_document(study / "study.json", [], "study"))[0]
@@ -247,7 +247,7 @@ def _find_path(word: str, outputs: Path) -> Path:
 
 
 def _one_of(asked: str, word: str, paths: Sequence[Path], outputs: Path) -> Path:
-    """The path that a word names, exactly, by its beginning or by a part. Raises ConfigError for none and for several."""
+    """Return the path that a word names, exactly, by its beginning or by a part. Raises ConfigError for none and for several."""
     tests: tuple[Callable[[str, str], bool], ...] = (operator.eq, str.startswith, operator.contains)
     for test in tests:
         match = [path for path in paths if word and any(test(name, word) for name in {path.name, short_id(path.name)})]
@@ -260,7 +260,7 @@ def _one_of(asked: str, word: str, paths: Sequence[Path], outputs: Path) -> Path
 
 
 def _numbered(number: int, studies: Sequence[Path]) -> Path | None:
-    """The run with this number in `servebench ls`."""
+    """Return the run with this number in `servebench ls`."""
     for study in studies:
         names = _planned_names(study)
         if 0 < number <= len(names):

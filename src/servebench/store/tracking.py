@@ -78,17 +78,17 @@ def _load(row: Mapping[str, Any]) -> float:
 
 
 def _scale(rows: Sequence[Mapping[str, Any]]) -> int:
-    """By what loads are multiplied, so that levels which differ have steps that differ."""
+    """Return by what loads are multiplied, so that levels which differ have steps that differ."""
     return 1 if all(_load(row).is_integer() for row in rows) else RATE_SCALE
 
 
 def _step(row: Mapping[str, Any], scale: int = 1) -> int:
-    """The load level as MLflow's step, so that its charts draw metrics against load."""
+    """Return the load level as MLflow's step, so that its charts draw metrics against load."""
     return round(_load(row) * scale)
 
 
 def _step_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a step is, for who reads the charts."""
+    """Return what a step is, for who reads the charts."""
     if any(_number(row.get("rate")) for row in rows):
         return "requests a second" + (f" x {RATE_SCALE}" if _scale(rows) != 1 else "")
     return "concurrency"
@@ -105,7 +105,7 @@ def _end_ms(row: dict[str, Any], otherwise_ms: int) -> int:
 
 
 def _metrics(rows: list[dict[str, Any]], otherwise_ms: int) -> Metrics:
-    """All numbers of the points; one without a window is stamped `otherwise_ms`."""
+    """Return all numbers of the points; one without a window is stamped `otherwise_ms`."""
     scale = _scale(rows)
     return [
         (name, float(value), _step(row, scale), _end_ms(row, otherwise_ms))
@@ -138,7 +138,7 @@ def _summary(rows: list[dict[str, Any]], manifest: dict[str, Any]) -> dict[str, 
 
 
 def _quality(graded: list[dict[str, Any]], stamp_ms: int) -> Metrics:
-    """What was right, with the concurrency at which it was asked as the step."""
+    """Return what was right, with the concurrency at which it was asked as the step."""
     return [
         (f"quality.{one['benchmark']}.{name}", float(one[key]), _step(one), stamp_ms)
         for one in graded
@@ -230,7 +230,7 @@ def _remembered(path: Path) -> dict[str, Any]:
 
 
 def _receipt(path: Path, key: str) -> dict[str, Any]:
-    """What this user sent of the study or run with this key: the ids in a stranger's file are those of other runs."""
+    """Return what this user sent of the study or run with this key: the ids in a stranger's file are those of other runs."""
     receipt = _remembered(path)
     return receipt if origin_of("tracking", receipt, key).own else {}
 
@@ -313,7 +313,7 @@ def _pending(study: StudyFolder, place: str, *, empty: bool) -> _Pending:
 
 
 def _key(state: StudyState, run: str = "") -> str:
-    """What finds a study or a run again in MLflow: studies of two folders may have one name."""
+    """Return what finds a study or a run again in MLflow: studies of two folders may have one name."""
     return digest([state.study_id, state.started_s, run])[:KEY_LENGTH]
 
 

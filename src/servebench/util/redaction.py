@@ -54,7 +54,7 @@ def secret_name(name: str) -> bool:
 
 
 def _last(name: str) -> str:
-    """The key itself of a dotted config key (`engine.env.HF_TOKEN`)."""
+    """Return the key itself of a dotted config key (`engine.env.HF_TOKEN`)."""
     return re.split(r"[./@]", name)[-1]
 
 

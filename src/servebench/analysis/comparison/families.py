@@ -67,7 +67,7 @@ def corrected(
 
 
 def _metric_ps(wholes: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
-    """The p-value of each metric of each pair, corrected for the number of metrics and of pairs."""
+    """Return the p-value of each metric of each pair, corrected for the number of metrics and of pairs."""
     pairs: dict[int, list[tuple[int, str]]] = {}
     for key in wholes:
         pairs.setdefault(key[0], []).append(key)
@@ -99,7 +99,7 @@ def _subsets(count: int) -> NDArray[np.bool_]:
 
 
 def _level_ps(rows: Sequence[ComparisonRow], means: MeanTest, weight: float) -> tuple[float, list[float]]:
-    """The p-value of "no level of this metric differs", and that of each level, corrected for the number of levels."""
+    """Return the p-value of "no level of this metric differs", and that of each level, corrected for the number of levels."""
     unknown = [row for row in rows if row.p]
     if len(unknown) == len(rows):
         return _closed_ps(rows, means, weight)

@@ -57,7 +57,7 @@ def _compare_metric(
     candidate: tuple[Side, Sequence[Points]],
     paired: bool,
 ) -> ComparisonRow | None:
-    """The row of a metric; None where neither side has it."""
+    """Return the row of a metric; None where neither side has it."""
     values = [[_values(points, metric) for points in starts] for _, starts in (baseline, candidate)]
     known = [[parts for parts in side if parts] for side in values]
     if not any(known):
@@ -92,7 +92,7 @@ def _with_difference(
     spreads: tuple[StartSpread, StartSpread] | None,
     values: Sequence[Sequence[Sequence[Floats]]],
 ) -> ComparisonRow:
-    """The row with its difference: over starts, by the spread of earlier starts, or of two single starts."""
+    """Return the row with its difference: over starts, by the spread of earlier starts, or of two single starts."""
     middle = [float(np.exp(side.mean())) for side in (starts.baseline, starts.candidate)]
     row = ComparisonRow(level=level, metric=metric, baseline=middle[0], candidate=middle[1], starts=starts)
     if not (np.isfinite(starts.baseline).all() and np.isfinite(starts.candidate).all()):
@@ -104,14 +104,14 @@ def _with_difference(
 
 
 def _values(points: Points, metric: Metric) -> list[Floats]:
-    """The known values of each point of a start, without points that have none."""
+    """Return the known values of each point of a start, without points that have none."""
     arrays = [getattr(point, metric.source) for point in points]
     known = [values[~np.isnan(values)] for values in arrays if values is not None]
     return [values for values in known if values.size]
 
 
 def _start_logs(starts: Sequence[Sequence[Floats]], metric: Metric) -> Floats:
-    """The logarithm of the metric in each start: the mean over its repeats."""
+    """Return the logarithm of the metric in each start: the mean over its repeats."""
     with np.errstate(divide="ignore"):
         return np.array([np.mean([np.log(statistic(part, metric.percent)) for part in parts]) for parts in starts])
 
@@ -137,7 +137,7 @@ def _tested(row: ComparisonRow, test: StartTest) -> ComparisonRow:
 
 
 def _within_run(row: ComparisonRow, values: Sequence[Sequence[Sequence[Floats]]]) -> ComparisonRow:
-    """The row with the difference of these starts, and the interval that their own requests give it; no p-value."""
+    """Return the row with the difference of these starts, and the interval that their own requests give it; no p-value."""
     assert row.starts is not None
     sides = []
     for starts, logs in zip(values, (row.starts.baseline, row.starts.candidate), strict=True):
@@ -177,5 +177,5 @@ def _compare_failures(
 
 
 def _failed_of(points: Points) -> tuple[int, int]:
-    """How many requests of a start failed, of how many."""
+    """Return how many requests of a start failed, of how many."""
     return sum(int(point.failed.sum()) for point in points), sum(point.failed.size for point in points)

@@ -81,7 +81,7 @@ def p_values_of_means(values: Sequence[StartValues], subsets: Floats) -> Floats:
 
 
 def _difference(a: Floats, b: Floats, paired: bool) -> tuple[Floats, Floats, Floats]:
-    """The difference of means over the last axis, its standard error and degrees of freedom."""
+    """Return the difference of means over the last axis, its standard error and degrees of freedom."""
     difference = b.mean(axis=-1) - a.mean(axis=-1)
     sizes = a.shape[-1], b.shape[-1]
     if paired:

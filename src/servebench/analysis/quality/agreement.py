@@ -110,7 +110,7 @@ def _agreement(benchmark: str, at: str, first: pd.DataFrame, second: pd.DataFram
 
 
 def _shared_chance(*sides: pd.DataFrame) -> float | None:
-    """The share right by guessing, where the interval of each side contains it."""
+    """Return the share right by guessing, where the interval of each side contains it."""
     found = None
     for side in sides:
         found = details_of(side["detail"].dropna()).get(CHANCE)
@@ -122,7 +122,7 @@ def _shared_chance(*sides: pd.DataFrame) -> float | None:
 
 
 def _by_question(frame: pd.DataFrame, column: str) -> dict[str, float]:
-    """The grades by question; one that was asked in several points counts once."""
+    """Return the grades by question; one that was asked in several points counts once."""
     graded = frame[frame[column].notna()]
     keys = graded["item_id"] + " " + graded["item_digest"]
     return dict(zip(keys, graded[column].astype(float), strict=True))

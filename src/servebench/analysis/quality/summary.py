@@ -94,7 +94,7 @@ def busy_s(own: pd.DataFrame) -> float:
 
 
 def _mean_interval(scores: Any) -> tuple[float | None, float | None]:
-    """The 95% interval of a mean of scores from 0 to 1, by Student's t.
+    """Return the 95% interval of a mean of scores from 0 to 1, by Student's t.
 
     Scores that are all equal do not show their spread: then up to three in n may be anything else (the rule of three).
     """

@@ -93,7 +93,7 @@ def _start_error(level: RankedLevel, limits: SloLimits) -> float:
 
 
 def _warned(level: RankedLevel, limits: SloLimits) -> float:
-    """By what factor the warnings of a level's points may make its latencies wrong, where that is bounded."""
+    """Return by what factor the warnings of a level's points may make its latencies wrong, where that is bounded."""
     names = [name for name in LATENCIES if getattr(limits, name) is not None]
     return 1 + max((weigh([(row.doubts, row) for row in level.rows], name).bound for name in names), default=0.0)
 

@@ -109,7 +109,7 @@ def _recommend_one(
 
 
 def _why_unfair(ranking: Sequence[Score], case: UseCase, unequal: UnequalSettings) -> str:
-    """Which settings of the first and its rivals differ and matter; empty where none do."""
+    """Return which settings of the first and its rivals differ and matter; empty where none do."""
     apart = {
         rival.entrant.name: [one for one in unequal(ranking[0].entrant, rival.entrant, case.across) if one.matters]
         for rival in ranking[1:]

@@ -64,7 +64,7 @@ def _score(case: UseCase, entrant: Entrant) -> Score | str:
 
 
 def _score_within_slo(case: UseCase, entrant: Entrant, levels: Sequence[RankedLevel]) -> Score | str:
-    """The score by the levels up to the SLO point, and what it would be at least and at most."""
+    """Return the score by the levels up to the SLO point, and what it would be at least and at most."""
     reach = slo_range(levels, case.limits)
     counted = [
         _best_level(case, levels[: last + 1]) if last is not None else None

@@ -51,7 +51,7 @@ def start_logs(metric: str, level: RankedLevel) -> Floats | None:
 
 
 def _point_value(metric: str, point: ComparedPoint, stored: float | None) -> float | None:
-    """The metric of one point: from its requests where they are stored, otherwise the row's value."""
+    """Return the metric of one point: from its requests where they are stored, otherwise the row's value."""
     values = _samples(metric, point)
     if values is not None and values.size:
         return statistic(values, SOURCES[metric][1])
@@ -92,7 +92,7 @@ def _shows(metric: str, row: PointRow, value: float) -> bool:
 
 
 def _row_interval(metric: str, row: PointRow) -> Interval | None:
-    """The interval of a number of a point's row; of costs and goodput by that of the throughput behind them."""
+    """Return the interval of a number of a point's row; of costs and goodput by that of the throughput behind them."""
     rate = "output_throughput_tok_s" if metric in COSTS or metric == "goodput_req_s" else metric
     value, middle, low, high = (row.get(name) for name in (metric, rate, f"{rate}_low", f"{rate}_high"))
     if not middle or low is None or high is None:
@@ -103,7 +103,7 @@ def _row_interval(metric: str, row: PointRow) -> Interval | None:
 
 
 def _within_start(metric: str, level: RankedLevel) -> Interval | None:
-    """The interval of a logarithm by the requests of a single start."""
+    """Return the interval of a logarithm by the requests of a single start."""
     rate = COSTS.get(metric, metric)
     if rate == "goodput_req_s":
         rate = "output_throughput_tok_s"  # goodput varies at least as the engine's speed does

@@ -31,7 +31,7 @@ def errors(point: MeasuredPoint) -> Doubt | None:
 
 
 def _failed(point: MeasuredPoint) -> list[Record]:
-    """The requests that failed, without those that we cancelled ourselves when the point was stopped."""
+    """Return the requests that failed, without those that we cancelled ourselves when the point was stopped."""
     stopped = point.report.stopped in (StopReason.INTERRUPT, StopReason.WORKER_DIED, StopReason.NO_PROGRESS)
     return [
         r for r in point.requests if r.outcome not in ("ok", "abandoned") and not (r.outcome == "cancelled" and stopped)

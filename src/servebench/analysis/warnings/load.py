@@ -157,7 +157,7 @@ def _title(column: str) -> str:
 
 
 def _targets(point: MeasuredPoint) -> dict[str, float]:
-    """How precise the point has to be: then `not_precise` says what `imprecise` would."""
+    """Return how precise the point has to be: then `not_precise` says what `imprecise` would."""
     return precision_targets(point.settings.load.until, open_loop=point.row.rate is not None)
 
 

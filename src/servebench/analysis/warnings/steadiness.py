@@ -69,7 +69,7 @@ def not_stationary(point: MeasuredPoint) -> Doubt | None:
 
 
 def _changed(name: str, drift: Drift, row: PointRow) -> str:
-    """What changed, from when to when, by how much."""
+    """Return what changed, from when to when, by how much."""
     title, unit = TITLES[name]
     start, end_ns = row.window_ns or (0, 0)
     begin, end = (f"{(_moment(row, share) - start) / NS_PER_S:.3g} s" for share in (drift.begin, drift.end))
@@ -81,7 +81,7 @@ def _changed(name: str, drift: Drift, row: PointRow) -> str:
 
 
 def _moment(row: PointRow, share: float) -> int:
-    """When so much of the window had passed, not counting what is left out (ns)."""
+    """Return when so much of the window had passed, not counting what is left out (ns)."""
     start, end = row.window_ns or (0, 0)
     return round(expanded(start + share * (end - start - length(row.left_out)), row.left_out))
 
@@ -118,7 +118,7 @@ def _causes(point: MeasuredPoint, name: str, drift: Drift) -> Iterator[tuple[str
 
 
 def _disturbers(point: MeasuredPoint, spans: Sequence[tuple[int, int]], *, slower: bool) -> list[Disturbance]:
-    """The disturbances that count and took more of the time on the slower side of a change than on the other."""
+    """Return the disturbances that count and took more of the time on the slower side of a change than on the other."""
     counted = counted_disturbances(point)
     before, after = (
         length(merged([(one.start_ns, one.end_ns) for one in counted], *span)) / max(span[1] - span[0], 1)
@@ -138,13 +138,13 @@ def _explains(values: Sequence[float | None], *, slower: bool) -> bool:
 
 
 def _mean(readings: Sequence[Reading], name: str, start_ns: int, end_ns: int) -> float | None:
-    """The mean of a gauge, over all its lines."""
+    """Return the mean of a gauge, over all its lines."""
     values = [one.value for one in readings if one.name == name and start_ns <= one.t_ns <= end_ns]
     return float(np.mean(values)) if values else None
 
 
 def _cores(readings: Sequence[Reading], start_ns: int, end_ns: int) -> float | None:
-    """How many CPU cores the engine used, from the first reading of a span to the last."""
+    """Return how many CPU cores the engine used, from the first reading of a span to the last."""
     seen = [(one.t_ns, one.value) for one in readings if one.name == "engine_cpu_s" and start_ns <= one.t_ns <= end_ns]
     if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
         return None
@@ -152,7 +152,7 @@ def _cores(readings: Sequence[Reading], start_ns: int, end_ns: int) -> float | N
 
 
 def _in_flight(point: MeasuredPoint, start_ns: int, end_ns: int) -> float | None:
-    """The mean number of requests in flight."""
+    """Return the mean number of requests in flight."""
     pairs = [(r.sent_ns, r.ended_ns) for r in (*point.requests, *point.fillers) if r.sent_ns is not None]
     if not pairs or end_ns <= start_ns:
         return None

@@ -90,7 +90,7 @@ def _answer_counts(ok: list[Record]) -> list[str]:
 
 
 def _event_tokens(record: Record) -> int:
-    """The tokens in the events; at least one where there was content."""
+    """Return the tokens in the events; at least one where there was content."""
     return sum(record.event_tokens) if record.event_tokens is not None else min(1, len(record.event_ns))
 
 
@@ -144,7 +144,7 @@ def cache_contaminated(point: MeasuredPoint) -> Doubt | None:
 
 
 def _template_share(ok: list[Record]) -> float:
-    """The chat template's share of all prompt tokens: its beginning is the same for all and may be cached."""
+    """Return the chat template's share of all prompt tokens: its beginning is the same for all and may be cached."""
     known = [(r.prompt_tokens, r.planned_prompt_tokens) for r in ok]
     both = [(counted, planned) for counted, planned in known if counted is not None and planned is not None]
     total = sum(counted for counted, _ in both)
