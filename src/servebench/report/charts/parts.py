@@ -24,9 +24,9 @@ COLOURS = {
 }
 """Dark and light in turn, so that neighbours differ without colours, too; grey where the engine says nothing."""
 DARK = ("client", "KV transfer", "decode")
-LETTERS = 36
-"""So many fit into a bar: a part has its name and figure in it where these fit, else its figure."""
 STEP = 26
+LETTER_WIDTH = 6.4
+"""In pixels, at most. A part has its name and figure in it where these fit, else its figure."""
 PANELS_MAX = 12
 NOTE = "Each bar is the mean of its requests, from the schedule on. A negative part is taken from its neighbour."
 
@@ -59,7 +59,15 @@ def time_note(runs: Sequence[RunTimes]) -> str:
 def _panel(name: str, metric: Metric, found: Sequence[TimeParts]) -> Chart:
     parts = [part for part in PARTS if any(part in one.parts for one in found)]
     rows = [_row(one, parts) for one in found]
-    y = {"field": "bar", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 150, "ticks": False}}
+    # wide enough for viewers whose font is wider than the one it is drawn with
+    extent = min(150.0, LETTER_WIDTH * max(len(row["bar"]) for row in rows))
+    y = {
+        "field": "bar",
+        "type": "nominal",
+        "title": None,
+        "sort": None,
+        "axis": {"labelLimit": 150, "ticks": False, "minExtent": extent},
+    }
     tooltip = [{"field": f, "type": "nominal", "title": t} for f, t in (("bar", metric), ("total", "mean"))]
     tooltip += [{"field": f"t{index}", "type": "nominal", "title": part} for index, part in enumerate(parts)]
     x = {"field": "share", "type": "quantitative", "stack": "zero", "scale": {"domain": [0, 1]}}
@@ -71,7 +79,7 @@ def _panel(name: str, metric: Metric, found: Sequence[TimeParts]) -> Chart:
         "legend": {
             "title": None,
             "orient": "top",
-            "columns": 2 if {FIRST, REST} & set(parts) else 3,
+            "columns": 2,
             "symbolStrokeColor": "#777777",
             "symbolType": "square",
         },
@@ -101,7 +109,7 @@ def _panel(name: str, metric: Metric, found: Sequence[TimeParts]) -> Chart:
                     {"fold": parts, "as": ["part", "share"]},
                     {"calculate": f"indexof({_listed(parts)}, datum.part)", "as": "order"},
                     {"calculate": "format(datum.share, '.0%')", "as": "figure"},
-                    {"calculate": f"datum.share * {LETTERS}", "as": "room"},
+                    {"calculate": f"datum.share * width / {LETTER_WIDTH}", "as": "room"},
                     {"calculate": label, "as": "label"},
                 ],
                 "layer": [

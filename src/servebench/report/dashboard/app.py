@@ -125,10 +125,10 @@ def percentile() -> str:
     return st.segmented_control("percentile", STATS, default=STATS[0], key="percentile", **URL) or STATS[0]
 
 
-def draw_set(found: ChartSet, stat: str) -> None:
+def draw_set(found: ChartSet, stat: str, beside: int = PANELS) -> None:
     """Draw the panels of a set beside each other, or below each other where they are wide."""
     st.text(clean_line(f"{found.title}{f', {stat}' if found.stats else ''}"))
-    columns = st.columns(1 if found.wide else PANELS)
+    columns = st.columns(1 if found.wide else beside)
     for index, chart in enumerate(found.charts):
         place = columns[index % len(columns)]
         place.text(clean_line(chart.title))
@@ -361,7 +361,7 @@ def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
         return
     st.caption(time_note(found))
     for one in sets:
-        draw_set(one, STATS[0])
+        draw_set(one, STATS[0], beside=2)
     for run in found:
         st.code("\n".join((clean_line(run.name), *map(clean_line, run.lines))), language=None, wrap_lines=True)
 
