@@ -11,14 +11,8 @@ from servebench.contracts.exchange import Exchange
 from servebench.contracts.results import Record
 from servebench.measure import derive
 from servebench.protocol.json_values import milliseconds
-from support.records import record_ms
-
-SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-MS = 1_000_000
-
-
-def chunk(payload: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(payload), payload)
+from support.records import MS, record_ms
+from support.servers import SSE_HEAD, chunk
 
 
 def event(content: Any) -> bytes:

@@ -13,15 +13,7 @@ from servebench.util import children, wheel_file
 from support.commands import run_servebench
 
 MODULES = (
-    "streamlit",
-    "pip",
-    "lm_eval",
-    "servebench",
-    "sitecustomize",
-    "usercustomize",
-    "orjson",
-    "hydra",
-    "pickle",
+    *("streamlit", "pip", "lm_eval", "servebench", "sitecustomize", "usercustomize", "orjson", "hydra", "pickle"),
     "ray",
 )
 
@@ -207,13 +199,8 @@ def test_a_whole_run_executes_nothing_of_the_current_folder(hostile):
     _checkout(folder)
     subprocess.run(["git", "-C", folder, "config", "core.fsmonitor", f"{folder}/git"], check=True)
     words = [
-        "engine=vllm",
-        "launch=emulated",
-        "load.concurrency=[1]",
-        "load.requests=4",
-        "gpu=rtx5090",
-        "tracking=none",
-        "model=qwen2.5-7b-instruct",
+        *("engine=vllm", "launch=emulated", "load.concurrency=[1]", "load.requests=4", "gpu=rtx5090"),
+        *("tracking=none", "model=qwen2.5-7b-instruct"),
     ]
     done = run_servebench(folder, *words, env={"PATH": f".:{os.environ['PATH']}"})
     assert done.returncode in (0, 3), done.stderr

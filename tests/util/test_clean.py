@@ -8,36 +8,13 @@ from servebench.util import clean
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 HOSTILE = (
-    "\x1b]0;title\x07",
-    "\x1b]52;c;aGk=\x1b\\",
-    "\x1b[2J",
-    "\x9b2J",
-    "\x1b[31",
-    "a\x08b",
-    "a\rb",
-    "\x00",
-    "\x7f",
-    "\x85",
-    "\u2028",
-    "\u202egpj.exe",
-    "\u2066x\u2069",
-    "pay\u200bpal",
-    "pay\u200dpal",
-    "\ufeffx",
-    "\u00ad",
-    "\ud800",
-    "\U000e0041\U000e0042",
+    *("\x1b]0;title\x07", "\x1b]52;c;aGk=\x1b\\", "\x1b[2J", "\x9b2J", "\x1b[31", "a\x08b", "a\rb", "\x00", "\x7f"),
+    *("\x85", "\u2028", "\u202egpj.exe", "\u2066x\u2069", "pay\u200bpal", "pay\u200dpal", "\ufeffx", "\u00ad"),
+    *("\ud800", "\U000e0041\U000e0042"),
 )
 ORDINARY = (
-    "Größe äöüß, naïve",
-    "日本語\u3000クライアント 中文 한국어",
-    "👩‍👩‍👧 👍🏽 ❤️ 1️⃣ 🏴󠁧󠁢󠁥󠁮󠁧󠁿 🇩🇪",
-    "می‌خواهم",
-    "क्‍ष",
-    "שלום",
-    "e\u0301",
-    "± · → ½",
-    "tab\tline\nnext",
+    *("Größe äöüß, naïve", "日本語\u3000クライアント 中文 한국어", "👩‍👩‍👧 👍🏽 ❤️ 1️⃣ 🏴󠁧󠁢󠁥󠁮󠁧󠁿 🇩🇪", "می‌خواهم", "क्‍ष", "שלום"),
+    *("e\u0301", "± · → ½", "tab\tline\nnext"),
 )
 
 
@@ -101,20 +78,7 @@ def test_markdown_shows_the_text_itself(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "=1+1",
-        "+x",
-        "-x",
-        "@SUM(1)",
-        "\tx",
-        " =1",
-        "'=1",
-        "''+x",
-        "\uff1d1",
-        "-",
-        "-5",
-        "1e5",
-        "x=1",
-        "it's",
+        *("=1+1", "+x", "-x", "@SUM(1)", "\tx", " =1", "'=1", "''+x", "\uff1d1", "-", "-5", "1e5", "x=1", "it's"),
         "'quoted'",
     ],
 )
