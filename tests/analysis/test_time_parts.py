@@ -98,3 +98,15 @@ def test_the_parts_of_each_request_add_up():
 
 def test_few_requests_have_no_slowest():
     assert {one.group for one in time_parts(run_of(requests(49)))} == {"all"}
+
+
+def test_absurd_values_in_a_file_break_nothing():
+    """Infinite and enormous parts count as unknown; a request without times of its own is left out."""
+    frame = requests(60, network_ms=30.0, server_prefill_ms=70.0, delivery_ms=0.0, server_decode_ms=200.0)
+    frame.loc[:2, "network_ms"] = [np.inf, -np.inf, 1e308]
+    frame.loc[3, "delivery_ms"] = np.nan
+    frame = frame.astype({"scheduled_ns": float, "sent_ns": float})
+    frame.loc[4, ["scheduled_ns", "sent_ns"]] = np.nan
+    found = time_parts(run_of(frame))
+    assert {one.of for one in found} == {56, 55}
+    assert all(len(str(letter_bar(one))) == 44 for one in found)

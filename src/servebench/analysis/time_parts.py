@@ -39,6 +39,8 @@ Metric = Literal["TTFT", "E2E"]
 METRICS: Mapping[Metric, Sequence[str]] = {"TTFT": BEFORE, "E2E": PARTS}
 STAMPS = ("point", "request_id", "outcome", "warmup", "filler", "scheduled_ns", "sent_ns", "first_event_ns", "ended_ns")
 """The columns that say when a request was what."""
+ABSURD_MS = 1e12
+"""Thirty years: what a damaged file says."""
 LENGTHS = ("prompt_tokens", "cached_tokens")
 SLOW_SHARE, SLOW_MIN = 0.01, 5
 SLOW_FROM = 10 * SLOW_MIN
@@ -111,6 +113,7 @@ def request_parts(requests: pd.DataFrame) -> pd.DataFrame:
     """
     requests = requests[requests["first_event_ns"].notna()]
     parts = requests[list(COLUMNS.values())].set_axis(list(COLUMNS), axis=1).astype(float)
+    parts = parts.where(parts.abs() < ABSURD_MS)
     # without its prefill an engine's queue says nothing of the rest
     parts.loc[parts["network"].isna(), [name for name in BEFORE if name in parts]] = np.nan
     parts.loc[parts["delivery"].isna(), "decode"] = np.nan
@@ -135,7 +138,8 @@ def requests_by_level(run: RunData, columns: Sequence[str]) -> dict[str, pd.Data
     if not rows:
         return {}
     every = run.requests_with(list(dict.fromkeys((*STAMPS, *LENGTHS, *columns))))
-    every = every.assign(sent_ns=every["sent_ns"].fillna(every["scheduled_ns"])).sort_values("sent_ns", kind="stable")
+    every = every.assign(sent_ns=every["sent_ns"].fillna(every["scheduled_ns"])).dropna(subset=["sent_ns", "ended_ns"])
+    every = every.sort_values("sent_ns", kind="stable")
     by_point = dict(iter(every.astype({"sent_ns": np.int64, "ended_ns": np.int64}).groupby("point")))
     found: dict[str, list[pd.DataFrame]] = {}
     for row in rows:
