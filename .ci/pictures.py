@@ -19,7 +19,7 @@ from rich.console import Console
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 COLUMNS, LINES_KEPT = 80, 2000
-TERMINALS = {"first_run": (), "demo": ("demo",)}
+TERMINALS = {"first_run": (), "demo": ("demo", "launch=simulated", "quality=none", "study.name=demo", "tracking=none")}
 """Pictures of a terminal by name, and the words of the command, in the order in which they are made."""
 PAGES = {"demo_report": (1280, 1000)}
 """Pictures of the demo's report by name, and the size of the window in pixels."""
