@@ -15,6 +15,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.results import Point, Record
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.stored import RunData
+from servebench.contracts.telemetry import Reading
 from servebench.engine.launchers.simulated import SimulatedEngine, SimulatedLauncher
 from servebench.engine.pool import launch_context
 from servebench.load.plan.levels import Level, level_at
@@ -38,7 +39,7 @@ DAY_NS = 86_400 * NS_PER_S
 
 ENGINE = (
     *("engine=vllm", "launch=simulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "workload=unique"),
-    *("load=quick", "load.until=null", "tracking=none"),
+    *("load=quick", "load.until=null", "tracking=none", "telemetry.enabled=false"),
 )
 """The set-up of the simulated engines, unless a cell says otherwise: steps of about 10 ms."""
 
@@ -84,6 +85,9 @@ class _Collected(RecordWriter):
     def append(self, records: Sequence[Record]) -> None:
         """Keep a batch."""
         self.records += records
+
+    def append_telemetry(self, readings: Sequence[Reading], *, run_id: str, point: str) -> None:
+        """Keep nothing: what points say of it is in their rows."""
 
     def close(self) -> None:
         """Do nothing."""

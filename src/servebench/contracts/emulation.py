@@ -44,7 +44,8 @@ class Emulation:
     prefill at once (else prompts go first). `reserve_output` admits a request only when its longest answer fits
     (nothing is ever preempted then). `longest_prefix_first` orders the queue by what is cached. `batch_sizes` are
     captured: a decode batch is padded to the next one and larger ones run eagerly. `queue_limit` requests may wait
-    (null: any number), then `overload` says what happens; `queue_limit_flag` is the engine's flag for that number.
+    (null: any number), then `overload` says what happens; `queue_limit_flag` is the engine's flag for that number,
+    `token_budget_flag` that for the budget and `front_end_flag` that for the number of its front-end processes.
 
     Costs: `step_overhead_ms` a step, `sequence_overhead_ms` for each sequence in it, `request_overhead_ms` of front
     end for each request, one after another; `memory_efficiency` and `compute_efficiency` are shares of the data
@@ -80,6 +81,8 @@ class Emulation:
     overload: Overload = "queue"
     overload_status: int = 503
     queue_limit_flag: str | None = None
+    token_budget_flag: str | None = None
+    front_end_flag: str | None = None
 
     step_overhead_ms: float = 1.0
     sequence_overhead_ms: float = 0.01
@@ -148,8 +151,11 @@ class Variation:
     slows down each minute. `shift`: share by which it is slower for good from `shift_s` seconds on, after a change that takes
     `shift_over_s`. `step_noise`: standard deviation of independent steps. Factors are log-normal.
 
+    `front_end_ms` is added to what the front end needs for each request, one after another, and `network_ms` to the way of each
+    request to the server, at any load.
+
     `failure_rate` of the requests are answered with HTTP 503, in bursts of `failure_burst` in a row. `client_lateness_ms`:
-    mean of the exponential delay with which the client sends.
+    mean of the exponential delay with which a client of one process sends; several share the work.
     """
 
     slowdown: Annotated[float, Gt(0)] = 1.0
@@ -161,6 +167,8 @@ class Variation:
     shift_s: Annotated[float, Ge(0)] = 0.0
     shift_over_s: Annotated[float, Ge(0)] = 0.0
     step_noise: Annotated[float, Ge(0)] = 0.03
+    front_end_ms: Annotated[float, Ge(0)] = 0.0
+    network_ms: Annotated[float, Ge(0)] = 0.0
     failure_rate: Annotated[float, Ge(0), Lt(1)] = 0.0
     failure_burst: Annotated[int, Ge(1)] = 1
     client_lateness_ms: Annotated[float, Ge(0)] = 0.0
@@ -201,6 +209,8 @@ class EmulationSpec:
     max_num_seqs: int | None = None
     kv_tokens: int | None = None
     queue_limit: int | None = None
+    token_budget: int | None = None
+    front_ends: int = 1
     gpu_memory_fraction: float | None = None
     prefix_caching: bool | None = None
     eager: bool = False

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from servebench.contracts.emulation import Emulation
+from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.request import Request, Tokenizer
 from servebench.contracts.settings import EngineSettings, GpuSettings, LaunchSettings, ModelSettings, WorkloadSettings
 from servebench.util.tls import Trust
@@ -148,6 +149,8 @@ class Engine:
     timings_flag: ClassVar[str | None] = None
     """The flag that `command` adds with `engine.request_timings` so that answers have `request_timings`. A version that does not
     know it is started again without it. Null if there is none, or none is needed."""
+    knobs: ClassVar[Mapping[Limit, Sequence[Knob]]] = {}
+    """The settings that act on each limit, in the order to try them; `engine_knobs` makes those of the shared settings."""
     needs_gpu: ClassVar[bool] = True
     container: ClassVar[ContainerImage | None] = None
     """For `launch=docker`; null if the engine has no official image and the user must name one."""

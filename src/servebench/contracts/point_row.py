@@ -188,6 +188,7 @@ class PointRow:
     e2e_ms_p99_all: float | None = column("ms", "E2E latency p99 with failed requests counted as infinitely slow.")
     server_prefix_cache_hit_rate: float | None = column("0..1", "Prefix cache hit rate by the engine's own counters.")
     server_running_mean: float | None = column("", "Mean number of requests that the engine was working on.")
+    server_waiting_mean: float | None = column("", "Mean number of requests in the engine's queue.")
     server_waiting_max: float | None = column("", "Most requests in the engine's queue.")
     server_kv_cache_usage_max: float | None = column("0..1", "Largest share of the KV cache in use.")
     server_preemptions: float | None = column("", "Requests that the engine put back to make room.")
@@ -195,6 +196,9 @@ class PointRow:
     server_generation_tokens: float | None = column("tokens", "Tokens generated, by the engine's own counter.")
     spec_acceptance_rate: float | None = column("0..1", "Share of drafted tokens that were accepted.")
     engine_cpu_cores_mean: float | None = column("cores", "Mean CPU use of the engine's processes.")
+    front_end_cores_mean: float | None = column(
+        "cores", "Mean CPU use of the engine's first process, which takes the requests, if it has others."
+    )
     engine_memory_gb_max: float | None = column("GB", "Most resident memory of the engine's processes.")
     gpu_power_w_mean: float | None = column("W", "Mean electrical power of the GPUs together.")
     gpu_utilization_mean: float | None = column("0..1", "Mean share of time in which the GPUs had work.")

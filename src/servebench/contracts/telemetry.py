@@ -21,6 +21,7 @@ VOCABULARY: Mapping[str, str] = {
     "spec_draft_tokens": "tokens drafted by speculation so far",
     "spec_accepted_tokens": "drafted tokens that were accepted so far",
     "engine_cpu_s": "CPU seconds of the engine's processes so far",
+    "front_end_cpu_s": "CPU seconds of the engine's first process, which takes the requests, if it has others, so far",
     "engine_rss_bytes": "resident memory of the engine's processes",
     "engine_processes": "number of processes of the engine",
     "gpu_power_w": "electrical power of a GPU",

@@ -302,4 +302,4 @@ class EmulatedEngine:
     def metrics(self) -> str:
         """Return the metrics page."""
         labels = self.spec.emulation.metric_labels.replace("{model}", self.spec.model_name)
-        return metrics_page(self.scheduler, self.spec.metrics, labels, self.lateness.summary_ms())
+        return metrics_page(self.scheduler, time.monotonic(), self.spec.metrics, labels, self.lateness.summary_ms())

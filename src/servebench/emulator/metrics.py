@@ -8,13 +8,13 @@ from servebench.emulator.scheduler import BatchScheduler, Histogram
 GAUGES = frozenset({"requests_running", "requests_waiting", "kv_cache_usage", "hit_rate"})
 
 
-def current_values(scheduler: BatchScheduler) -> dict[str, float | Histogram]:
+def current_values(scheduler: BatchScheduler, now_s: float) -> dict[str, float | Histogram]:
     """Return the current values of the metrics in `contracts.telemetry.VOCABULARY`, and of those that only emulations name:
     `prompt_tokens_computed`, `hit_rate`, `requests` and the histograms `ttft` and `e2e`."""
     totals = scheduler.totals
     return {
         "requests_running": scheduler.in_engine(),
-        "requests_waiting": scheduler.queued(),
+        "requests_waiting": scheduler.waiting_at(now_s),
         "kv_cache_usage": min(1.0, scheduler.memory.used() / scheduler.memory.capacity),
         "prompt_tokens": totals.prompt_tokens,
         "prompt_tokens_computed": totals.prompt_tokens - totals.cached_tokens,
@@ -34,10 +34,10 @@ def current_values(scheduler: BatchScheduler) -> dict[str, float | Histogram]:
 
 
 def metrics_page(
-    scheduler: BatchScheduler, names: Mapping[str, str], labels: str, lateness_ms: Mapping[str, float]
+    scheduler: BatchScheduler, now_s: float, names: Mapping[str, str], labels: str, lateness_ms: Mapping[str, float]
 ) -> str:
     """Return the text of the metrics page. `labels` are the labels of every line, or empty."""
-    values = current_values(scheduler)
+    values = current_values(scheduler, now_s)
     lines: list[str] = []
     for name, meaning in names.items():
         value = values.get(meaning)

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heapreplace
 
 from servebench.contracts.emulation import BIG_GPU_GB, Emulation, EmulationSpec
 from servebench.emulator.cost import BatchStep, StepCost, kv_capacity
@@ -88,6 +89,8 @@ class Totals:
     rejected: int = 0
     admitted: int = 0
     queue_s: float = 0.0
+    front_end_s: float = 0.0
+    busy_s: float = 0.0
     drafted: int = 0
     accepted: int = 0
     steps: int = 0
@@ -126,7 +129,8 @@ class BatchScheduler:
         big = cost.shape.memory_bytes / cost.shape.gpus >= BIG_GPU_GB * 1e9
         default = self.own.max_num_seqs_big if big and self.own.max_num_seqs_big else self.own.max_num_seqs
         self.running_max = spec.max_num_seqs or default
-        self.budget = self.own.token_budget_big if big and self.own.token_budget_big else self.own.token_budget
+        usual = self.own.token_budget_big if big and self.own.token_budget_big else self.own.token_budget
+        self.budget = spec.token_budget or usual
         self.queue_max = spec.queue_limit if spec.queue_limit is not None else self.own.queue_limit
         self._spec = spec
         self.memory = self._fresh_memory()
@@ -136,7 +140,7 @@ class BatchScheduler:
         self.prefilling: list[EmulatedRequest] = []
         self.decoding: list[EmulatedRequest] = []
         self._speculative = max(1.0, spec.speculative_tokens)
-        self._front_free_s = 0.0
+        self._front_free_s = [0.0] * spec.front_ends
         self._now_s = 0.0
         self._rng = random.Random(spec.seed)
 
@@ -158,10 +162,12 @@ class BatchScheduler:
         return self.queue_max is not None and waiting >= self.queue_max and self.in_engine() >= self.running_max
 
     def submit(self, request: EmulatedRequest, now_s: float) -> None:
-        """Add a request. The front end processes one after another."""
-        self._front_free_s = max(now_s, self._front_free_s) + self.cost.request_s
+        """Add a request. Each process of the front end takes one after another."""
+        done_s = max(now_s, self._front_free_s[0]) + self.cost.request_s
+        heapreplace(self._front_free_s, done_s)
+        self.totals.front_end_s += self.cost.request_s
         request.arrived_s = now_s
-        request.ready_s = self._front_free_s + self.cost.latency_s(self._rng)
+        request.ready_s = done_s + self.cost.latency_s(self._rng)
         self._insert(request)
         self.totals.requests += 1
         self.totals.prompt_tokens += request.prompt_tokens
@@ -190,8 +196,12 @@ class BatchScheduler:
         return len(self.prefilling) + len(self.decoding)
 
     def queued(self) -> int:
-        """Return the number of waiting requests."""
+        """Return the number of requests that are not being computed."""
         return len(self.waiting) + len(self.arriving)
+
+    def waiting_at(self, now_s: float) -> int:
+        """Return the length of the queue: without requests that the front end still works on."""
+        return len(self.waiting) + sum(request.ready_s <= now_s for request in self.arriving)
 
     def next_ready_s(self) -> float | None:
         """Return when an idle engine has work (0.0: now); None if there are no requests."""
@@ -226,7 +236,9 @@ class BatchScheduler:
             eager=bool(own.batch_sizes) and len(decoding) > own.batch_sizes[-1],
         )
         self.totals.steps += 1
-        return RunningStep(ends_s=now_s + self.cost.seconds(step, now_s), decoding=decoding, prompts=prompts)
+        ends_s = now_s + self.cost.seconds(step, now_s)
+        self.totals.busy_s += ends_s - now_s
+        return RunningStep(ends_s=ends_s, decoding=decoding, prompts=prompts)
 
     def decode_ahead(self, now_s: float, before_s: float) -> list[float]:
         """Run the steps that begin from `now_s` on and before `before_s` as long as they do nothing but decode the same
@@ -250,11 +262,13 @@ class BatchScheduler:
         eager = bool(own.batch_sizes) and sequences > own.batch_sizes[-1]
         context = sum(request.prompt_tokens + request.generated for request in self.decoding)
         ends: list[float] = []
+        self.totals.busy_s -= now_s
         while len(ends) < most and now_s < before_s:
             step = BatchStep(decoding=padded, context=context, structured=structured, eager=eager)
             now_s += self.cost.seconds(step, now_s)
             context += sequences
             ends.append(now_s)
+        self.totals.busy_s += now_s
         for request in self.decoding:
             request.generated += len(ends)
         self.totals.steps += len(ends)

@@ -15,6 +15,7 @@ import numpy as np
 
 from servebench.contracts.emulation import EmulationSpec, Variation
 from servebench.emulator.cost import BatchStep, Profile, StepCost, profile_for, with_profile
+from servebench.emulator.metrics import current_values
 from servebench.emulator.requests import ParsedRequest, RequestRejected, parse_request
 from servebench.emulator.scheduler import BatchScheduler, EmulatedRequest, RunningStep
 
@@ -39,7 +40,7 @@ class VaryingCost(StepCost):
     @property
     def request_s(self) -> float:
         """The front-end time of each request, which differs between starts like all durations."""
-        return super().request_s * self._start
+        return (super().request_s + self._variation.front_end_ms / 1e3) * self._start
 
     def latency_s(self, rng: random.Random) -> float:
         """Return the random delay before the queue, which differs between starts like all durations."""
@@ -100,6 +101,31 @@ class VirtualEngine:
         self._failing = 0
         self._step: RunningStep | None = None
         self._answers: dict[int, VirtualAnswer] = {}
+        self.samples: list[tuple[float, dict[str, float]]] = []
+        """Of the phase that `watch` began: when, and the values of the metrics then."""
+        self._next_sample_s, self._sample_every_s = math.inf, math.inf
+
+    def watch(self, now_s: float, every_s: float | None) -> None:
+        """Forget all samples of the metrics and take new ones from `now_s` on, or none."""
+        self.samples = []
+        self._next_sample_s, self._sample_every_s = (math.inf, math.inf) if every_s is None else (now_s, every_s)
+
+    def sample_until(self, limit_s: float) -> None:
+        """Take the samples that are due up to a moment before which nothing more changes."""
+        while self._next_sample_s <= limit_s:
+            totals, values = self.scheduler.totals, current_values(self.scheduler, self._next_sample_s)
+            found = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+            found["front_end_cpu_s"] = totals.front_end_s
+            found["engine_cpu_s"] = totals.front_end_s + totals.busy_s
+            self.samples.append((self._next_sample_s, found))
+            self._next_sample_s += self._sample_every_s
+
+    def watch_ends(self, now_s: float) -> None:
+        """Take a last sample now, so that differences of counters span the phase."""
+        if math.isfinite(self._next_sample_s):
+            self._next_sample_s = now_s
+            self.sample_until(now_s)
+        self._next_sample_s = math.inf
 
     @property
     def front_end_s(self) -> float:
@@ -122,7 +148,7 @@ class VirtualEngine:
         )
         answer = VirtualAnswer(index, parsed, request)
         request.owner = answer
-        self.scheduler.submit(request, now_s)
+        self.scheduler.submit(request, now_s + self._variation.network_ms / 1e3)
         self._answers[id(request)] = answer
         return answer
 
@@ -162,10 +188,13 @@ class VirtualEngine:
             if self._step is None:
                 ready_s = self.scheduler.next_ready_s()
                 begin_s = limit_s if ready_s is None else max(self.now_s, ready_s)
+                if math.isfinite(idle_s := min(begin_s, limit_s)):
+                    self.sample_until(idle_s)
                 if begin_s >= limit_s:
                     return limit_s, []
                 ends = self.scheduler.decode_ahead(begin_s, limit_s)
                 if ends:
+                    self.sample_until(ends[-1])
                     for request in self.scheduler.decoding:
                         self._answers[id(request)].event_s += ends
                     self.now_s = ends[-1]
@@ -179,6 +208,7 @@ class VirtualEngine:
                 return self.now_s, complete
 
     def _end_step(self, step: RunningStep) -> list[VirtualAnswer]:
+        self.sample_until(step.ends_s)
         self.now_s, self._step = step.ends_s, None
         complete = []
         for request, tokens in self.scheduler.end(step, step.ends_s):

@@ -24,6 +24,7 @@ from servebench.contracts.engine import (
     StopReport,
 )
 from servebench.contracts.hooks import API_VERSION, PointFinished, RunFinished, RunStarted, hookimpl
+from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.quality import AnswerStore, Endpoint, Grade, Item, ItemAnswer, Judged, Scorer
 from servebench.contracts.request import Message, Request, Tokenizer, Workload
 from servebench.contracts.settings import (
@@ -53,6 +54,7 @@ from servebench.engine.adapters.flags import (
 )
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
 from servebench.engine.adapters.hooks import engine_hooks
+from servebench.engine.adapters.knobs import engine_knobs
 from servebench.engine.supervisor.guarded_process import GuardedProcess
 from servebench.engine.supervisor.ports import accepts_connections, free_port
 from servebench.protocol.json_values import milliseconds
@@ -70,6 +72,7 @@ __all__ += ["Command", "ContainerImage", "Dialect", "Engine", "LaunchContext", "
 __all__ += ["Preparation", "RunningEngine", "Say", "ServerTimings", "StartPhase", "StopReport"]
 __all__ += ["API_VERSION", "PointFinished", "RunFinished", "RunStarted", "hookimpl"]
 __all__ += ["AnswerStore", "Endpoint", "Grade", "Item", "ItemAnswer", "Judged", "Scorer"]
+__all__ += ["Knob", "Limit"]
 __all__ += ["Message", "Request", "Tokenizer", "Workload"]
 __all__ += ["CountOrZero", "EngineSettings", "Fraction", "GpuSettings", "LaunchSettings", "LengthSettings"]
 __all__ += ["ModelSettings", "Port", "PositiveFloat", "PositiveInt", "QualitySettings", "RunSettings"]
@@ -80,6 +83,7 @@ __all__ += [
     "command_environment",
     "command_output",
     "engine_hooks",
+    "engine_knobs",
     "extra_arguments",
     "find_program",
     "free_port",

@@ -29,10 +29,9 @@ from servebench.run.phase import PhaseFacts, discard_spools, drive_phase, record
 from servebench.run.point import PointEvidence, build_point, planned_count
 from servebench.run.requests import answer_bytes_max, planned_requests
 from servebench.run.session import RunSession
-from servebench.run.simulated import drive_simulated, reset_virtual_cache
+from servebench.run.simulated import drive_simulated, reset_virtual_cache, virtual_readings
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
-from servebench.store.tables import add_telemetry
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
 from servebench.util.units import NS_PER_S
 
@@ -90,8 +89,10 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
         if report.stopped is None and died_at_end(session.running, records):
             report = replace(report, stopped=StopReason.ENGINE_DIED)
     readings = sampler.readings()
+    if session.launcher.simulated:
+        readings += virtual_readings(session.running)
     session.telemetry.add_failures(sampler)
-    add_telemetry(session.folder, readings, run_id=session.run_id, point=level.point)
+    session.writer.append_telemetry(readings, run_id=session.run_id, point=level.point)
     measured = {"requests": prompts.requests, "records": records, "readings": readings}
     evidence = _evidence(session, level, report, facts, planned=planned_count(level, report), **measured)
     point = build_point(evidence, extra=[*cache_warnings, *_warnings(session, level, report, records)])
@@ -311,7 +312,16 @@ def _run_phase(
     spools = worker_spools(spool, workers)
     try:
         if session.launcher.simulated:
-            report, records = drive_simulated(session.running, plan, facts, watch, looks)
+            sampled = session.settings.telemetry.enabled and not warmup
+            report, records = drive_simulated(
+                session.running,
+                plan,
+                facts,
+                watch,
+                looks,
+                workers=workers,
+                sample_every_s=session.settings.telemetry.interval_s if sampled else None,
+            )
         else:
             report, records = drive_phase(
                 session.target, plan, facts, spool, watch, workers=workers, nodes=nodes, looks=looks

@@ -19,6 +19,7 @@ from servebench.contracts.emulation import EmulationSpec
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.exchange import PhaseReport, PointPlan, StopReason, Target, WireOutcome
 from servebench.contracts.results import Record
+from servebench.contracts.telemetry import VOCABULARY, Reading
 from servebench.emulator.requests import RequestRejected
 from servebench.emulator.responses import timings_of
 from servebench.emulator.virtual import VirtualAnswer, VirtualEngine
@@ -66,8 +67,35 @@ def reset_virtual_cache(running: RunningEngine) -> str | None:
     return None if virtual_engine(running).reset_cache() else "requests are still running"
 
 
+def virtual_readings(running: RunningEngine) -> list[Reading]:
+    """Return the telemetry of the last phase of a simulated engine: the metrics that its class names, and its CPU time."""
+    assert isinstance(running, SimulatedEngine)
+    raw = {meaning: name for name, meaning in running.spec.metrics.items() if meaning in VOCABULARY}
+    raw |= {name: name for name in ("engine_cpu_s", "front_end_cpu_s")}
+    return [
+        Reading(
+            t_ns=running.started_ns + round(time_s * NS_PER_S),
+            source="process" if name.endswith("_cpu_s") else "engine",
+            name=name,
+            raw_name=raw[name],
+            labels="",
+            value=value,
+        )
+        for time_s, values in virtual_engine(running).samples
+        for name, value in values.items()
+        if name in raw
+    ]
+
+
 def drive_simulated(
-    running: RunningEngine, plan: PointPlan, facts: PhaseFacts, watch: Watch, looks: Looks | None = None
+    running: RunningEngine,
+    plan: PointPlan,
+    facts: PhaseFacts,
+    watch: Watch,
+    looks: Looks | None = None,
+    *,
+    workers: int = 1,
+    sample_every_s: float | None = None,
 ) -> tuple[PhaseReport, list[Record]]:
     """Simulate a phase and return the report of the client and the records, in the order in which the requests ended.
 
@@ -75,11 +103,13 @@ def drive_simulated(
     """
     assert isinstance(running, SimulatedEngine)
     engine = virtual_engine(running)
-    client = _Client(running, engine, plan, facts)
+    client = _Client(running, engine, plan, facts, workers)
+    engine.watch(client.now_s, sample_every_s)
     try:
         client.run(watch, looks)
     except KeyboardInterrupt:
         client.stop(StopReason.INTERRUPT)
+    engine.watch_ends(client.now_s)
     running.ended_ns = client.ns(client.now_s)
     return client.report(), client.records
 
@@ -96,7 +126,9 @@ def _job(plan: PointPlan) -> PhaseJob:
 class _Client:
     """The client of one phase: sends what its scheduler releases, and notes what comes of it."""
 
-    def __init__(self, running: SimulatedEngine, engine: VirtualEngine, plan: PointPlan, facts: PhaseFacts) -> None:
+    def __init__(
+        self, running: SimulatedEngine, engine: VirtualEngine, plan: PointPlan, facts: PhaseFacts, workers: int
+    ) -> None:
         self.now_s = self._start_s = engine.now_s + PAUSE_S
         self.records: list[Record] = []
         self._epoch_ns = running.started_ns
@@ -110,7 +142,7 @@ class _Client:
         """Of the requests in flight: when they were scheduled and sent."""
         self._rejected: list[tuple[float, int, RequestRejected]] = []
         """A heap of (when the rejection arrives, index, rejection)."""
-        self._lateness_s = running.variation.client_lateness_ms / 1e3
+        self._lateness_s = running.variation.client_lateness_ms / 1e3 / workers
         self._rng = random.Random(f"{running.key}/{facts.point}/{facts.warmup}/client")
         self._send_at: dict[int, float] = {}
         self._lags_ms: list[float] = []

@@ -150,13 +150,17 @@ def _window_columns(by_name: dict[str, _Series], pieces: Spans) -> dict[str, Any
         return value / by if value is not None else None
 
     gpus = max(len(each("gpu_utilization")), 1)
-    cpu_s = by_name["engine_cpu_s"].growth_inside(pieces) if "engine_cpu_s" in by_name else None
+    cpu_s, front_s = (
+        by_name[name].growth_inside(pieces) if name in by_name else None for name in ("engine_cpu_s", "front_end_cpu_s")
+    )
     energy_j, source = _energy(by_name, pieces)
     return {
         "server_running_mean": mean("requests_running"),
+        "server_waiting_mean": mean("requests_waiting"),
         "server_waiting_max": highest("requests_waiting"),
         "server_kv_cache_usage_max": highest("kv_cache_usage"),
         "engine_cpu_cores_mean": scaled(cpu_s, length(pieces) / NS_PER_S),
+        "front_end_cores_mean": scaled(front_s, length(pieces) / NS_PER_S),
         "engine_memory_gb_max": scaled(highest("engine_rss_bytes"), GB),
         "gpu_power_w_mean": mean("gpu_power_w"),
         "gpu_utilization_mean": scaled(mean("gpu_utilization"), gpus),

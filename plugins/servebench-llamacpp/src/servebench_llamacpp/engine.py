@@ -19,13 +19,16 @@ from servebench.plugin import (
     EngineError,
     EngineSettings,
     FlagTable,
+    Knob,
     LaunchContext,
+    Limit,
     LogHint,
     ModelSettings,
     PhaseMarker,
     Say,
     ServerTimings,
     command_output,
+    engine_knobs,
     extra_arguments,
     find_program,
     milliseconds,
@@ -61,6 +64,29 @@ class LlamaCppSettings(EngineSettings):
     gpu_layers: Annotated[int, Ge(0)] | None = None
 
 
+KNOBS = engine_knobs(
+    FLAGS,
+    {
+        Limit.TOKEN_BUDGET: (
+            Knob(
+                key="engine.extra_args.n_batch",
+                flag="--batch-size",
+                default=2048,
+                cost="streams wait longer while a prompt is computed (ITL p99)",
+            ),
+        ),
+        Limit.FRONT_END: (Knob(flag="--threads-http", cost="some memory for each thread"),),
+        Limit.MEMORY_BANDWIDTH: (
+            Knob(
+                key="model.path",
+                way="set",
+                flag="a GGUF file with fewer bits",
+                cost="answers may get worse: measure quality=",
+            ),
+        ),
+    },
+    max_num_seqs=SLOTS,
+)
 METRICS = {
     "requests_running": ("llamacpp:requests_processing",),
     "requests_waiting": ("llamacpp:requests_deferred",),
@@ -88,6 +114,7 @@ class LlamaCppEngine(Engine):
     )
     metrics = METRICS
     settings_paths = ("/props",)
+    knobs = KNOBS
     # the model's name in a request is ignored
     dialect = Dialect(exact_output={"ignore_eos": True}, model_checked=False)
     emulation = read_emulation("servebench_llamacpp", "llamacpp")

@@ -4,9 +4,11 @@ Checked against the flags and responses of 0.5.23 and run, patched, on the CPU.
 """
 
 from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, PhaseMarker
+from servebench.contracts.limits import Limit
 from servebench.engine.adapters.emulations import read_emulation
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
 from servebench.engine.adapters.hints import log_hints
+from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
 
 FLAGS = FlagTable(
     flags={
@@ -23,6 +25,16 @@ FLAGS = FlagTable(
 )
 
 
+KNOBS = engine_knobs(
+    FLAGS,
+    {
+        Limit.KV_CACHE: (argument("kv-cache-dtype", value="fp8_e4m3", cost=FEWER_BITS),),
+        # 2048 to 16384, by GPU
+        Limit.TOKEN_BUDGET: (argument("chunked-prefill-size", default=2048, factor=4.0, cost=LONGER_STEPS),),
+        Limit.FRONT_END: (argument("tokenizer-worker-num", default=1, cost="a CPU core and some memory for each"),),
+    },
+    max_num_seqs=2048,
+)
 METRICS = {
     "requests_running": ("sglang:num_running_reqs",),
     "requests_waiting": ("sglang:num_queue_reqs",),
@@ -53,6 +65,7 @@ class SglangEngine(Engine):
     metrics = METRICS
     reset_path = "/flush_cache"
     settings_paths = ("/server_info",)
+    knobs = KNOBS
     emulation = read_emulation("servebench.engine.adapters", "sglang")
     phases = (
         PhaseMarker("weights_loading", r"Load weight begin"),

@@ -21,11 +21,13 @@ from servebench.contracts.engine import (
     Preparation,
     Say,
 )
+from servebench.contracts.limits import Limit
 from servebench.contracts.settings import EngineSettings, ModelSettings
 from servebench.engine.adapters import trtllm_build
 from servebench.engine.adapters.emulations import read_emulation
 from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing_executable
 from servebench.engine.adapters.hints import log_hints
+from servebench.engine.adapters.knobs import LONGER_STEPS, argument, engine_knobs
 from servebench.engine.adapters.trtllm_plan import BuildPlan, TrtllmSettings, build_plan, in_folder
 
 FLAGS = FlagTable(
@@ -57,6 +59,17 @@ def llm_options(settings: EngineSettings, backend: str = "pytorch") -> dict[str,
     return options
 
 
+KNOBS = engine_knobs(
+    FLAGS,
+    {
+        Limit.TOKEN_BUDGET: (
+            argument("max_num_tokens", default=8192, factor=2.0, cost=LONGER_STEPS),
+            argument("enable_chunked_prefill", value=True, cost="long prompts take several steps"),
+        ),
+        Limit.FRONT_END: (argument("num_postprocess_workers", value=4, cost="a CPU core and some memory for each"),),
+    },
+    max_num_seqs=2048,
+)
 METRICS = {
     "requests_running": ("trtllm_num_requests_running",),
     "requests_waiting": ("trtllm_num_requests_waiting",),
@@ -86,6 +99,7 @@ class TrtllmEngine(Engine):
     version_path = "/version"
     metrics = METRICS
     settings_paths = ("/server_info",)
+    knobs = KNOBS
     emulation = read_emulation("servebench.engine.adapters", "trtllm")
     phases = (
         PhaseMarker("weights_loading", r"Prefetching .*checkpoint files|Loading safetensors weights in parallel"),

@@ -17,9 +17,11 @@ from servebench.contracts.engine import (
     PhaseMarker,
     ServerTimings,
 )
+from servebench.contracts.limits import Limit
 from servebench.engine.adapters.emulations import read_emulation
 from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
 from servebench.engine.adapters.hints import MODEL_NOT_FOUND, log_hints
+from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
 from servebench.protocol.json_values import milliseconds
 
 FLAGS = FlagTable(
@@ -36,6 +38,16 @@ FLAGS = FlagTable(
 )
 
 
+KNOBS = engine_knobs(
+    FLAGS,
+    {
+        Limit.KV_CACHE: (argument("kv-cache-dtype", value="fp8", cost=FEWER_BITS),),
+        # 8192 or more on large GPUs
+        Limit.TOKEN_BUDGET: (argument("max-num-batched-tokens", default=2048, factor=4.0, cost=LONGER_STEPS),),
+        Limit.FRONT_END: (argument("api-server-count", default=1, cost="a CPU core and some GB of memory for each"),),
+    },
+    max_num_seqs=256,
+)
 METRICS = {
     "requests_running": ("vllm:num_requests_running",),
     "requests_waiting": ("vllm:num_requests_waiting",),
@@ -92,6 +104,7 @@ class VllmEngine(Engine):
     reset_path = "/reset_prefix_cache"
     settings_paths = ("/server_info?config_format=json",)
     timings_flag = "--enable-per-request-metrics"
+    knobs = KNOBS
     emulation = read_emulation("servebench.engine.adapters", "vllm")
     phases = (
         PhaseMarker("process_up", r"non-default args:|vLLM API server version"),

@@ -54,7 +54,11 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
     emulation = engine.emulated_as(context)
     if not engine_settings.request_timings:
         emulation = replace(emulation, timings={})
-    limit = engine_settings.extra_args.get(emulation.queue_limit_flag or "")
+
+    def flag(name: str | None) -> int | None:
+        value = engine_settings.extra_args.get(name or "")
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
     same: dict[str, Any] = {name: getattr(engine, name) for name in SAME_IN_ENGINE}
     same |= {name: getattr(engine.dialect, name) for name in SAME_IN_DIALECT}
     same |= {name: getattr(engine_settings, name) for name in SAME_IN_SETTINGS}
@@ -75,7 +79,9 @@ def spec_of(engine: Engine, context: LaunchContext, settings: EmulatedSettings) 
         model=described,
         gpu={key: gpu[key] for key in GPU_KEYS if gpu[key] is not None},
         tensor_parallel=engine_settings.tensor_parallel_size or max(1, context.gpu.count),
-        queue_limit=limit if isinstance(limit, int) else None,
+        queue_limit=flag(emulation.queue_limit_flag),
+        token_budget=flag(emulation.token_budget_flag),
+        front_ends=flag(emulation.front_end_flag) or 1,
         eager=any(engine_settings.extra_args.get(flag) for flag in EAGER_FLAGS),
         speculative_tokens=SPECULATIVE_TOKENS if _speculates(engine_settings.extra_args) else 1.0,
         variant=getattr(engine_settings, "backend", None),

@@ -1,0 +1,204 @@
+"""Collect what a stored run says about each load level: its points, the stamps and the engine's times of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from servebench.analysis.limits.model import LevelFacts
+from servebench.analysis.limits.proposals import Knobs, configured, default_running_limit
+from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
+from servebench.analysis.time_parts import time_parts
+from servebench.contracts.limits import Limit
+from servebench.contracts.point_row import PointRow
+from servebench.contracts.stored import RunData
+from servebench.measure.in_flight import in_flight_at
+from servebench.util.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MS_PER_S = 1e3
+NEAR_MOST = 0.95
+"""So much of the most counts as the most: between two steps one of many is already done and the next not begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stamps:
+    """What the stamps of a point's requests show. The last four need the engine's times of prefill and decode."""
+
+    client_ms: float
+    idle: float
+    front_end_ms: float | None
+    running: float | None = None
+    waiting: float | None = None
+    at_most: float | None = None
+    at_limit: float | None = None
+
+
+def level_facts(run: RunData, knobs: Knobs) -> list[LevelFacts]:
+    """Return the facts of each level of a run that has a point which is not void; `knobs` are those of its engine. Raises
+    StoreError."""
+    levels: dict[str, list[PointRow]] = {}
+    for row in run.point_rows:
+        if row.verdict != "void" and row.window_ns is not None and row.ttft_ms_mean and row.e2e_ms_mean:
+            levels.setdefault(row.level_label, []).append(row)
+    parts = {one.level: one.parts for one in time_parts(run) if one.group == "all"} if levels else {}
+    return [_facts(run, rows, parts.get(level, {}), knobs) for level, rows in levels.items()]
+
+
+def _facts(run: RunData, rows: Sequence[PointRow], parts: Mapping[str, float], knobs: Knobs) -> LevelFacts:
+    """Return the facts of a level from its points."""
+    requests = run.requests
+    stamps = [one for row in rows if (one := _stamps(row, requests)) is not None]
+
+    def mean(name: str) -> float | None:
+        return _mean(row.get(name) for row in rows)
+
+    def of_stamps(name: str) -> float | None:
+        return _mean(getattr(one, name) for one in stamps)
+
+    def either(name: str, column: str) -> float | None:
+        found = of_stamps(name)
+        return mean(column) if found is None else found
+
+    client, rate = of_stamps("client_ms"), mean("request_throughput_req_s")
+    ttft, e2e, waiting = (
+        mean("ttft_ms_mean") or 0.0,
+        mean("e2e_ms_mean") or 0.0,
+        either("waiting", "server_waiting_mean"),
+    )
+    cpu, front = mean("engine_cpu_cores_mean"), mean("front_end_cores_mean")
+    preempted, answered = mean("server_preemptions"), mean("requests_ok")
+    pace = Pace(
+        step_ms=mean("itl_ms_mean"),
+        request_rate=rate,
+        decode_ms=e2e - ttft,
+        input_tokens=mean("input_tokens_mean"),
+        output_tokens=mean("output_tokens_mean"),
+        hit_rate=mean("prefix_cache_hit_rate") or 0.0,
+    )
+    return LevelFacts(
+        level=rows[0].level_label,
+        engine=run.fact("engine") or "the engine",
+        requests=sum(row.requests_ok or 0 for row in rows),
+        ttft_ms=ttft + (client or 0.0),
+        e2e_ms=e2e + (client or 0.0),
+        parts=parts,
+        client_ms=client,
+        client_cpu=mean("client_cpu_share"),
+        queue_ms=_queue_ms(parts, mean("server_queue_time_ms_mean"), waiting, rate),
+        running=either("running", "server_running_mean"),
+        waiting=waiting,
+        at_most=of_stamps("at_most"),
+        at_limit=of_stamps("at_limit"),
+        running_limit=configured(run.config, knobs.get(Limit.RUNNING, ())) or default_running_limit(knobs),
+        token_budget=configured(run.config, knobs.get(Limit.TOKEN_BUDGET, ())),
+        request_rate=rate,
+        itl_ms=pace.step_ms,
+        input_tokens=pace.input_tokens,
+        output_tokens=pace.output_tokens,
+        kv_usage=mean("server_kv_cache_usage_max"),
+        preempted=preempted / answered if preempted is not None and answered else None,
+        connect_ms=mean("connect_ms_mean"),
+        front_end_ms=of_stamps("front_end_ms"),
+        front_end_cores=front,
+        other_cores=cpu - front if cpu is not None and front is not None else None,
+        memory_share=memory_share(run.config, pace),
+        compute_share=compute_share(run.config, pace),
+        idle=of_stamps("idle"),
+        open_loop=rows[0].rate is not None,
+        kept_up=mean("kept_up"),
+        in_flight=mean("average_in_flight"),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _queue_ms(
+    parts: Mapping[str, float], reported: float | None, waiting: float | None, rate: float | None
+) -> float | None:
+    """Return the mean time in the engine's queue: of the requests themselves, of its metrics, else by Little's law."""
+    if "queue" in parts:
+        return parts["queue"]
+    if reported is not None:
+        return reported
+    return waiting / rate * MS_PER_S if waiting is not None and rate else None
+
+
+def _stamps(row: PointRow, requests: pd.DataFrame) -> _Stamps | None:
+    """Return what the stamps of a point show in its window; None without any."""
+    assert row.window_ns is not None
+    start, end = row.window_ns
+    if requests.empty:
+        return None
+    own = requests[(requests["point"] == row.point) & requests["sent_ns"].notna()]
+    inside = own[(own["sent_ns"] >= start) & (own["sent_ns"] <= end) & (own["outcome"] == "ok")]
+    if inside.empty or end <= start:
+        return None
+    times = own[["sent_ns", "ended_ns"]].to_numpy(dtype=np.int64)
+    moments, widths = _pieces(times, start, end)
+    in_flight = in_flight_at(moments, times[:, 0], times[:, 1])
+    found: dict[str, Any] = {
+        "client_ms": float((inside["sent_ns"] - inside["scheduled_ns"]).mean()) / NS_PER_MS,
+        "idle": float(widths[in_flight == 0].sum() / widths.sum()),
+        "front_end_ms": _front_end_ms(inside),
+    }
+    timed = own[own["server_prefill_ms"].notna() & own["server_decode_ms"].notna()] if "network_ms" in own else own[:0]
+    return _Stamps(**found, **(_activity(timed, start, end) if len(timed) else {}))
+
+
+def _front_end_ms(requests: pd.DataFrame) -> float | None:
+    """Return the mean time in the server that is neither queue, prefill nor decode, where the engine reports its E2E."""
+    names = ("server_queue_ms", "server_prefill_ms", "server_kv_transfer_ms", "server_decode_ms")
+    if "server_e2e_ms" not in requests or requests["server_e2e_ms"].isna().all():
+        return None
+    left = requests["server_e2e_ms"] - requests[list(names)].fillna(0.0).sum(axis=1)
+    return float(left.mean())
+
+
+def _pieces(edges: Any, start: int, end: int) -> tuple[Any, Any]:
+    """Return the moments at which something changes in a window, and how long it then stays."""
+    moments = np.unique(np.clip(np.append(edges, (start, end)), start, end))
+    return moments[:-1], np.diff(moments)
+
+
+def _activity(timed: pd.DataFrame, start: int, end: int) -> dict[str, float]:
+    """Return how many requests ran and waited, from the engine's durations laid out before and after the first token.
+
+    One that reports no queue has its requests wait from when they are sent until its prefill begins.
+    """
+    first = timed["first_event_ns"].to_numpy(dtype=np.float64)
+
+    def ns(name: str) -> Any:
+        return timed[name].fillna(0.0).to_numpy(dtype=np.float64) * NS_PER_MS
+
+    begun = first - ns("server_prefill_ms") - ns("server_kv_transfer_ms")
+    reports = timed["server_queue_ms"].notna().any()
+    queued = begun - ns("server_queue_ms") if reports else timed["sent_ns"].to_numpy(dtype=np.float64)
+    ended = first + ns("server_decode_ms")
+    begun, queued, ended = (one.astype(np.int64) for one in (begun, np.minimum(queued, begun), ended))
+    moments, widths = _pieces(np.concatenate((begun, queued, ended)), start, end)
+    running, waiting = in_flight_at(moments, begun, ended), in_flight_at(moments, queued, begun)
+    # at the edge of a step one request ends and the next begins: what holds for hardly a moment is no maximum
+    held = np.bincount(running, weights=widths)
+    most = int(np.flatnonzero(held[::-1].cumsum()[::-1] >= MOST_HELD * held.sum()).max())
+    all_waiting = float(waiting @ widths)
+    at_most = running >= NEAR_MOST * most
+    return {
+        "running": float(running @ widths / widths.sum()),
+        "waiting": all_waiting / float(widths.sum()),
+        "at_most": float(most),
+        "at_limit": float(waiting[at_most] @ widths[at_most]) / all_waiting if all_waiting else 0.0,
+    }
+
+
+MOST_HELD = 0.05
+"""The most that run at once is a number that is reached in at least this share of the time."""

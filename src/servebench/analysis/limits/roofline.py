@@ -1,0 +1,74 @@
+"""How near an engine comes to the data sheet of its GPUs: the roofline of `emulator.cost`, without its efficiencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from servebench.contracts.stored import mapping
+from servebench.emulator.cost import weight_bytes_per_parameter
+
+GIGA, TERA, MS_PER_S = 1e9, 1e12, 1e3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How fast a level went: the mean time of a step (ITL), requests a second, how long each decoded, its tokens."""
+
+    step_ms: float | None
+    request_rate: float | None
+    decode_ms: float
+    input_tokens: float | None
+    output_tokens: float | None
+    hit_rate: float = 0.0
+
+
+def memory_share(config: Mapping[str, Any], pace: Pace) -> float | None:
+    """Return the bytes that a decode step must read (weights, and keys and values of its requests) over what the GPUs' memory
+    could deliver in its time; None unless the config describes model and GPU.
+
+    By Little's law, request rate times decode time requests decode at once.
+    """
+    model, gpu = mapping(config.get("model")), mapping(config.get("gpu"))
+    shape = [_number(model.get(name)) for name in ("parameters_b", "layers", "kv_heads", "head_dim")]
+    bandwidth, gpus = _number(gpu.get("bandwidth_gb_s")), _gpus(config)
+    known = (*shape, bandwidth, gpus, pace.step_ms, pace.request_rate, pace.input_tokens, pace.output_tokens)
+    if any(not one for one in known):
+        return None
+    parameters, layers, kv_heads, head_dim = (one or 0.0 for one in shape)
+    together = max(1.0, (pace.request_rate or 0.0) * pace.decode_ms / MS_PER_S)
+    active = (_number(model.get("active_parameters_b")) or parameters) / parameters
+    touched = 1.0 if active >= 1.0 else 1.0 - (1.0 - active) ** together
+    context = together * ((pace.input_tokens or 0.0) + (pace.output_tokens or 0.0) / 2)
+    read = parameters * GIGA * _weight_bytes(config) * touched + context * 2 * layers * kv_heads * head_dim * 2.0
+    return read / ((bandwidth or 0.0) * GIGA * gpus * (pace.step_ms or 0.0) / MS_PER_S)
+
+
+def compute_share(config: Mapping[str, Any], pace: Pace) -> float | None:
+    """Return the operations of the tokens that were computed (two for each active parameter; attention left out) over what
+    the GPUs could do in that time; None unless the config describes model and GPU."""
+    model, gpu = mapping(config.get("model")), mapping(config.get("gpu"))
+    active = _number(model.get("active_parameters_b")) or _number(model.get("parameters_b"))
+    fp8 = _number(gpu.get("fp8_tflops")) if _weight_bytes(config) <= 1.0 else None
+    peak, gpus = fp8 or _number(gpu.get("bf16_tflops")), _gpus(config)
+    if not (active and peak and gpus and pace.request_rate and pace.input_tokens and pace.output_tokens):
+        return None
+    tokens = pace.input_tokens * (1.0 - pace.hit_rate) + pace.output_tokens
+    return 2 * active * GIGA * tokens * pace.request_rate / (peak * TERA * gpus)
+
+
+def _weight_bytes(config: Mapping[str, Any]) -> float:
+    engine, name = mapping(config.get("engine")), mapping(config.get("model")).get("name")
+    words = (str(engine[key]) if engine.get(key) else None for key in ("quantization", "dtype"))
+    return weight_bytes_per_parameter(str(name or ""), *words)
+
+
+def _gpus(config: Mapping[str, Any]) -> float:
+    """Return the GPUs that one copy of the model is spread over."""
+    parallel = _number(mapping(config.get("engine")).get("tensor_parallel_size"))
+    return parallel or _number(mapping(config.get("gpu")).get("count")) or 0.0
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None
