@@ -127,7 +127,7 @@ def cells() -> Iterator[CalibrationCell]:
     """Yield the cells."""
     for one in (*BOTTLENECKS, *HEALTHY):
         promises = (LIMIT_NAMED, LIMIT_ACTED, LIMIT_PART) if one in BOTTLENECKS else (LIMIT_NAMED,)
-        yield CalibrationCell(promises, one.name, partial(_trial, one=one), share=0.1)
+        yield CalibrationCell(promises=promises, name=one.name, trial=partial(_trial, one=one), share=0.1)
 
 
 def found_in(plant: Plant, seed: int) -> tuple[SimulatedRun, Sequence[Finding]]:

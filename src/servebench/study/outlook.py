@@ -1,10 +1,12 @@
 """What a study will do before it runs, and what it says when it has ended."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from servebench.analysis.answer import Answer, answer_of
 from servebench.analysis.decided import decide_study
+from servebench.analysis.limits import limit_lines
 from servebench.config import Job
 from servebench.contracts.emulation import EMULATING
 from servebench.contracts.labels import labels_of, source_of_job
@@ -47,4 +49,5 @@ def study_answer(path: Path, *, last: bool = True) -> Answer:
     study = read.load_study(path)
     earlier = read.runs_beside(study)
     decision, name = decide_study(study, earlier), read.command_words(path, last=last)
-    return answer_of(study.runs, earlier=earlier, name=name, words=study.words, decision=decision)
+    answer = answer_of(study.runs, earlier=earlier, name=name, words=study.words, decision=decision)
+    return replace(answer, limits=tuple(limit_lines(study.runs)))

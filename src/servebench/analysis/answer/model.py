@@ -161,5 +161,6 @@ class Answer:
     inequalities: tuple[Inequality, ...] = ()
     remarks: tuple[Remark, ...] = ()
     caveats: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     next_steps: tuple[NextStep, ...] = ()
     comparisons: tuple[Comparison, ...] = field(default=(), repr=False)

@@ -1,12 +1,32 @@
 """What limits an engine at each load level, with the evidence, and which setting to try."""
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 from servebench.analysis.limits.decide import find_limit
 from servebench.analysis.limits.facts import level_facts
 from servebench.analysis.limits.model import Fact, Finding, LevelFacts, Proposal
 from servebench.analysis.limits.proposals import engine_knobs_of, with_proposals
+from servebench.contracts.labels import run_labels
+from servebench.contracts.limits import Limit
+from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData
+from servebench.util.errors import StoreError
 
-__all__ = ["Fact", "Finding", "LevelFacts", "Proposal", "find_limit", "findings", "level_facts"]
+__all__ = [
+    "Fact",
+    "Finding",
+    "LevelFacts",
+    "Proposal",
+    "find_limit",
+    "findings",
+    "findings_of",
+    "level_facts",
+    "limit_lines",
+]
+
+RUNS_MAX = 6
+"""Findings need all requests of a run: of more runs a page has those of the first."""
 
 
 def findings(run: RunData) -> list[Finding]:
@@ -14,3 +34,26 @@ def findings(run: RunData) -> list[Finding]:
     proposal is the argument of the next command. Raises StoreError."""
     knobs = engine_knobs_of(run)
     return [with_proposals(find_limit(facts), facts, run.config, knobs) for facts in level_facts(run, knobs)]
+
+
+def findings_of(runs: Sequence[RunData]) -> list[tuple[str, Finding]]:
+    """Return the findings of some runs with the label of each; of a damaged run none."""
+    labels, found = run_labels(runs), []
+    for run in runs[:RUNS_MAX]:
+        with suppress(StoreError):
+            found += [(labels[run.run_id].text, one) for one in findings(run)]
+    return found
+
+
+def limit_lines(runs: Sequence[RunData]) -> list[str]:
+    """Return what limits some runs, the heaviest load first: a line for each run and limit, at its heaviest load."""
+    lines: dict[tuple[str, Limit], tuple[float, str]] = {}
+    for label, one in findings_of(runs):
+        if one.code is Limit.NONE:
+            continue
+        load = float(one.level.removesuffix("/s"))
+        where = level_words(one.level) if len(runs) == 1 else f"{label} at {level_words(one.level)}"
+        override = next((proposal.override for proposal in one.proposals if proposal.override), None)
+        line = f"Limit: {where}: {one.statement}" + (f"; try {override}" if override else "")
+        lines[label, one.code] = max(lines.get((label, one.code), (0.0, "")), (load, line))
+    return [line for _, line in sorted(lines.values(), reverse=True)]

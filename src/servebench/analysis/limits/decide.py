@@ -95,7 +95,9 @@ def _preempted(facts: LevelFacts) -> Finding | None:
     if again < PREEMPTED or full is None or full < KV_FULL:
         return None
     text = f"the KV cache is full: {number(again, 2)} preemptions for each request, whose tokens are computed again"
-    return _kv_cache(facts, text, Fact(name="preemptions for each request", value=again, at_least=PREEMPTED))
+    return _kv_cache(
+        facts, text, Fact(name="preemptions for each request", value=again, at_least=PREEMPTED, share=False)
+    )
 
 
 def _kv_cache(facts: LevelFacts, text: str, *more: Fact) -> Finding:
@@ -144,7 +146,7 @@ def _which_side(facts: LevelFacts, before_ms: float) -> tuple[Limit, str, tuple[
         if share >= OWN_WORK:
             own = Fact(name=name, value=share, at_least=OWN_WORK)
             return Limit.FRONT_END, f"{facts.engine}'s front end (by its own end-to-end time)", (own,)
-        outside = Fact(name=name, value=share, at_most=OWN_WORK)
+        outside = Fact(name=name, value=share, below=OWN_WORK)
         return Limit.NETWORK, f"outside of {facts.engine} (by its own end-to-end time): the network", (outside,)
     return _by_cpu(facts, before_ms)
 
@@ -163,7 +165,7 @@ def _by_cpu(facts: LevelFacts, before_ms: float) -> tuple[Limit, str, tuple[Fact
     if each_ms >= OWN_WORK * before_ms:
         work = Fact(name="CPU of the front end for a request", value=each_ms, unit="ms", at_least=OWN_WORK * before_ms)
         return Limit.FRONT_END, f"the front end: {number(each_ms)} ms of CPU for each request", (work,)
-    free = Fact(name="CPU of the front end", value=cores, unit="cores", at_most=BUSY_CORES)
+    free = Fact(name="CPU of the front end", value=cores, unit="cores", below=BUSY_CORES)
     return Limit.NETWORK, f"the network: the front end uses only {number(cores, 2)} cores", (free,)
 
 
@@ -176,17 +178,17 @@ def _queue(facts: LevelFacts, queue_ms: float) -> Finding:
         return _kv_cache(facts, f"{head} for room in the KV cache", wait)
     if (computed := _compute(facts)) is not None:
         return computed
-    ran = Fact(name="requests running", value=facts.running or 0.0)
+    ran = Fact(name="requests running", value=facts.running or 0.0, share=False)
     limit = facts.running_limit
     if held >= AT_LIMIT and limit is not None:
         at = Fact(name="waiting while as many ran as may", value=held, at_least=AT_LIMIT)
-        text = f"{head} while {number(facts.at_most or limit)} requests run, which is its limit"
+        text = f"{head} while {facts.at_most or limit:.0f} requests run, which is its limit"
         return _found(facts, Limit.RUNNING, text, wait, at, ran)
     if full is not None and limit is not None and facts.running is not None:
-        room = Fact(name="KV cache in use with the next prompt", value=full, at_most=KV_FULL)
-        fewer = Fact(name="waiting while as many ran as may", value=held, at_most=AT_LIMIT)
+        room = Fact(name="KV cache in use with the next prompt", value=full, below=KV_FULL)
+        fewer = Fact(name="waiting while as many ran as may", value=held, below=AT_LIMIT)
         text = (
-            f"{head} although only {number(facts.running, 2)} requests run (at most {number(limit)} may) and the KV cache has "
+            f"{head} although only {facts.running:.0f} requests run (at most {limit:.0f} may) and the KV cache has "
             "room: each step takes too few tokens of prompts"
         )
         return _found(facts, Limit.TOKEN_BUDGET, text, wait, ran, fewer, room)
@@ -202,8 +204,8 @@ def _small_budget(facts: LevelFacts) -> Finding | None:
     share, computed = _share(prefill, facts.ttft_ms), facts.compute_share
     if share < PREFILL_SHARE or (computed is not None and computed >= COMPUTE_SHARE):
         return None
-    steps = Fact(name="steps for a prompt", value=prompt / budget, at_least=PROMPT_STEPS)
-    text = f"{_of_ttft(prefill, facts)} is prefill: a prompt takes {number(prompt / budget, 2)} steps of {number(budget)} tokens"
+    steps = Fact(name="steps for a prompt", value=prompt / budget, at_least=PROMPT_STEPS, share=False)
+    text = f"{_of_ttft(prefill, facts)} is prefill: a prompt takes {number(prompt / budget, 2)} steps of {budget:.0f} tokens"
     part = Fact(name="prefill of TTFT", value=share, at_least=PREFILL_SHARE)
     return _found(facts, Limit.TOKEN_BUDGET, text, part, steps)
 

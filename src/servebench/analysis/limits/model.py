@@ -65,13 +65,15 @@ class LevelFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A value on which a finding rests, and the threshold that it is on the right side of; null for context."""
+    """A value on which a finding rests, and the threshold that it passed; null for context. Without a unit it is a `share`, or a
+    plain number."""
 
     name: str
     value: float
     unit: str = ""
     at_least: float | None = None
-    at_most: float | None = None
+    below: float | None = None
+    share: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

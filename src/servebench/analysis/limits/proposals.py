@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from servebench.analysis.limits.model import Finding, LevelFacts, Proposal
+from servebench.analysis.limits.roofline import weight_bytes
 from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.stored import RunData, mapping
 from servebench.registry.registry import registry
@@ -14,7 +15,7 @@ from servebench.util.errors import ConfigError
 from servebench.util.figures import number
 
 Knobs = Mapping[Limit, Sequence[Knob]]
-MAX_NUM_SEQS = "engine.max_num_seqs"
+MAX_NUM_SEQS, QUANTIZATION = "engine.max_num_seqs", "engine.quantization"
 WORKERS = Knob(key="load.workers", default=1, cost="CPU cores, which an engine on this machine then lacks")
 OUTSIDE: Knobs = {
     Limit.CLIENT: (WORKERS,),
@@ -42,7 +43,15 @@ def with_proposals(finding: Finding, facts: LevelFacts, config: Mapping[str, Any
         return replace(finding, proposals=(_more_load(facts),))
     of_both = (Limit.FRONT_END, Limit.NETWORK) if finding.code is Limit.BEFORE_ENGINE else (finding.code,)
     found = [knob for code in of_both for knob in (*knobs.get(code, ()), *OUTSIDE.get(code, ()))]
-    return replace(finding, proposals=tuple(_proposal(knob, facts, config) for knob in found))
+    new = [knob for knob in found if not _is_set(knob, config)]
+    return replace(finding, proposals=tuple(_proposal(knob, facts, config) for knob in new))
+
+
+def _is_set(knob: Knob, config: Mapping[str, Any]) -> bool:
+    """Return whether a config has the value of a knob already; a model with quantized weights is quantized."""
+    if knob.key == QUANTIZATION and weight_bytes(config) <= 1.0:
+        return True
+    return knob.value is not None and value_at(config, knob.key) == knob.value
 
 
 def configured(config: Mapping[str, Any], knobs: Sequence[Knob]) -> float | None:
@@ -50,11 +59,17 @@ def configured(config: Mapping[str, Any], knobs: Sequence[Knob]) -> float | None
     return number_at(config, knobs[0].key) if knobs else None
 
 
-def number_at(config: Mapping[str, Any], key: str) -> float | None:
-    """Return the number that a config has at a key with dots; None if it has none."""
+def value_at(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value that a config has at a key with dots; None if it has none."""
     value: Any = config
     for part in key.split("."):
         value = mapping(value).get(part)
+    return value
+
+
+def number_at(config: Mapping[str, Any], key: str) -> float | None:
+    """Return the number that a config has at a key with dots; None if it has none."""
+    value = value_at(config, key)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

@@ -41,7 +41,7 @@ def memory_share(config: Mapping[str, Any], pace: Pace) -> float | None:
     active = (_number(model.get("active_parameters_b")) or parameters) / parameters
     touched = 1.0 if active >= 1.0 else 1.0 - (1.0 - active) ** together
     context = together * ((pace.input_tokens or 0.0) + (pace.output_tokens or 0.0) / 2)
-    read = parameters * GIGA * _weight_bytes(config) * touched + context * 2 * layers * kv_heads * head_dim * 2.0
+    read = parameters * GIGA * weight_bytes(config) * touched + context * 2 * layers * kv_heads * head_dim * 2.0
     return read / ((bandwidth or 0.0) * GIGA * gpus * (pace.step_ms or 0.0) / MS_PER_S)
 
 
@@ -50,7 +50,7 @@ def compute_share(config: Mapping[str, Any], pace: Pace) -> float | None:
     the GPUs could do in that time; None unless the config describes model and GPU."""
     model, gpu = mapping(config.get("model")), mapping(config.get("gpu"))
     active = _number(model.get("active_parameters_b")) or _number(model.get("parameters_b"))
-    fp8 = _number(gpu.get("fp8_tflops")) if _weight_bytes(config) <= 1.0 else None
+    fp8 = _number(gpu.get("fp8_tflops")) if weight_bytes(config) <= 1.0 else None
     peak, gpus = fp8 or _number(gpu.get("bf16_tflops")), _gpus(config)
     if not (active and peak and gpus and pace.request_rate and pace.input_tokens and pace.output_tokens):
         return None
@@ -58,7 +58,8 @@ def compute_share(config: Mapping[str, Any], pace: Pace) -> float | None:
     return 2 * active * GIGA * tokens * pace.request_rate / (peak * TERA * gpus)
 
 
-def _weight_bytes(config: Mapping[str, Any]) -> float:
+def weight_bytes(config: Mapping[str, Any]) -> float:
+    """Return the bytes of a parameter of the configured model."""
     engine, name = mapping(config.get("engine")), mapping(config.get("model")).get("name")
     words = (str(engine[key]) if engine.get(key) else None for key in ("quantization", "dtype"))
     return weight_bytes_per_parameter(str(name or ""), *words)

@@ -11,6 +11,7 @@ from servebench.cli.command import define, json_option, outputs_option, stored_a
 from servebench.util.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
+    from servebench.analysis.limits import Finding
     from servebench.contracts.stored import RunData, StudyData
 
 
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 @outputs_option
 def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, outputs: Path) -> int:
     """Show the set-up and the results of a stored run, or the answer of a stored study."""
+    from servebench.analysis.limits import findings
     from servebench.analysis.stored_runs import repeats_of
     from servebench.contracts.labels import run_labels
     from servebench.contracts.stored import StudyData
+    from servebench.report.terminal.limits import print_findings
     from servebench.report.terminal.stored import show_run, show_study
+    from servebench.report.terminal.tables import console
     from servebench.report.terminal.timings import parts_json, show_request, show_time_parts
     from servebench.store.studies import find, load_study, number_runs
     from servebench.study.outlook import study_answer
@@ -49,16 +53,18 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
             return 0
         found = found.runs[0]
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
+    limits: list[Finding] = []
     try:
-        times = parts_json(found) if as_json else None
+        times, limits = parts_json(found) if as_json else None, findings(found)
     except StoreError as error:
         times = {"unreadable": str(error)}
-    show_run(found, as_json=as_json, label=label, repeats=repeats_of(found), times=times)
+    show_run(found, as_json=as_json, label=label, repeats=repeats_of(found), times=times, limits=limits)
     if not as_json:
         try:
             show_time_parts(found, verbose=verbose)
         except StoreError as error:
             click.echo(f"where the time goes: {error}", err=True)
+        print_findings(limits, console(), verbose=verbose)
     return 0
 
 

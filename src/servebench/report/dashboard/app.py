@@ -16,8 +16,10 @@ from urllib.parse import quote
 import streamlit as st
 
 from servebench.analysis.fairness import unequal_settings
+from servebench.analysis.limits import findings_of
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.contracts.labels import run_labels
+from servebench.contracts.point_row import level_words
 from servebench.report.charts import draw
 from servebench.report.charts import runs as run_charts
 from servebench.report.charts.model import STATS, ChartSet
@@ -349,6 +351,11 @@ def timeline_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
     draw_set(drawn, STATS[0])
     for _, _, who in found.disturbed:
         st.text(clean_line(who))
+    st.text("What limits it")
+    for _, one in findings_of([run]):
+        st.text(clean_line(f"{level_words(one.level)}: {one.statement}"))
+        for proposal in one.proposals:
+            st.text(clean_line(f"  try: {proposal.action}; it may cost: {proposal.cost}"))
 
 
 def parts_view(outputs: str, points: pd.DataFrame, changed: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer import answer_of
 from servebench.analysis.decided import decide_study
+from servebench.analysis.limits import findings_of
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.published import compare_published
 from servebench.analysis.quality.agreement import Agreement
@@ -78,6 +79,7 @@ def page_of(
         unjudged="" if comparisons or len(readable) < 2 else "one run per setup: there is nothing to compare",
         timelines=[one for run in readable[:TIMELINES_MAX] if (one := timeline_of(run, names[run.run_id])) is not None],
         times=run_times(readable, names),
+        findings=findings_of(runs),
         quality=[row for run in runs for row in quality_rows(run, names[run.run_id])],
         published=[one for page in pages for one in compare_published(page.name, page.rows)],
         faults=found.faults if isinstance(found, StudyData) else (),

@@ -33,6 +33,7 @@ SECTIONS = (
     ("repeats", "Over repeats", results.repeats),
     ("comparison", "Comparison", sections.comparison),
     ("timeline", "Timeline", results.timeline),
+    ("limits", "What limits it", sections.limits),
     ("cold", "Cold start", results.cold_start),
     ("quality", "Quality", results.quality),
     ("fairness", "Fairness", sections.fairness),

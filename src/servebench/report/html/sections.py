@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from servebench.analysis.warnings.catalog import explain
+from servebench.contracts.point_row import level_words
 from servebench.contracts.stored import RunData, mapping
 from servebench.report import comparison as texts
 from servebench.report.html.elements import LOOKS, Cells, Label, Table
 from servebench.report.html.model import Page, RunPage
+from servebench.report.terminal.limits import fact_text
 from servebench.report.terminal.tables import local_time
 from servebench.util.figures import change, number, seconds
 
@@ -77,6 +79,22 @@ def warnings(data: Page) -> Section:
     return "plain_table", Table(
         "Warnings and remedies", ("warning", "what it means and what to do", "where"), rows, prose=(1, 2)
     )
+
+
+def limits(data: Page) -> Section:
+    """Return what limits each run at each load, on what evidence, and what to try."""
+    rows = [
+        [
+            run,
+            level_words(one.level),
+            f"{one.statement} [{one.code}]",
+            "; ".join(fact_text(fact) for fact in one.evidence),
+            "; ".join(f"{proposal.action} (may cost: {proposal.cost})" for proposal in one.proposals),
+        ]
+        for run, one in data.findings
+    ]
+    head = ("run", "load", "limit", "evidence", "what to try")
+    return ("plain_table", Table("Limits", head, rows, left=(0, 1), prose=(2, 3, 4))) if rows else None
 
 
 def published(data: Page) -> Section:

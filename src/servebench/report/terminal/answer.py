@@ -29,6 +29,7 @@ CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
 LABEL_WIDTH = 22
 FAILURES_MAX = 6
+LIMITS_MAX = 3
 PLACES_WIDTH = 34
 """Longer lists of points are counted."""
 
@@ -53,6 +54,8 @@ def print_answer(answer: Answer, out: Console, *, complete: bool = False, verbos
     for remark in answer.remarks:
         if not remark.mark or complete:
             out.print(_remark(remark, marks.get(remark.code), verbose=complete), style="dim" if remark.mark else "")
+    for line in answer.limits[: None if complete else LIMITS_MAX]:
+        out.print(line)
     _print_hidden(answer, out, complete=complete, verbose=verbose)
     for step in answer.next_steps:
         _print_step(step, out)
@@ -95,8 +98,10 @@ def _print_hidden(answer: Answer, out: Console, *, complete: bool, verbose: bool
     """Print that there is more that changes no verdict."""
     marks = [] if complete else [remark for remark in answer.remarks if remark.mark and remark.code not in WIDE]
     purposely = 0 if verbose else sum(not one.matters for one in answer.inequalities)
+    more = 0 if complete else len(answer.limits) - LIMITS_MAX
     hidden = [f"{len(marks)} note{'s' * (len(marks) > 1)} ({', '.join(one.code for one in marks)})"] if marks else []
     hidden += [f"{purposely} intended or harmless difference{'s' * (purposely > 1)}"] if purposely else []
+    hidden += [f"{more} limit{'s' * (more > 1)}"] if more > 0 else []
     if hidden:
         out.print(f"more with -v: {'; '.join(hidden)}", style="dim")
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.answer import Answer
+from servebench.analysis.limits import Finding
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import PointRow, level_label
@@ -41,13 +42,15 @@ def show_run(
     label: str,
     repeats: RepeatSummary | None = None,
     times: Mapping[str, Any] | None = None,
+    limits: Sequence[Finding] = (),
 ) -> None:
     """Print a run, by its label in its study: its facts, points, repeats, quality and warnings; as JSON with `times`, where the
-    time of its requests goes."""
+    time of its requests goes, and what limits it."""
     rows = run.point_rows
     if as_json:
         plain = [row.as_dict() for row in rows]
-        print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain, "times": times})
+        found = {"times": times, "limits": [one.as_dict() for one in limits]}
+        print_json({"label": label, **run_facts(run), "manifest": dict(run.manifest), "rows": plain, **found})
         return
     out = console()
     out.print(Text(f"{short_id(run.study_id)} {label}", style="bold"))

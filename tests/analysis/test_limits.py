@@ -1,0 +1,173 @@
+"""What limits an engine: each rule by facts on both sides of its threshold, proposals that commands take, and the roofline."""
+
+from dataclasses import replace
+
+import pytest
+
+from servebench.analysis.limits import LevelFacts, find_limit
+from servebench.analysis.limits.decide import MEMORY_SHARE
+from servebench.analysis.limits.proposals import default_running_limit, with_proposals
+from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
+from servebench.calibration.limits import BOTTLENECKS, HEALTHY, found_in
+from servebench.config import compose_jobs
+from servebench.contracts.limits import Knob, Limit
+from servebench.engine.pool import launch_context
+from servebench.registry.registry import registry
+
+PARTS = {"client": 0.1, "network": 2.0, "queue": 3.0, "prefill": 45.0, "decode": 2500.0}
+HEALTHY_FACTS = LevelFacts(
+    level="8", engine="vllm", requests=200, ttft_ms=50.0, e2e_ms=2550.0, parts=PARTS, client_ms=0.1, client_cpu=0.1, queue_ms=3.0,
+    running=7.9, waiting=0.1, at_most=8.0, at_limit=0.0, running_limit=256.0, itl_ms=20.0, input_tokens=256.0, output_tokens=128.0,
+    request_rate=3.0, kv_usage=0.1, preempted=0.0, idle=0.0, memory_share=0.4, compute_share=0.1, in_flight=8.0,
+)  # fmt: skip
+
+
+def facts(**changes):
+    """Facts with these differences; a part of TTFT is given as `queue=` or `network=` and makes TTFT longer."""
+    parts = {name: changes.pop(name) for name in ("queue", "network") if name in changes}
+    longer = sum(value - PARTS[name] for name, value in parts.items())
+    base = replace(HEALTHY_FACTS, parts={**PARTS, **parts}, queue_ms=parts.get("queue", 3.0),
+                   ttft_ms=50.0 + longer, e2e_ms=2550.0 + longer)  # fmt: skip
+    return replace(base, **changes)
+
+
+FULL = {"running": 4.0, "at_most": 4.0, "at_limit": 0.95, "running_limit": 4.0}
+CPU = {"other_cores": 1.0}
+NO_TIMES = {"parts": {}, "at_most": None, "at_limit": None}
+CASES = [
+    (Limit.NONE, {}),
+    (Limit.CLIENT, {"client_ms": 6.0}),
+    (Limit.NONE, {"client_ms": 4.0}),
+    (Limit.CLIENT, {"client_cpu": 0.95}),
+    (Limit.KV_CACHE, {"preempted": 0.1, "kv_usage": 0.97}),
+    (Limit.NONE, {"preempted": 0.02, "kv_usage": 0.97}),
+    (Limit.NONE, {"preempted": 0.1, "kv_usage": 0.5}),
+    (Limit.KV_CACHE, {"queue": 500.0, "kv_usage": 0.97}),
+    # the next prompt of 4,000 tokens does not fit beside three
+    (Limit.KV_CACHE, {"queue": 500.0, "kv_usage": 0.8, "running": 3.0, "input_tokens": 4000.0, "output_tokens": 8.0}),
+    (Limit.RUNNING, {"queue": 500.0, **FULL}),
+    (Limit.TOKEN_BUDGET, {"queue": 500.0, **FULL, "at_limit": 0.5}),
+    (Limit.TOKEN_BUDGET, {"queue": 500.0}),
+    (Limit.COMPUTE, {"queue": 500.0, "compute_share": 0.5}),
+    # shorter than the step of another prompt
+    (Limit.NONE, {"queue": 39.0, **FULL}),
+    (Limit.QUEUE, {"queue": 500.0, "running_limit": None}),
+    (Limit.QUEUE, {"queue": 500.0, "kv_usage": None}),
+    (Limit.RUNNING, {**NO_TIMES, "queue_ms": 500.0, "ttft_ms": 600.0, **{**FULL, "at_most": None, "at_limit": None}}),
+    (Limit.TOKEN_BUDGET, {"token_budget": 64.0}),
+    (Limit.NONE, {"token_budget": 200.0}),
+    (Limit.BEFORE_ENGINE, {"network": 60.0}),
+    (Limit.NONE, {"network": 9.0}),
+    (Limit.NETWORK, {"network": 60.0, "front_end_cores": 0.01, **CPU}),
+    (Limit.FRONT_END, {"network": 60.0, "front_end_cores": 0.9, **CPU}),
+    # 40 ms of CPU for each of three requests a second
+    (Limit.FRONT_END, {"network": 60.0, "front_end_cores": 0.12, **CPU}),
+    # one process does everything: its CPU says nothing of the front end
+    (Limit.BEFORE_ENGINE, {"network": 60.0, "front_end_cores": 0.9, "other_cores": 0.0}),
+    (Limit.NETWORK, {"network": 60.0, "connect_ms": 50.0}),
+    (Limit.FRONT_END, {"network": 60.0, "front_end_ms": 50.0}),
+    (Limit.NETWORK, {"network": 60.0, "front_end_ms": 5.0, "front_end_cores": 0.9, **CPU}),
+    (Limit.LOAD, {"idle": 0.3}),
+    (Limit.LOAD, {"open_loop": True, "kept_up": 1.0, "level": "3/s"}),
+    (Limit.NONE, {"open_loop": True, "kept_up": 0.9, "level": "3/s"}),
+    (Limit.COMPUTE, {"compute_share": 0.41}),
+    (Limit.MEMORY_BANDWIDTH, {"memory_share": 0.61}),
+    (Limit.NONE, {"memory_share": 0.61, "ttft_ms": 2000.0}),
+    (Limit.NONE, {**NO_TIMES, "queue_ms": None, "memory_share": None, "compute_share": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "changes"), CASES)
+def test_each_rule_needs_its_evidence(code, changes):
+    found = find_limit(facts(**changes))
+    assert found.code is code, found.statement
+    assert (found.improves is None) == (code is Limit.NONE)
+    for fact in found.evidence:
+        assert fact.at_least is None or fact.value >= fact.at_least
+        assert fact.below is None or fact.value < fact.below
+    assert (code is Limit.NONE) == (not found.evidence)
+
+
+def test_a_queue_without_a_time_is_the_full_slots():
+    """llama.cpp reports no queue: its requests wait before prefill, while all slots are busy."""
+    own = {name: value for name, value in PARTS.items() if name != "queue"}
+    waiting = {"parts": {**own, "network": 3000.0}, "queue_ms": None, "ttft_ms": 3050.0, "kv_usage": None, "e2e_ms": 5550.0}
+    assert find_limit(facts(**waiting, **FULL)).code is Limit.RUNNING
+    assert find_limit(facts(**waiting)).code is Limit.BEFORE_ENGINE
+
+
+def test_nothing_is_guessed_without_times_and_without_a_gpu():
+    said = find_limit(facts(**NO_TIMES, queue_ms=None, memory_share=None, compute_share=None)).statement
+    assert "decode is 98% of E2E" in said
+    assert "reports no times" in said
+    assert "no GPU is described" in said
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llamacpp"])
+def test_the_knobs_of_an_engine_are_its_own_flags(engine):
+    """Each override composes, and brings the flag that its proposal names into the engine's command."""
+    words = [f"engine={engine}", "launch=simulated", "gpu=h100", "gpu.count=2", "model=qwen2.5-7b-instruct", "model.path=/m.gguf"]
+    knobs = registry().engine(engine).knobs
+    assert default_running_limit(knobs)
+    for code in (Limit.RUNNING, Limit.TOKEN_BUDGET, Limit.FRONT_END, Limit.KV_CACHE, Limit.MEMORY_BANDWIDTH, Limit.COMPUTE):
+        found = with_proposals(find_limit(facts()), facts(), {}, {code: knobs[code]} | {Limit.NONE: knobs[code]})
+        for knob, proposal in zip(knobs[code], found.proposals, strict=True):
+            assert proposal.cost
+            assert knob.flag in proposal.action
+            if proposal.override is None or knob.key.startswith("engine.extra_args.n_"):
+                continue
+            settings = compose_jobs([*words, proposal.override], registry())[0].settings
+            context = launch_context(settings, settings_folder(), lambda _: 1)
+            argv = " ".join(registry().engine(engine).command(context).argv)
+            assert knob.flag in argv
+
+
+def settings_folder():
+    from pathlib import Path
+
+    return Path("/nonexistent")
+
+
+def test_values_follow_from_the_config():
+    config = {"engine": {"max_num_seqs": 4, "gpu_memory_fraction": 0.6, "extra_args": {"b": 64}}, "model": {"name": "m-fp8"}}
+    knobs = [
+        Knob(key="engine.max_num_seqs", cost="c"),
+        Knob(key="engine.max_num_seqs", way="lower", cost="c"),
+        Knob(key="engine.gpu_memory_fraction", most=0.95, cost="c"),
+        Knob(key="engine.extra_args.b", factor=4.0, cost="c"),
+        Knob(key="engine.quantization", way="set", value="fp8", cost="the weights have eight bits already"),
+        Knob(key="engine.tensor_parallel_size", cost="nothing known to start from"),
+        Knob(flag="--elsewhere", way="set", cost="no setting"),
+    ]
+    found = with_proposals(find_limit(facts()), facts(in_flight=16.0, running=4.0), config, {Limit.NONE: knobs})
+    assert [one.override for one in found.proposals] == [
+        "engine.max_num_seqs=16", "engine.max_num_seqs=2", "engine.gpu_memory_fraction=0.95", "engine.extra_args.b=256", None, None,
+    ]  # fmt: skip
+    more = with_proposals(find_limit(facts(idle=0.5, level="2.5/s", open_loop=True)), facts(level="2.5/s", open_loop=True), {}, {})
+    assert [one.override for one in more.proposals] == ["load.rate=[5]"]
+
+
+def test_the_roofline_is_that_of_the_data_sheet():
+    """7 billion parameters of two bytes at 1,400 GB/s take 10 ms; 8 requests of 1,000 tokens read 2 more."""
+    shape = {"name": "m", "parameters_b": 7.0, "layers": 32, "kv_heads": 8, "head_dim": 128}
+    gpu = {"bandwidth_gb_s": 1400.0, "bf16_tflops": 100.0, "fp8_tflops": 200.0, "count": 1}
+    config = {"model": shape, "gpu": gpu, "engine": {}}
+    pace = Pace(step_ms=20.0, request_rate=4.0, decode_ms=2000.0, input_tokens=900.0, output_tokens=200.0)
+    context = 8 * 1000 * 2 * 32 * 8 * 128 * 2
+    assert memory_share(config, pace) == pytest.approx((14e9 + context) / (1400e9 * 0.02))
+    assert compute_share(config, pace) == pytest.approx(2 * 7e9 * 1100 * 4 / 100e12)
+    fp8 = {**config, "engine": {"quantization": "fp8", "tensor_parallel_size": 2}}
+    assert compute_share(fp8, pace) == pytest.approx(2 * 7e9 * 1100 * 4 / 400e12)
+    assert memory_share(fp8, pace) == pytest.approx((7e9 + context) / (2800e9 * 0.02))
+    for gone in ("bandwidth_gb_s", "count"):
+        assert memory_share({**config, "gpu": {**gpu, gone: None}}, pace) is None
+    assert compute_share({**config, "model": {"name": "m"}}, pace) is None
+
+
+@pytest.mark.parametrize("one", [*BOTTLENECKS[:1], *BOTTLENECKS[5:7], *HEALTHY[2:3]], ids=lambda one: one.name)
+def test_a_planted_bottleneck_is_named(one):
+    """The rest of the table, and 20 seeds of each, are made by `servebench calibrate --only 'limit_*'`."""
+    run, (found,) = found_in(one.plant(), 1)
+    assert found.code in one.codes, found.statement
+    assert (run.rows[0].telemetry_samples or 0) > 5
+    assert all(fact.at_least != MEMORY_SHARE for fact in found.evidence)
