@@ -16,8 +16,9 @@ from servebench.registry.registry import registry
 
 PARTS = {"client": 0.1, "network": 2.0, "queue": 3.0, "prefill": 45.0, "decode": 2500.0}
 HEALTHY_FACTS = LevelFacts(
-    level="8", engine="vllm", requests=200, ttft_ms=50.0, e2e_ms=2550.0, parts=PARTS, client_ms=0.1, client_cpu=0.1, queue_ms=3.0,
-    running=7.9, waiting=0.1, at_most=8.0, at_limit=0.0, running_limit=256.0, itl_ms=20.0, input_tokens=256.0, output_tokens=128.0,
+    level="8", engine="vllm", requests=200, ttft_ms=50.0, e2e_ms=2550.0, parts=PARTS, client_ms=0.1, client_cpu=0.1,
+    queue_ms=3.0, running=7.9, waiting=0.1, at_most=8.0, at_limit=0.0, running_limit=256.0, itl_ms=20.0,
+    input_tokens=256.0, output_tokens=128.0,
     request_rate=3.0, kv_usage=0.1, preempted=0.0, idle=0.0, memory_share=0.4, compute_share=0.1, in_flight=8.0,
 )  # fmt: skip
 
@@ -91,7 +92,13 @@ def test_each_rule_needs_its_evidence(code, changes):
 def test_a_queue_without_a_time_is_the_full_slots():
     """llama.cpp reports no queue: its requests wait before prefill, while all slots are busy."""
     own = {name: value for name, value in PARTS.items() if name != "queue"}
-    waiting = {"parts": {**own, "network": 3000.0}, "queue_ms": None, "ttft_ms": 3050.0, "kv_usage": None, "e2e_ms": 5550.0}
+    waiting = {
+        "parts": {**own, "network": 3000.0},
+        "queue_ms": None,
+        "ttft_ms": 3050.0,
+        "kv_usage": None,
+        "e2e_ms": 5550.0,
+    }
     assert find_limit(facts(**waiting, **FULL)).code is Limit.RUNNING
     assert find_limit(facts(**waiting)).code is Limit.BEFORE_ENGINE
 
@@ -106,10 +113,24 @@ def test_nothing_is_guessed_without_times_and_without_a_gpu():
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llamacpp"])
 def test_the_knobs_of_an_engine_are_its_own_flags(engine):
     """Each override composes, and brings the flag that its proposal names into the engine's command."""
-    words = [f"engine={engine}", "launch=simulated", "gpu=h100", "gpu.count=2", "model=qwen2.5-7b-instruct", "model.path=/m.gguf"]
+    words = [
+        f"engine={engine}",
+        "launch=simulated",
+        "gpu=h100",
+        "gpu.count=2",
+        "model=qwen2.5-7b-instruct",
+        "model.path=/m.gguf",
+    ]
     knobs = registry().engine(engine).knobs
     assert default_running_limit(knobs)
-    for code in (Limit.RUNNING, Limit.TOKEN_BUDGET, Limit.FRONT_END, Limit.KV_CACHE, Limit.MEMORY_BANDWIDTH, Limit.COMPUTE):
+    for code in (
+        Limit.RUNNING,
+        Limit.TOKEN_BUDGET,
+        Limit.FRONT_END,
+        Limit.KV_CACHE,
+        Limit.MEMORY_BANDWIDTH,
+        Limit.COMPUTE,
+    ):
         found = with_proposals(find_limit(facts()), facts(), {}, {code: knobs[code]} | {Limit.NONE: knobs[code]})
         for knob, proposal in zip(knobs[code], found.proposals, strict=True):
             assert proposal.cost
@@ -129,7 +150,10 @@ def settings_folder():
 
 
 def test_values_follow_from_the_config():
-    config = {"engine": {"max_num_seqs": 4, "gpu_memory_fraction": 0.6, "extra_args": {"b": 64}}, "model": {"name": "m-fp8"}}
+    config = {
+        "engine": {"max_num_seqs": 4, "gpu_memory_fraction": 0.6, "extra_args": {"b": 64}},
+        "model": {"name": "m-fp8"},
+    }
     knobs = [
         Knob(key="engine.max_num_seqs", cost="c"),
         Knob(key="engine.max_num_seqs", way="lower", cost="c"),
@@ -141,9 +165,12 @@ def test_values_follow_from_the_config():
     ]
     found = with_proposals(find_limit(facts()), facts(in_flight=16.0, running=4.0), config, {Limit.NONE: knobs})
     assert [one.override for one in found.proposals] == [
-        "engine.max_num_seqs=16", "engine.max_num_seqs=2", "engine.gpu_memory_fraction=0.95", "engine.extra_args.b=256", None, None,
+        "engine.max_num_seqs=16", "engine.max_num_seqs=2", "engine.gpu_memory_fraction=0.95", "engine.extra_args.b=256",
+        None, None,
     ]  # fmt: skip
-    more = with_proposals(find_limit(facts(idle=0.5, level="2.5/s", open_loop=True)), facts(level="2.5/s", open_loop=True), {}, {})
+    more = with_proposals(
+        find_limit(facts(idle=0.5, level="2.5/s", open_loop=True)), facts(level="2.5/s", open_loop=True), {}, {}
+    )
     assert [one.override for one in more.proposals] == ["load.rate=[5]"]
 
 

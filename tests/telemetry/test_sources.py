@@ -35,7 +35,10 @@ def test_processes_count_their_children():
         assert first["engine_processes"] == 2
         assert first["engine_rss_bytes"] > 4e6
         names = {reading.name for reading in source.readings(1, first)}
-        assert names == {"engine_cpu_s", "engine_rss_bytes", "engine_processes"}
+        assert names == {"engine_cpu_s", "front_end_cpu_s", "engine_rss_bytes", "engine_processes"}
+        last = source.sample()
+        # the child burns
+        assert last["front_end_cpu_s"] < last["engine_cpu_s"] - 0.1
     finally:
         os.kill(child, 9)
         parent.kill()
