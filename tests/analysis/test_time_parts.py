@@ -4,11 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from servebench.analysis.limits.facts import level_facts
 from servebench.analysis.time_parts import FIRST, REST, TimeParts, request_parts, time_parts
 from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData
 from servebench.report.parts import parts_lines
 from servebench.report.terminal.timings import letter_bar
+from support.studies import with_columns
 
 MS = 1_000_000
 
@@ -110,3 +112,21 @@ def test_absurd_values_in_a_file_break_nothing():
     found = time_parts(run_of(frame))
     assert {one.of for one in found} == {56, 55}
     assert all(len(str(letter_bar(one))) == 44 for one in found)
+
+
+def test_parts_by_the_clients_stamps_are_no_facts_of_the_engine():
+    """What limits an engine is not concluded from parts that it does not report."""
+    own = {
+        "network_ms": 10.0,
+        "server_queue_ms": 70.0,
+        "server_prefill_ms": 20.0,
+        "server_decode_ms": 199.0,
+        "delivery_ms": 1.0,
+    }
+
+    def measured(frame):
+        run = run_of(frame)
+        return with_columns(run, verdict="valid", ttft_ms_mean=100.0, e2e_ms_mean=300.0)
+
+    assert [set(one.parts) for one in level_facts(measured(requests()), {})] == [set()]
+    assert [one.parts["queue"] for one in level_facts(measured(requests(**own)), {})] == [70.0]

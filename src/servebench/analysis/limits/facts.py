@@ -47,7 +47,9 @@ def level_facts(run: RunData, knobs: Knobs) -> list[LevelFacts]:
     for row in run.point_rows:
         if row.verdict != "void" and row.window_ns is not None and row.ttft_ms_mean and row.e2e_ms_mean:
             levels.setdefault(row.level_label, []).append(row)
-    parts = {one.level: one.parts for one in time_parts(run) if one.group == "all"} if levels else {}
+    whole = [one for one in time_parts(run) if one.metric == "E2E" and one.group == "all"] if levels else []
+    # without times of the engine its parts are those of the client's stamps
+    parts = {one.level: one.parts for one in whole if one.reported}
     return [_facts(run, rows, parts.get(level, {}), knobs) for level, rows in levels.items()]
 
 
