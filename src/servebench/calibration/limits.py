@@ -8,7 +8,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from servebench.analysis.limits import Finding, findings
+from servebench.analysis.limits import LimitFinding, findings
 from servebench.analysis.time_parts import request_parts
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise
 from servebench.calibration.simulate import USUAL, Plant, SimulatedRun, run_data, simulate_run
@@ -130,7 +130,7 @@ def cells() -> Iterator[CalibrationCell]:
         yield CalibrationCell(promises=promises, name=one.name, trial=partial(_trial, one=one), share=0.1)
 
 
-def found_in(plant: Plant, seed: int) -> tuple[SimulatedRun, Sequence[Finding]]:
+def found_in(plant: Plant, seed: int) -> tuple[SimulatedRun, Sequence[LimitFinding]]:
     """Return a simulated run and its findings."""
     run = simulate_run(plant, f"{seed}", seed=seed)
     return run, findings(run_data(run, plant, "planted"))

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from servebench.analysis.limits.decide import find_limit
 from servebench.analysis.limits.facts import level_facts
-from servebench.analysis.limits.model import Fact, Finding, LevelFacts, Proposal
+from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, Proposal
 from servebench.analysis.limits.proposals import engine_knobs_of, with_proposals
 from servebench.contracts.labels import run_labels
 from servebench.contracts.limits import Limit
@@ -15,8 +15,8 @@ from servebench.util.errors import StoreError
 
 __all__ = [
     "Fact",
-    "Finding",
     "LevelFacts",
+    "LimitFinding",
     "Proposal",
     "find_limit",
     "findings",
@@ -29,14 +29,14 @@ RUNS_MAX = 6
 """Findings need all requests of a run: of more runs a page has those of the first."""
 
 
-def findings(run: RunData) -> list[Finding]:
+def findings(run: RunData) -> list[LimitFinding]:
     """Return one finding for each load level of a run that has a point which is not void, with what to try: `override` of a
     proposal is the argument of the next command. Raises StoreError."""
     knobs = engine_knobs_of(run)
     return [with_proposals(find_limit(facts), facts, run.config, knobs) for facts in level_facts(run, knobs)]
 
 
-def findings_of(runs: Sequence[RunData]) -> list[tuple[str, Finding]]:
+def findings_of(runs: Sequence[RunData]) -> list[tuple[str, LimitFinding]]:
     """Return the findings of some runs with the label of each; of a damaged run none."""
     labels, found = run_labels(runs), []
     for run in runs[:RUNS_MAX]:

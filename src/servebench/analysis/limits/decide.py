@@ -7,7 +7,7 @@ and what is before the engine), a load that leaves the engine idle, and how near
 
 from __future__ import annotations
 
-from servebench.analysis.limits.model import Fact, Finding, LevelFacts
+from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding
 from servebench.contracts.limits import Limit
 from servebench.util.figures import number, short_percent
 
@@ -51,7 +51,7 @@ PREFILL_SHARE = 0.5
 """The part of TTFT that prefill must be for the number of its steps to matter most."""
 
 
-def find_limit(facts: LevelFacts) -> Finding:
+def find_limit(facts: LevelFacts) -> LimitFinding:
     """Return what limits the engine at a level, with its evidence; `none` where no rule has enough."""
     for rule in (_client, _preempted, _waits, _small_budget, _idle, _compute, _memory):
         found = rule(facts)
@@ -68,7 +68,7 @@ def _of_ttft(part_ms: float, facts: LevelFacts) -> str:
     return f"{_share(part_ms, facts.ttft_ms):.0%} of TTFT ({number(part_ms)} of {number(facts.ttft_ms)} ms)"
 
 
-def _client(facts: LevelFacts) -> Finding | None:
+def _client(facts: LevelFacts) -> LimitFinding | None:
     late, cpu = facts.client_ms or 0.0, facts.client_cpu or 0.0
     share = _share(late, facts.ttft_ms)
     if share >= CLIENT_SHARE and late >= CLIENT_MS:
@@ -90,7 +90,7 @@ def _kv_full(facts: LevelFacts) -> float | None:
     return usage * (1.0 + _share(prompt, context))
 
 
-def _preempted(facts: LevelFacts) -> Finding | None:
+def _preempted(facts: LevelFacts) -> LimitFinding | None:
     again, full = facts.preempted or 0.0, _kv_full(facts)
     if again < PREEMPTED or full is None or full < KV_FULL:
         return None
@@ -100,12 +100,12 @@ def _preempted(facts: LevelFacts) -> Finding | None:
     )
 
 
-def _kv_cache(facts: LevelFacts, text: str, *more: Fact) -> Finding:
+def _kv_cache(facts: LevelFacts, text: str, *more: Fact) -> LimitFinding:
     full = Fact(name="KV cache in use with the next prompt", value=_kv_full(facts) or 0.0, at_least=KV_FULL)
     return _found(facts, Limit.KV_CACHE, text, full, *more)
 
 
-def _waits(facts: LevelFacts) -> Finding | None:
+def _waits(facts: LevelFacts) -> LimitFinding | None:
     """Name the larger wait before a request is computed, in the engine's queue or before the engine."""
     queue, before = facts.queue_ms or 0.0, facts.parts.get("network")
     if before is not None and "queue" not in facts.parts:
@@ -131,7 +131,7 @@ def _held(facts: LevelFacts) -> float:
     return held if most >= KV_FULL * limit else 0.0
 
 
-def _before_engine(facts: LevelFacts, before_ms: float) -> Finding:
+def _before_engine(facts: LevelFacts, before_ms: float) -> LimitFinding:
     """Name what is before the engine: its front end, the network, or only both where nothing tells them apart."""
     wait = Fact(name="network and front end of TTFT", value=_share(before_ms, facts.ttft_ms), at_least=WAIT_SHARE)
     ms = Fact(name="network and front end", value=before_ms, unit="ms", at_least=WAIT_MS)
@@ -169,7 +169,7 @@ def _by_cpu(facts: LevelFacts, before_ms: float) -> tuple[Limit, str, tuple[Fact
     return Limit.NETWORK, f"the network: the front end uses only {number(cores, 2)} cores", (free,)
 
 
-def _queue(facts: LevelFacts, queue_ms: float) -> Finding:
+def _queue(facts: LevelFacts, queue_ms: float) -> LimitFinding:
     """Name why requests wait in the engine's queue: full memory, as many running as may, or the tokens of a step."""
     wait = Fact(name="queue of TTFT", value=_share(queue_ms, facts.ttft_ms), at_least=WAIT_SHARE)
     head = f"{_of_ttft(queue_ms, facts)} is waiting in {facts.engine}'s queue"
@@ -196,7 +196,7 @@ def _queue(facts: LevelFacts, queue_ms: float) -> Finding:
     return _found(facts, Limit.QUEUE, text, wait, ran)
 
 
-def _small_budget(facts: LevelFacts) -> Finding | None:
+def _small_budget(facts: LevelFacts) -> LimitFinding | None:
     """Name a token budget by which each prompt takes several steps, although these do not use the GPU."""
     budget, prompt, prefill = facts.token_budget, facts.input_tokens, facts.parts.get("prefill")
     if not budget or prompt is None or prefill is None or prompt < PROMPT_STEPS * budget:
@@ -210,7 +210,7 @@ def _small_budget(facts: LevelFacts) -> Finding | None:
     return _found(facts, Limit.TOKEN_BUDGET, text, part, steps)
 
 
-def _idle(facts: LevelFacts) -> Finding | None:
+def _idle(facts: LevelFacts) -> LimitFinding | None:
     idle, kept_up = facts.idle or 0.0, facts.kept_up or 0.0
     if idle >= IDLE_SHARE:
         text = f"the load: no request was in flight in {short_percent(idle, 2)} of the time"
@@ -222,7 +222,7 @@ def _idle(facts: LevelFacts) -> Finding | None:
     return None
 
 
-def _compute(facts: LevelFacts) -> Finding | None:
+def _compute(facts: LevelFacts) -> LimitFinding | None:
     share = facts.compute_share
     if share is None or share < COMPUTE_SHARE:
         return None
@@ -230,7 +230,7 @@ def _compute(facts: LevelFacts) -> Finding | None:
     return _found(facts, Limit.COMPUTE, text, Fact(name="use of peak operations", value=share, at_least=COMPUTE_SHARE))
 
 
-def _memory(facts: LevelFacts) -> Finding | None:
+def _memory(facts: LevelFacts) -> LimitFinding | None:
     share, decode = facts.memory_share, 1.0 - _share(facts.ttft_ms, facts.e2e_ms)
     if share is None or share < MEMORY_SHARE or decode < DECODE_SHARE:
         return None
@@ -241,7 +241,7 @@ def _memory(facts: LevelFacts) -> Finding | None:
     )
 
 
-def _none(facts: LevelFacts) -> Finding:
+def _none(facts: LevelFacts) -> LimitFinding:
     """Say that nothing is above its threshold, what was largest, and what is unknown."""
     decode = 1.0 - _share(facts.ttft_ms, facts.e2e_ms)
     unknown = []
@@ -257,5 +257,5 @@ def _none(facts: LevelFacts) -> Finding:
     return _found(facts, Limit.NONE, text)
 
 
-def _found(facts: LevelFacts, code: Limit, text: str, *evidence: Fact) -> Finding:
-    return Finding(level=facts.level, code=code, statement=text, evidence=evidence)
+def _found(facts: LevelFacts, code: Limit, text: str, *evidence: Fact) -> LimitFinding:
+    return LimitFinding(level=facts.level, code=code, statement=text, evidence=evidence)

@@ -86,7 +86,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LimitFinding:
     """What limits the engine at a level, in one sentence, with its evidence, and what to try.
 
     `improves` is the column of a point that a proposal should change, null for no limit; it should rise if `higher`.

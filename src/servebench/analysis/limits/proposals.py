@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from servebench.analysis.limits.model import Finding, LevelFacts, Proposal
+from servebench.analysis.limits.model import LevelFacts, LimitFinding, Proposal
 from servebench.analysis.limits.roofline import weight_bytes
 from servebench.contracts.limits import Knob, Limit
 from servebench.contracts.stored import RunData, mapping
@@ -37,7 +37,7 @@ def default_running_limit(knobs: Knobs) -> float | None:
     return next((knob.default for knob in knobs.get(Limit.RUNNING, ()) if knob.key == MAX_NUM_SEQS), None)
 
 
-def with_proposals(finding: Finding, facts: LevelFacts, config: Mapping[str, Any], knobs: Knobs) -> Finding:
+def with_proposals(finding: LimitFinding, facts: LevelFacts, config: Mapping[str, Any], knobs: Knobs) -> LimitFinding:
     """Return the finding with what to try, in order. `knobs` are those of the engine."""
     if finding.code is Limit.LOAD:
         return replace(finding, proposals=(_more_load(facts),))

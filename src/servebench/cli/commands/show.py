@@ -11,7 +11,7 @@ from servebench.cli.command import define, json_option, outputs_option, stored_a
 from servebench.util.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from servebench.analysis.limits import Finding
+    from servebench.analysis.limits import LimitFinding
     from servebench.contracts.stored import RunData, StudyData
 
 
@@ -53,7 +53,7 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
             return 0
         found = found.runs[0]
     label = run_labels(load_study(found.path.parent).runs)[found.run_id].text
-    limits: list[Finding] = []
+    limits: list[LimitFinding] = []
     try:
         times, limits = parts_json(found) if as_json else None, findings(found)
     except StoreError as error:

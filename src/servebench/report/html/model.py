@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from servebench.analysis.answer import Answer
 from servebench.analysis.comparison.model import Comparison
-from servebench.analysis.limits import Finding
+from servebench.analysis.limits import LimitFinding
 from servebench.analysis.published import PublishedNumber
 from servebench.analysis.quality.agreement import Agreement
 from servebench.analysis.recommendation.model import Recommendation
@@ -51,7 +51,7 @@ class Page:
     timelines: Sequence[Timeline] = ()
     times: Sequence[RunTimes] = ()
     quality: Sequence[QualityRow] = ()
-    findings: Sequence[tuple[str, Finding]] = ()
+    findings: Sequence[tuple[str, LimitFinding]] = ()
     published: Sequence[PublishedNumber] = ()
     faults: Sequence[str] = ()
     distribution_at: str | None = None

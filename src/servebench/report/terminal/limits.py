@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from servebench.analysis.limits import Fact, Finding
+from servebench.analysis.limits import Fact, LimitFinding
 from servebench.contracts.point_row import level_words
 from servebench.util.figures import number, short_percent
 
 
-def print_findings(found: Sequence[Finding], out: Console, *, verbose: bool = False) -> None:
+def print_findings(found: Sequence[LimitFinding], out: Console, *, verbose: bool = False) -> None:
     """Print the finding of each level and what to try first; `verbose` adds the evidence and everything to try."""
     for one in found:
         out.print(Text(f"limit at {level_words(one.level)}: {one.statement}"))

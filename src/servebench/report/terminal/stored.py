@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.answer import Answer
-from servebench.analysis.limits import Finding
+from servebench.analysis.limits import LimitFinding
 from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import PointRow, level_label
@@ -42,7 +42,7 @@ def show_run(
     label: str,
     repeats: RepeatSummary | None = None,
     times: Mapping[str, Any] | None = None,
-    limits: Sequence[Finding] = (),
+    limits: Sequence[LimitFinding] = (),
 ) -> None:
     """Print a run, by its label in its study: its facts, points, repeats, quality and warnings; as JSON with `times`, where the
     time of its requests goes, and what limits it."""
