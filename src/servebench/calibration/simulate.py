@@ -227,6 +227,8 @@ def _session(settings: RunSettings, plant: Plant, key: str, start: int) -> tuple
         engine=engine,
         launcher=SimulatedLauncher(),
         running=running,
+        context=context,
+        spans=None,
         target=target_of(running),
         prompts=PromptSource(workload, running.tokenizer, settings),
         tokenizer=running.tokenizer,

@@ -217,6 +217,14 @@ def _length(path: str, length: LengthSettings) -> list[str]:
     return []
 
 
+def _spans(engine: EngineSettings) -> list[str]:
+    try:
+        engine.spans_listener  # noqa: B018 - read for its error
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
 def _fits(engine: EngineSettings, workload: WorkloadSettings) -> list[str]:
     """Return a problem if even the shortest lengths exceed the engine's limit."""
     limit = engine.max_model_len
@@ -305,6 +313,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[..., list[str]]], ...] = (
     (("quality",), _quality),
     (("workload",), _lengths),
     (("engine", "workload"), _fits),
+    (("engine",), _spans),
     (("study",), _study_name),
     (("study",), _decided),
     (("study", "load"), _starts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from servebench.contracts.emulation import Emulation
 from servebench.contracts.limits import Knob, Limit
@@ -32,13 +32,20 @@ class ProgressDisplay(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchContext:
-    """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files."""
+    """Everything that a command may depend on. `port` is resolved (never 0); `cache_dir` is for large files. `spans_endpoint` is
+    the URL to which the engine sends its OpenTelemetry spans (OTLP over HTTP); null if it sends none."""
 
     engine: EngineSettings
     model: ModelSettings
     gpu: GpuSettings
     port: int
     cache_dir: Path
+    spans_endpoint: str | None = None
+
+    @property
+    def kept_folder(self) -> Path:
+        """Where an engine that keeps its request timings in files writes them (`request_timings=after_load`)."""
+        return self.cache_dir / "request-timings" / f"{self.engine.name}-{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +158,9 @@ class Engine:
     know it is started again without it. Null if there is none, or none is needed."""
     knobs: ClassVar[Mapping[Limit, Sequence[Knob]]] = {}
     """The settings that act on each limit, in the order to try them; `engine_knobs` makes those of the shared settings."""
+    timings_sources: ClassVar[Sequence[Literal["spans", "after_load"]]] = ()
+    """The values of `engine.request_timings` besides true and false that `command` turns into flags: `spans` (it sends
+    OpenTelemetry spans to `context.spans_endpoint`) and `after_load` (it has `timings_after_load`)."""
     needs_gpu: ClassVar[bool] = True
     container: ClassVar[ContainerImage | None] = None
     """For `launch=docker`; null if the engine has no official image and the user must name one."""
@@ -210,6 +220,15 @@ class Engine:
         chunk that has a field counts; `headers` are those of the response, with names in lower case.
         """
         return ServerTimings()
+
+    def timings_after_load(self, context: LaunchContext, running: RunningEngine) -> Mapping[str, ServerTimings]:
+        """Return what the engine has kept about the times of its answers, by the `id` of the answer; all of it, or what is new
+        since the last call. Called after the load with `engine.request_timings=after_load`, several times while some are missing.
+
+        Reads a bounded number of bytes, and returns nothing for what it cannot read. Raises EngineError where nothing can ever
+        be read.
+        """
+        return {}
 
     def body(self, request: Request, model: str, workload: WorkloadSettings) -> tuple[str, dict[str, Any]]:
         """Return the path below the base URL and the JSON body of a streamed request, with only fields that the engine knows."""

@@ -81,6 +81,11 @@ class Record:
         metadata=about("", "Whether it was sent only to keep the level while the last measured requests ended."),
     )
     traceparent: str | None = column("", "Its W3C trace context, where `load.trace_headers` sent one.")
+    answered_ns: int | None = column("ns", "When the last byte of a complete answer arrived.")
+    response_id: str | None = column("", "The `id` of its answer, where the engine's times are found by it.")
+    timings_from: str | None = column(
+        "", "Where the engine's times are from: `answer`, `spans`, `after_load`, or two of them joined by `+`."
+    )
     server_queue_ms: float | None = column("ms", "In the engine's queue until it was scheduled first, says the engine.")
     server_prefill_ms: float | None = column("ms", "From being scheduled to its first token, says the engine.")
     server_kv_transfer_ms: float | None = column("ms", "Transfer of its KV cache between workers, says the engine.")

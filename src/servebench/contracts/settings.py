@@ -5,6 +5,7 @@ Field names are the public config keys (`engine.port`, `load.concurrency`). A pl
 class.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -30,7 +31,8 @@ TokenCount = Annotated[int, Ge(1), Le(TOKENS_MAX)]
 RequestCount = Annotated[int, Ge(1), Le(REQUESTS_MAX)]
 CountOrZero = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
-Port = Annotated[int, Ge(0), Le(65535)]
+PORT_MAX = 65535
+Port = Annotated[int, Ge(0), Le(PORT_MAX)]
 Fraction = Annotated[float, Gt(0), Le(1)]
 
 
@@ -40,7 +42,8 @@ class EngineSettings(StrictSettings):
 
     `port` 0 means any free port. `extra_args` maps a flag of the engine (without its dashes) to a value: true is a
     bare flag, null and false leave it out, a list repeats it. `env` is added to the engine's environment. `request_timings` has
-    the engine report its own times with each answer, if it can.
+    the engine report its own times with each answer, if it can; `spans` also receives its OpenTelemetry spans at `spans_address`
+    (port 0: any free one), and `after_load` also asks it after the load for the times that it has kept.
     """
 
     name: str
@@ -59,9 +62,20 @@ class EngineSettings(StrictSettings):
     executable: str | None = None
     ready_timeout_s: PositiveFloat = 900.0
     stop_timeout_s: PositiveFloat = 30.0
-    request_timings: bool = True
+    request_timings: bool | Literal["spans", "after_load"] = True
+    spans_address: str = "127.0.0.1:4318"
     reuse: bool = True
     measure_restart: bool = False
+
+    @property
+    def spans_listener(self) -> tuple[str, int]:
+        """The host and port of `spans_address`. Raises ValueError for anything else."""
+        host, _, port = self.spans_address.rpartition(":")
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > PORT_MAX:
+            raise ValueError(
+                f"engine.spans_address must be HOST:PORT, such as 127.0.0.1:4318 (got {self.spans_address!r})"
+            )
+        return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,3 +344,8 @@ class RunSettings(StrictSettings):
     telemetry: TelemetrySettings
     tracking: TrackingSettings
     study: StudySettings
+
+    @property
+    def sends_trace_headers(self) -> bool:
+        """Whether each request has a `traceparent`: spans are joined with requests by it."""
+        return self.load.trace_headers or self.engine.request_timings == "spans"

@@ -127,9 +127,9 @@ class ServerConnection(asyncio.Protocol):
             raw, after = parsed
             del self._buffer[:after]
             method, _, rest = first.partition(" ")
-            self._dispatch(method, rest.split(" ", 1)[0].partition("?")[0], raw)
+            self._dispatch(method, rest.split(" ", 1)[0].partition("?")[0], raw, headers)
 
-    def _dispatch(self, method: str, path: str, raw: bytes) -> None:
+    def _dispatch(self, method: str, path: str, raw: bytes, headers: Mapping[str, str]) -> None:
         spec = self._engine.spec
         try:
             if path == "/emulator":
@@ -137,7 +137,7 @@ class ServerConnection(asyncio.Protocol):
             elif not self._engine.ready and path != "/v1/models":
                 raise RequestRejected(spec.emulation.loading_status or 503, "Loading model")
             elif method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
-                self._engine.generate(self, path, raw)
+                self._engine.generate(self, path, raw, headers.get("traceparent", ""))
             else:
                 self._respond_small(method, path, raw)
         except RequestRejected as rejected:
@@ -157,6 +157,8 @@ class ServerConnection(asyncio.Protocol):
             self.respond(200, engine.metrics(), "text/plain; version=0.0.4")
         elif path == spec.version_path or path in (settings.partition("?")[0] for settings in spec.settings_paths):
             self.respond(200, {"version": f"emulated {__version__}", **engine.state()})
+        elif path == "/perf_metrics" and (kept := engine.late.take()) is not None:
+            self.respond(200, kept)
         elif method == "POST" and path == spec.reset_path:
             # like vLLM, refuse while requests hold blocks
             self.respond(200, {"success": engine.scheduler.reset_cache()})

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from servebench.contracts.emulation import EmulationSpec
 from servebench.emulator.cost import StepCost, profile_for, with_profile
+from servebench.emulator.late import LateTimings
 from servebench.emulator.metrics import metrics_page
 from servebench.emulator.requests import ParsedRequest, RejectedInStream, RequestRejected, parse_request
 from servebench.emulator.responses import SSE_HEAD, ResponseWriter, error_body
@@ -91,6 +92,8 @@ class Stream:
     parsed: ParsedRequest
     writer: ResponseWriter
     number: int | None
+    answer_id: str = ""
+    traceparent: str = ""
     opened: bool = False
     sent: int = 0
     dead: bool = False
@@ -119,11 +122,12 @@ class EmulatedEngine:
         """The texts of the ids that `/tokenize` returned, for `/detokenize`: at most as many as the vocabulary has."""
         self._faultable = 0
         self._answers = 0
+        self.late = LateTimings(spec)
 
     # requests
 
-    def generate(self, connection: AnswerConnection, path: str, raw: bytes) -> None:
-        """Start a generation. Raises RequestRejected, RejectedInStream."""
+    def generate(self, connection: AnswerConnection, path: str, raw: bytes, traceparent: str = "") -> None:
+        """Start a generation; its spans belong to the trace of `traceparent`. Raises RequestRejected, RejectedInStream."""
         try:
             body = json.loads(raw)
         except ValueError as error:
@@ -138,9 +142,12 @@ class EmulatedEngine:
         if not probe:
             self._faultable += 1
             number = self._faultable
-        answer_id = f"{'chatcmpl' if parsed.chat else 'cmpl'}-{self.spec.seed}-{self._answers}"
+        kind = "chatcmpl" if parsed.chat else "cmpl"
+        # TensorRT-LLM names an answer by the number of its request
+        seed = "" if self.spec.emulation.kept == "list" else f"{self.spec.seed}-"
+        answer_id = f"{kind}-{seed}{self._answers}"
         writer = ResponseWriter(self.spec, parsed, answer_id, int(self.started_s))
-        stream = Stream(connection, parsed, writer, number)
+        stream = Stream(connection, parsed, writer, number, answer_id, traceparent)
         request = EmulatedRequest(
             key=self._answers,
             prompt=parsed.prompt,
@@ -282,6 +289,7 @@ class EmulatedEngine:
         stream = request.owner
         assert isinstance(stream, Stream)
         request.owner = None
+        self.late.add(request, stream.answer_id, stream.traceparent)
         stream.connection.finish_request()
 
     # state

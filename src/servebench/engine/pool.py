@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from servebench.contracts.engine import (
     Engine,
@@ -17,11 +18,14 @@ from servebench.contracts.engine import (
 )
 from servebench.contracts.settings import RunSettings
 from servebench.engine.admin import resolved_settings
+from servebench.engine.spans.receiver import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
 from servebench.registry.registry import Registry
 from servebench.util.errors import EngineError, FailureKind
 from servebench.util.redaction import redact_file
 from servebench.util.units import NS_PER_S
+
+EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +55,35 @@ class EngineLease:
     """The engine's settings as the engine itself reports them."""
     first_start: FirstStart | None = None
     """With `engine.measure_restart`: the first start; `running` is then the restarted engine."""
+    spans: SpanReceiver | None = None
+    """What receives the engine's spans, with `engine.request_timings=spans`."""
 
 
 def launch_context(settings: RunSettings, cache_dir: Path, port_of: Callable[[str], int] = free_port) -> LaunchContext:
     """Return what the engine's command depends on. Without a configured port, `port_of(host)` chooses one."""
     port = settings.engine.port or port_of(settings.engine.host)
-    return LaunchContext(engine=settings.engine, model=settings.model, gpu=settings.gpu, port=port, cache_dir=cache_dir)
+    endpoint = None
+    if settings.engine.request_timings == "spans":
+        host, spans_port = settings.engine.spans_listener
+        reached = "127.0.0.1" if host in EVERY_ADDRESS else f"[{host}]" if ":" in host else host
+        endpoint = f"http://{reached}:{spans_port or port_of(host)}{PATH}"
+    return LaunchContext(
+        engine=settings.engine,
+        model=settings.model,
+        gpu=settings.gpu,
+        port=port,
+        cache_dir=cache_dir,
+        spans_endpoint=endpoint,
+    )
+
+
+def open_receiver(context: LaunchContext) -> SpanReceiver | None:
+    """Return a receiver at the context's endpoint; None if it has none. Raises EngineError if it cannot listen."""
+    if context.spans_endpoint is None:
+        return None
+    port = urlsplit(context.spans_endpoint).port
+    assert port is not None
+    return SpanReceiver(context.engine.spans_listener[0], port)
 
 
 def same_engine(one: RunSettings, other: RunSettings) -> bool:
@@ -111,18 +138,20 @@ class EnginePool:
             self._display.status(f"preparing {engine.name}")
             engine.prepare(context, self._display.say)
         self._display.status(f"waiting for {engine.name} to generate a first token")
-        try:
+        with contextlib.ExitStack() as undo:
+            spans = open_receiver(context)
+            if spans is not None:
+                undo.callback(spans.close)
+            undo.callback(redact_log, log_path)
             context, running = self._launch(launcher, engine, context, settings, log_path)
-        except BaseException:
-            redact_log(log_path)
-            raise
-        self._report_start(engine, "start", running)
-        first = None
-        if settings.engine.measure_restart and running.phases:
-            first = self._stop_first_start(engine, running)
-            self._display.status(f"waiting for the warm restart of {engine.name}")
-            running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
-            self._report_start(engine, "warm restart", running)
+            self._report_start(engine, "start", running)
+            first = None
+            if settings.engine.measure_restart and running.phases:
+                first = self._stop_first_start(engine, running)
+                self._display.status(f"waiting for the warm restart of {engine.name}")
+                running = launcher.launch(engine, context, settings.launch, log_path=log_path, say=self._display.detail)
+                self._report_start(engine, "warm restart", running)
+            undo.pop_all()
         return EngineLease(
             engine=engine,
             launcher=launcher,
@@ -132,6 +161,7 @@ class EnginePool:
             owner_log=log_path,
             resolved=None if launcher.simulated else resolved_settings(engine, running),
             first_start=first,
+            spans=spans,
         )
 
     def _launch(
@@ -185,5 +215,7 @@ class EnginePool:
         self._display.status(f"stopping {lease.engine.name}")
         report = lease.running.stop()
         self._current = None
+        if lease.spans is not None:
+            lease.spans.close()
         redact_log(lease.owner_log)
         return report

@@ -37,6 +37,8 @@ from servebench.util.units import NS_PER_MS
 ReadTimings = Callable[[Mapping[str, Any], Mapping[str, str]], ServerTimings]
 """Reads the engine's own times from the fields of an answer and its headers: `Engine.request_timings`."""
 
+ID_CHARACTERS_MAX = 200
+
 _SAME: dict[WireOutcome, Outcome] = {
     "timeout": "timeout",
     "reset": "reset",
@@ -82,11 +84,12 @@ def record(
     asked_output_tokens: int | None,
     filler: bool = False,
     timings: ReadTimings | None = None,
+    keep_id: bool = False,
 ) -> Record:
     """Return the record of one exchange. Pure. Never raises for what a server sent: that becomes an outcome.
 
-    `timings` reads the engine's own times of a successful answer. A failed request keeps its events. A status that is neither
-    2xx nor interim is an `http_error`.
+    `timings` reads the engine's own times of a successful answer; with `keep_id` its `id` is kept. A failed request keeps its
+    events. A status that is neither 2xx nor interim is an `http_error`.
     """
     message, scan = stream.read(exchange.reads)
     outcome, error = _outcome(exchange.outcome, exchange.error, message, scan, asked_output_tokens)
@@ -98,6 +101,7 @@ def record(
         with contextlib.suppress(TypeError, AttributeError, LookupError, ValueError, ArithmeticError):
             said = timings(scan.details, message.headers)
             times = timing_columns(said, exchange.sent_ns, event_ns[0], exchange.reads[-1][0])
+    answer_id = scan.details.get("id") if keep_id else None
     return Record(
         run_id=run_id,
         point=point,
@@ -116,6 +120,8 @@ def record(
         outcome=outcome,
         http_status=message.status,
         error=error,
+        answered_ns=exchange.reads[-1][0] if outcome == "ok" else None,
+        response_id=answer_id[:ID_CHARACTERS_MAX] if isinstance(answer_id, str) else None,
         **times,
     )
 

@@ -10,18 +10,23 @@ answer (its last byte), because the last token may have no text. So the sum alwa
 in the residual: the time in the server that the engine does not account for. It must be small, and not negative.
 """
 
+from typing import Any
+
 from servebench.contracts.engine import ServerTimings
 from servebench.util.units import NS_PER_MS
 
 
-def timing_columns(said: ServerTimings, sent_ns: int, first_event_ns: int, answered_ns: int) -> dict[str, float | None]:
+def timing_columns(
+    said: ServerTimings, sent_ns: int, first_event_ns: int, answered_ns: int, *, source: str = "answer"
+) -> dict[str, Any]:
     """Return the columns of a request that was sent, had its first content event and was completely answered at these times.
+    `source` is where the engine's times are from.
 
-    All are milliseconds, null where the engine does not report what they need. The residual is network and delivery, less
-    the front end if the engine reports its E2E. Without a queue the network contains it, so only delivery is a residual. A first
-    token that is delivered late makes the delivery negative and the network as much longer.
+    All but the source are milliseconds, null where the engine does not report what they need. The residual is network and
+    delivery, less the front end if the engine reports its E2E. Without a queue the network contains it, so only delivery is a
+    residual. A first token that is delivered late makes the delivery negative and the network as much longer.
     """
-    columns = {
+    columns: dict[str, Any] = {
         "server_queue_ms": said.queue_ms,
         "server_prefill_ms": said.prefill_ms,
         "server_kv_transfer_ms": said.kv_transfer_ms,
@@ -41,4 +46,6 @@ def timing_columns(said: ServerTimings, sent_ns: int, first_event_ns: int, answe
         residual_ms = network_ms + delivery_ms
         if said.queue_ms is None:
             residual_ms = min(residual_ms, max(0.0, delivery_ms))
+    known = any(value is not None for value in columns.values())
+    columns["timings_from"] = source if known else None
     return {**columns, "network_ms": network_ms, "delivery_ms": delivery_ms, "residual_ms": residual_ms}

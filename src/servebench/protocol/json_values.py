@@ -1,6 +1,7 @@
 """Read JSON values that a server sent, leniently: objects, texts and counts."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -52,6 +53,14 @@ def milliseconds(value: object, unit_ms: float = 1.0) -> float | None:
         return None
     duration_ms = value * unit_ms
     return duration_ms if duration_ms <= YEAR_MS else None
+
+
+def between(moments: Mapping[str, Any], start: str, end: str) -> float | None:
+    """Return the milliseconds between two moments in seconds; None if one is missing or no number, or they are in no order."""
+    first, last = moments.get(start), moments.get(end)
+    if not isinstance(first, int | float) or not isinstance(last, int | float):
+        return None
+    return milliseconds(last - first, 1000.0)
 
 
 def count_of(value: object) -> int | None:

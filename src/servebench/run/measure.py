@@ -22,6 +22,7 @@ from servebench.load.plan.schedule import (
     with_edges,
 )
 from servebench.measure.derive import count_missing
+from servebench.run.late_timings import missing_timings, with_late_timings
 from servebench.run.ledger import entry
 from servebench.run.looks import Looks
 from servebench.run.outcome import BROKEN, SILENCE_MARGIN_S
@@ -136,6 +137,7 @@ def _warnings(session: RunSession, level: Level, report: PhaseReport, records: S
             "the engine was more than twice as fast as in the warm-up"
         )
         warnings.append(catalog.SUPPLY_EXHAUSTED.issue(message))
+    warnings += missing_timings(session, records)
     # the GPU of a server on another machine, and of an emulated one, is known only from the config
     if session.launcher.local and not session.launcher.emulated:
         gpu = wrong_gpu(session.settings, session.gpus)
@@ -264,7 +266,8 @@ def _facts(
         start_id=session.start_id,
         fillers=[request.request_id for request in fillers],
         references=references_of(prompts.requests),
-        trace_headers=session.settings.load.trace_headers,
+        trace_headers=session.settings.sends_trace_headers,
+        keep_ids=session.settings.engine.request_timings == "after_load",
         timings_of=session.engine.name if session.settings.engine.request_timings else None,
     )
 
@@ -310,6 +313,8 @@ def _run_phase(
     spool = session.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
     nodes, workers = _load_generators(session, level, planned, plan.concurrency, warmup=warmup)
     spools = worker_spools(spool, workers)
+    if session.spans is not None:
+        session.spans.discard()
     try:
         if session.launcher.simulated:
             sampled = session.settings.telemetry.enabled and not warmup
@@ -332,6 +337,8 @@ def _run_phase(
         raise
     if looks is not None:
         report = replace(report, ended_by=looks.ended_by or _end_reason(level, report))
+    if not warmup and report.stopped is None:
+        records = with_late_timings(session, facts.trace, records)
     records = _counted(session, records)
     session.writer.append(records)
     session.ledger.append(entry(level.point, report, records, warmup=warmup))

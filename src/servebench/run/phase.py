@@ -51,6 +51,8 @@ class PhaseFacts:
     references: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By request_id: the `schema` and the `reference` that its answer is compared with."""
     trace_headers: bool = False
+    keep_ids: bool = False
+    """Whether the `id` of each answer is kept: times that the engine gives after the load are found by it."""
     timings_of: str | None = None
     """The engine whose request timings are read; null: none are."""
 
@@ -105,6 +107,7 @@ class PhaseFacts:
             planned_prompt_tokens=prompt_tokens,
             asked_output_tokens=output_tokens,
             timings=self.timings,
+            keep_id=self.keep_ids,
         )
         if self.trace_headers and exchange.sent_ns is not None:
             return replace(found, traceparent=traceparent(self.trace, exchange.request_id))

@@ -5,8 +5,10 @@ import resource
 from collections.abc import Sequence
 
 from servebench.config import Job
+from servebench.contracts.engine import Engine, Launcher
 from servebench.contracts.settings import ModelSettings, RunSettings
 from servebench.engine.pool import launch_context
+from servebench.engine.supervisor.ports import describe_owner, port_problem
 from servebench.engine.tokenize import offline_tokenizer
 from servebench.load.coordinator.share import usable_cores, worker_count
 from servebench.load.plan.traces import trace_errors
@@ -37,6 +39,7 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += engine.unsupported_settings(context)
         if launcher.simulated:
             faults += simulation_faults(settings, registry)
+        faults += timings_faults(settings, engine, launcher, here=here)
         if here:
             faults += launcher.check(engine, context, settings.launch)
             if launcher.local and not launcher.emulated:
@@ -55,6 +58,28 @@ def check_jobs(jobs: Sequence[Job], registry: Registry, *, here: bool = True) ->
             faults += error.faults
     if faults:
         raise PreflightError("\n".join(dict.fromkeys(faults)))
+
+
+def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *, here: bool) -> list[str]:
+    """Return an error for a source of request timings that the engine lacks, or spans that cannot be received."""
+    source, (host, port) = settings.engine.request_timings, settings.engine.spans_listener
+    fault = None
+    # a server that was started elsewhere may send spans though its adapter has no flags for them
+    if not isinstance(source, bool) and source not in engine.timings_sources and (source != "spans" or launcher.local):
+        known = ", ".join((*engine.timings_sources, "true or false"))
+        fault = f"{engine.name} has no such times; use {known}"
+    elif source == "spans" and launcher.simulated:
+        fault = "launch=simulated has no server that sends spans; use launch=emulated, or true"
+    elif source == "spans" and port == 0 and not launcher.local:
+        fault = (
+            "engine.spans_address needs the port to which the running server sends its spans, such as 127.0.0.1:4318"
+        )
+    elif source == "spans" and here and port and port_problem(host, port) is not None:
+        fault = (
+            f"cannot listen at engine.spans_address={host}:{port}, which is in use{describe_owner(port)} or no address of this "
+            "machine; choose another one (port 0: any free one, for an engine that servebench starts)"
+        )
+    return [] if fault is None else [f"engine.request_timings={source}: {fault}"]
 
 
 def tokenizer_faults(model: ModelSettings) -> list[str]:

@@ -55,7 +55,7 @@ def planned_requests(
                 holes=holes,
                 headers=(
                     ("x-request-id", wire_id(trace.rpartition("/")[0], request.request_id)),
-                    *(trace_headers(trace, request) if settings.load.trace_headers else ()),
+                    *(trace_headers(trace, request) if settings.sends_trace_headers else ()),
                 ),
             )
         )

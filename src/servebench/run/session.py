@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servebench.config import Job
-from servebench.contracts.engine import Engine, Launcher, RunningEngine
+from servebench.contracts.engine import Engine, LaunchContext, Launcher, RunningEngine
 from servebench.contracts.exchange import ClientFloor, Target
 from servebench.contracts.point_id import PointId
 from servebench.contracts.request import Tokenizer
@@ -13,6 +13,7 @@ from servebench.contracts.results import Point
 from servebench.contracts.settings import RunSettings
 from servebench.contracts.telemetry import Subject
 from servebench.engine.pool import EngineLease, EnginePool
+from servebench.engine.spans.receiver import SpanReceiver
 from servebench.engine.tokenize import engine_tokenizer
 from servebench.load.ray.nodes import ray_nodes
 from servebench.registry.registry import Registry
@@ -84,6 +85,8 @@ class RunSession:
     engine: Engine
     launcher: Launcher
     running: RunningEngine
+    context: LaunchContext
+    spans: SpanReceiver | None
     target: Target
     prompts: PromptSource
     tokenizer: Tokenizer
@@ -128,6 +131,8 @@ def open_session(
         engine=lease.engine,
         launcher=lease.launcher,
         running=lease.running,
+        context=lease.context,
+        spans=lease.spans,
         target=target_of(lease.running),
         prompts=PromptSource(workload, tokenizer, settings, request.prompts),
         tokenizer=tokenizer,

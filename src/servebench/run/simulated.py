@@ -314,6 +314,7 @@ class _Client:
             planned_prompt_tokens=prompt_tokens,
             asked_output_tokens=output_tokens,
             stamp_source="kernel",
+            answered_ns=event_ns[-1] if whole is not None and event_ns else None,
             text="".join(answer.request.pieces[: answer.request.generated]) if answer is not None else "",
             **_outcome(end, streamed=bool(event_ns)),
             **_usage(self._spec, whole),

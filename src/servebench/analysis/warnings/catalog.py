@@ -236,6 +236,14 @@ TIMINGS_DO_NOT_ADD_UP = _define(
     mark=True,  # the metrics rest on the client's stamps alone
     affects=(),
 )
+TIMINGS_MISSING = _define(
+    "timings_missing",
+    "the engine's own times that were asked for did not come for many requests",
+    "check that the server sends its spans to engine.spans_address (OTLP over HTTP, not gRPC) and drops none, or that it keeps "
+    "enough requests; the means of queue, prefill and decode are those of the other requests",
+    mark=True,  # as above
+    affects=(),
+)
 EMULATED = _define(
     "emulated",
     "the engine was emulated: these numbers do not describe the real engine",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servebench.contracts.engine import Command
+from servebench.contracts.engine import Command, LaunchContext
 from servebench.contracts.settings import EngineSettings
 from servebench.util.children import command_environment, find_program
 
@@ -77,6 +77,21 @@ def extra_arguments(extra: Mapping[str, Any]) -> list[str]:
             else:
                 arguments += [flag, json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)]
     return arguments
+
+
+SPANS_DELAY_MS = 1000
+"""How often a traced engine sends its spans, which are waited for after the load."""
+
+
+def spans_environment(context: LaunchContext) -> dict[str, str]:
+    """Return the variables of OpenTelemetry's SDK with which an engine sends its spans to `context.spans_endpoint` over HTTP.
+
+    https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
+    """
+    if context.spans_endpoint is None:
+        return {}
+    delay = {"OTEL_BSP_SCHEDULE_DELAY": str(SPANS_DELAY_MS)}
+    return {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf", **delay}
 
 
 def is_python(executable: str) -> bool:

@@ -3,12 +3,26 @@
 Checked against the flags and responses of 0.5.23 and run, patched, on the CPU.
 """
 
-from servebench.contracts.engine import Command, ContainerImage, Dialect, Engine, LaunchContext, PhaseMarker
+import os
+from collections.abc import Iterator, Mapping
+
+from servebench.contracts.engine import (
+    Command,
+    ContainerImage,
+    Dialect,
+    Engine,
+    LaunchContext,
+    PhaseMarker,
+    RunningEngine,
+    ServerTimings,
+)
 from servebench.contracts.limits import Limit
 from servebench.engine.adapters.emulations import read_emulation
-from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable
+from servebench.engine.adapters.flags import FlagTable, is_python, missing_executable, spans_environment
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import FEWER_BITS, LONGER_STEPS, argument, engine_knobs
+from servebench.protocol.json_values import between, load_object, milliseconds
+from servebench.util.bounded_file import open_regular
 
 FLAGS = FlagTable(
     flags={
@@ -51,6 +65,10 @@ METRICS = {
 """`sglang/srt/observability/metrics_collector.py` of 0.5.23, with `--enable-metrics`."""
 
 
+KEPT_BYTES_MAX = 256 << 20
+"""Of the times of all requests of a point: a line has one to two kilobytes."""
+
+
 class SglangEngine(Engine):
     """SGLang's OpenAI-compatible server."""
 
@@ -66,6 +84,7 @@ class SglangEngine(Engine):
     reset_path = "/flush_cache"
     settings_paths = ("/server_info",)
     knobs = KNOBS
+    timings_sources = ("spans", "after_load")
     emulation = read_emulation("servebench.engine.adapters", "sglang")
     phases = (
         PhaseMarker("weights_loading", r"Load weight begin"),
@@ -94,4 +113,41 @@ class SglangEngine(Engine):
         arguments += ["--sampling-defaults", "openai"]
         if context.model.revision is not None:
             arguments += ["--revision", context.model.revision]
-        return FLAGS.command(settings, *start, *arguments)
+        env = spans_environment(context)
+        if context.spans_endpoint is not None:
+            arguments += ["--enable-trace", "--otlp-traces-endpoint", context.spans_endpoint]
+            # without a span for each token
+            env["SGLANG_TRACE_LEVEL"] = "1"
+        if settings.request_timings == "after_load":
+            arguments += ["--export-metrics-to-file", "--export-metrics-to-file-dir", str(context.kept_folder)]
+        return FLAGS.command(settings, *start, *arguments, env=env)
+
+    def timings_after_load(self, context: LaunchContext, running: RunningEngine) -> Mapping[str, ServerTimings]:
+        """Return the times in the files of `--export-metrics-to-file`, and empty them: the server only appends."""
+        found: dict[str, ServerTimings] = {}
+        for path in sorted(context.kept_folder.glob("sglang-request-metrics-*.log")):
+            try:
+                with open_regular(path) as file:
+                    found |= dict(_kept_timings(file.read(KEPT_BYTES_MAX)))
+                os.truncate(path, 0)
+            except OSError:
+                continue
+        return found
+
+
+def _kept_timings(lines: bytes) -> Iterator[tuple[str, ServerTimings]]:
+    """Yield the id and the times of each line, a JSON object: the `meta_info` of an answer.
+
+    Its `queue_time` is a duration; the others are moments in seconds, of which only differences count
+    (`sglang/srt/observability/req_time_stats.py` and `request_metrics_exporter.py` of 0.5.23).
+    """
+    for line in lines.splitlines():
+        answer = load_object(line)
+        if answer is not None and isinstance(answer.get("id"), str):
+            timings = ServerTimings(
+                queue_ms=milliseconds(answer.get("queue_time"), 1000.0),
+                prefill_ms=between(answer, "forward_entry_time", "prefill_finished_time"),
+                decode_ms=between(answer, "prefill_finished_time", "request_finished_ts"),
+                e2e_ms=between(answer, "request_received_ts", "request_finished_ts"),
+            )
+            yield answer["id"], timings

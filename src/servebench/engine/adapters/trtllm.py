@@ -6,9 +6,12 @@ writes, so that the printed command can be pasted. Never run here: flags and res
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import httpx
+import orjson
 
 from servebench.contracts.engine import (
     Command,
@@ -19,7 +22,9 @@ from servebench.contracts.engine import (
     LogHint,
     PhaseMarker,
     Preparation,
+    RunningEngine,
     Say,
+    ServerTimings,
 )
 from servebench.contracts.limits import Limit
 from servebench.contracts.settings import EngineSettings, ModelSettings
@@ -29,6 +34,8 @@ from servebench.engine.adapters.flags import FlagTable, extra_arguments, missing
 from servebench.engine.adapters.hints import log_hints
 from servebench.engine.adapters.knobs import LONGER_STEPS, argument, engine_knobs
 from servebench.engine.adapters.trtllm_plan import BuildPlan, TrtllmSettings, build_plan, in_folder
+from servebench.protocol.json_values import between
+from servebench.util.bounded_http import client
 
 FLAGS = FlagTable(
     flags={
@@ -46,12 +53,20 @@ FLAGS = FlagTable(
 )
 
 
+KEPT_MAX = 100_000
+"""Requests of which the server keeps the times until they are read, after each point."""
+KEPT_BYTES_MAX = 128 << 20
+KEPT_TIMEOUT_S = 60.0
+
+
 def llm_options(settings: EngineSettings, backend: str = "pytorch") -> dict[str, Any]:
     """Return the contents of the YAML of `--config`.
 
     Structured output needs its backend there. A built engine already contains the type of its weights.
     """
     options: dict[str, Any] = {"guided_decoding_backend": "xgrammar", "return_perf_metrics": True}
+    if settings.request_timings == "after_load":
+        options["perf_metrics_max_requests"] = KEPT_MAX
     if settings.dtype is not None and backend == "pytorch":
         options["dtype"] = settings.dtype
     if settings.prefix_caching is not None:
@@ -70,6 +85,22 @@ KNOBS = engine_knobs(
     },
     max_num_seqs=2048,
 )
+
+
+def kept_timings(item: Mapping[str, Any]) -> ServerTimings:
+    """Return the times in an item of `GET /perf_metrics`: moments in seconds, of which only differences count
+    (`serve/openai_server.py`)."""
+    metrics = item.get("perf_metrics")
+    times = metrics.get("timing_metrics") if isinstance(metrics, dict) else None
+    if not isinstance(times, dict):
+        return ServerTimings()
+    return ServerTimings(
+        queue_ms=between(times, "arrival_time", "first_scheduled_time"),
+        prefill_ms=between(times, "first_scheduled_time", "first_token_time"),
+        decode_ms=between(times, "first_token_time", "last_token_time"),
+    )
+
+
 METRICS = {
     "requests_running": ("trtllm_num_requests_running",),
     "requests_waiting": ("trtllm_num_requests_waiting",),
@@ -100,6 +131,7 @@ class TrtllmEngine(Engine):
     metrics = METRICS
     settings_paths = ("/server_info",)
     knobs = KNOBS
+    timings_sources = ("after_load",)
     emulation = read_emulation("servebench.engine.adapters", "trtllm")
     phases = (
         PhaseMarker("weights_loading", r"Prefetching .*checkpoint files|Loading safetensors weights in parallel"),
@@ -166,6 +198,25 @@ class TrtllmEngine(Engine):
         # JSON is YAML
         options = json.dumps(llm_options(settings, settings.backend))
         return Command(argv=("sh", "-c", script, "trtllm", str(config), options, *arguments), env=dict(settings.env))
+
+    def timings_after_load(self, context: LaunchContext, running: RunningEngine) -> Mapping[str, ServerTimings]:
+        """Return the times of `GET /perf_metrics`, which empties the server's list.
+
+        Newer versions name answers by the same number (`serve/postprocess_handlers.py`); those of older ones are not found.
+        """
+        options: Any = {"verify_tls": running.verify_tls, "timeout_s": KEPT_TIMEOUT_S, "bytes_max": KEPT_BYTES_MAX}
+        try:
+            with client(running.headers, **options) as http:
+                response = http.get(f"{running.root_url}/perf_metrics")
+            listed = orjson.loads(response.content) if response.status_code == httpx.codes.OK else None
+        except (httpx.HTTPError, ValueError):
+            return {}
+        found: dict[str, ServerTimings] = {}
+        for one in listed if isinstance(listed, list) else ():
+            if isinstance(one, dict) and isinstance(one.get("request_id"), int):
+                timings = kept_timings(one)
+                found |= {f"{kind}-{one['request_id']}": timings for kind in ("chatcmpl", "cmpl")}
+        return found
 
     def served_model(self, model: ModelSettings) -> str:
         """Return the last part of a local folder, else the model's name: the server takes no other name."""

@@ -40,6 +40,11 @@ class DockerLauncher(Launcher):
                 f"engine={engine.name} needs a build step, which launch=docker does not run in the container; "
                 "use launch=process, or settings without a build"
             )
+        if context.spans_endpoint is not None and settings.network == "bridge":
+            problems.append(
+                "engine.request_timings=spans: a container cannot reach "
+                f"{context.engine.spans_address} of this machine; set launch.network=host"
+            )
         problems += runtime_problems(settings)
         if not remote_host(os.environ.get("DOCKER_HOST")):
             port = port_problem(publish_host(settings), context.engine.port)
