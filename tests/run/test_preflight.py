@@ -1,12 +1,19 @@
 """Checks before anything starts."""
 
 import resource
+import socket
 from dataclasses import replace
 
 import pytest
 
 from servebench.contracts.settings import EngineSettings, ModelSettings
-from servebench.run.preflight import check_jobs, descriptor_faults, process_list_faults, tokenizer_faults
+from servebench.run.preflight import (
+    check_jobs,
+    descriptor_faults,
+    process_list_faults,
+    timings_faults,
+    tokenizer_faults,
+)
 from servebench.util.errors import PreflightError
 from support.fake_engine import FakeEngine, FakeLauncher, FakeWorkload, fake_job, fake_registry
 
@@ -75,3 +82,39 @@ def test_streams_need_file_descriptors(monkeypatch):
     assert faults(100, workers="ray") == []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, resource.RLIM_INFINITY))
     assert faults(10_000, workers=1) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "address", "flags", "words"),
+    [
+        ("spans", "127.0.0.1:0", {}, "fake has no such times; use after_load, true or false"),
+        ("spans", "127.0.0.1:0", {"local": False}, "needs the port"),
+        ("spans", "127.0.0.1:0", {"simulated": True, "known": ("spans",)}, "launch=simulated has no server"),
+        ("after_load", "127.0.0.1:0", {"known": ()}, "fake has no such times; use true or false"),
+        ("spans", "192.0.2.1:4318", {"known": ("spans",)}, "cannot listen at engine.spans_address=192.0.2.1:4318"),
+        ("after_load", "127.0.0.1:0", {}, None),
+        ("spans", "127.0.0.1:0", {"known": ("spans",)}, None),
+        (True, "192.0.2.1:4318", {}, None),
+    ],
+)
+def test_timings_that_cannot_come_are_a_fault(source, address, flags, words):
+    engine = type("E", (FakeEngine,), {"timings_sources": flags.pop("known", ("after_load",))})()
+    launcher = type("L", (FakeLauncher,), flags)()
+    settings = fake_job(engine=EngineSettings(name="fake", request_timings=source, spans_address=address)).settings
+    faults = timings_faults(settings, engine, launcher, here=True)
+    assert len(faults) == (words is not None)
+    assert words is None or (f"engine.request_timings={source}: " in faults[0] and words in faults[0])
+
+
+def test_a_port_for_spans_in_use_is_a_fault():
+    engine = type("E", (FakeEngine,), {"timings_sources": ("spans",)})()
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        settings = fake_job(engine=EngineSettings(name="fake", request_timings="spans", spans_address=address)).settings
+        assert (
+            f"engine.spans_address={address}, which is in use"
+            in timings_faults(settings, engine, FakeLauncher(), here=True)[0]
+        )
+        assert timings_faults(settings, engine, FakeLauncher(), here=False) == []

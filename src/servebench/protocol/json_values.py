@@ -58,9 +58,10 @@ def milliseconds(value: object, unit_ms: float = 1.0) -> float | None:
 def between(moments: Mapping[str, Any], start: str, end: str) -> float | None:
     """Return the milliseconds between two moments in seconds; None if one is missing or no number, or they are in no order."""
     first, last = moments.get(start), moments.get(end)
-    if not isinstance(first, int | float) or not isinstance(last, int | float):
+    # as above, an integer may be too long for a float
+    if not all(isinstance(one, int | float) and abs(one) <= LONGEST for one in (first, last)):
         return None
-    return milliseconds(last - first, 1000.0)
+    return milliseconds(last - first, 1000.0)  # type: ignore[operator]
 
 
 def count_of(value: object) -> int | None:

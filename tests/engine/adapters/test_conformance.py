@@ -1,6 +1,7 @@
 """The built-in engines, checked by the suite that plugins run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from servebench.contracts.settings import ModelSettings
 from servebench.engine.adapters import sglang, vllm
 from servebench.engine.adapters.openai import OpenAiEngine
 from servebench.engine.adapters.sglang import SglangEngine
-from servebench.engine.adapters.trtllm import TrtllmEngine
+from servebench.engine.adapters.trtllm import TrtllmEngine, kept_timings, llm_options
 from servebench.engine.adapters.vllm import VllmEngine
 from servebench.testing import EngineConformance
 from support.records import record_ms
@@ -136,6 +137,67 @@ def test_request_timings_can_be_turned_off(tmp_path):
     assert flag in suite.composed(suite.context(tmp_path))[0]
     assert flag not in suite.composed(suite.context(tmp_path, request_timings=False))[0]
     assert flag not in suite.composed(suite.context(tmp_path, extra_args={"disable-log-stats": True}))[0]
+
+
+@pytest.mark.parametrize(("suite", "engine"), [(TestVllm, VllmEngine), (TestSglang, SglangEngine)])
+def test_a_traced_engine_sends_its_spans_over_http(suite, engine, tmp_path):
+    """Flags are published ones; without spans nothing of it is in the command."""
+    endpoint = "http://127.0.0.1:4318/v1/traces"
+    argv, env = suite().composed(replace(suite().context(tmp_path), spans_endpoint=endpoint))
+    assert argv[argv.index("--otlp-traces-endpoint") + 1] == endpoint
+    assert {word for word in argv if word.startswith("--")} <= published(engine.name)
+    assert env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == "http/protobuf"
+    assert env["OTEL_BSP_SCHEDULE_DELAY"] == "1000"
+    plain, variables = suite().composed(suite().context(tmp_path))
+    assert not {"--otlp-traces-endpoint", "--enable-trace"} & set(plain)
+    assert not any(name.startswith("OTEL_") for name in variables)
+
+
+LINE = {
+    "request_parameters": "{}", "id": "a", "queue_time": 0.5, "forward_entry_time": 1000.5, "prefill_finished_time": 1000.75,
+    "request_finished_ts": 1002.75, "request_received_ts": 999.75,
+}  # fmt: skip
+
+
+def test_the_file_of_sglang_is_read_and_emptied(tmp_path):
+    """What others, or a broken server, put there is left out."""
+    context = TestSglang().context(tmp_path, request_timings="after_load")
+    argv, _ = TestSglang().composed(context)
+    assert argv[-3:] == ("--export-metrics-to-file", "--export-metrics-to-file-dir", str(context.kept_folder))
+    assert set(argv[-3:-1]) <= published("sglang")
+    context.kept_folder.mkdir(parents=True)
+    path = context.kept_folder / "sglang-request-metrics-20261101_10.log"
+    odd = [
+        {**LINE, "id": 1},
+        {**LINE, "id": "b", "queue_time": -1, "forward_entry_time": None, "request_finished_ts": 1e308},
+    ]
+    lines = [json.dumps(one).encode() for one in (LINE, *odd, [], None)]
+    path.write_bytes(b"\n".join([b"junk", b"\xff{", b"[" * 9999, *lines, lines[0][:40]]))
+    (context.kept_folder / "sglang-request-metrics-x.log").mkdir()
+    kept = SglangEngine().timings_after_load(context, None)
+    assert kept == {
+        "a": ServerTimings(queue_ms=500.0, prefill_ms=250.0, decode_ms=2000.0, e2e_ms=3000.0),
+        "b": ServerTimings(),
+    }
+    assert SglangEngine().timings_after_load(context, None) == {}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {}, {"perf_metrics": 1}, {"perf_metrics": {"timing_metrics": [1]}},
+        {"perf_metrics": {"timing_metrics": {"arrival_time": "x", "first_scheduled_time": 1.0, "first_token_time": 0.5,
+                                             "last_token_time": 10**400}}},
+    ],
+)  # fmt: skip
+def test_an_odd_item_of_trtllm_says_nothing(item):
+    assert kept_timings(item) == ServerTimings()
+
+
+def test_trtllm_keeps_times_only_if_asked():
+    plain = llm_options(TrtllmEngine.settings_type(name="trtllm"))
+    kept = llm_options(TrtllmEngine.settings_type(name="trtllm", request_timings="after_load"))
+    assert kept == {**plain, "perf_metrics_max_requests": 100_000}
 
 
 @pytest.mark.parametrize(("residual_ms", "words"), [(-5.0, "longer"), (160.0, "no time"), (None, "finds nothing")])

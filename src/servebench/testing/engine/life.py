@@ -13,18 +13,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from servebench.contracts.engine import RunningEngine
+from servebench.contracts.engine import Engine, RunningEngine, ServerTimings
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.results import Record
 from servebench.engine.supervisor.ports import accepts_connections
 from servebench.engine.supervisor.probe import generate_token
 from servebench.load.client.progress import Counts
+from servebench.run.late_timings import with_timings
 from servebench.testing.engine.suite import BUSY, CHAT, HOST, SCHEMA, EngineSuite, Launch, Life, LifeOf
 from servebench.util.bounded_http import client
 from servebench.util.errors import EngineError
 from servebench.util.units import NS_PER_MS
 
 DEATH_TIMEOUT_S = 60.0
+KEPT_TIMEOUT_S = 10.0
 TIMINGS_ERROR_MS = 2.0
 TIMINGS_SHARE_MAX, TIMINGS_FRONT_END_MS = 0.05, 100.0
 """An answer of a test may be as short as its front end's time: then what is not covered may be more than 5%."""
@@ -67,6 +69,29 @@ class LifeTests(EngineSuite):
             assert answer["city"] in ("Paris", "Rome")
             assert isinstance(answer["rain"], bool)
         self.check_stop(running, life)
+
+    def test_timings_after_load(self, life_of: LifeOf, launch: Launch, tmp_path: Path) -> None:
+        """The times that it keeps until after the load are found by the ids of its answers and add up; a server that keeps none,
+        or says something else, makes no error but EngineError."""
+        if "after_load" not in self.engine.timings_sources:
+            assert self.engine.timings_after_load is Engine.timings_after_load, (
+                "timings_sources does not name after_load"
+            )
+            pytest.skip(f"{self.engine.name} keeps no timings")
+        life = life_of()
+        context = replace(life.context, engine=replace(life.context.engine, request_timings="after_load"))
+        running = launch(context)
+        _, (answered,) = self.drive(running, [CHAT], tmp_path)
+        kept: dict[str, ServerTimings] = {}
+        deadline = time.monotonic() + (KEPT_TIMEOUT_S if life.real else 0.0)
+        with contextlib.suppress(EngineError):
+            kept |= self.engine().timings_after_load(context, running)
+            while answered.response_id not in kept and time.monotonic() < deadline:
+                time.sleep(0.1)
+                kept |= self.engine().timings_after_load(context, running)
+        if life.real:
+            assert answered.response_id in kept, f"no times for the answer {answered.response_id}"
+            self.check_timings(with_timings(answered, kept[answered.response_id], "after_load"), real=True)
 
     def check_timings(self, record: Record, *, real: bool) -> None:
         """Check that the engine's own times fit into the time that the client saw, and cover it but for a front end."""

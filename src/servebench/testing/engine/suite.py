@@ -239,6 +239,7 @@ class EngineSuite:
                 planned_prompt_tokens=None,
                 asked_output_tokens=output_tokens[exchange.request_id],
                 timings=self.engine().request_timings,
+                keep_id=True,
             )
             for exchange in read_spool(spool)
         ]
