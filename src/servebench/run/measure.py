@@ -331,14 +331,14 @@ def _run_phase(
             report, records = drive_phase(
                 session.target, plan, facts, spool, watch, workers=workers, nodes=nodes, looks=looks
             )
+        if not warmup and report.stopped is None:
+            records = with_late_timings(session, facts.trace, records)
     except (KeyboardInterrupt, ServebenchError):
         session.writer.append(records_of(spools, facts))
         discard_spools(spools)
         raise
     if looks is not None:
         report = replace(report, ended_by=looks.ended_by or _end_reason(level, report))
-    if not warmup and report.stopped is None:
-        records = with_late_timings(session, facts.trace, records)
     records = _counted(session, records)
     session.writer.append(records)
     session.ledger.append(entry(level.point, report, records, warmup=warmup))

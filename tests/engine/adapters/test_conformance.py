@@ -35,6 +35,7 @@ class TestVllm(EngineConformance):
         "unknown_flag": "vllm: error: unrecognized arguments: --no-such-flag",
         "wrong_cuda": "RuntimeError: Failed to infer device type",
         "port_in_use": "OSError: [Errno 98] Address already in use",
+        "other": "ValueError: OpenTelemetry is not available. Unable to configure 'otlp_traces_endpoint'.",
     }
 
 
@@ -58,6 +59,7 @@ class TestSglang(EngineConformance):
         "unknown_flag": "sglang serve: error: unrecognized arguments: --no-such-flag",
         "wrong_cuda": "RuntimeError: CUDA error: no kernel image is available for execution on the device",
         "port_in_use": "[Errno 98] error while attempting to bind on address: address already in use",
+        "other": "RuntimeError: opentelemetry package is not installed!!! Please not enable tracing or install opentelemetry",
     }
 
 
@@ -172,13 +174,18 @@ def test_the_file_of_sglang_is_read_and_emptied(tmp_path):
         {**LINE, "id": "b", "queue_time": -1, "forward_entry_time": None, "request_finished_ts": 1e308},
     ]
     lines = [json.dumps(one).encode() for one in (LINE, *odd, [], None)]
-    path.write_bytes(b"\n".join([b"junk", b"\xff{", b"[" * 9999, *lines, lines[0][:40]]))
+    path.write_bytes(b"\n".join([b"junk", b"\xff{", b"[" * 9999, *lines, lines[0][:20]]))
     (context.kept_folder / "sglang-request-metrics-x.log").mkdir()
     kept = SglangEngine().timings_after_load(context, None)
     assert kept == {
         "a": ServerTimings(queue_ms=500.0, prefill_ms=250.0, decode_ms=2000.0, e2e_ms=3000.0),
         "b": ServerTimings(),
     }
+    with path.open("ab") as file:
+        file.write(lines[0][20:].replace(b'"a"', b'"c"') + b"\n")
+    assert set(SglangEngine().timings_after_load(context, None)) == {"a", "b", "c"}, (
+        "not emptied before its last line was whole"
+    )
     assert SglangEngine().timings_after_load(context, None) == {}
 
 

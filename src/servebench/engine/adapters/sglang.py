@@ -123,13 +123,17 @@ class SglangEngine(Engine):
         return FLAGS.command(settings, *start, *arguments, env=env)
 
     def timings_after_load(self, context: LaunchContext, running: RunningEngine) -> Mapping[str, ServerTimings]:
-        """Return the times in the files of `--export-metrics-to-file`, and empty them: the server only appends."""
+        """Return the times in the files of `--export-metrics-to-file`, and empty them: the server only appends, whole lines."""
         found: dict[str, ServerTimings] = {}
         for path in sorted(context.kept_folder.glob("sglang-request-metrics-*.log")):
             try:
                 with open_regular(path) as file:
-                    found |= dict(_kept_timings(file.read(KEPT_BYTES_MAX)))
-                os.truncate(path, 0)
+                    lines = file.read(KEPT_BYTES_MAX)
+                found |= dict(_kept_timings(lines))
+                # not while a line is being written
+                whole = lines.endswith(b"\n") and path.stat().st_size == len(lines)
+                if whole or len(lines) == KEPT_BYTES_MAX:
+                    os.truncate(path, 0)
             except OSError:
                 continue
         return found
