@@ -32,6 +32,7 @@ def with_late_timings(session: RunSession, trace: str, records: Sequence[Record]
         said = {record.request_id: kept[record.response_id] for record in ok if record.response_id in kept}
     else:
         return list(records)
+    session.display.status("preparing the point")
     source = "spans" if session.spans is not None else "after_load"
     return [with_timings(one, said.get(one.request_id), source) if one.outcome == "ok" else one for one in records]
 
