@@ -116,7 +116,7 @@ def _waits(facts: LevelFacts) -> LimitFinding | None:
         return None
     if before is not None and before > queue:
         return _before_engine(facts, before)
-    steps_ms = max(QUEUE_STEPS * (facts.itl_ms or 0.0), facts.parts.get("prefill", 0.0))
+    steps_ms = max(QUEUE_STEPS * (facts.itl_ms or 0.0), facts.parts.get("prefill", facts.ttft_ms - queue))
     return _queue(facts, queue) if queue >= steps_ms else None
 
 
