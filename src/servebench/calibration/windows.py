@@ -125,7 +125,11 @@ CAPACITY_REQ_S = 17.0
 """What the engine of BUSY completes when requests always wait."""
 STOPPED = (
     *(*SCENARIOS, CROWD, BUSY),
-    Scenario(name="512 users, 64 ± 40 tokens", words=("load.concurrency=[512]", "engine.max_num_seqs=512", LENGTHS_64)),
+    Scenario(
+        name="512 users, 64 ± 40 tokens",
+        # answers take 7 s, and an interval takes seven times as long
+        words=("load.concurrency=[512]", "engine.max_num_seqs=512", "load.max_duration_s=600", LENGTHS_64),
+    ),
     *(
         Scenario(
             name=f"open loop at {share:g} of capacity",
