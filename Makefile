@@ -20,11 +20,11 @@ help: ## what can be made
 run: $(VENV)/.run ## set up and run the main job on the embedded engine (ARGS="..." passes words on)
 	@$(BIN)/servebench $(ARGS)
 
-test: $(VENV)/.dev ## set up what tests need and pass them
+test: $(VENV)/.dev ## set up what tests need and pass the default suite, without the slow tests (ARGS="-m 'slow or not slow'": all)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
-coverage: $(VENV)/.dev ## the tests with their coverage, processes that they start included; fails below the floor in pyproject.toml
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
+coverage: $(VENV)/.dev ## all tests with their coverage, processes that they start included; fails below the floor in pyproject.toml
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m 'slow or not slow' --cov --cov-report=term $(ARGS)
 
 check: $(VENV)/.dev ## lint, format, types and import contracts
 	$(BIN)/ruff check .

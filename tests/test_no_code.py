@@ -34,6 +34,7 @@ def test_no_call_runs_data_as_code():
     assert found == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -52,6 +53,7 @@ def test_an_override_runs_nothing(tmp_path, words):
     assert not (tmp_path / "gone").exists()
 
 
+@pytest.mark.slow
 def test_a_yaml_file_of_ones_own_runs_nothing(tmp_path):
     (tmp_path / "conf" / "workload").mkdir(parents=True)
     (tmp_path / "conf" / "workload" / "evil.yaml").write_text('name: !!python/object/apply:os.system ["touch gone"]\n')

@@ -90,6 +90,7 @@ def test_numbers_of_wide_intervals_have_no_best(make_study):
     assert "fast is 50% ahead at 8 users, but chance and another start may make" in found.sentence
 
 
+@pytest.mark.slow
 def test_equal_simulated_engines_have_no_best():
     """With starts that differ by 1% and the points that the default command makes: it named one in half of the studies."""
     plant = comparisons.UNTIL.planted(start_sd=0.01)

@@ -26,6 +26,7 @@ def shown(values: np.ndarray) -> bool:
     return drift is not None and drift.p <= CHANGED_P_MAX and abs(drift.change) >= CHANGE_MIN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sd", "seconds"), [(0.0, 1.0), (0.02, 5.0), (0.02, 30.0), (0.05, 10.0)])
 def test_a_wandering_engine_is_no_drift(sd: float, seconds: float) -> None:
     """In at most 2% of series; of 200 that is at most 8 in 98.7% of seeds."""

@@ -110,6 +110,7 @@ def test_nothing_is_guessed_without_times_and_without_a_gpu():
     assert "no GPU is described" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llamacpp"])
 def test_the_knobs_of_an_engine_are_its_own_flags(engine):
     """Each override composes, and brings the flag that its proposal names into the engine's command."""
@@ -191,6 +192,7 @@ def test_the_roofline_is_that_of_the_data_sheet():
     assert compute_share({**config, "model": {"name": "m"}}, pace) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", [*BOTTLENECKS[:1], *BOTTLENECKS[5:7], *HEALTHY[2:3]], ids=lambda one: one.name)
 def test_a_planted_bottleneck_is_named(one):
     """The rest of the table, and 20 seeds of each, are made by `servebench calibrate --only 'limit_*'`."""

@@ -106,6 +106,7 @@ def tail_of(run, metric="TTFT"):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "column", "slow", "rest"),
     [("long", "prompt_tokens", (3_000, 6_000), (90, 300)), ("misses", "cached_tokens", (0, 20), (1_200, 1_240))],
@@ -123,6 +124,7 @@ def test_a_planted_cause_is_found(plant, column, slow, rest):
     assert found >= 19
 
 
+@pytest.mark.slow
 def test_a_stall_is_found_by_its_stretch():
     """The engine stands still for 4 s: the slowest are all within one stretch, which begins before it ends."""
     found = 0
@@ -148,6 +150,7 @@ def irrelevant(requests, seed):
     return requests.sort_values("sent_ns").assign(**dict(zip(names, np.exp(noise).round(3) * 500, strict=True)))
 
 
+@pytest.mark.slow
 def test_what_is_no_cause_is_not_found():
     """Engines whose speed wanders, with a slow tail: in at most 2 of 40 runs a factor without effect, or a stretch, is found."""
     false, tails = 0, 0

@@ -24,6 +24,7 @@ WIDTH = replace(SHARE, kind="width", bar=2.0)
 LENGTHS = "workload.output_tokens={kind: lognormal, mean: 100, stdev: 75, min: 8, max: 500}"
 
 
+@pytest.mark.slow
 def test_requests_that_end_last_are_measured_at_the_level():
     """With two requests a stream half of them end while the level drains: their TPOT would be 11% too low."""
     steady = replace(STEADY, wander_sd=0.0, step_noise=0.0)
@@ -131,6 +132,7 @@ def test_a_search_in_memory_has_an_answer():
     assert found.search.level == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one start a side, starts differ by 3%", "5 starts a side, starts differ by 3%"])
 def test_equal_engines_are_not_called_different(name):
     """A seeded part of `make calibrate`."""
@@ -143,6 +145,7 @@ def test_equal_engines_are_not_called_different(name):
     assert found.measured == 0.0
 
 
+@pytest.mark.slow
 def test_a_slowdown_is_found_with_five_starts():
     """10%, where starts differ by 1%."""
     (cell,) = chosen_cells(["power10"])
@@ -155,6 +158,7 @@ PROMISED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", [windows.SCENARIOS[0], windows.SCENARIOS[2]], ids=lambda one: one.name)
 def test_intervals_hold_the_truth_as_often_as_promised(scenario, monkeypatch):
     """With 100 requests, for fewer repetitions than the command makes: at least 92%, less two standard errors. Intervals that
@@ -168,6 +172,7 @@ def test_intervals_hold_the_truth_as_often_as_promised(scenario, monkeypatch):
         assert lines[name].measured >= 0.92 - 2 * (0.92 * 0.08 / lines[name].trials) ** 0.5, name
 
 
+@pytest.mark.slow
 def test_random_arrivals_do_not_bias_an_open_loop():
     """Throughput, goodput and TTFT of answers of 1.5 s at 4/s, of which the long-run values are known; points scatter by less
     than the 10% that they would without arrivals at exactly their rate."""
@@ -180,6 +185,7 @@ def test_random_arrivals_do_not_bias_an_open_loop():
         assert pstdev(values) <= 0.06, name
 
 
+@pytest.mark.slow
 def test_the_highest_rate_is_near_the_capacity():
     """24.2 requests a second, of a closed loop that is always full."""
     case = windows.SEARCHES["highest rate"]

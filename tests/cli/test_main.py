@@ -105,7 +105,6 @@ def test_unknown_command(word, near):
         (["plugins", "new"], ["plugins new", "NAME"]),
         (["plugins", "new", "x", "--kind", "pacer"], ["plugins new", "--kind", "(got pacer)"]),
         (["work", "study"], ["work", "RUN"]),
-        (["report", "x", "--json"], ["report", "--as"]),
         (["--install-completion", "tcsh"], ["--install-completion", "(got tcsh)"]),
     ],
 )

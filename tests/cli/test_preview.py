@@ -14,6 +14,7 @@ WORKLOADS = (
 ATTACHED = ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:9/v1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_workload_can_be_seen(name, capsys):
     short = ["workload.input_tokens=2000"] if name == "long_context" else []
@@ -83,6 +84,7 @@ MISTAKES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "parts"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
 def test_mistakes_are_one_line_each(words, parts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -33,6 +33,7 @@ def test_a_winner_that_is_less_accurate_is_marked(study, capsys):
     assert any("less accurate" in line for answer in answers for line in answer["quality"])
 
 
+@pytest.mark.slow
 def test_the_page_and_show_have_the_figures(study, capsys):
     assert dispatch(["report", "study"]) == 0
     page = (study / "report.html").read_text()

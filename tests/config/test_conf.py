@@ -32,6 +32,7 @@ def test_each_file_opens_with_a_comment(path):
     assert path.read_text().startswith("# ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=choice)
 def test_each_file_composes_into_a_job(path, make_registry):
     """With the real classes; of engines the embedded one is a stand-in."""
@@ -46,6 +47,7 @@ def test_each_file_composes_into_a_job(path, make_registry):
         assert job.resolved[group]["name"] == {"podman": "docker"}.get(option, option)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=choice)
 def test_an_experiment_opens_with_the_command_that_runs_it(path):
     package, command, *_ = path.read_text().splitlines()
@@ -74,6 +76,7 @@ def test_the_steady_window_is_three_minutes(registry):
     assert load.duration_s - load.warmup_s == 180.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((CONF / "model").glob("*.yaml")), ids=lambda path: path.stem)
 def test_model_shapes_agree(path, registry):
     if path.stem == "base":

@@ -47,6 +47,7 @@ def test_a_users_folder_is_searched(registry, tmp_path, capsys):
     assert yaml.safe_load(capsys.readouterr().out) == {"ttft_ms": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "line"),
     [

@@ -71,6 +71,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "fault"), FAULTS)
 def test_each_fault_is_one_line(line, fault, registry):
     assert problem_lines(line, registry) == [fault]
@@ -94,6 +95,7 @@ def test_faults_of_all_kinds_are_told_together(registry):
     assert sorted(fault[:12] for fault in faults) == sorted(start[:12] for start in starts)
 
 
+@pytest.mark.slow
 def test_the_faults_of_all_jobs_are_told_once(registry):
     faults = problem_lines(f"-m {ATTACHED} engine=openai,vlm load=quick,fin load.repeats=0,1", registry)
     assert len(faults) == 3
@@ -111,6 +113,7 @@ MISSING = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["", "engine=llamacpp", "engine.threads=4", "-m engine.seed=1,2"])
 def test_the_missing_default_engine_says_how_to_get_it(line, make_registry):
     assert problem_lines(line, make_registry(plugin=False)) == [MISSING]
@@ -169,6 +172,7 @@ SWEEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "expected"), SWEEPS)
 def test_sweeps_are_in_hydras_order(line, expected, registry):
     jobs = compose_jobs(shlex.split(line), registry)
@@ -216,6 +220,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "name", "layers", "path"), MODELS)
 def test_a_model_named_by_hand_is_no_preset(line, name, layers, path, registry):
     model = compose_jobs(line.split(), registry)[0].settings.model
@@ -243,6 +248,7 @@ def folder(tmp_path):
     return tmp_path / "mine"
 
 
+@pytest.mark.slow
 def test_an_experiments_sweep_comes_first(folder, registry):
     words = ["-m", "--config-dir", str(folder), "experiment=sweeping"]
     jobs = compose_jobs([*words, "load.repeats=1,2"], registry)

@@ -28,6 +28,7 @@ def test_every_launcher_has_a_file_and_settings():
     assert {path.stem for path in (conf_dir() / "hydra" / "launcher").glob("*.yaml")} == set(LAUNCHERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(LAUNCHERS))
 def test_a_launcher_comes_back_from_disk_as_it_was(name):
     settings = launcher(f"hydra/launcher={name}")
@@ -57,6 +58,7 @@ def test_without_a_launcher_runs_are_done_here():
     assert launcher_from_dict({}) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "told"),
     [

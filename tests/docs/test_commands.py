@@ -38,6 +38,7 @@ def written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", list(commands()))
 def test_a_documented_command_is_taken(text, written):
     """A verb exists; words without a verb compose to jobs that validate."""

@@ -40,6 +40,7 @@ def servebench(installed):
     return run
 
 
+@pytest.mark.slow
 def test_it_is_listed(servebench):
     """With its distribution, version and hooks."""
     listed = json.loads(servebench("plugins", "--json").stdout)
@@ -54,12 +55,14 @@ def test_it_is_listed(servebench):
     assert "toy" in listed["offers"]["engine"]
 
 
+@pytest.mark.slow
 def test_its_command_is_printed(servebench):
     """With a key of its own."""
     done = servebench("engine=toy", "model.name=toy-model", "engine.gap_ms=5", "--cfg", "command")
     assert done.stdout.endswith("-m servebench_toy.server 127.0.0.1 8000 5.0\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_what_it_has_no_flag_for_is_refused(servebench):
     """With the reason that the adapter gives."""
     done = servebench("engine=toy", "model.name=toy-model", "engine.max_num_seqs=4", "tracking=none")
@@ -67,6 +70,7 @@ def test_what_it_has_no_flag_for_is_refused(servebench):
     assert "engine.max_num_seqs=4: " in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_of_it_has_its_phases_and_counts(servebench, installed):
     """Started, measured, stopped, as any engine."""
     done = servebench(
@@ -88,6 +92,7 @@ def test_a_run_of_it_has_its_phases_and_counts(servebench, installed):
     assert manifest["stop"]["leftover"] == []
 
 
+@pytest.mark.slow
 def test_its_tests_pass(installed):
     """The conformance suite, with the page's own server."""
     path = os.pathsep.join([str(installed / "src"), *(place for place in sys.path if place)])

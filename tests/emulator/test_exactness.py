@@ -33,6 +33,7 @@ def drive(running):
     return 40 * 64 / (time.monotonic() - began), ttft
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
 def test_a_client_measures_what_the_step_loop_predicts(name, launch, context_of):
     """It is never faster; `make bench` measures how near it comes on a quiet machine."""
@@ -57,6 +58,7 @@ def many_streams(running):
         return list(pool.map(length, range(4 * 48)))
 
 
+@pytest.mark.slow
 def test_many_streams_are_answered(launch):
     running = launch("vllm", max_num_seqs=256)
     assert len(many_streams(running)) == 192

@@ -53,6 +53,7 @@ def test_out_of_memory_under_load_is_a_death(launch):
     assert "engine.gpu_memory_fraction" in (wait_until(running.died) or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "expected"),
     [
@@ -71,6 +72,7 @@ def test_every_third_request_is_hit(faults, expected, launch):
     ] == expected
 
 
+@pytest.mark.slow
 def test_a_slow_stream_is_ten_times_slower_and_whole(launch):
     # the fastest of some, since a busy machine makes single requests slow
     running = launch("vllm", faults=EmulatedFaults(slow_every=2))

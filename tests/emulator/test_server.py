@@ -43,6 +43,7 @@ DIALECTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_chat_streams_as_the_engine_does(name, launch):
     """First chunk, one token an event, where the finish reason is, usage, end."""
@@ -157,6 +158,7 @@ BENCH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vllm", "trtllm"])
 def test_completions_as_vllms_own_benchmark_asks_for_them(name, launch):
     """Its fields, prompts as texts and as token ids, a body in chunks; eight tokens and the usage come of each."""

@@ -49,6 +49,7 @@ def check_truncation(tokenizer):
             assert tokenizer.count([text[: len(cut) + 1]])[0] > tokens, "a longer prefix would fit"
 
 
+@pytest.mark.slow
 def test_the_engine_counts_if_it_can(running, fake):
     """Its endpoint is preferred: exact, in the order of the texts, and truncation returns the longest prefix."""
     tokenizer = engine_tokenizer(fake(), running(), model())

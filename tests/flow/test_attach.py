@@ -30,6 +30,7 @@ def run_folder(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench, tmp_path):
     """Tokens are the server's; prompts were sized by a stated approximation, which a doubt says."""
     url, behaviour = endpoint()
@@ -47,6 +48,7 @@ def test_counts_are_exact_and_the_approximation_is_doubted(endpoint, servebench,
     assert sorted(sent) == sorted(name for name in behaviour.names if name)
 
 
+@pytest.mark.slow
 def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):
     """TPOT is time over tokens, ITL is time between events."""
     url, _ = endpoint(tokens_per_event=4, gap_s=0.02)
@@ -59,6 +61,7 @@ def test_four_tokens_in_an_event_do_not_fool_tpot(endpoint, run_main, tmp_path):
     assert point.itl_ms_mean == pytest.approx(truth * 31 / 7, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_missing_usage_is_told_and_not_made_up(endpoint, run_main, tmp_path):
     """No count from the server and no tokenizer: tokens are unknown, never the number of events."""
     url, _ = endpoint(usage=False)
@@ -69,6 +72,7 @@ def test_a_missing_usage_is_told_and_not_made_up(endpoint, run_main, tmp_path):
     assert "tokens_disagree" in point.doubts
 
 
+@pytest.mark.slow
 def test_refusals_are_counted_and_doubted(endpoint, run_main, tmp_path):
     """A tenth answers 503: rows with status and reason, and a doubt."""
     url, _ = endpoint(fail_every=10)
@@ -81,6 +85,7 @@ def test_refusals_are_counted_and_doubted(endpoint, run_main, tmp_path):
     assert "errors" in pd.read_csv(run_folder(tmp_path) / "points.csv").doubts.item()
 
 
+@pytest.mark.slow
 def test_a_key_reaches_the_server_and_no_file(endpoint, servebench, tmp_path):
     """From the named variable into the header, and nowhere else."""
     key = "tiny-secret-0123456789"
@@ -123,6 +128,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_clear_line(servebench, run_main, name):
     """Exit code not 0, the value and the way out, no traceback, nothing left running."""
@@ -155,6 +161,7 @@ def test_a_command_can_be_printed_without_the_engine(run_main):
     assert "engine.quantization=fp8" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_rate_is_an_open_loop(endpoint, run_main, tmp_path):
     """Arrivals at the asked rate, latencies from the schedule beside those from the sending."""
     url, _ = endpoint(ttft_s=0.2)
@@ -205,6 +212,7 @@ def long_run(endpoint, tmp_path):
         yield process
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(long_run, tmp_path):
     """130, a table of what there is, a doubt about it, nothing left running."""
     children = psutil.Process(long_run.pid).children(recursive=True)
@@ -222,6 +230,7 @@ def test_ctrl_c_keeps_what_was_measured(long_run, tmp_path):
     assert "interrupted" in out
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_finished_request(long_run, servebench, tmp_path):
     """The spool has them; `recover` makes the table; nothing is left running."""
     children = psutil.Process(long_run.pid).children(recursive=True)

@@ -36,6 +36,7 @@ def stored(tmp_path, name, file):
     return json.loads((tmp_path / "outputs" / "s" / name / file).read_text())
 
 
+@pytest.mark.slow
 def test_runs_are_jobs_and_their_results_come_together(servebench, tmp_path):
     mlflow = pytest.importorskip("mlflow")
     # both at once, and both ask for the same port: one waits for the other
@@ -68,6 +69,7 @@ def within_point(study, folder, point):
 LONG = (*WORDS, "tracking=none", "load.requests=16", "workload.output_tokens=48")
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_is_ordered_again_and_its_points_stand(tmp_path):
     folder = tmp_path / "outputs" / "s" / RUNS[0]
     with servebench_started(tmp_path, *LONG) as study:
@@ -80,6 +82,7 @@ def test_a_job_that_is_killed_is_ordered_again_and_its_points_stand(tmp_path):
     assert requests.groupby("request_id").size().max() == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_jobs_in_order(tmp_path):
     folder = tmp_path / "outputs" / "s" / RUNS[0]
     with servebench_started(tmp_path, *LONG) as study:
@@ -94,6 +97,7 @@ def test_ctrl_c_ends_the_jobs_in_order(tmp_path):
     assert not (tmp_path / "outputs" / "s" / RUNS[1]).exists()
 
 
+@pytest.mark.slow
 def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
     folder = tmp_path / "outputs" / "s" / RUNS[0]
     with servebench_started(tmp_path, *WORDS, "tracking=none", "load.requests=60", "load.concurrency=[1]") as study:
@@ -111,6 +115,7 @@ def test_jobs_outlive_the_command_and_are_not_disturbed(servebench, tmp_path):
     assert list(pd.read_parquet(folder / "points.parquet").point) == ["c1-r0"]
 
 
+@pytest.mark.slow
 def test_a_study_without_its_launcher_is_refused_before_anything_starts(servebench, tmp_path):
     done = servebench(*WORDS, "hydra/launcher=submitit_slurm", env={"PATH": ""})
     assert done.returncode == 3
@@ -119,6 +124,7 @@ def test_a_study_without_its_launcher_is_refused_before_anything_starts(serveben
     assert not list((tmp_path / "outputs").glob("*/plan.json"))
 
 
+@pytest.mark.slow
 def test_a_stored_run_can_be_done_by_hand_and_an_old_order_is_refused(servebench, tmp_path):
     from servebench.cluster.agent import execute_order
     from servebench.contracts.cluster import RunOrder

@@ -32,6 +32,7 @@ def table(output):
     return [(load, rest) for load, rest in rows if rest.startswith(metrics) and "[" in rest]
 
 
+@pytest.mark.slow
 def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     """Both runs are finished, both starts are from engines of their own, and `compare` shows the decision, too."""
     done = run_main(*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.2", "launch.start_sd=0.005")
@@ -54,6 +55,7 @@ def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     assert len(points(tmp_path, SLOW)) == 4
 
 
+@pytest.mark.slow
 def test_equal_engines_are_equal_and_a_decided_level_is_measured_no_more(run_main, tmp_path):
     words = ("launch.slowdown=1,1.0001", "launch.start_sd=0.001", "study.margin=8%", "load.concurrency=[1,2]")
     done = run_main(*ENGINE, *LOAD, *STUDY, *words)
@@ -65,6 +67,7 @@ def test_equal_engines_are_equal_and_a_decided_level_is_measured_no_more(run_mai
     assert f"{list(counts)}" == f"{list(points(tmp_path, SLOW).groupby('concurrency').size())}"
 
 
+@pytest.mark.slow
 def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main, tmp_path):
     words = ("launch.slowdown=1,1.03", "launch.start_sd=0.04", "study.budget=260s", "study.starts=12")
     done = run_main(*ENGINE, *LOAD, *STUDY, *words)
@@ -77,6 +80,7 @@ def test_the_budget_ends_a_study_and_it_says_what_a_decision_would_take(run_main
     assert "engine minutes" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_path):
     """Nothing is measured twice, and the decisions come from what is on disk."""
     words = (*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.06", "launch.start_sd=0.01")
@@ -96,6 +100,7 @@ def test_a_killed_study_goes_on_and_decides_the_same(servebench, run_main, tmp_p
     assert {state(tmp_path, run) for run in (FAST, SLOW)} == {"finished"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -27,6 +27,7 @@ def study(tmp_path_factory):
     return done, folder / "outputs" / "s"
 
 
+@pytest.mark.slow
 def test_the_tables_are_on_standard_output(study):
     """Each run has its table, and the study the answer of all."""
     done, _ = study
@@ -88,6 +89,7 @@ def test_nothing_is_left_running(study):
     assert [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == argv] == []
 
 
+@pytest.mark.slow
 def test_mlflow_has_a_parent_and_two_children(study):
     """Metrics have the load level as step; statuses and tags are right."""
     from mlflow import MlflowClient
@@ -107,6 +109,7 @@ def test_mlflow_has_a_parent_and_two_children(study):
     assert {"points.csv", "manifest.json", "requests.parquet", "engine.log"} <= artifacts
 
 
+@pytest.mark.slow
 def test_a_manifest_can_be_run_again(study, tmp_path):
     """`run --lock` gives a run with the same config and the same prompts."""
     _, folder = study

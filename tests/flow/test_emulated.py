@@ -16,6 +16,7 @@ def folder(tmp_path, engine="vllm"):
     return found
 
 
+@pytest.mark.slow
 def test_three_engines_without_any_of_them(servebench, tmp_path):
     """Nothing installed, no weights, no GPU: a study of three, and everything made is marked."""
     done = servebench("-m", "engine=vllm,sglang,trtllm", "workload=rag_prefix", *CARD, *SMALL)
@@ -46,6 +47,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_one_clear_line(name, servebench, run_main, tmp_path):
     """With an exit code, and no process is left running."""
@@ -58,6 +60,7 @@ def test_a_fault_is_one_clear_line(name, servebench, run_main, tmp_path):
     assert left == []
 
 
+@pytest.mark.slow
 def test_requests_that_break_are_rows(servebench, tmp_path):
     """Every tenth reset: four of forty, counted, doubted, and the rest measured."""
     done = servebench("engine=vllm", *CARD, *SMALL, *SHORT, "launch.faults.reset_every=10")
@@ -69,6 +72,7 @@ def test_requests_that_break_are_rows(servebench, tmp_path):
     assert "errors" in pd.read_csv(folder(tmp_path) / "points.csv").doubts.item()
 
 
+@pytest.mark.slow
 def test_a_lying_usage_is_caught(servebench, tmp_path):
     """Twice the tokens asked for: the answers do not have their length."""
     done = servebench("engine=vllm", *CARD, *SMALL, *SHORT, "launch.faults.usage_factor=2.0")
@@ -78,6 +82,7 @@ def test_a_lying_usage_is_caught(servebench, tmp_path):
     assert "short_answers" in point.doubts
 
 
+@pytest.mark.slow
 def test_conversations_go_on_with_what_was_answered(run_main, tmp_path):
     """Two workers, real history: the engine finds the answers in its cache, so hits come near to the ideal's."""
     words = ("workload=multi_turn", "workload.output_tokens=32", "load.workers=2", "load.self_check=never")

@@ -42,6 +42,7 @@ def measured(tmp_path, url, *words):
     return done, peak / 1024
 
 
+@pytest.mark.slow
 def test_every_behaviour_is_a_row_with_a_named_outcome(server, tmp_path):
     """All behaviours in one run, one request each, in order: each gives its own outcome and harms nothing else."""
     names = list(BEHAVIOURS)

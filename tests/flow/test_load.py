@@ -15,6 +15,7 @@ def tables(tmp_path):
     return manifest, pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
 
 
+@pytest.mark.slow
 def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
     """Half as slow as recorded, each request on time, and the client's own error beside the point."""
     arrivals_ms = [1000, 1100, 1160, 1400, 1410, 1800]
@@ -44,6 +45,7 @@ def test_a_trace_is_replayed_by_two_workers(endpoint, servebench, tmp_path):
     assert point.client_error_ms_itl > 0
 
 
+@pytest.mark.slow
 def test_a_ramp_a_cool_down_and_users_who_go_away(endpoint, run_main, tmp_path):
     """Those who left are neither ok nor failed; the window begins when the last stream has joined."""
     url, _ = endpoint(ttft_s=0.02, gap_s=0.05)

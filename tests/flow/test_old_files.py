@@ -13,6 +13,7 @@ OLD = Path(__file__).parents[1] / "store" / "old"
 STUDIES = sorted(path.parent for path in OLD.glob("*/*/study.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.parent.name)
 def test_an_old_study_is_shown_and_resumed(study, servebench, endpoint, tmp_path):
     mine = tmp_path / "outputs" / study.name

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from servebench.engine.supervisor.ports import free_port
 from servebench.testing import ServerBehavior, write_stand_in
 from support.commands import run_servebench
@@ -9,6 +11,7 @@ from support.commands import run_servebench
 STEP = '#!/bin/sh\nwhile [ $# -gt 0 ]; do [ "$1" = --output_dir ] && out="$2"; shift; done\nmkdir -p "$out"\n'
 
 
+@pytest.mark.slow
 def test_a_build_is_reported_apart_and_reused(tmp_path):
     """In the manifest, with its seconds; the second study says that it only found it."""
     model = tmp_path / "llama"

@@ -40,6 +40,7 @@ def attached(url, *words):
     return ("engine=openai", "launch=attach", f"launch.base_url={url}", "model.name=tiny", *SHORT, *SMALL, *words)
 
 
+@pytest.mark.slow
 def test_quality_under_load_is_stored_and_told_everywhere(servebench, tmp_path, questions, endpoint):
     """Each question at each concurrency; failures are rows that count neither way; the key is sent and never stored."""
     url, _ = endpoint(answer=lambda prompt: letter(prompt, right_below=30), key="sk-very-secret-key", fail_every=10)
@@ -84,6 +85,7 @@ def test_quality_under_load_is_stored_and_told_everywhere(servebench, tmp_path, 
             assert b"sk-very-secret-key" not in path.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_emulated_answer_is_marked(servebench, tmp_path, questions):
     words = ("quality=mmlu", f"quality.path={questions}", "quality.items=10", "tracking=none")
     done = servebench("engine=vllm", *CARD, *SHORT, *SMALL, *words)
@@ -94,6 +96,7 @@ def test_an_emulated_answer_is_marked(servebench, tmp_path, questions):
     assert "emulated" in done.stdout
 
 
+@pytest.mark.slow
 def test_all_leaves_out_what_cannot_run_and_says_why(servebench, tmp_path, questions):
     """Without a network and a cache there are no questions; only what judges the load itself is left."""
     offline = {"SERVEBENCH_CACHE": str(tmp_path / "cache"), "PIP_NO_INDEX": "1"}
@@ -111,6 +114,7 @@ def test_all_leaves_out_what_cannot_run_and_says_why(servebench, tmp_path, quest
     assert "set quality.path to a file of your own" in line
 
 
+@pytest.mark.slow
 def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, endpoint):
     """4 of 8 and 7 of 8 right: from the stored files, the command says that this is no difference yet."""
     asked = ("quality=mmlu", f"quality.path={questions}", "quality.items=all", "tracking=none")
@@ -134,6 +138,7 @@ def test_eight_questions_are_too_few_to_tell(servebench, tmp_path, questions, en
     assert "not comparable" in servebench("compare", "a", "c").stdout
 
 
+@pytest.mark.slow
 def test_a_clear_loss_of_answers_fails_the_gate(servebench, tmp_path, questions, endpoint):
     asked = ("quality=mmlu", f"quality.path={questions}", "quality.items=all", "tracking=none")
     for name, right in (("a", 40), ("b", 10)):
@@ -146,6 +151,7 @@ def test_a_clear_loss_of_answers_fails_the_gate(servebench, tmp_path, questions,
     assert "mmlu at concurrency 8" in (tmp_path / "m.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_study_killed_while_it_asks_goes_on_where_it_was(servebench, tmp_path, questions, endpoint):
     """Answers that are there are not asked for again; no level is measured again."""
     slow = lambda prompt: time.sleep(0.1) or letter(prompt, right_below=20)  # noqa: E731

@@ -28,6 +28,7 @@ def points(folder, run):
     return list(pd.read_parquet(path).point) if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_killed_study_is_resumed(servebench, tmp_path):
     first, second = "00_vllm_unique", "01_sglang_unique"
     # within the second point of the first run, then within the first point of the second
@@ -58,6 +59,7 @@ def test_a_killed_study_is_resumed(servebench, tmp_path):
     assert (tmp_path / "outputs/s" / second / "requests.parquet").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_point_between_others_is_measured_again_and_they_stay(servebench, tmp_path):
     """A worker died in the first point and the run went on: the later one stands, and is in the table at every moment."""
     words = [word for word in WORDS if not word.startswith(("-m", "engine="))]
@@ -86,6 +88,7 @@ def test_what_cannot_be_resumed_is_one_line(run_main, words, named):
     assert named in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_repeats_of_engines_take_turns_also_after_a_kill(servebench, tmp_path):
     """First repeat of both, then second of both; killed in the second, what is left is done in the same order."""
     words = (*WORDS, "load.concurrency=[2]", "load.repeats=2", "load.order=interleaved", "load.requests=6")

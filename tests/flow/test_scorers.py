@@ -27,6 +27,7 @@ def verdict_or(say):
     return lambda prompt: '{"reason": "plain", "score": 4}' if prompt.startswith("You judge") else say(prompt)
 
 
+@pytest.mark.slow
 def test_a_judge_and_two_engines_side_by_side(servebench, tmp_path, endpoint):
     """The second engine says something else to a third of the prompts; a judge that is down is told in a line."""
     first, _ = endpoint(answer=verdict_or(lambda prompt: f"I say {len(prompt)}."))
@@ -63,6 +64,7 @@ def test_a_judge_and_two_engines_side_by_side(servebench, tmp_path, endpoint):
     assert set(table(tmp_path, "d").outcome) == {"ok"}
 
 
+@pytest.mark.slow
 def test_an_emulated_engine_can_be_the_judge(servebench, tmp_path):
     """Held to the schema of a verdict it gives one; so that a study with a judge can be tried without any."""
     port = free_port("127.0.0.1")
@@ -78,6 +80,7 @@ def test_an_emulated_engine_can_be_the_judge(servebench, tmp_path):
     assert "quality: judge" in done.stdout
 
 
+@pytest.mark.slow
 def test_json_of_the_load_is_graded_at_each_level(servebench, tmp_path):
     words = ("engine=vllm", "launch=emulated", "launch.time_scale=0.002", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct")
     load = ("load.concurrency=[1,4]", "load.requests=8", "load.warmup_requests=2", "load.self_check=never")
@@ -104,6 +107,7 @@ def test_json_of_the_load_is_graded_at_each_level(servebench, tmp_path):
     assert "json.constrained" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_code_is_run(servebench, tmp_path, endpoint):
     if faults := sandbox_errors():
@@ -133,6 +137,7 @@ def test_code_is_run(servebench, tmp_path, endpoint):
     assert found.note["own/3"].startswith("failed: AssertionError")
 
 
+@pytest.mark.slow
 def test_code_is_not_asked_for_where_it_cannot_be_run(servebench, tmp_path, endpoint):
     url, _ = endpoint(answer=lambda prompt: "x")
     done = servebench(*attached(url, "s", "quality=humaneval"), env={"PATH": str(tmp_path)})

@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 ATTACH = ("engine=openai", "launch=attach", "model.name=tiny", "tracking=none", "workload=unique")
 SHORT = ("workload.input_tokens=16", "workload.output_tokens=4", "load.warmup_requests=0")
 
 
+@pytest.mark.slow
 def test_the_highest_concurrency_that_meets_an_slo(endpoint, run_main, tmp_path):
     """The endpoint serves two at a time and refuses a third; a refused request never meets an SLO."""
     url, _ = endpoint(ttft_s=0.02, gap_s=0.02, at_most=2)

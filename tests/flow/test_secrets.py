@@ -83,6 +83,7 @@ def watched(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_what_the_user_gives_is_nowhere(watched, tmp_path):
     """Environment, engine.env, a tracking server's password, a token in a URL, a plugin's exception, another command."""
     package = tmp_path / "site" / "leaky"
@@ -117,6 +118,7 @@ def test_what_the_user_gives_is_nowhere(watched, tmp_path):
     assert {pid: line for pid, line in seen.items() if any(needle in line for needle in needles)} == {}
 
 
+@pytest.mark.slow
 def test_what_a_server_repeats_is_nowhere(endpoint, watched, tmp_path):
     """A server that says the key it was given, in its errors and in its answers; the tracker is a database."""
     key = secret("KEY")
@@ -132,6 +134,7 @@ def test_what_a_server_repeats_is_nowhere(endpoint, watched, tmp_path):
     assert key not in said
 
 
+@pytest.mark.slow
 def test_what_an_engine_prints_is_nowhere(watched, tmp_path):
     """An engine that writes its settings, keys included, to its log: the log that is kept has none."""
     key = secret("LOG")
@@ -152,6 +155,7 @@ def test_what_an_engine_prints_is_nowhere(watched, tmp_path):
     assert not any(key in line for line in seen.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

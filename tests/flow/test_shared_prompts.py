@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pandas as pd
+import pytest
 
 from servebench.engine.launchers import simulated
 from servebench.engine.tokenize import EmulatedTokenizer
 from support.fake_engine import CoarseTokenizer
 
 
+@pytest.mark.slow
 def test_three_engines_of_a_study_that_count_differently_get_the_same_prompts(run_main, tmp_path, monkeypatch):
     """Without the study's prompts the second and third engine would get longer ones for the same 128 tokens."""
     tokenizers = {"vllm": EmulatedTokenizer, "sglang": CoarseTokenizer, "trtllm": CoarseTokenizer}

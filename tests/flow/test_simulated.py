@@ -15,6 +15,7 @@ def points(tmp_path, study):
     return [frame.drop(columns=["run_id", *stamps], errors="ignore") for frame in frames]
 
 
+@pytest.mark.slow
 def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
     """Marked, reproducible to the digit, and other runs of the study are other starts."""
     for study in ("a", "b"):
@@ -54,6 +55,7 @@ def test_each_start_draws_its_own_speed(run_main, tmp_path):
     assert log.read_text().count("simulated start") == 3
 
 
+@pytest.mark.slow
 def test_streams_of_fixed_answers_do_not_run_in_step(run_main, tmp_path):
     """16 users of vLLM whose answers all have one length: by default each finds a running engine, and its TTFT is a quarter of
     what it is when all prompts arrive together in each round, which is a warning."""
@@ -72,6 +74,7 @@ def test_streams_of_fixed_answers_do_not_run_in_step(run_main, tmp_path):
     assert found["true"]["output_throughput_tok_s"] > found["false"]["output_throughput_tok_s"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [240, 1100, 2000])
 def test_an_open_loop_is_measured_while_it_is_steady(run_main, tmp_path, tokens):
     """Answers of 1.5, 7 and 15 s that arrive evenly: throughput and goodput are those offered, the engine keeps up, and TTFT is
@@ -102,6 +105,7 @@ def test_no_questions_without_a_server(run_main):
     assert "launch=simulated has no server" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_point_ends_when_it_is_precise_and_says_why(run_main, tmp_path):
     """Within the share that was asked, after fewer requests than a longer ask; what the time does not allow ends at once, and the
     warning has what it would take."""

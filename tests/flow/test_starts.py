@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pandas as pd
+import pytest
 
 SMALL = ("load.concurrency=[2]", "load.requests=20", "load.warmup_requests=0", "tracking=none", "workload=unique")
 SHORT = ("workload.output_tokens=8", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "study.name=s")
@@ -14,6 +15,7 @@ def points(tmp_path, run):
     return pd.read_parquet(tmp_path / "outputs" / "s" / run / "points.parquet").sort_values("repeat")
 
 
+@pytest.mark.slow
 def test_engines_take_turns_start_by_start_and_are_compared_in_pairs(run_main, tmp_path):
     done = run_main("-m", "engine=vllm,sglang", "launch=emulated", "study.starts=2", *SMALL, *SHORT)
     assert done.returncode == 0, done.stderr
@@ -29,6 +31,7 @@ def test_engines_take_turns_start_by_start_and_are_compared_in_pairs(run_main, t
     assert all((row["starts"], row["paired"]) == ([2, 2], True) for row in rows)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_missing_is_measured_by_resume(run_main, tmp_path):
     """The points of the finished start are kept, and the missing one comes from a start of its own."""
     words = ("engine=vllm", "launch=simulated", "study.starts=3", *SMALL, *SHORT)

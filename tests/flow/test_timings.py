@@ -23,6 +23,7 @@ def requests(tmp_path):
     return found[~found.warmup]
 
 
+@pytest.mark.slow
 def test_a_queue_is_found_in_its_part(run_main, tmp_path):
     """Eight users of two slots on a virtual clock: three of four turns are waiting; the parts add up to each request."""
     done = run_main(*ENGINE, *LOAD, "launch=simulated", "engine.max_num_seqs=2")
@@ -51,6 +52,7 @@ def test_a_queue_is_found_in_its_part(run_main, tmp_path):
     assert "no such request" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_the_times_of_a_server_are_read(run_main, tmp_path):
     """An emulated engine over HTTP, with trace headers: all parts are there, and each request has its trace."""
     words = ("launch=emulated", "launch.time_scale=0.002", "load.trace_headers=true", "load.requests=24")
@@ -74,6 +76,7 @@ def test_turned_off_there_are_none(run_main, tmp_path):
     assert "u until first token, a after first token" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "source", "found_in"),
     [
@@ -102,6 +105,7 @@ def test_times_that_come_beside_the_answers(run_main, tmp_path, engine, source, 
     assert (found.server_prefill_ms > 0).all()
 
 
+@pytest.mark.slow
 def test_spans_of_a_server_that_was_already_running(run_main, tmp_path):
     """`launch=attach`: the server sends its spans to the port that the config names; one that sends none is marked."""
     ports = [free_port("127.0.0.1") for _ in range(2)]

@@ -18,6 +18,7 @@ def tables(tmp_path):
     return pd.read_csv(run / "points.csv"), pd.read_parquet(run / "requests.parquet")
 
 
+@pytest.mark.slow
 def test_twins_show_what_a_schema_costs(endpoint, run_main, tmp_path):
     """Half of the requests carry a schema; answers are judged, pairs compared; adapters and priorities are sent."""
     url, behaviour = endpoint()
@@ -47,6 +48,7 @@ def test_twins_show_what_a_schema_costs(endpoint, run_main, tmp_path):
         assert column == pytest.approx(times[~twin].mean() - times[twin].mean(), abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", ["multi_turn", "agent_loop"])
 def test_sessions_are_sent_in_order(endpoint, run_main, tmp_path, workload):
     """No turn of a session is sent before the one before it was answered; each carries all that was said, the answers
@@ -74,6 +76,7 @@ def test_sessions_are_sent_in_order(endpoint, run_main, tmp_path, workload):
     assert set(said) == {" word" * 12}
 
 
+@pytest.mark.slow
 def test_a_failed_turn_ends_its_session(endpoint, run_main, tmp_path):
     """The turns after it are rows that say so, were never sent, and are in nobody's latency; the ledger adds up."""
     url, _ = endpoint(fail_every=6)

@@ -54,6 +54,7 @@ def test_what_once_was_found_stays_mended(path):
     targets.TARGETS[path.parent.name](path.read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", targets.TARGETS)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())

@@ -38,6 +38,7 @@ def test_a_response_is_complete_at_its_last_byte_and_not_before(name):
     assert results == [False] * (len(data) - 1) + [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 @given(cuts=st.lists(st.integers(0, 300), max_size=8))
 def test_cuts_do_not_matter(name, cuts):

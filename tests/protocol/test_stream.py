@@ -73,6 +73,7 @@ PAYLOADS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     payloads=st.lists(PAYLOADS, max_size=12),

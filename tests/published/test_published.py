@@ -60,6 +60,7 @@ SAMPLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "sweep"), SAMPLE)
 def test_numbers_are_met_by_the_articles_method(engine, sweep, simulator):
     """Throughput within 10 %, TTFT within 30 %: most of what the whole page says for all."""
@@ -77,6 +78,7 @@ def test_numbers_are_met_by_the_articles_method(engine, sweep, simulator):
     assert met >= SAMPLE[(engine, sweep)]
 
 
+@pytest.mark.slow
 def test_what_the_method_made_is_told_apart_from_the_engine(simulator):
     """Saturation at 64 is 50 requests; the TTFT jump is the client's pool; the 100s queue is a batch of 64."""
     at = {level: sound(simulator, "vllm", level).throughput_tok_s for level in (64, 128)}

@@ -22,6 +22,7 @@ def answered(behaviour, timeout_s=TIMEOUT_S):
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_no_behaviour_holds_the_client_up_or_fills_its_memory(name):
     # the slow ones never end by themselves: that this test ends shows that the client gave up

@@ -22,6 +22,7 @@ NEEDS = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is 
 LIMITS = SandboxLimits(wall_s=300.0, cpu_s=2, memory_bytes=128 * 2**20)
 
 
+@pytest.mark.slow
 @NEEDS
 @pytest.mark.parametrize(
     ("program", "outcome", "said"),
@@ -54,6 +55,7 @@ def test_how_a_program_ended_is_told(working, program, outcome, said):
     assert len(result.last_line) <= 200
 
 
+@pytest.mark.slow
 @NEEDS
 @pytest.mark.parametrize(
     "attempt",

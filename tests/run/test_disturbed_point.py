@@ -131,6 +131,7 @@ def test_a_stretch_is_left_out_of_everything(seed):
     assert row.requests_ok == len(records)
 
 
+@pytest.mark.slow
 def test_long_answers_are_not_left_out_more_than_short_ones():
     """The mean length of the answers that count is that of all, over many points."""
     differences = []
@@ -185,6 +186,7 @@ def test_the_client_s_machine_is_called_so():
     assert "client's machine" in doubt.message
 
 
+@pytest.mark.slow
 def test_in_an_open_loop_the_queue_is_left_out_with_what_made_it():
     hog, words = (30.0, 42.0), ("load=rate", "load.rate=[4]", "load.duration_s=90")
     errors, naive = [], []

@@ -93,6 +93,7 @@ def test_a_plugins_scorer_has_its_config_and_its_keys(known):
         job(known, "quality=ecko")
 
 
+@pytest.mark.slow
 def test_all_means_every_scorer_or_those_in_tasks(known, tmp_path):
     """Each gets the shared keys; one that cannot run is left out of all, and an error where it was named."""
     scorers = configured_scorers(job(known, "quality=all", "quality.items=7").quality, known)

@@ -189,6 +189,7 @@ def test_a_dead_worker_fails_its_point_only(bench):
     assert [codes(point) & {"worker_died"} for point in result.outcome.points] == [{"worker_died"}, set()]
 
 
+@pytest.mark.slow
 def test_a_silent_engine_fails_the_run(bench):
     bench.load.on_phase = lambda name: StopReason.NO_PROGRESS
     result = bench.run()

@@ -6,6 +6,7 @@ from servebench.calibration.simulate import STEADY, Plant, simulate_run
 from servebench.contracts.emulation import Variation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("warming", "cut"), [(True, True), (False, False)])
 def test_the_requests_before_an_engine_is_steady_do_not_count(warming, cut):
     """20% slower in the first third of the point: found, cut, and the rest is what the engine shows in the long run."""

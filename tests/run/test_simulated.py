@@ -120,6 +120,7 @@ def test_a_shift_lasts_from_its_moment_on():
     assert ratios[6:] == pytest.approx([1.2] * 3, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("burst", [1, 8])
 def test_failures_come_at_their_rate_in_bursts(burst):
     """With the message of an HTTP error; the mean length of a burst is the planted one."""

@@ -109,6 +109,7 @@ def test_a_judge_with_an_unusable_authority_is_refused_before_the_load():
     )
 
 
+@pytest.mark.slow
 def test_the_error_of_a_run_names_the_ca_file_and_not_verify_tls(tmp_path, url):
     words = ("launch=attach", f"launch.base_url={url}/v1", "model.name=m", "gpu=none", "tracking=none")
     done = run_servebench(tmp_path, *words)

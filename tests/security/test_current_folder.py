@@ -175,6 +175,7 @@ def test_lists_of_folders_lose_entries_of_the_current_folder(monkeypatch, name, 
     assert children.child_environment()[name] == "/usr/bin"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["--help"], ["plugins"], ["engine=vllm", "launch=emulated", "--dry-run"], ["ls"]],
@@ -193,6 +194,7 @@ def test_the_command_itself_imports_nothing_from_the_current_folder(hostile, wor
     assert not ran.exists(), ran.read_text()
 
 
+@pytest.mark.slow
 def test_a_whole_run_executes_nothing_of_the_current_folder(hostile):
     folder, ran = hostile
     (folder / "servebench.py").unlink()

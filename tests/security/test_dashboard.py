@@ -53,6 +53,7 @@ def status(port, path="/_stcore/health", **headers):
         return None
 
 
+@pytest.mark.slow
 def test_the_dashboard_refuses_foreign_names_and_origins(tmp_path):
     pytest.importorskip("streamlit")
     with socket.create_server(("127.0.0.1", 0)) as free:

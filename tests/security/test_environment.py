@@ -112,6 +112,7 @@ def _seen_in_job(order):
     return {name: os.environ.get(name) for name in (*SECRETS, "HF_TOKEN", "NAMED", "OF_A_SITE", "PYTHONSAFEPATH")}
 
 
+@pytest.mark.slow
 def test_a_job_of_a_scheduler_inherits_no_secrets_and_ignores_results_that_lie_there(planted, tmp_path, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("OF_A_SITE", "kept")
@@ -150,6 +151,7 @@ def test_a_secret_value_is_redacted_under_any_name(planted):
         assert value not in redact_text(line)
 
 
+@pytest.mark.slow
 def test_secrets_of_the_environment_reach_neither_log_nor_manifest(tmp_path, planted):
     """An engine that prints its environment, and a secret that the user gives it under an innocent name."""
     engine = tmp_path / "vllm"

@@ -18,6 +18,7 @@ def others(path):
     return stat.S_IMODE(path.stat().st_mode) & 0o077
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "private"), [("", True), ("1", False)])
 def test_a_study_is_private_unless_outputs_are_shared(tmp_path, setting, private):
     (tmp_path / "r.json").write_text(

@@ -70,6 +70,7 @@ TABLES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_small_table_that_describes_a_large_one_is_refused(tmp_path, name):
     path = tmp_path / "bomb.parquet"
@@ -98,6 +99,7 @@ def test_an_ordinary_table_is_read_whatever_repeats_in_it(tmp_path):
     assert bounded_parquet.read_parquet(path, columns=["id"]).column_names == ["id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "show", "export", "ls"])
 def test_a_run_with_a_bomb_in_place_of_a_table(make_study, command):
     study = make_study((SimulatedEngine(), SimulatedLoad(levels=(1, 4), requests=20)))
@@ -141,6 +143,7 @@ IMPORTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPORTS)
 def test_an_import_that_is_no_result_file_is_one_line(tmp_path, name):
     path = tmp_path / "result.json"
@@ -151,6 +154,7 @@ def test_an_import_that_is_no_result_file_is_one_line(tmp_path, name):
     assert "result.json" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value", ["1e308", "1e15", '"1e400"', "-1e308", "1e999", "NaN", "true", '"x"', "[1]", "18446744073709551616"]
 )
@@ -173,6 +177,7 @@ def test_numbers_that_no_measurement_gives(tmp_path, key, value, capsys):
         assert dispatch(["report", "last", "--outputs", str(tmp_path / "o")]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [os.mkfifo, sparse, deep, lambda path: path.symlink_to("/dev/zero")])
 @pytest.mark.parametrize(
     "file", ["manifest.json", "run.json", "study.json", "points.parquet", "points.csv", "requests.parquet"]

@@ -26,6 +26,7 @@ def _setting(name):
     return f"value = open('/proc/sys/{name}').read(); open('/proc/sys/{name}', 'w').write(value)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [
@@ -68,6 +69,7 @@ def test_an_attack_fails(working, attack, monkeypatch):
     assert result.outcome == "failed", result
 
 
+@pytest.mark.slow
 def test_the_program_is_not_root_for_the_kernel(working):
     """The user that the machine sees is not root, and has no capabilities; inside, no id is root's outside."""
     thread = threading.Thread(target=run_program, args=("import time; time.sleep(60)", SandboxLimits(wall_s=8.0)))

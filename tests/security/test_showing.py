@@ -103,6 +103,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words).encode("ascii", "replace").decode()[:40])
 def test_no_command_lets_it_act(outputs, tmp_path, words):
     done = run_servebench(tmp_path, *words, "--outputs", str(outputs))
@@ -128,6 +129,7 @@ def test_no_command_lets_it_act(outputs, tmp_path, words):
         assert [cell for cell in cells if cell.startswith("'=")]
 
 
+@pytest.mark.slow
 def test_the_summary_and_what_mlflow_shows(outputs):
     from servebench.store.layout import StudyFolder
     from servebench.store.tracking import tracked_study
@@ -135,7 +137,7 @@ def test_the_summary_and_what_mlflow_shows(outputs):
 
     folder = write_summary(outputs / "study")
     for path in folder.iterdir():
-        if path.suffix != ".json":
+        if path.suffix not in (".json", ".png"):
             check_clean(path.read_text(encoding="utf-8"))
     note = tracked_study(StudyFolder(outputs / "study"), 0).tags["mlflow.note.content"]
     # the screen is a block of code, which shows everything as it is and which nothing in it can end
@@ -145,6 +147,7 @@ def test_the_summary_and_what_mlflow_shows(outputs):
     assert not re.search(r"(?<!\\)<(img|script)|(?<!\\)!?\[i\]\(", "\n".join(shown))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["Runs", "Study", "Charts", "Quality", "Raw table", "Compare", "Timeline", "Fairness"])
 def test_the_dashboard_renders_no_markup_of_a_study(outputs, monkeypatch, view):
     pytest.importorskip("streamlit")
@@ -176,6 +179,7 @@ def test_a_console_shows_markup_as_it_is(text):
     assert "".join(file.getvalue().split()).count("".join(text[-4:].split())) >= (1 if text is HOSTILE else 5)
 
 
+@pytest.mark.slow
 def test_a_name_with_markup_ends_no_run(tmp_path):
     done = run_servebench(
         tmp_path, *EMULATED[:2], "engine=vllm", "model=qwen2.5-7b-instruct", "model.name='a[/b]'", "workload=unique",
@@ -190,6 +194,7 @@ def test_a_name_with_markup_ends_no_run(tmp_path):
             assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["body", "header"])
 def test_what_a_server_says_in_an_error(tmp_path, serve, part):
     text = ACTS.replace("\ud800", "").replace("\r", "").replace("\x00", "")

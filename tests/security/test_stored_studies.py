@@ -83,6 +83,7 @@ def entries(folder):
 NAMES = ("../../out", "..", "/tmp/out", "a/../../../out", ".hidden", "", "a\x00b", "a\nb", "\x1b]0;x\x07", "x" * 300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_names_that_lead_out_of_a_study_are_refused(run_main, study, tmp_path, name):
     unfinished(study)
@@ -142,6 +143,7 @@ LINKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
 def test_links_in_a_study_are_not_followed(run_main, study, tmp_path, link):
     secret = tmp_path / "private" / "diary.txt"
@@ -161,6 +163,7 @@ def test_links_in_a_study_are_not_followed(run_main, study, tmp_path, link):
     assert [path.name for path in secret.parent.iterdir() if path.name != "moved"] == ["diary.txt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["{secret}", "../../private/diary.txt", "x/../../../private/diary.txt", "linked/diary.txt",
                                   RUN + "/diary.log"])  # fmt: skip
 def test_a_report_shows_no_file_from_outside(run_main, study, tmp_path, form):
@@ -258,6 +261,7 @@ def tracked(study, url):
     changed(study / "study.json", lambda state: state.update(tracking=tracking))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("sync",), ("sync", "s")])
 def test_sync_sends_nothing_to_a_server_that_a_stranger_names(run_main, study, listener, words):
     tracked(study, listener.url)
@@ -268,6 +272,7 @@ def test_sync_sends_nothing_to_a_server_that_a_stranger_names(run_main, study, l
     assert listener.connections, "it would have been sent"
 
 
+@pytest.mark.slow
 def test_sync_takes_no_server_from_a_manifest_beside_a_signed_state(run_main, study, listener, monkeypatch, tmp_path):
     """The state says that there is no server of its own; the manifest of a run is not covered by its signature."""
     from servebench.store.layout import StudyFolder
@@ -283,6 +288,7 @@ def test_sync_takes_no_server_from_a_manifest_beside_a_signed_state(run_main, st
     assert listener.connections == 0
 
 
+@pytest.mark.slow
 def test_a_receipt_of_a_stranger_names_no_run_to_overwrite(run_main, study, tmp_path):
     """The ids in tracking.json are those of MLflow runs, which a sync replaces."""
     import mlflow
@@ -300,6 +306,7 @@ def test_a_receipt_of_a_stranger_names_no_run_to_overwrite(run_main, study, tmp_
     assert "0 sent, 2 unchanged" in again.stdout
 
 
+@pytest.mark.slow
 def test_a_study_of_an_older_version_is_shown_and_sent_after_one_question(run_main, study, tmp_path):
     old = Path(__file__).parents[1] / "store" / "old" / "2" / "simulated"
     old = old if old.is_dir() else next(path.parent for path in sorted((old.parents[1]).glob("*/*/study.json")))

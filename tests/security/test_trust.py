@@ -74,6 +74,7 @@ def hostile_process(config, folder):
     config["engine"] |= {"executable": "/bin/bash", "env": {"BASH_ENV": str(script)}, "ready_timeout_s": 5.0}
 
 
+@pytest.mark.slow
 def test_own_manifests_ask_nothing_wherever_they_are(run_main, study, tmp_path):
     for place in (study, tmp_path / "outputs" / "renamed", tmp_path / "elsewhere"):
         if place != study:
@@ -96,6 +97,7 @@ TAMPERED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED)
 def test_a_manifest_that_is_not_as_it_was_signed_is_refused(run_main, study, tmp_path, change):
     manifest = changed(study / RUN / "manifest.json", lambda document: change(document, study))
@@ -113,6 +115,7 @@ def test_a_manifest_signed_by_another_user_is_refused_and_one_that_is_trusted_ru
     assert "--trust" not in state["words"], "the word holds for one command"
 
 
+@pytest.mark.slow
 def test_a_program_of_a_stranger_is_shown_and_not_run(run_main, study, tmp_path):
     manifest = unsigned(study / RUN / "manifest.json")
     changed(manifest, lambda document: hostile_process(document["config"], tmp_path))
@@ -124,6 +127,7 @@ def test_a_program_of_a_stranger_is_shown_and_not_run(run_main, study, tmp_path)
     assert (tmp_path / "ran").exists(), "it would have been run"
 
 
+@pytest.mark.slow
 def test_a_manifest_hands_no_variable_to_a_server_of_its_own(run_main, study, listener):
     def attach(document):
         document["config"]["engine"] |= {"name": "openai"}
@@ -178,6 +182,7 @@ def _read(terminal):
         return b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "code"), [(b"\n", 2), (b"\x04", 2), (b"no\n", 2), (b"y\n", 0)])
 def test_on_a_terminal_it_asks_and_no_is_the_default(study, tmp_path, answer, code):
     before = len(list(study.parent.iterdir()))
@@ -188,6 +193,7 @@ def test_on_a_terminal_it_asks_and_no_is_the_default(study, tmp_path, answer, co
     assert len(list(study.parent.iterdir())) == before + (code == 0)
 
 
+@pytest.mark.slow
 def test_what_is_too_long_to_judge_is_not_asked(study, tmp_path):
     def long(document):
         document["config"]["engine"]["extra_args"] = {f"flag-{number}": "x" * 90 for number in range(300)}

@@ -139,6 +139,7 @@ def test_a_driver_that_fails_is_no_gpu(tmp_path, monkeypatch, script):
     assert (machine["gpus"], machine["cuda"]) == ([], None)
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_costs_seconds(tmp_path, monkeypatch):
     """The manifest of a run does not wait for it."""
     # longer than the limit of the test

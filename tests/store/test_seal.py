@@ -25,6 +25,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON, max_size=4))
 def test_what_was_signed_is_known_again_after_a_file(document):
     document.pop(FIELD, None)

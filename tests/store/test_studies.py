@@ -62,6 +62,7 @@ def test_a_run_whose_process_was_killed_is_shown_as_interrupted(outputs):
         assert [(run.status, run.error) for run in read.load_study(study.path).runs] == [("running", None)]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_never_started_is_known_from_the_plan(outputs, capsys):
     """Killed in its first run: no fault, no folder names, and the command that continues it."""
     study = StudyFolder(outputs / "2026-one")
@@ -154,6 +155,7 @@ def test_what_is_broken_is_told_and_hides_nothing_else(outputs):
     assert isinstance(read.find("2026-one", outputs), StudyData)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [5, "x", [1], {"a": 5}, None])
 @pytest.mark.parametrize("verb", [["show", "alpha_unique"], ["report", "alpha_unique", "--out", "page.html"], ["ls"]])
 def test_files_of_strange_parts_are_shown_all_the_same(outputs, verb, value, capsys, tmp_path, monkeypatch):

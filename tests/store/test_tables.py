@@ -141,6 +141,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_kill_9_loses_and_doubles_nothing(tmp_path, seed):
     """Killed at any moment, in the middle of appending or merging: all that was appended is there once, also after the

@@ -118,6 +118,7 @@ def stored(outputs, experiment="servebench"):
     return client, parents, children
 
 
+@pytest.mark.slow
 def test_a_study_is_a_parent_and_its_runs_are_children(outputs):
     """Names, statuses, times, parameters, tags and artifacts arrive."""
     study = write_one_study(outputs, runs=("00_a", "01_b"))
@@ -155,6 +156,7 @@ def test_metrics_are_drawn_against_load(outputs):
     assert not {"goodput_req_s", "nan", "inf", "rate", "emulated", "window_end_ns", "engine"} & set(run.data.metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "pid", "expected"),
     [("finished", None, "FINISHED"), ("failed", None, "FAILED"), ("interrupted", None, "KILLED"),
@@ -211,6 +213,7 @@ def test_what_was_sent_is_found_again(outputs):
     assert (len(parents), len(children)) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_conversation_that_was_given_up_goes_no_further(outputs, monkeypatch):
     """It would send what somebody else sends by then: each run twice."""
     study = write_one_study(outputs, runs=("00_a", "01_b"))
@@ -349,6 +352,7 @@ def start_sync(study, uri):
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_two_processes_on_a_fresh_database(tmp_path):
     """Both make the tables at once, and both succeed; neither says anything of it."""
     studies = [write_one_study(tmp_path, name=name) for name in ("one", "two")]
@@ -358,6 +362,7 @@ def test_two_processes_on_a_fresh_database(tmp_path):
     assert (len(parents), len(children)) == (2, 2)
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_study(outputs):
     """A study that is sent twice at once is there once."""
     study = write_one_study(outputs)
@@ -367,6 +372,7 @@ def test_two_processes_on_one_study(outputs):
     assert (len(parents), len(children)) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_healthy_and_fails(tmp_path, serve):
     """Whether it answers with an error or hangs: bounded, one line, nothing raised, nothing remembered as sent."""
 
@@ -413,6 +419,7 @@ def test_a_broken_database_is_one_line(tmp_path):
     assert "\n" not in report.error
 
 
+@pytest.mark.slow
 def test_a_database_that_somebody_holds_is_one_line(outputs):
     """Another program writes to it for longer than SQLite waits."""
     study = write_one_study(outputs)

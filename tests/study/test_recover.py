@@ -314,6 +314,7 @@ def test_studies_are_named_or_all_are_meant(outputs, tmp_path):
         named_studies(["three"], outputs)
 
 
+@pytest.mark.slow
 def test_sync_sends_all_and_again_nothing(outputs, capsys):
     """Whatever is broken in one study, the others go; the exit code says that not all did."""
     write_killed(outputs, name="a-broken")[0].state.write_text("{")
@@ -367,6 +368,7 @@ READINGS = [
 SCHEMA = {"type": "object"}
 
 
+@pytest.mark.slow
 def test_a_recovered_point_has_the_columns_and_warnings_of_the_measured_one(folder):
     """From the same spool, telemetry and stored facts, but for what only the client knew."""
     spool = write_spool(folder, "c1-r0", 3, 3)

@@ -61,6 +61,7 @@ def test_finished_runs_are_not_executed_again(study):
     assert {str(point): count for point, count in left.runs[1].progress.attempts.items()} == {"c1-r0": 1, "c2-r0": 1}
 
 
+@pytest.mark.slow
 def test_doubtful_points_are_measured_again_and_longer_with_better(study):
     """Points of three requests are doubtful; those whose warnings no longer measurement settles are kept."""
     plain = remaining_runs(study, registry(), retry_failed=False)
@@ -79,6 +80,7 @@ def test_doubtful_points_are_measured_again_and_longer_with_better(study):
 READ = [(0, "points.parquet"), (0, "run.json"), (1, "points.parquet"), (1, "requests.parquet"), (1, "run.json")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("index", "name"), READ)
 @pytest.mark.parametrize("content", [b"{}", b"PAR1 and no more"])
 def test_a_damaged_run_does_not_stop_the_others(study, capsys, index, name, content):
@@ -130,6 +132,7 @@ def set_states(study, *states):
         write_run(study.run(name), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("second", "code", "status"),
     [

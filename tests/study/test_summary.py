@@ -20,6 +20,7 @@ def study(make_study):
     return make_study((SimulatedEngine(), shape), (SimulatedEngine(name="beta", slow=1.3), shape), name="two")
 
 
+@pytest.mark.slow
 def test_the_summary_has_page_table_charts_and_what_mlflow_says(study):
     folder = write_summary(study)
     names = {path.name for path in folder.iterdir()}
@@ -39,6 +40,7 @@ def test_the_summary_has_page_table_charts_and_what_mlflow_says(study):
     assert {one["name"] for one in told["metrics"]} >= {"output_throughput_tok_s/alpha", "ttft_ms_p50/beta"}
 
 
+@pytest.mark.slow
 def test_mlflows_parent_run_shows_the_comparison(study, tmp_path):
     """Note, tags, curves for each engine over the load, and the files; a summary that changed is sent again."""
     from mlflow import MlflowClient

@@ -39,6 +39,7 @@ ASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BEHAVIOURS)
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 def test_no_behaviour_holds_the_client_up_or_fills_its_memory(serve, name, ask):
@@ -57,6 +58,7 @@ def test_no_behaviour_holds_the_client_up_or_fills_its_memory(serve, name, ask):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < GROWTH_KIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -42,6 +42,7 @@ def test_closed_descriptors_are_taken_by_nothing_else(tmp_path):
     assert (tmp_path / "f").read_text() == ""
 
 
+@pytest.mark.slow
 @FULL
 @pytest.mark.parametrize("words", [["ls", "--json"], ["help"], ["plugins"]])
 def test_output_that_finds_no_room_is_one_line(tmp_path, words):

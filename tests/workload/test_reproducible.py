@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import hashlib, runpy, sys
 from servebench.contracts.settings import LengthSettings, WorkloadSettings
@@ -53,6 +55,7 @@ def start(hash_seed, *seeds):
     return subprocess.Popen([sys.executable, "-c", SCRIPT, *words], env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_other_processes():
     """A fresh process whose hashes of text are others gives the same requests; another seed gives others."""
     both = [start(1, 0, 1), start(2, 0)]

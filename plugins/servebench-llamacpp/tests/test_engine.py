@@ -106,6 +106,7 @@ def test_version(context_of):
     assert ENGINE.version(context_of(executable="no-such-llama-server")) is None
 
 
+@pytest.mark.slow
 def test_the_real_engine_from_start_to_stop(context_of, launch):
     """It starts by its phases, answers exactly as long as asked, counts tokens, tells its metrics, and leaves nothing."""
     context = context_of(extra_args={"n_batch": 64})

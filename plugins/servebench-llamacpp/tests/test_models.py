@@ -85,6 +85,7 @@ def test_two_runs_fetch_it_once(tmp_path, index):
     assert target.read_bytes() == DATA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "words"),
     [

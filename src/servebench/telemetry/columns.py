@@ -33,9 +33,10 @@ class _Series:
     def add(self, reading: Reading) -> None:
         self.lines.setdefault(reading.labels, []).append((reading.t_ns, reading.value))
 
-    def arrays(self) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def arrays(self) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Return the times in ns and the values of each line; a float would round a time to 256 ns."""
         return [
-            (np.array([t for t, _ in line], dtype=np.float64), np.array([v for _, v in line], dtype=np.float64))
+            (np.array([t for t, _ in line], dtype=np.int64), np.array([v for _, v in line], dtype=np.float64))
             for line in self.lines.values()
         ]
 
@@ -59,7 +60,8 @@ class _Series:
         for times, values in self.arrays():
             if times.size < 2 or values[-1] < values[0] or times[0] > pieces[0][0] or times[-1] < pieces[-1][1]:
                 return None
-            total += float(np.diff(np.interp(np.array(pieces, dtype=np.float64), times, values)).sum())
+            edges = np.array(pieces, dtype=np.int64) - times[0]
+            total += float(np.diff(np.interp(edges, times - times[0], values)).sum())
         return total
 
     def inside(self, pieces: Spans) -> list[NDArray[np.float64]]:

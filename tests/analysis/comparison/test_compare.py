@@ -64,6 +64,7 @@ def rows(comparison):
     return {row.metric.name: row for row in comparison.rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_sd", [0.0, 0.01, 0.03])
 def test_equal_engines_are_called_different_in_at_most_one_comparison_of_twenty(start_sd):
     """Five starts each, four levels: the share of false verdicts stays under its bound of chance (0.05 + 3 errors)."""

@@ -145,6 +145,7 @@ def test_levels_that_earlier_looks_decided_support_the_others():
     assert decided([*clear, close]).levels["3"] == decided([close]).levels["3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.01, 0.02, 0.03])
 def test_equal_engines_are_rarely_called_different(spread):
     """60 studies of four levels, whose starts move all metrics and levels: 3 are expected at most, 7 in one case of 100."""

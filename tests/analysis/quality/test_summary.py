@@ -12,6 +12,7 @@ from servebench.util.proportions import wilson
 from support.records import quality_records
 
 
+@pytest.mark.slow
 def test_a_summary_counts_right_wrong_and_unanswered():
     """Failed requests count neither as right nor as wrong, and are told."""
     (one,) = summaries(pd.DataFrame(quality_records("mmlu", [True] * 6 + [False] * 2 + [None] * 2)))

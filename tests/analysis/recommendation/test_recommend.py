@@ -180,6 +180,7 @@ def test_doubtful_points_take_part_and_a_win_on_them_is_provisional(make_study):
     assert batch(with_doubtful=True).winner.entrant.engine == "fast"
 
 
+@pytest.mark.slow
 def test_equal_engines_near_the_slo_have_no_winner(answers):
     """A level at which about 99% of requests meet the limit decides nothing, whichever side of 99% each engine falls on."""
     rules = load_rules()

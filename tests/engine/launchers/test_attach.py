@@ -113,6 +113,7 @@ def test_a_model_list_that_takes_too_long_is_skipped(attach, monkeypatch):
         assert line.startswith(f"{url}/models ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", "/v1"])
 def test_a_key_is_sent_and_never_shown(server, attach, monkeypatch, suffix):
     """An error about a missing or wrong key names its variable, never its value."""

@@ -80,6 +80,7 @@ def test_a_server_without_every_route_is_ready(launch, options, fake):
     assert launch(fake(*options)).died() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -319,6 +320,7 @@ time.sleep(9999)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stubborn", [(), ("--ignores-term",)])
 def test_an_engine_does_not_outlive_servebench(log, tmp_path, stubborn, context_of):
     """After kill -9 of servebench, with a forked child of it still alive, the engine, its child and its port are gone."""

@@ -139,6 +139,7 @@ def test_other_protocols_and_broken_connections(receiver, port, raw):
     assert receiver.collect({TRACE}) == {TRACE: SAID}
 
 
+@pytest.mark.slow
 def test_too_many_connections_are_closed(receiver, port, monkeypatch):
     monkeypatch.setattr(module._Handler, "timeout", 3600.0)
     silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(module.CONNECTIONS_MAX + 4)]

@@ -34,6 +34,7 @@ def echo(seen):
     return script
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_answers_are_inserted_into_later_requests(serve, run, workers):
     """Six sessions of four turns: each turn has all answers before it, byte for byte, and none is sent too early."""
@@ -79,6 +80,7 @@ def test_sessions_that_wait_for_each_other(serve, run):
     assert exchanges["r0"].ended_ns <= exchanges["r1"].sent_ns < exchanges["r1"].ended_ns <= exchanges["r2"].sent_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "said"),
     [

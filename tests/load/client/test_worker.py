@@ -190,6 +190,7 @@ def test_an_unknown_host_name(run):
         run(None, target=Target(host="no-such-host.invalid", port=80))
 
 
+@pytest.mark.slow
 def test_a_timed_phase_ends_and_drains(serve, run):
     """No request starts after the time; those in flight may finish."""
     report, exchanges = run(serve(answer_after(0.03)), 100_000, concurrency=4, duration_s=0.5)
@@ -259,6 +260,7 @@ def test_a_reason_to_stop_ends_the_phase(serve, run):
     assert set(outcomes(exchanges)) <= {"complete", "cancelled"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4095, 4096, 4097, 3 * 4096, 65_536, 65_536 + 4096, 300_000])
 @pytest.mark.parametrize("framed", [True, False])
 def test_a_read_that_fills_its_buffer_leaves_nothing_behind(serve, run, size, framed):
@@ -374,6 +376,7 @@ def test_a_client_that_goes_away(serve, run):
         assert len(exchanges[name].reads) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", [True, False], ids=["its user leaves", "it times out"])
 def test_a_request_that_is_sent_again_has_deadlines_of_its_own(serve, run, *, leaves):
     """The kept-alive connection was closed under the second request: its deadlines count from the second send."""

@@ -48,6 +48,7 @@ def test_fillers_end_with_the_last_measured_request(serve, run, workers):
     assert all(exchange.sent_ns <= last for exchange in exchanges.values())
 
 
+@pytest.mark.slow
 def test_a_phase_that_is_finished_early_ends_whole(serve, run):
     """Nothing more is sent by either worker, what is in flight ends as usual, and the phase was not stopped."""
 

@@ -256,6 +256,7 @@ def test_max_probes_ends_the_search_with_a_caveat():
     assert any("max_probes=3" in caveat for caveat in answer.caveats)
 
 
+@pytest.mark.slow
 def test_a_noisy_engine():
     """The probability of a good request falls with the level; the level found is near the true one, 40, and seldom above."""
     rng = np.random.default_rng(7)
@@ -287,6 +288,7 @@ def test_no_probe_is_begun_after_the_budget():
     assert "load.search.budget_s=100" in work.answer().caveats[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("burst", [1, 4, 16])
 def test_failures_in_bursts_do_not_pass_for_a_met_slo(burst):
     """2% of the requests fail at every level and 99% must be good: no level qualifies, and searches say so."""

@@ -149,6 +149,7 @@ def test_a_cluster_drives_one_engine(tmp_path):
     assert [(one["sent"], one["ok"], one["stored"]) for one in book if not one["warmup"]] == [(20, 20, 20)]
 
 
+@pytest.mark.slow
 def test_without_ray_or_a_cluster_the_error_is_one_line(tmp_path):
     words = [
         *("engine=vllm", "launch=emulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "load.workers=ray"),

@@ -99,6 +99,7 @@ def test_a_cut_off_gzip_file_is_one_line(tmp_path):
         HumanEvalScorer().items(path, 1, 0)
 
 
+@pytest.mark.slow
 @NEEDS
 @pytest.mark.parametrize(
     ("text", "correct", "outcome"),

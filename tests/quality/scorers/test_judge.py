@@ -203,6 +203,7 @@ def _garbage(connection):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "outcome", "note"),
     [

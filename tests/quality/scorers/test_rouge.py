@@ -15,6 +15,7 @@ def _item(expected):
     return Item(item_id="i", prompt="", expected=expected, max_tokens=9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("expected", "text", "f"),
     [

@@ -172,6 +172,7 @@ def every_set(one):
     ]
 
 
+@pytest.mark.slow
 def test_every_spec_is_valid_vega_lite():
     altair = pytest.importorskip("altair")
     for found in every_set(series("a", latencies={})):

@@ -47,6 +47,7 @@ def app(outputs):
     return AppTest.from_file(str(APP), default_timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_is_drawn_without_an_exception(outputs, view, monkeypatch):
     monkeypatch.setattr("sys.argv", ["app.py", str(outputs)])

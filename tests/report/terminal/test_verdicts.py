@@ -31,6 +31,7 @@ def words(outputs, *more):
     return ["--outputs", str(outputs), "--with-doubtful", *more]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("candidate", "limit", "code", "text"),
     [
@@ -56,6 +57,7 @@ def test_junit_has_a_case_a_row_and_a_failure_a_regression(outputs, tmp_path, ca
     assert "5%" in suite.find("testcase/failure").get("message")
 
 
+@pytest.mark.slow
 def test_markdown_tells_verdict_rows_and_what_is_unequal(outputs, tmp_path, capsys):
     dispatch(
         ["compare", *words(outputs, "base", "slower", "--max-regression", "5%", "--markdown", str(tmp_path / "c.md"))]
@@ -67,6 +69,7 @@ def test_markdown_tells_verdict_rows_and_what_is_unequal(outputs, tmp_path, caps
     assert "| engine.dtype | auto | fp8 | yes: " in (tmp_path / "d.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_terminal_and_json_tell_the_same(outputs, capsys):
     assert dispatch(["compare", *words(outputs, "base", "slower")]) == 0
     assert "slower alpha is slower" in capsys.readouterr().out
@@ -75,6 +78,7 @@ def test_the_terminal_and_json_tell_the_same(outputs, capsys):
     assert (found["verdict"], found["rows"][0]["metric"]) == ("slower", "output_throughput_tok_s")
 
 
+@pytest.mark.slow
 def test_doubtful_points_do_not_compete_unless_asked(outputs, capsys, make_study):
     doubt = Doubt(code="too_short", message="", remedy="")
     for name, slow in (("d1", 1.0), ("d2", 1.5)):
@@ -86,6 +90,7 @@ def test_doubtful_points_do_not_compete_unless_asked(outputs, capsys, make_study
     assert dispatch(["compare", *words(outputs, "d1", "d2", "--max-regression", "5%")]) == 1
 
 
+@pytest.mark.slow
 def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_study):
     for name, slow in (("s1", 1.0), ("s2", 1.3)):
         make_study(
@@ -103,6 +108,7 @@ def test_studies_of_several_runs_are_compared_run_by_run(outputs, capsys, make_s
     assert [one["candidate"] for one in json.loads(capsys.readouterr().out)] == ["s1/01_beta_unique"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -121,6 +127,7 @@ def test_markup_of_a_server_does_not_break_out_of_markdown():
     assert clean_markdown("a|b\n<script>`x`") == r"a\|b \<script\>\`x\`"
 
 
+@pytest.mark.slow
 def test_what_the_intervals_rest_on_is_explained(outputs, tmp_path, capsys, make_study):
     dispatch(["compare", *words(outputs, "base", "slower", "--markdown", str(tmp_path / "c.md"))])
     assert "paired t-test over 5 starts" in " ".join(capsys.readouterr().out.split())
@@ -137,6 +144,7 @@ def test_json_names_the_starts_of_each_row(outputs, capsys):
     assert {tuple(row["starts"]) for row in rows if row["starts"]} == {(5, 5)}
 
 
+@pytest.mark.slow
 def test_the_gate_does_not_pass_where_the_candidate_lost_a_level(outputs, capsys, make_study):
     for name, levels in (("two_levels", (2, 8)), ("one_level", (8,))):
         load = SimulatedLoad(levels=levels, requests=60, starts=5, seed=len(name))
