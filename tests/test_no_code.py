@@ -24,6 +24,7 @@ def calls(path):
             yield ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
 
 
+@pytest.mark.slow
 def test_no_call_runs_data_as_code():
     found = [
         (str(path.relative_to(PACKAGE)), name)

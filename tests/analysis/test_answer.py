@@ -26,6 +26,7 @@ def answer(path, **more) -> Answer:
 FAST, SLOW = SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=1.5)
 
 
+@pytest.mark.slow
 def test_each_workload_has_its_table_its_leads_and_a_sentence(make_study):
     found = answer(
         make_study(*((engine, load(workload)) for workload in ("unique", "rag_prefix") for engine in (SLOW, FAST)))
@@ -109,6 +110,7 @@ def test_a_warning_is_told_once_with_its_points_and_what_settles_it(make_study):
     assert found.workloads[0].leads[0].codes == ("not_stationary",)
 
 
+@pytest.mark.slow
 def test_one_run_a_failed_run_and_a_missing_one(make_study, tmp_path):
     path = make_study((FAST, load()))
     (alone,) = answer(path).workloads
@@ -146,6 +148,7 @@ def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
     assert "(different settings)" in found.workloads[0].sentence
 
 
+@pytest.mark.slow
 def test_prompts_of_different_length_are_listed_in_words_by_workload(make_study):
     path = make_study(*((engine, load(workload)) for workload in ("unique", "rag_prefix") for engine in (FAST, SLOW)))
     tokens = (319.0, 311.0, 100.0, 101.0)

@@ -35,6 +35,7 @@ def broken_contracts(folder):
     return done.stdout.rpartition("Broken contracts")[2] if done.returncode else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "line", "named"),
     [
@@ -57,6 +58,7 @@ def test_a_forbidden_import_breaks_a_contract(sources, planted, line, named):
         path.unlink()
 
 
+@pytest.mark.slow
 def test_no_class_name_is_defined_twice():
     places = defaultdict(list)
     for path in PACKAGE.rglob("*.py"):

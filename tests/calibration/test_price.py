@@ -41,6 +41,7 @@ def test_perf_analyzer_waits_for_three_windows_that_are_alike(per_window, second
     assert paid.shown[1].value == pytest.approx(20)
 
 
+@pytest.mark.slow
 def test_the_table_has_a_line_for_each_method_and_precision(monkeypatch):
     """Of the real simulation, with few and short points."""
     monkeypatch.setattr(price, "LOADS", SCENARIOS[:1])

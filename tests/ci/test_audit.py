@@ -73,6 +73,7 @@ def test_direct_packages_are_those_that_pyproject_names():
     assert audit.direct_names([project]) == {"foo-bar", "baz", "qux"}
 
 
+@pytest.mark.slow
 def test_a_secret_is_found_and_one_that_the_baseline_knows_is_not(tmp_path):
     pytest.importorskip("detect_secrets", reason="the audit's extra is not installed")
     shutil.copy(ROOT / audit.BASELINE, tmp_path)
@@ -91,6 +92,7 @@ def test_a_secret_is_found_and_one_that_the_baseline_knows_is_not(tmp_path):
     assert lines[0] == "leak.py:1: AWS Access Key"
 
 
+@pytest.mark.slow
 def test_a_known_secret_that_moves_to_another_line_fails_nothing(tmp_path):
     pytest.importorskip("detect_secrets", reason="the audit's extra is not installed")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)

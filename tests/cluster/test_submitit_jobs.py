@@ -48,6 +48,7 @@ def test_parse_squeue():
     }
 
 
+@pytest.mark.slow
 def test_a_job_that_dies_is_lost(tmp_path):
     pytest.importorskip("submitit")
     cluster = SubmititCluster(SubmititSettings(name="submitit_local"), tmp_path, _dies)

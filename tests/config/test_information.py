@@ -27,6 +27,7 @@ def test_cfg_job_prints_the_composed_job(registry, capsys):
     assert (sys.argv, dict(os.environ)) == (argv, environment)
 
 
+@pytest.mark.slow
 def test_cfg_resolve(registry, capsys):
     words = ["engine.dtype=${load.name}", "--package", "engine", "--cfg=job"]
     print_hydra_information(words, registry)

@@ -77,6 +77,7 @@ def test_each_fault_is_one_line(line, fault, registry):
     assert problem_lines(line, registry) == [fault]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("override", ["load.concurrency=[1,2", "engine.dtype='a", "=", "engine.env={A:"])
 def test_syntax_errors_name_the_override(override, registry):
     (line,) = problem_lines(shlex.quote(override), registry)
@@ -179,6 +180,7 @@ def test_sweeps_are_in_hydras_order(line, expected, registry):
     assert [(job.settings.engine.name, job.settings.engine.port) for job in jobs] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "addresses"),
     [
@@ -266,6 +268,7 @@ def test_each_swept_experiment_brings_its_own_sweep(folder, registry):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "fault"),
     [

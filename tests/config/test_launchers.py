@@ -36,6 +36,7 @@ def test_a_launcher_comes_back_from_disk_as_it_was(name):
     assert launcher_from_dict(asdict(settings)) == settings
 
 
+@pytest.mark.slow
 def test_keys_are_those_of_hydras_own_launchers():
     slurm = launcher(
         "hydra/launcher=submitit_slurm",
@@ -52,6 +53,7 @@ def test_keys_are_those_of_hydras_own_launchers():
     assert (ray.ray.init.address, ray.ray.remote.num_gpus) == ("10.0.0.1:6379", 2)
 
 
+@pytest.mark.slow
 def test_without_a_launcher_runs_are_done_here():
     assert launcher() is None
     assert launcher("hydra/launcher=basic") is None

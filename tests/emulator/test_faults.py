@@ -30,6 +30,7 @@ def ask(running, timeout_s=300.0):
         return type(error).__name__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm", "llamacpp"])
 def test_a_death_during_loading_is_explained(name, launch):
     with pytest.raises(EngineError) as error:
@@ -38,6 +39,7 @@ def test_a_death_during_loading_is_explained(name, launch):
     assert "exit code 1" in str(error.value)
 
 
+@pytest.mark.slow
 def test_an_engine_that_hangs_in_loading_ends_at_the_deadline(launch):
     with pytest.raises(EngineError) as error:
         launch("vllm", faults=EmulatedFaults(hang_in_loading=True), ready_timeout_s=2.0)
@@ -101,6 +103,7 @@ def test_usage_may_be_wrong(launch):
     assert len(answer["choices"][0]["text"]) == 24 * 4
 
 
+@pytest.mark.slow
 def test_an_engine_that_ignores_sigterm_is_killed_with_its_child(launch, tmp_path):
     running = launch("vllm", faults=EmulatedFaults(ignore_sigterm=True, leave_child=True), stop_timeout_s=1.0)
     children = psutil.Process(running.pid).children(recursive=True)

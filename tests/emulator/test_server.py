@@ -117,6 +117,7 @@ def test_an_unknown_field_is_refused_where_the_engine_does(launch):
     assert "guided_json" in answer.json()["message"]
 
 
+@pytest.mark.slow
 def test_a_full_queue_answers_as_sglang_does(launch):
     from concurrent.futures import ThreadPoolExecutor
 

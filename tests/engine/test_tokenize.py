@@ -68,12 +68,14 @@ def test_an_engine_that_stops_counting_is_an_error(running, fake):
         tokenizer.count(["one"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["none", "other"])
 def test_a_tokenize_path_that_does_not_work_is_skipped(running, fake, answers):
     tokenizer = engine_tokenizer(fake(), running("--tokens", answers), model())
     assert tokenizer.exact is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["file", "folder", "model"])
 def test_the_models_file_counts(running, tokenizer_json, how):
     """`model.tokenizer`, a file or its folder, or the model's own folder."""

@@ -42,6 +42,7 @@ def test_a_simulated_study_has_the_files_of_a_real_one(run_main, tmp_path):
     assert run_main("recommend", "a").returncode == 0
 
 
+@pytest.mark.slow
 def test_each_start_draws_its_own_speed(run_main, tmp_path):
     """With several starts of the engine, each measures the level at its own speed."""
     words = ("launch.start_sd=0.2", "study.starts=3", "load.concurrency=[2]", "study.name=s")
@@ -126,6 +127,7 @@ def test_a_point_ends_when_it_is_precise_and_says_why(run_main, tmp_path):
     assert "not_precise" not in rough["doubts"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -66,6 +66,7 @@ def test_the_times_of_a_server_are_read(run_main, tmp_path):
     assert one.traceparent == traceparent(f"{one.run_id}/{one.point}", one.request_id)
 
 
+@pytest.mark.slow
 def test_turned_off_there_are_none(run_main, tmp_path):
     """`engine.request_timings=false`: nothing is read, and `show` says so, with what the client's stamps say."""
     done = run_main(*ENGINE, *LOAD, "launch=simulated", "engine.request_timings=false", "load.requests=40")

@@ -53,6 +53,7 @@ ROW = PointRow(output_throughput_tok_s=20.0, ttft_ms_mean=100.0)
 WHOLE_S = 0.343
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "metric", "expected"),
     [

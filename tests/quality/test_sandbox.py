@@ -125,6 +125,7 @@ def test_the_sandbox_outlives_an_attack_on_its_own_first_process(working):
     assert (result.outcome, result.last_line) == ("passed", "still here")
 
 
+@pytest.mark.slow
 @NEEDS
 def test_a_sleeper_and_a_program_that_closes_its_output_end_at_the_wall(working):
     for program in ("import time; time.sleep(9999)", "import os, time; os.close(1); os.close(2); time.sleep(9999)"):

@@ -98,6 +98,7 @@ def codes(point):
     return {doubt.code for doubt in point.doubts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_stretch_is_left_out_of_everything(seed):
     hog = (20.0, 32.0)

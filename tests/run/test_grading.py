@@ -81,6 +81,7 @@ def request_of(settings, scorers, folder):
     )
 
 
+@pytest.mark.slow
 def test_a_plugins_scorer_has_its_config_and_its_keys(known):
     settings = job(known, "quality=echo", "quality.shout=true", "quality.items=3", "quality.concurrency=2")
     assert settings.quality == EchoSettings(name="echo", shout=True, items=3, concurrency=(2,))

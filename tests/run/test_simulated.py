@@ -83,6 +83,7 @@ def test_the_same_key_gives_the_same_numbers_and_another_start_another_speed():
     assert statistics.stdev(speeds) == pytest.approx(0.03, rel=0.2)
 
 
+@pytest.mark.slow
 def test_speed_wanders_as_planted():
     """Standard deviation and correlation time, of requests that are one second long."""
     step_s = 0.0048

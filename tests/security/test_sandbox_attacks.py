@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -111,6 +112,15 @@ exec {bwrap} "$@" "$last"
 """
 
 
+@pytest.fixture
+def open_folder():
+    """A folder that all users may read; another session of pytest closes those above `tmp_path` when it begins."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "instead", "leak"),
     [
@@ -124,14 +134,12 @@ exec {bwrap} "$@" "$last"
         ("'--remount-ro /dev'", "--dev-bind /dev/full /dev/kmsg --remount-ro /dev", "it can write to /dev/kmsg"),
     ],
 )
-def test_the_probe_finds_a_wall_that_is_missing(working, monkeypatch, tmp_path, pattern, instead, leak):
-    private = tmp_path / "private"
+def test_the_probe_finds_a_wall_that_is_missing(working, monkeypatch, open_folder, pattern, instead, leak):
+    private = open_folder / "private"
     private.mkdir()
     (private / "key").touch()
-    for place in (tmp_path, *tmp_path.parents[:-2]):
-        place.chmod(0o755)
     monkeypatch.chdir(private)
-    fake = tmp_path / "bin" / "bwrap"
+    fake = open_folder / "bin" / "bwrap"
     fake.parent.mkdir()
     fake.write_text(FAKE.format(pattern=pattern, instead=instead.format(private=private), bwrap=BWRAP))
     fake.chmod(0o755)

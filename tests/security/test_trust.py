@@ -106,6 +106,7 @@ def test_a_manifest_that_is_not_as_it_was_signed_is_refused(run_main, study, tmp
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_manifest_signed_by_another_user_is_refused_and_one_that_is_trusted_runs(run_main, study, cache):
     shutil.rmtree(cache)
     refused(run_main("run", "--lock", str(study / RUN / "manifest.json")))
@@ -205,6 +206,7 @@ def test_what_is_too_long_to_judge_is_not_asked(study, tmp_path):
     assert "[y/N]" not in shown
 
 
+@pytest.mark.slow
 def test_a_relative_program_means_the_folder_of_the_command(run_main, tmp_path, monkeypatch):
     """The signature is one's own, but ./server lies where a stranger put it, beside a copy of the manifest."""
     (tmp_path / "server").write_text("#!/bin/sh\nexit 1\n")

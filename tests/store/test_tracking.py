@@ -172,6 +172,7 @@ def test_statuses(outputs, status, pid, expected):
     assert (run.info.end_time is None) == (expected == "RUNNING")
 
 
+@pytest.mark.slow
 def test_a_running_study_is_brought_up_to_date(outputs):
     """Sent while it runs, and again when it is finished: the same runs, with what was added."""
     study = write_one_study(outputs, status="running", runs=("00_a", "01_b"))
@@ -202,6 +203,7 @@ def test_what_was_sent_is_not_sent_again(outputs):
     assert (outputs / "mlflow.db").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_what_was_sent_is_found_again(outputs):
     """Without our memory of it, by its key: nothing is there twice."""
     study = write_one_study(outputs)
@@ -241,6 +243,7 @@ def test_a_conversation_that_was_given_up_goes_no_further(outputs, monkeypatch):
     assert (len(parents), len(children)) == (1, 2)
 
 
+@pytest.mark.slow
 def test_studies_of_one_name_are_not_one(outputs, tmp_path):
     """Two outputs folders may send to one server; a name with a quote does not break the search either."""
     uri = f"sqlite:///{outputs}/mlflow.db"
@@ -434,6 +437,7 @@ def test_a_database_that_somebody_holds_is_one_line(outputs):
     assert send(study).error is None
 
 
+@pytest.mark.slow
 def test_a_memory_that_is_broken_is_no_memory(outputs):
     """tracking.json is only a help: without it all is sent again, and found again."""
     study = write_one_study(outputs)

@@ -184,6 +184,7 @@ def test_the_spools_of_all_workers_make_one_point(outputs):
     assert not list(folder.raw.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "point", "concurrency", "rate"),
     [
@@ -287,6 +288,7 @@ def test_a_config_that_cannot_be_composed_any_more(outputs, capsys):
     assert len(read_requests(folder)) == 3
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_keeps_nothing_else_back(outputs, capsys):
     write_killed(outputs, name="a-broken")[0].state.write_text("{")
     _, second = write_killed(outputs, name="b-facts")
@@ -330,6 +332,7 @@ def test_sync_sends_all_and_again_nothing(outputs, capsys):
     assert capsys.readouterr().out == "c-good: 0 sent, 1 unchanged\n"
 
 
+@pytest.mark.slow
 def test_sync_asks_a_dead_server_once(outputs, capsys):
     """Ten studies do not wait for it ten times; all are told as not sent."""
     with socket.create_server(("127.0.0.1", 0)) as server:

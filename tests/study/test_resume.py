@@ -55,6 +55,7 @@ def damaged(left):
     return [run.name for run in left.skipped("damaged")]
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_executed_again(study):
     left = remaining_runs(study, registry(), retry_failed=True)
     assert (todo(left), damaged(left)) == ([False, True], [])
@@ -103,6 +104,7 @@ def test_a_damaged_run_does_not_stop_the_others(study, capsys, index, name, cont
     assert todo(again) == todo(left)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_system_is_no_damage(study, monkeypatch):
     """Nothing is renamed because the disk is full or a file cannot be read for a while."""
 
@@ -116,6 +118,7 @@ def test_an_error_of_the_system_is_no_damage(study, monkeypatch):
     assert sorted(path.name for path in study.path.iterdir() if path.is_dir()) == list(RUNS)
 
 
+@pytest.mark.slow
 def test_a_study_that_cannot_be_read_is_not_the_newest(study, outputs, capsys):
     write_study(study, StudyState(study_id="s", words=WORDS, runs=RUNS, status="finished"))
     broken = outputs / "z"

@@ -68,6 +68,7 @@ def test_mlflows_parent_run_shows_the_comparison(study, tmp_path):
     assert client.get_run(parent.info.run_id).data.tags["mlflow.note.content"] == "another"
 
 
+@pytest.mark.slow
 def test_rates_between_whole_numbers_have_steps_of_their_own(study, tmp_path):
     """MLflow's steps are whole: 0.5 and 1.2 requests a second would both be 0 and 1, or one."""
     from mlflow import MlflowClient

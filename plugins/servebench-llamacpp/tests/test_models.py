@@ -76,6 +76,7 @@ def test_a_model_is_fetched_once(tmp_path, index):
     assert {path.name for path in target.parent.iterdir()} <= {"m.gguf", "m.gguf.lock"}
 
 
+@pytest.mark.slow
 def test_two_runs_fetch_it_once(tmp_path, index):
     target = tmp_path / "cache" / "m.gguf"
     said = []

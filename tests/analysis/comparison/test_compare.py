@@ -181,6 +181,7 @@ def test_levels_missing_on_one_side_are_listed(side):
     assert [row.why for row in found.rows] == ["the candidate has no such level", "the baseline has no such level"]
 
 
+@pytest.mark.slow
 def test_all_pairs_share_the_correction(side):
     a, b, c = side("a", seed=1, **FIVE), side("b", seed=2, slow=1.2, **FIVE), side("c", seed=3, **FIVE)
     alone, together = one(a, b), compare([(a, b, ()), (a, c, ())])[0]

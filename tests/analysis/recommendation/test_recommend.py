@@ -115,6 +115,7 @@ def test_one_cold_start_each_is_no_verdict(answers):
     assert headline(found).startswith("fastest start seen (one each): a: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slow", "outcome", "best"), [(1.07, "no clear difference", "ahead"), (1.4, "winner", "best")])
 def test_a_lead_of_one_start_each_is_named_as_at_its_level(make_study, slow, outcome, best):
     engines = (SimulatedEngine(name="fast"), SimulatedEngine(name="slow", slow=slow))

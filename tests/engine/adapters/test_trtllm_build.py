@@ -277,6 +277,7 @@ def test_a_build_that_takes_too_long_is_killed(bench):
     assert not [one for one in psutil.process_iter(["cmdline"]) if "9977.25" in (one.info["cmdline"] or [])]
 
 
+@pytest.mark.slow
 def test_a_killed_build_is_cleaned_up_and_repeated(bench):
     """A kill -9 of servebench ends the build, frees the lock, and leaves a working folder that the next build removes."""
     bench.build_with("sleep 9978.25")

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import socket
@@ -189,6 +190,7 @@ def test_children_of_a_dead_engine_are_killed(launch, tmp_path, fake):
     assert running.stop().killed_pids == (child,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["--child", "--child-session"])
 def test_a_child_that_ignores_sigterm_is_killed_and_reported(launch, tmp_path, kind, fake):
     """In the engine's group or in a session of its own: it is killed after the deadline, and the report lists it."""
@@ -265,7 +267,11 @@ def test_the_engine_inherits_the_environment_but_no_descriptors(launch, fake, co
     environment = psutil.Process(running.pid).environ()
     assert environment["SERVEBENCH_TEST_WORD"] == "x"
     assert environment["PATH"] == os.environ["PATH"]
-    links = [str(path.readlink()) for path in Path(f"/proc/{running.pid}/fd").iterdir()]
+    links = []
+    for path in Path(f"/proc/{running.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the engine opens and closes files meanwhile
+            links.append(str(path.readlink()))
+    assert links
     assert not [link for link in links if link.startswith("pipe:")]
 
 

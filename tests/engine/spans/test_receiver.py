@@ -95,6 +95,7 @@ def test_it_waits_for_late_spans_but_not_for_ever(receiver, port, monkeypatch):
 BOMB = gzip.compress(bytes(64 << 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "body", "options"),
     [

@@ -128,6 +128,7 @@ def test_a_failed_turn_ends_its_session(serve, run, how, said):
     assert not {"r3", "r5", "r7"} & set(seen)
 
 
+@pytest.mark.slow
 def test_a_partial_answer_is_history_after_its_user_went_away(serve, run):
     """The next turn has the part of the answer that had arrived."""
     seen = {}

@@ -138,6 +138,7 @@ def test_resets_and_cuts_are_outcomes(serve, run):
     assert all(b"half" in body(exchange) for exchange in exchanges.values() if exchange.outcome != "complete")
 
 
+@pytest.mark.slow
 def test_silence_times_out(serve, run):
     """A stream that stalls and a server that never answers end with a timeout; the others are answered."""
 
@@ -237,6 +238,7 @@ def test_an_open_loop_with_a_limit_sends_late(serve, run):
     assert max(exchange.sent_ns - exchange.scheduled_ns for exchange in exchanges.values()) > 0.25e9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [{}, {"duration_s": 0.2, "drain_s": 5.0}], ids=["capped", "over"])
 def test_a_worker_that_waits_does_not_spin(serve, run, plan):
     """Overdue requests wait for a free stream, or for nothing once the time is over: neither takes a core."""
@@ -313,6 +315,7 @@ def test_bytes_that_wait_in_the_kernel_are_seen(serve, run):
     assert report.receive_queue_bytes_max > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_s", [None, [0.001 * i for i in range(12)]], ids=["closed", "open"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_turns_of_a_session_wait_for_each_other(serve, run, at_s, workers):

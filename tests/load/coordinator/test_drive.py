@@ -26,6 +26,7 @@ def load_workers():
     return [child for child in psutil.Process().children() if "servebench.load.client.worker" in child.cmdline()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_fillers_end_with_the_last_measured_request(serve, run, workers):
     """They are sent while it is answered, spooled like all others, cancelled at its end, and not counted as sent."""
@@ -76,6 +77,7 @@ def test_a_killed_worker_loses_no_finished_request(serve, run, tmp_path):
     assert sum(exchange.outcome == "complete" for exchange in read_spool(spool)) >= 5
 
 
+@pytest.mark.slow
 def test_a_killed_worker_has_spooled_most_of_an_unfinished_answer(serve, run, tmp_path):
     """Reads go to the spool every two seconds, also when no answer ends."""
 

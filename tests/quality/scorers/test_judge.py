@@ -254,6 +254,7 @@ def test_a_judge_that_is_down_is_given_up_soon():
     assert "3 times in a row" in rows[-1].grade.note
 
 
+@pytest.mark.slow
 def test_a_judge_that_is_busy_is_asked_again(monkeypatch):
     """While the reply's time lasts, and no sooner than it wants; one that names a longer time is taken at its word."""
     monkeypatch.setattr("servebench.quality.scorers.judge_client.PAUSE_S", 0.05)

@@ -70,6 +70,7 @@ def report(study, *words):
     return read(study / "report.html")
 
 
+@pytest.mark.slow
 def test_the_page_is_self_contained_and_runs_only_what_is_ours(study, capsys):
     """Each script is allowed by its hash; a placeholder that a model's name spells is not filled."""
     text, seen = report(study)
@@ -88,6 +89,7 @@ def test_the_page_is_self_contained_and_runs_only_what_is_ours(study, capsys):
     assert capsys.readouterr().out.strip() == str(study / "report.html")
 
 
+@pytest.mark.slow
 def test_every_chart_is_there_for_a_script_in_print_and_in_words(study):
     text, seen = report(study, "--with-doubtful")
     ((kind, source),) = [one for one in seen.scripts if one[0]]
@@ -110,12 +112,14 @@ def test_pictures_beyond_the_size_of_a_page_are_words(study, monkeypatch):
     assert "Output throughput (output tok/s): vllm" in " ".join(seen.text)
 
 
+@pytest.mark.slow
 def test_what_servers_said_is_shown_as_text(study):
     text, seen = report(study)
     assert EVIL not in text
     assert any(EVIL in part for part in seen.text)
 
 
+@pytest.mark.slow
 def test_every_part_for_which_there_are_data_is_there(study):
     text, seen = report(study, "--with-doubtful")
     for part in (

@@ -47,6 +47,7 @@ def test_as_a_gate_it_ends_a_pipeline(outputs, capsys, candidate, limit, code, t
     assert (found, text in capsys.readouterr().err) == (code, True)
 
 
+@pytest.mark.slow
 def test_junit_has_a_case_a_row_and_a_failure_a_regression(outputs, tmp_path, capsys):
     dispatch(
         ["compare", *words(outputs, "base", "slower", "--max-regression=0.05", "--junit", str(tmp_path / "j.xml"))]
@@ -138,6 +139,7 @@ def test_what_the_intervals_rest_on_is_explained(outputs, tmp_path, capsys, make
     assert "two starts" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_json_names_the_starts_of_each_row(outputs, capsys):
     dispatch(["compare", *words(outputs, "base", "again", "--json")])
     rows = json.loads(capsys.readouterr().out)[0]["rows"]
