@@ -6,7 +6,7 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-TRACE = "0af7651916cd43dd8448eb211c80319c"
+TRACE = "0af7651916cd43dd8448eb211c80319c"  # pragma: allowlist secret
 BASE_NS, MS = 1_760_000_000_000_000_000, 1_000_000
 
 
