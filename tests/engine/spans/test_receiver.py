@@ -6,8 +6,11 @@ import socket
 import time
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from servebench.contracts.engine import ServerTimings
+from servebench.engine.spans import decode
 from servebench.engine.spans import receiver as module
 from servebench.engine.spans.receiver import SpanReceiver
 from servebench.engine.supervisor.ports import free_port
@@ -140,21 +143,65 @@ def test_other_protocols_and_broken_connections(receiver, port, raw):
     assert receiver.collect({TRACE}) == {TRACE: SAID}
 
 
-@pytest.mark.slow
-def test_too_many_connections_are_closed(receiver, port, monkeypatch):
+def test_silent_connections_do_not_keep_the_engine_out(receiver, port, monkeypatch):
+    """Of too many connections the oldest that has delivered nothing is closed, not that of an exporter that is quiet for a while."""
     monkeypatch.setattr(module._Handler, "timeout", 3600.0)
+    exporter = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    send = {"method": "POST", "url": "/v1/traces", "headers": {"Content-Type": PROTOBUF}}
+    exporter.request(body=whole("a" * 32), **send)
+    assert exporter.getresponse().read() == b""
     silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(module.CONNECTIONS_MAX + 4)]
-    assert silent[-1].recv(1) == b"", "one more than it serves"
-    for one in silent:
+    assert silent[0].recv(1) == b""
+    exporter.request(body=whole("b" * 32), **send)
+    assert exporter.getresponse().status == 200
+    assert post(port, whole())[0] == 200, "a new one is served, too"
+    assert set(receiver.collect({"a" * 32, "b" * 32, TRACE})) == {"a" * 32, "b" * 32, TRACE}
+    for one in (exporter, *silent):
         one.close()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            assert post(port, whole())[0] == 200
-            break
-        except (ConnectionError, http.client.HTTPException):
-            time.sleep(0.1)
-    assert receiver.collect({TRACE}) == {TRACE: SAID}
+
+
+def test_an_exporter_does_not_stay_with_a_closed_receiver(port):
+    """Of two runs that measure one server: its exporter keeps its connection, which must not lead to the receiver of the first."""
+    first = SpanReceiver("127.0.0.1", port)
+    exporter = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    exporter.auto_open = 0
+    exporter.connect()
+    exporter.request("POST", "/v1/traces", whole(), {"Content-Type": PROTOBUF})
+    assert exporter.getresponse().read() == b""
+    first.close()
+    first.close()
+    second = SpanReceiver("127.0.0.1", port)
+    try:
+        with pytest.raises((OSError, http.client.HTTPException)):
+            exporter.request("POST", "/v1/traces", whole(), {"Content-Type": PROTOBUF})
+            exporter.getresponse()
+    finally:
+        exporter.close()
+        second.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (PROTOBUF, exported([span("s", 0, 1, span_id=f"{index:016x}") for index in range(40)], "protobuf")),
+        (PROTOBUF, ExportTraceServiceRequest(resource_spans=[ResourceSpans()] * 40).SerializeToString()),
+        (JSON, b'{"resourceSpans":[' + b"{}," * 900 + b"{}]}"),
+    ],
+)
+def test_what_takes_long_to_read_is_refused(receiver, port, monkeypatch, kind, body):
+    """Millions of empty spans fit into a few megabytes."""
+    monkeypatch.setattr(decode, "ITEMS_MAX", 30)
+    monkeypatch.setattr(decode, "JSON_OBJECTS_MAX", 600)
+    assert post(port, body, kind)[0] == 400
+    assert post(port, whole())[0] == 200
+
+
+def test_reading_ends_in_time(receiver, port, monkeypatch):
+    """Whoever sends without end, such as a busy server that others load, too."""
+    monkeypatch.setattr(module, "WAIT_S", -1.0)
+    for _ in range(3):
+        post(port, whole())
+    assert receiver.collect({TRACE}) == {}
 
 
 def test_what_is_kept_has_a_limit(receiver, port, monkeypatch):

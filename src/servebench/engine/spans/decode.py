@@ -6,6 +6,7 @@ hexadecimal and integers are texts. Everything that an exporter sends is untrust
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import orjson
@@ -41,10 +42,22 @@ class Span:
         return milliseconds((self.end_ns - self.start_ns) / NS_PER_MS)
 
 
+ITEMS_MAX = 50_000
+"""Resources, scopes and spans of one export, which are read one by one: an empty one has two bytes, and exporters send 512 spans."""
+JSON_OBJECTS_MAX = 20 * ITEMS_MAX
+"""With the attributes of spans and their values."""
+
+
 def check_message(body: bytes, encoding: Encoding) -> None:
-    """Raise ValueError for a body that is no export of spans."""
+    """Raise ValueError for a body that is no export of spans, or has more than ITEMS_MAX."""
     if encoding == "protobuf":
-        _message(body)
+        items = 0
+        for resource in _message(body).resource_spans:
+            items += 1 + sum(1 + len(scope.spans) for scope in islice(resource.scope_spans, ITEMS_MAX))
+            if items > ITEMS_MAX:
+                raise ValueError(f"more than {ITEMS_MAX} spans")
+    elif body.count(b"{") > JSON_OBJECTS_MAX:
+        raise ValueError(f"more than {JSON_OBJECTS_MAX} objects")
     elif not isinstance(orjson.loads(body), dict):
         raise ValueError("not a JSON object")
 

@@ -3,6 +3,7 @@
 The load itself is sent by other processes. While it runs a body is only checked and kept; it is decoded when `collect` asks.
 """
 
+import contextlib
 import socket
 import threading
 import time
@@ -18,8 +19,8 @@ from servebench.util.errors import EngineError, reason_of
 
 PATH = "/v1/traces"
 ENCODINGS: dict[str, Encoding] = {"application/x-protobuf": "protobuf", "application/json": "json"}
-BODY_BYTES_MAX = 16 << 20
-"""Of one export, unpacked: OpenTelemetry's exporters send 512 spans at once, of less than a kilobyte each."""
+BODY_BYTES_MAX = 4 << 20
+"""Of one export, unpacked: OpenTelemetry's exporters send 512 spans at once, of about a kilobyte each."""
 KEPT_BYTES_MAX = 256 << 20
 """Of all exports that are not read yet: those of 300,000 requests to vLLM."""
 CONNECTIONS_MAX = 32
@@ -43,6 +44,8 @@ class SpanReceiver:
                 f"engine.spans_address={host}:{port}: cannot listen there: {reason_of(error)}; choose another address, or "
                 f"{host}:0 for any free port"
             ) from error
+        # what decoding needs is slow to import: not while load runs
+        check_message(b"", "protobuf")
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="spans", daemon=True)
         self._thread.start()
         self._silent = False
@@ -61,6 +64,9 @@ class SpanReceiver:
             changed = set()
             for body, encoding in self._server.take():
                 heard = time.monotonic()
+                # others may send more than can be read in that time
+                if heard > started + WAIT_S:
+                    break
                 for span in spans_of(body, encoding, wanted):
                     known = found.setdefault(span.trace_id, {})
                     # an exporter sends again what it does not know to have arrived
@@ -76,9 +82,11 @@ class SpanReceiver:
             time.sleep(POLL_S)
 
     def close(self) -> None:
-        """Stop listening. Safe to call twice."""
+        """Stop listening, and close what is connected: its next export must not go to a receiver that nobody reads. Safe to call
+        twice."""
         self._server.shutdown()
         self._server.server_close()
+        self._server.disconnect()
         self._thread.join()
 
 
@@ -92,7 +100,8 @@ class _Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._bodies: list[tuple[bytes, Encoding]] = []
         self._kept_bytes = 0
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._open: dict[socket.socket, bool] = {}
+        """The connections, the oldest first, and whether each has delivered an export."""
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
@@ -115,18 +124,39 @@ class _Server(ThreadingHTTPServer):
         return taken
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, or close it where too many are open."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Serve a connection in a thread. Of too many the oldest that has delivered nothing is closed: who connects and is
+        silent, or sends a byte now and then, must not keep the engine out."""
+        with self._lock:
+            full = len(self._open) >= CONNECTIONS_MAX
+            useless = next((one for one, useful in self._open.items() if not useful), next(iter(self._open), None))
+            if full and useless is not None:
+                self._disconnect(useless)
+            self._open[request] = False
+        super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection until it is closed."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    def delivered(self, connection: socket.socket) -> None:
+        """Note that a connection has delivered an export."""
+        with self._lock:
+            if connection in self._open:
+                self._open[connection] = True
+
+    def disconnect(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            for connection in list(self._open):
+                self._disconnect(connection)
+
+    def _disconnect(self, connection: socket.socket) -> None:
+        self._open.pop(connection, None)
+        with contextlib.suppress(OSError):
+            # ends the read in its thread, which closes it
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a connection that broke."""
@@ -184,7 +214,10 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, EOFError, ValueError) as error:
             return 400, f"the body cannot be read: {type(error).__name__}"
         # not a status after which exporters try again
-        return (200, "") if self.server.keep(body, encoding) else (413, "too many spans at once")
+        if not self.server.keep(body, encoding):
+            return 413, "too many spans at once"
+        self.server.delivered(self.connection)
+        return 200, ""
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: servebench's output is the user's."""
