@@ -5,12 +5,16 @@ import os
 
 import pytest
 
-from servebench.cluster.agent import refusal, visible_gpus
+from servebench.cluster import agent
+from servebench.cluster.agent import lease_ports, refusal, visible_gpus
 from servebench.cluster.heartbeat import FILE, SILENT_S
+from servebench.cluster.leases import Leases
 from servebench.contracts.cluster import RunOrder
+from servebench.contracts.settings import EngineSettings
 from servebench.store.layout import StudyFolder
 from servebench.store.state import RunState, StudyState, write_run, write_study
-from support.orchestration import FakeClock
+from support.fake_engine import fake_job
+from support.orchestration import FakeClock, RecordingDisplay
 
 RUN = "00_a"
 
@@ -66,3 +70,25 @@ def test_an_order_waits_for_a_process_that_may_be_dead(folder):
 )
 def test_visible_gpus(variable, gpus):
     assert visible_gpus({"gpus": [{"index": 0}, {"index": 1}]}, variable) == gpus
+
+
+@pytest.mark.parametrize(
+    ("engine", "local", "leased"),
+    [
+        ({"port": 41}, True, ("port-41",)),
+        ({"port": 41}, False, ()),
+        ({"port": 41, "spans_address": "127.0.0.1:43"}, True, ("port-41",)),
+        ({"port": 41, "request_timings": "spans", "spans_address": "127.0.0.1:43"}, True, ("port-41", "port-43")),
+        ({"request_timings": "spans", "spans_address": "127.0.0.1:43"}, False, ("port-43",)),
+        ({"port": 41, "request_timings": "spans", "spans_address": "127.0.0.1:41"}, True, ("port-41",)),
+        ({"request_timings": "spans"}, True, ()),
+    ],
+)
+def test_the_ports_that_a_config_names_are_leased(tmp_path, monkeypatch, engine, local, leased):
+    """Two runs on one machine wait for one another instead of failing."""
+    monkeypatch.setattr(agent, "port_problem", lambda *_: None)
+    leases = Leases(tmp_path)
+    settings = fake_job(engine=EngineSettings(name="fake", **engine)).settings
+    lease_ports(leases, settings, RecordingDisplay(), local=local)
+    assert leases.names == leased
+    leases.release()

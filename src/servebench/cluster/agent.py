@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -135,8 +136,7 @@ def _execute_run(folder: StudyFolder, state: StudyState, order: RunOrder) -> tup
             job = _planned_job(folder, order.run, known)
             machine = capture_machine()
             _lease_resources(leases, order, machine, display)
-            if known.launcher(job.settings.launch.name).local:
-                _lease_port(leases, job.settings, display)
+            lease_ports(leases, job.settings, display, local=known.launcher(job.settings.launch.name).local)
             check_jobs([job], known)
             recover_run(folder, state, order.run)
             facts = {"place": _place(leases.names)}
@@ -190,15 +190,20 @@ def _lease_resources(leases: Leases, order: RunOrder, machine: Mapping[str, Any]
         os.environ[GPUS_VARIABLE] = ",".join(name.removeprefix("gpu-") for name in leased)
 
 
-def _lease_port(leases: Leases, settings: RunSettings, display: Display) -> None:
-    """Wait for the port that the config names. Raises PreflightError."""
-    port, host = settings.engine.port, settings.engine.host
-    if not port:
-        return
-    leases.wait_for([f"port-{port}"], 1, lambda: display.say(f"waiting for port {port}, which another run uses"))
-    deadline = time.monotonic() + PORT_RELEASE_S
-    while port_problem(host, port) is not None and time.monotonic() < deadline:
-        time.sleep(0.25)
+def lease_ports(leases: Leases, settings: RunSettings, display: Display, *, local: bool) -> None:
+    """Wait for the ports that the config names: that of an engine which is started here (`local`), and that at which spans are
+    received. Raises PreflightError."""
+    engine = settings.engine
+    named = [(engine.host, engine.port)] if local else []
+    named += [engine.spans_listener] if engine.request_timings == "spans" else []
+    for host, port in named:
+        if not port or f"port-{port}" in leases.names:
+            continue
+        words = f"waiting for port {port}, which another run uses"
+        leases.wait_for([f"port-{port}"], 1, partial(display.say, words))
+        deadline = time.monotonic() + PORT_RELEASE_S
+        while port_problem(host, port) is not None and time.monotonic() < deadline:
+            time.sleep(0.25)
 
 
 def visible_gpus(machine: Mapping[str, Any], visible: str | None) -> list[str]:

@@ -63,7 +63,7 @@ class EngineSettings(StrictSettings):
     ready_timeout_s: PositiveFloat = 900.0
     stop_timeout_s: PositiveFloat = 30.0
     request_timings: bool | Literal["spans", "after_load"] = True
-    spans_address: str = "127.0.0.1:4318"
+    spans_address: str = "127.0.0.1:0"
     reuse: bool = True
     measure_restart: bool = False
 

@@ -144,7 +144,7 @@ def test_other_protocols_and_broken_connections(receiver, port, raw):
 
 
 def test_silent_connections_do_not_keep_the_engine_out(receiver, port, monkeypatch):
-    """Of too many connections the oldest that has delivered nothing is closed, not that of an exporter that is quiet for a while."""
+    """Of too many connections the oldest that has delivered nothing is closed, not that of an exporter."""
     monkeypatch.setattr(module._Handler, "timeout", 3600.0)
     exporter = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     send = {"method": "POST", "url": "/v1/traces", "headers": {"Content-Type": PROTOBUF}}
@@ -161,7 +161,7 @@ def test_silent_connections_do_not_keep_the_engine_out(receiver, port, monkeypat
 
 
 def test_an_exporter_does_not_stay_with_a_closed_receiver(port):
-    """Of two runs that measure one server: its exporter keeps its connection, which must not lead to the receiver of the first."""
+    """Of two runs that measure one server: its exporter keeps its connection to the receiver of the first."""
     first = SpanReceiver("127.0.0.1", port)
     exporter = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     exporter.auto_open = 0
@@ -172,9 +172,7 @@ def test_an_exporter_does_not_stay_with_a_closed_receiver(port):
     first.close()
     second = SpanReceiver("127.0.0.1", port)
     try:
-        with pytest.raises((OSError, http.client.HTTPException)):
-            exporter.request("POST", "/v1/traces", whole(), {"Content-Type": PROTOBUF})
-            exporter.getresponse()
+        assert exporter.sock.recv(1) == b""
     finally:
         exporter.close()
         second.close()

@@ -43,7 +43,7 @@ class Span:
 
 
 ITEMS_MAX = 50_000
-"""Resources, scopes and spans of one export, which are read one by one: an empty one has two bytes, and exporters send 512 spans."""
+"""Resources, scopes and spans of one export, which are read one by one: empty ones have two bytes. Exporters send 512 spans."""
 JSON_OBJECTS_MAX = 20 * ITEMS_MAX
 """With the attributes of spans and their values."""
 
