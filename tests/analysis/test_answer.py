@@ -8,7 +8,7 @@ from servebench.analysis.answer.leads import lead_text
 from servebench.analysis.answer.model import LevelLead
 from servebench.analysis.comparison.decisions import starts_may_differ
 from servebench.analysis.pairing import pair_runs
-from servebench.analysis.run_comparison import seconds_per_start
+from servebench.analysis.run_comparison import compare_speed, seconds_per_start
 from servebench.analysis.warnings.catalog import EMULATED, IMPRECISE, NOT_STATIONARY
 from servebench.calibration import comparisons
 from servebench.store import studies as read
@@ -146,6 +146,20 @@ def test_what_differs_is_listed_with_the_runs_that_have_it(make_study):
     assert found.workloads[0].leads[0].unequal == ("engine.dtype",)
     assert dtype.text == "engine.dtype: auto (fast), fp8 (slow)"
     assert "(different settings)" in found.workloads[0].sentence
+    # `compare` refuses a verdict
+    assert not any(cell.best for column in found.workloads[0].columns for cell in column.cells.values())
+
+
+def test_a_lead_matters_by_the_margin_of_its_comparison(make_study):
+    """`compare --margin 1%` must not say that an engine is faster and below it that there is no clear difference."""
+    steady = {"spread": 0.05, "drift_sd": 0.003, "run_sd": 0.001}
+    runs = [(replace(FAST, name=name, slow=slow, **steady), load(levels=(4,), requests=40, starts=4, seed=seed))
+            for name, slow, seed in (("fast", 1.0, 0), ("slow", 1.03, 1))]  # fmt: skip
+    pairs = pair_runs([read.load_study(make_study(*runs))], None)
+    for margin, result, clear in ((0.01, "slower", True), (0.05, "no difference", False)):
+        compared = compare_speed(pairs, margin=margin)
+        (lead,) = answer_of([run for pair in pairs for run in pair], comparisons=compared).workloads[0].leads
+        assert (compared[0].result, lead.clear) == (result, clear)
 
 
 @pytest.mark.slow

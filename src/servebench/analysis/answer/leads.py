@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from servebench.analysis.answer.model import AnswerCell, LevelLead
-from servebench.analysis.comparison.compare import MARGIN, SIGNIFICANCE
+from servebench.analysis.comparison.compare import SIGNIFICANCE
 from servebench.analysis.comparison.decisions import starts_may_differ
 from servebench.analysis.comparison.model import Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel
@@ -34,15 +34,16 @@ def find_lead(
         return None
     first, second = order[:2]
     rows = {rival: row_between(first, rival, level, comparisons) for rival in order[1:]}
+    margins = {rival: one.margin for one in comparisons for rival in order[1:] if set(one.ids) == {first, rival}}
     bounds = {rival: _bound(row, cells[first][level], cells[rival][level]) for rival, row in rows.items()}
-    open_rivals = [rival for rival, row in rows.items() if not _is_clear(row, bounds[rival])]
+    open_rivals = [rival for rival, row in rows.items() if not _is_clear(row, bounds[rival], margins.get(rival, 0.0))]
     # where a lead is not clear, the rival that it is not clear against is the one to name
     rival = open_rivals[0] if open_rivals else second
     row = rows[rival]
     unequal = [
         one.key
         for comparison in comparisons
-        if set(comparison.ids) == {first, rival}
+        if first in comparison.ids and set(comparison.ids) <= set(order)
         for one in comparison.unequal
         if one.matters
     ]
@@ -63,13 +64,13 @@ def find_lead(
     )
 
 
-def _is_clear(row: ComparisonRow | None, bound: float) -> bool:
-    """Whether a lead is more than chance, and may be as large as a difference that matters.
+def _is_clear(row: ComparisonRow | None, bound: float, margin: float) -> bool:
+    """Whether a lead is more than chance, and may be as large as a difference that matters, the margin of the comparison.
 
     Over several starts, or where the spread of earlier ones is known, by the corrected p-value of the comparison. The interval
     of one start each leaves out that starts differ, so there a lead must exceed `bound`.
     """
-    if row is None or row.effect is None or row.low is None or row.high is None or row.low <= 0 or row.high <= MARGIN:
+    if row is None or row.effect is None or row.low is None or row.high is None or row.low <= 0 or row.high <= margin:
         return False
     if row.p_corrected is not None:
         return row.p_corrected < SIGNIFICANCE
