@@ -35,7 +35,7 @@ def table(output):
 @pytest.mark.slow
 def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     """Both runs are finished, both starts are from engines of their own, and `compare` shows the decision, too."""
-    done = run_main(*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.2", "launch.start_sd=0.005")
+    done = run_main(*ENGINE, *LOAD, *STUDY, "launch.slowdown=1,1.2", "launch.start_sd=0.005", "load.requests=400")
     assert done.returncode == 0, done.stderr
     for run in (FAST, SLOW):
         assert list(points(tmp_path, run)["repeat"]) == [0, 0, 1, 1]
@@ -51,6 +51,10 @@ def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     assert manifest["cold_start"]["phases"]
     compared = run_main("compare", "s")
     assert "decided: slower at 1, slower at 4" in compared.stdout
+    pair = f"s/{FAST}", f"s/{SLOW}"
+    for words in (("s",), pair):
+        (found,) = json.loads(run_main("compare", *words, "--json").stdout)
+        assert (found["verdict"], found["margin"]) == ("slower", 0.03)
     assert run_main("resume", "s").returncode == 0
     assert len(points(tmp_path, SLOW)) == 4
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,13 @@ def point_of(
         elapsed_s=10.0, cpu_s=0.5, loop_lag_ms_p99=0.1, loop_lag_ms_max=0.2, clock_step_ns=0, stamp_source="kernel",
     )  # fmt: skip
     row, sample = summarize(records, context=context, report=report, slo=load.slo)
-    row = replace(row, start_id=f"{load.seed}-{repeat // load.repeats}")
+    row = replace(row, start_id=start_id(load.seed, repeat // load.repeats))
     return Point(row=with_intervals(row, headline_intervals(sample)), doubts=tuple(doubts))
+
+
+def start_id(seed: int, start: int) -> str:
+    """When a start of the engine began."""
+    return datetime.fromtimestamp(START_NS / 1e9 - 30 + 3600 * seed + 60 * start, UTC).isoformat()
 
 
 def manifest_of(engine: SimulatedEngine, load: SimulatedLoad, run_id: str) -> dict[str, Any]:

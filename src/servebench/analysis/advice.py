@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from servebench.analysis.answer.leads import row_between
-from servebench.analysis.comparison.model import Comparison
+from servebench.analysis.comparison.decisions import DECIDING
+from servebench.analysis.comparison.model import Comparison, ComparisonRow
+from servebench.analysis.decided import StudyDecision
 from servebench.analysis.fairness import SettingDifference, unequal_settings
-from servebench.analysis.recommendation.model import Entrant, Recommendation
+from servebench.analysis.recommendation.model import Entrant, Recommendation, Score
 from servebench.analysis.recommendation.recommend import recommend
 from servebench.analysis.recommendation.rules import Rules
+from servebench.analysis.recommendation.values import COSTS
 from servebench.analysis.stored_runs import entrant_of, quality_agreements
 from servebench.contracts.labels import RunLabel, run_labels
 from servebench.contracts.stored import RunData
@@ -24,11 +27,13 @@ def recommend_runs(
     varying: str | None = None,
     labels: Mapping[str, RunLabel] | None = None,
     comparisons: Sequence[Comparison] = (),
+    decision: StudyDecision | None = None,
 ) -> list[Recommendation]:
     """Return the recommendations of the rules for these runs.
 
     `varying` are settings that differ on purpose, `labels` those of a larger view. The lead of two runs that `comparisons`
-    compare at the same level is theirs, so that one number has one interval.
+    compare at the same level is theirs, so that one number has one interval; with a `decision` of their study, so is whether
+    it is a win.
     """
     names = {key: label.text for key, label in (labels or run_labels(runs)).items()}
     by_name = {names[run.run_id]: run for run in runs}
@@ -38,11 +43,34 @@ def recommend_runs(
         on_purpose = ",".join([*keys, *([varying] if varying else [])])
         return unequal_settings(by_name[a.name], by_name[b.name], on_purpose)
 
+    def decided(first: Score, second: Score) -> ComparisonRow | None:
+        return _decided_row(first, second, comparisons, decision) if decision is not None else None
+
     found = recommend(
-        [entrant_of(run, names[run.run_id]) for run in runs], rules, unequal=unequal, with_doubtful=with_doubtful
+        [entrant_of(run, names[run.run_id]) for run in runs],
+        rules,
+        unequal=unequal,
+        with_doubtful=with_doubtful,
+        decided=decided,
     )
     found = [_as_compared(one, comparisons) for one in found]
     return [replace(one, quality=_quality_notes(one, by_name)) for one in found]
+
+
+def _decided_row(
+    first: Score, second: Score, comparisons: Sequence[Comparison], decision: StudyDecision
+) -> ComparisonRow | None:
+    """Return the row of a metric at one level that a study has decided, the first as the candidate. A cost per token of two runs
+    with one price is their throughput."""
+    a, b = first.entrant, second.entrant
+    if first.at != second.at or not any(
+        {a.run_id, b.run_id} == {one.baseline, one.candidate} for one in decision.pairs
+    ):
+        return None
+    priced = (a.price_usd_per_hour, a.gpu_count) == (b.price_usd_per_hour, b.gpu_count)
+    metric = COSTS.get(first.metric, first.metric) if priced else first.metric
+    row = row_between(a.run_id, b.run_id, first.at, comparisons, metric)
+    return row if row is not None and metric in {one.name for one in DECIDING} else None
 
 
 def _as_compared(found: Recommendation, comparisons: Sequence[Comparison]) -> Recommendation:

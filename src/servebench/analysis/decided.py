@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from servebench.analysis.comparison.compare import with_rows
-from servebench.analysis.comparison.decisions import Decision, PairDecision, decide
-from servebench.analysis.comparison.model import Comparison, ComparisonRow, Result
+from servebench.analysis.comparison.compare import too_wide, with_rows
+from servebench.analysis.comparison.decisions import (
+    DECIDING,
+    TTFT_STARTS_MIN,
+    Decision,
+    PairDecision,
+    decide,
+    first_starts,
+)
+from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow, Result
+from servebench.analysis.fairness import mattering_keys, unequal_settings
 from servebench.analysis.setups import start_spreads
 from servebench.analysis.stored_runs import side_of
 from servebench.contracts.labels import run_labels
@@ -38,7 +47,7 @@ class StudyDecision:
     """What a study has decided so far, and the seconds for which engines ran.
 
     `start_seconds` are those of the latest start of each run, by run id, `spreads` how much its starts differ, `labels` how the
-    runs of the study are called.
+    runs of the study are called, `unequal` which settings make the comparison of a pair unfair, by its run ids.
     """
 
     pairs: tuple[PairDecision, ...]
@@ -47,6 +56,7 @@ class StudyDecision:
     start_seconds: Mapping[str, float]
     spreads: Mapping[str, RunSpread]
     labels: Mapping[str, str]
+    unequal: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
     def budget_s(self) -> float:
@@ -72,6 +82,12 @@ RESULTS: Mapping[str, tuple[Result, float]] = {
 """The result of a comparison's row and its corrected p-value, for each verdict that is one."""
 
 
+NOT_DECIDED = "not decided: more starts are needed (study.budget, study.starts)"
+NOT_DECIDING = "study.until=decided ends by other metrics; study.starts=5 gives a verdict on this one"
+METHOD = "for all looks together"
+METHOD_OF_EQUAL = "of 'no difference' 90%, two one-sided tests"
+
+
 def study_settings(run: RunData) -> StudySettings | None:
     """Return how a stored run's study decides; None if it has no `study.until`."""
     stored = mapping(run.config.get("study"))
@@ -86,58 +102,115 @@ def same_question(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     ) == mapping(b.get("workload"))
 
 
-def decide_study(study: StudyData, earlier: Iterable[RunData] = ()) -> StudyDecision | None:
+def decide_study(
+    study: StudyData, earlier: Iterable[RunData] = (), *, margin: float | None = None, varying: str | None = None
+) -> StudyDecision | None:
     """Return what a study with `study.until=decided` has decided; None for another study.
 
     `earlier` are other stored runs: of those that began before the study, starts of the same set-ups show by how much starts
-    differ. Raises StoreError for a damaged table.
+    differ. `margin` replaces that of the study, `varying` are settings that differ on purpose. Raises StoreError for a damaged
+    table.
     """
     settings = next((one for run in study.runs if (one := study_settings(run)) is not None), None)
-    measured = [run for run in study.runs if run.point_rows]
-    if settings is None or not measured:
+    if settings is None or not (measured := [run for run in study.runs if run.point_rows]):
         return None
     began_s = float(study.state.get("started_s") or 0.0)
     before = [one for one in earlier if one.study_id != study.study_id and (one.started_s or began_s) < began_s]
     sides = {run.run_id: replace(side_of(run), spreads=start_spreads(run, before, own=False)) for run in measured}
-    pairs = [
-        (sides[a.run_id], sides[b.run_id]) for a, b in combinations(measured, 2) if same_question(a.config, b.config)
-    ]
+    compared = [(a, b) for a, b in combinations(measured, 2) if same_question(a.config, b.config)]
+    apart = {(a.run_id, b.run_id): unequal_settings(a, b, varying) for a, b in compared}
     seconds = {run.run_id: _engine_seconds(run.point_rows) for run in measured}
     return StudyDecision(
-        pairs=tuple(decide(pairs, margin=share_of("study.margin", settings.margin), most=settings.most_starts)),
+        pairs=tuple(
+            decide(
+                [(sides[a.run_id], sides[b.run_id]) for a, b in compared],
+                margin=share_of("study.margin", settings.margin) if margin is None else margin,
+                most=settings.most_starts,
+            )
+        ),
         settings=settings,
         engine_s=sum(sum(one) for one in seconds.values()),
         start_seconds={name: one[-1] for name, one in seconds.items() if one},
         spreads={run.run_id: _spread(run.point_rows) for run in measured},
         labels={key: one.text for key, one in run_labels(study.runs).items()},
+        unequal={ids: mattering_keys(found) for ids, found in apart.items() if any(one.matters for one in found)},
     )
 
 
+def as_studies_decided(
+    comparisons: Sequence[Comparison], studies: Iterable[StudyData], earlier: Iterable[RunData], **options: Any
+) -> tuple[list[Comparison], list[StudyDecision]]:
+    """Return comparisons as these studies have decided them, and what each study has decided that decides.
+
+    `options` are those of `decide_study`."""
+    known = list(earlier)
+    decisions = [one for study in studies if (one := decide_study(study, known, **options)) is not None]
+    found = list(comparisons)
+    for one in decisions:
+        found = [as_decided(comparison, one) for comparison in found]
+    return found, decisions
+
+
 def as_decided(comparison: Comparison, found: StudyDecision) -> Comparison:
-    """Return a comparison of two runs with the rows, and the result, that the study has decided."""
+    """Return a comparison of two runs as the study has decided it: by its margin, and with no verdict that it has not made.
+
+    The study ended when it had decided, so tests for a number of starts that was fixed before do not hold. Failed requests
+    decide nothing of when it ends, and keep theirs.
+    """
     for pair in found.pairs:
         if set(comparison.ids) == {pair.baseline, pair.candidate}:
             turn = comparison.ids == (pair.candidate, pair.baseline)
-            decided = {(one.level, one.row.metric.name): _decided_row(one, turn) for one in pair.rows if one.starts}
-            rows = tuple(decided.get((row.level, row.metric.name), row) for row in comparison.rows)
-            return with_rows(comparison, rows)
+            decided = {(one.level, one.row.metric.name): one for one in pair.rows if one.starts}
+            rows = tuple(_as_decided(row, decided.get((row.level, row.metric.name)), turn) for row in comparison.rows)
+            return with_rows(replace(comparison, margin=pair.margin), rows)
     return comparison
 
 
-def _decided_row(one: Decision, turn: bool) -> ComparisonRow:
-    """The row with the decision as its result; its p-value only says on which side of the error it is."""
+def _as_decided(row: ComparisonRow, one: Decision | None, turn: bool) -> ComparisonRow:
+    if one is not None:
+        return _decided_row(row, one, turn)
+    if row.metric is FAILED or row.p_corrected is None:
+        return row
+    why = NOT_DECIDING
+    if row.metric in DECIDING:
+        why = f"{row.metric.title} takes {TTFT_STARTS_MIN} starts" if row.metric.source == "ttft_ms" else NOT_DECIDED
+    # what a test for a fixed number of starts found missing is not what is missing here
+    rest = [part for part in row.why.split("; ") if row.bound is None or part != too_wide(row.bound)]
+    parts = dict.fromkeys((why, *rest))
+    return replace(row, result="not enough data", p_corrected=1.0, bound=None, why="; ".join(filter(None, parts)))
+
+
+def _decided_row(row: ComparisonRow, one: Decision, turn: bool) -> ComparisonRow:
+    """The row with the decision as its result, of the starts that it rests on; its p-value only says on which side of the error
+    it is. Whether it competes is that of the comparison, which may accept warnings."""
     result, p = RESULTS.get(one.verdict, ("not enough data", 1.0))
-    row = replace(one.row, result=result, p_corrected=p, bound=max(abs(one.row.low or 0), abs(one.row.high or 0)))
-    return row.turned() if turn else row
+    values = one.row.starts
+    assert values is not None
+    values = first_starts(values, one.starts)
+    decided = replace(
+        one.row,
+        baseline=float(np.exp(values.baseline.mean())),
+        candidate=float(np.exp(values.candidate.mean())),
+        starts=values,
+        result=result,
+        p_corrected=p,
+        bound=None if one.verdict == "open" else max(abs(one.row.low or 0), abs(one.row.high or 0)),
+        method=f"over {one.starts} starts, {METHOD_OF_EQUAL if one.verdict == 'equal' else METHOD}",
+    )
+    parts = [NOT_DECIDED] if one.verdict == "open" else []
+    why = "; ".join(dict.fromkeys(filter(None, (*parts, *one.row.why.split("; ")))))
+    return replace(decided.turned() if turn else decided, competes=row.competes, why=why)
 
 
 def _engine_seconds(rows: Sequence[PointRow]) -> list[float]:
-    """For how long each start ran, in order: from its beginning to the end of its last window."""
-    ends: dict[str, int] = {}
+    """For how long each start ran, in order: from its beginning to the end of its last window, where its id is a time."""
+    ends: dict[datetime, int] = {}
     for row in rows:
         if row.start_id is not None and row.window_end_ns is not None:
-            ends[row.start_id] = max(ends.get(row.start_id, 0), int(row.window_end_ns))
-    return [max(0.0, ends[name] / NS_PER_S - datetime.fromisoformat(name).timestamp()) for name in sorted(ends)]
+            with suppress(ValueError):
+                began = datetime.fromisoformat(row.start_id)
+                ends[began] = max(ends.get(began, 0), int(row.window_end_ns))
+    return [max(0.0, ends[began] / NS_PER_S - began.timestamp()) for began in sorted(ends, key=datetime.timestamp)]
 
 
 def _spread(rows: Sequence[PointRow]) -> RunSpread:

@@ -13,6 +13,9 @@ NOTE = (
 )
 
 
+DIFFERENT = ("faster", "slower", "mixed")
+
+
 def round_line(found: StudyDecision, rounds: int) -> str:
     """Return what is decided and what is open after a round of starts."""
     verdicts = [verdict for pair in found.pairs for verdict in pair.levels.values() if verdict != "not compared"]
@@ -27,6 +30,18 @@ def round_line(found: StudyDecision, rounds: int) -> str:
 def title_of(pair: PairDecision, found: StudyDecision) -> str:
     """Return what a pair of runs is called."""
     return f"{found.labels[pair.candidate]} vs {found.labels[pair.baseline]}"
+
+
+def levels_line(pair: PairDecision, found: StudyDecision) -> str:
+    """Return the verdict at each level; in brackets where warnings make it provisional, none where fairness refuses one."""
+    if unequal := found.unequal.get((pair.baseline, pair.candidate)):
+        return f"no verdict: the runs have different settings ({unequal})"
+    firm = {one.level for one in pair.rows if one.row.competes and one.verdict in DIFFERENT}
+    shown = [
+        f"{f'({verdict})' if verdict in DIFFERENT and level not in firm else verdict} at {level}"
+        for level, verdict in pair.levels.items()
+    ]
+    return f"decided: {', '.join(shown)}"
 
 
 def _minutes(found: StudyDecision) -> str:
@@ -60,7 +75,7 @@ def notes_of(found: StudyDecision) -> list[str]:
                 f"{found.labels[name]}: its {spread.starts} starts differ by {percent(spread.between)}, points of one start by "
                 f"{percent(spread.within)} more (standard deviations of output throughput)"
             )
-    return [*lines, f"decided after {_minutes(found)}"]
+    return [*lines, f"the engines ran for {_minutes(found)}"]
 
 
 def _open_lines(pair: PairDecision, found: StudyDecision) -> list[str]:

@@ -107,10 +107,11 @@ def _judge(row: ComparisonRow, margin: float) -> ComparisonRow:
         return replace(row, result="faster" if better else "slower", bound=bound)
     if bound <= 2 * margin:
         return replace(row, result="no difference", bound=bound)
-    return replace(row, bound=bound, why=row.why or _too_wide(bound))
+    return replace(row, bound=bound, why=row.why or too_wide(bound))
 
 
-def _too_wide(bound: float) -> str:
+def too_wide(bound: float) -> str:
+    """Return that an interval is too wide for a verdict."""
     reach = f"reaches {bound:.0%}" if np.isfinite(bound) else "is unbounded"
     return f"the interval {reach}: more starts are needed (study.starts)"
 
@@ -122,9 +123,6 @@ def _conclude(
     unequal: tuple[SettingDifference, ...],
     margin: float,
 ) -> Comparison:
-    summary = _one_start(baseline, candidate, rows) or _why_undecided(rows)
-    if any(one.matters for one in unequal):
-        summary = f"no verdict: the runs have different settings ({mattering_keys(unequal)}); {how_to_resolve(unequal)}"
     found = Comparison(
         baseline=baseline.name,
         candidate=candidate.name,
@@ -133,16 +131,20 @@ def _conclude(
         unequal=unequal,
         margin=margin,
         result="not enough data",
-        summary=summary,
+        summary="",
     )
-    return with_rows(found, rows)
+    found = with_rows(found, rows)
+    alone = _one_start(baseline, candidate, rows) if found.result == "not enough data" else ""
+    return replace(found, summary=alone) if alone else found
 
 
 def with_rows(comparison: Comparison, rows: tuple[ComparisonRow, ...]) -> Comparison:
-    """Return the comparison with these rows and the result that follows from them; where none follows, its own."""
-    if any(one.matters for one in comparison.unequal):
+    """Return the comparison with these rows, and the result and the summary that follow from them."""
+    comparison = replace(comparison, bound=None)
+    if unequal := [one for one in comparison.unequal if one.matters]:
         withheld = tuple(replace(row, result="unequal_settings", competes=False) for row in rows)
-        return replace(comparison, rows=withheld, result="unequal_settings")
+        summary = f"no verdict: the runs have different settings ({mattering_keys(unequal)}); {how_to_resolve(unequal)}"
+        return replace(comparison, rows=withheld, result="unequal_settings", summary=summary)
     competing = [row for row in rows if row.competes]
     faster, slower, same = (
         [row for row in competing if row.result == result] for result in ("faster", "slower", "no difference")
@@ -160,7 +162,7 @@ def with_rows(comparison: Comparison, rows: tuple[ComparisonRow, ...]) -> Compar
         rest = f" ({short} of {len(competing)} rows have not enough data)" if short else ""
         summary = f"no difference larger than {bound:.1%}{rest}"
         return replace(comparison, rows=rows, result="no difference", summary=summary, bound=bound)
-    return replace(comparison, rows=rows)
+    return replace(comparison, rows=rows, result="not enough data", summary=_why_undecided(rows))
 
 
 def _one_start(baseline: Side, candidate: Side, rows: Sequence[ComparisonRow]) -> str:
@@ -203,5 +205,5 @@ def _reasons(rows: Sequence[ComparisonRow]) -> list[str]:
     """Why rows have no result, each reason once; of intervals that are too wide, the widest."""
     wide = [row.bound for row in rows if row.result == "not enough data" and row.bound is not None]
     parts = dict.fromkeys(part for row in rows for part in row.why.split("; ") if part)
-    kept = [part for part in parts if part not in {_too_wide(bound) for bound in wide}]
-    return [_too_wide(max(wide)), *kept] if wide else kept
+    kept = [part for part in parts if part not in {too_wide(bound) for bound in wide}]
+    return [too_wide(max(wide)), *kept] if wide else kept

@@ -212,13 +212,14 @@ def _tested(one: Decision, look: int) -> Decision:
         return one
     if one.row.metric.source == "ttft_ms" and look < TTFT_STARTS_MIN:
         return one
-    difference, error, freedom = moderated(_first(values, look))
+    difference, error, freedom = moderated(first_starts(values, look))
     row = _with_interval(one.row, float(difference), float(error), float(freedom), SPENT / look)
     row = replace(row, p=float(_two_sided(difference, error, freedom)), why="" if row.competes else row.why)
     return replace(one, row=row, starts=look)
 
 
-def _first(values: StartValues, count: int) -> StartValues:
+def first_starts(values: StartValues, count: int) -> StartValues:
+    """Return the values of the first so many starts."""
     return replace(values, baseline=values.baseline[:count], candidate=values.candidate[:count])
 
 
@@ -239,7 +240,7 @@ def _in_family(one: Decision) -> ComparisonRow:
         return replace(one.row, p=None, starts=None)
     if one.verdict in ("faster", "slower"):
         return replace(one.row, p=0.0, starts=None)
-    return replace(one.row, starts=_first(one.row.starts, one.starts))
+    return replace(one.row, starts=first_starts(one.row.starts, one.starts))
 
 
 def _judged(one: Decision, look: int, p_corrected: float | None, margin: float) -> Decision:
@@ -259,7 +260,7 @@ def _judged(one: Decision, look: int, p_corrected: float | None, margin: float) 
 
 def _estimate(one: Decision) -> tuple[float, float, float]:
     assert one.row.starts is not None
-    difference, error, freedom = moderated(_first(one.row.starts, one.starts))
+    difference, error, freedom = moderated(first_starts(one.row.starts, one.starts))
     return float(difference), float(error), float(freedom)
 
 

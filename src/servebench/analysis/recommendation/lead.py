@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from servebench.analysis.comparison.decisions import exceeds_starts
+from servebench.analysis.comparison.model import ComparisonRow
 from servebench.analysis.comparison.starts import STARTS_MIN
-from servebench.analysis.recommendation.model import RankedLevel, Score
+from servebench.analysis.recommendation.model import DecidedRow, RankedLevel, Score
 from servebench.analysis.recommendation.objectives import LATENCIES
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import Ranking
@@ -36,12 +37,16 @@ class Lead:
     provisional: str = ""
 
 
-def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: bool) -> Lead:
+def lead_of(ranking: Ranking, case: UseCase, rules: Rules, *, with_doubtful: bool, decided: DecidedRow) -> Lead:
     """Return the lead of the first over the second, and the first reason against a win over all other entrants."""
     first, rivals = ranking.scores[0], [*ranking.scores[1:], *ranking.possible]
     confidence = 1 - (1 - CONFIDENCE) / len(rivals)
     second = rivals[0]
-    reasons = [reason for rival in rivals for reason in _objections(first, rival, case, rules, confidence)]
+    reasons: list[str] = []
+    for rival in rivals:
+        row = decided(first, rival)
+        fixed = _objections(first, rival, case, rules, confidence)
+        reasons += fixed if row is None else _objections_to_decision(first, rival, row, rules)
     ours, theirs = first.level, second.level or second.best
     low, high = _interval(first.metric, ours, theirs)
     size = first.value / second.value - 1 if second.value else 0.0
@@ -92,11 +97,24 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
 def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[str]:
     """Why the first does not win against a rival, with undecided levels taken against the first and for the rival."""
     if case.measure == "cold_start":
-        yield "only one start of each was measured; use study.starts=5 for a verdict"
+        yield "one cold start of each is stored, and cold starts differ: no verdict"
     elif first.worst is None:
         yield f"whether {first.entrant.name} meets the SLO is undecided: {first.undecided}"
     elif rival.best is not None:
         yield from _objections_to_lead((first, first.worst), (rival, rival.best), case, rules, confidence)
+
+
+def _objections_to_decision(first: Score, rival: Score, row: ComparisonRow, rules: Rules) -> Iterator[str]:
+    """Why the first does not win against a rival at a level that a study with `study.until=decided` has looked at."""
+    if first.worst is not first.level or rival.best is not rival.level:
+        undecided = first.undecided if first.worst is not first.level else rival.undecided
+        yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
+    elif row.result == "no difference":
+        yield f"study.until=decided found it equal to {rival.entrant.name} within {percent(row.bound)}"
+    elif row.result != "faster":
+        yield f"study.until=decided has not found it to differ from {rival.entrant.name}"
+    elif abs(row.effect or 0.0) < rules.margin:
+        yield _below_margin(abs(row.effect or 0.0), rival, rules)
 
 
 def _objections_to_lead(
@@ -119,16 +137,21 @@ def _objections_to_lead(
     if found.interval[0] <= 0 <= found.interval[1]:
         level = f"{percent(confidence)} " * (confidence > CONFIDENCE)
         yield f"the {level}interval of the lead over {rival.entrant.name} includes 0%"
-    elif found.starts < STARTS_MIN and size < rules.once_margin and not _exceeds_starts(case.metric, size, found):
+    elif found.starts < STARTS_MIN and not _exceeds_starts(case.metric, size, found, rules):
         ahead = f"{first.entrant.name} is {size:.0%} ahead of {rival.entrant.name}"
         yield f"{ahead}, but starts of one engine may differ by as much: {STARTS_ADVICE}"
     elif size < rules.margin:
-        lead = f"the lead of {percent(size)} over {rival.entrant.name}"
-        yield f"{lead} is below the margin of {100 * rules.margin:g}%"
+        yield _below_margin(size, rival, rules)
 
 
-def _exceeds_starts(metric: str, size: float, found: LogLead) -> bool:
-    return metric in BY_STARTS and exceeds_starts(float(np.log1p(size)), min(map(abs, found.interval)))
+def _below_margin(size: float, rival: Score, rules: Rules) -> str:
+    return f"the lead of {percent(size)} over {rival.entrant.name} is below the margin of {100 * rules.margin:g}%"
+
+
+def _exceeds_starts(metric: str, size: float, found: LogLead, rules: Rules) -> bool:
+    if metric not in BY_STARTS:
+        return size >= rules.once_margin
+    return exceeds_starts(float(np.log1p(size)), min(map(abs, found.interval)))
 
 
 def _once(size: float, rival: Score) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from servebench.analysis.comparison.model import ComparedPoint
+from servebench.analysis.comparison.model import ComparedPoint, ComparisonRow
 from servebench.analysis.recommendation.rules import UseCase
 from servebench.analysis.slo import SloLimits
 from servebench.contracts.point_row import PointRow
@@ -78,6 +78,11 @@ class Score:
     best: RankedLevel | None = None
     undecided: str = ""
     """The levels at which it is undecided whether the SLO is met."""
+
+
+DecidedRow = Callable[[Score, Score], ComparisonRow | None]
+"""Returns what a study with `study.until=decided` has found of the first against the second, as the candidate; None where it
+decides nothing of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 from servebench.analysis.fairness import SettingDifference, how_to_resolve, mattering_keys
 from servebench.analysis.recommendation.changes import what_would_change
 from servebench.analysis.recommendation.lead import lead_of
-from servebench.analysis.recommendation.model import Entrant, Outcome, Recommendation, Score
+from servebench.analysis.recommendation.model import DecidedRow, Entrant, Outcome, Recommendation, Score
 from servebench.analysis.recommendation.rules import Rules, UseCase
 from servebench.analysis.recommendation.scores import rank
 
@@ -25,8 +25,17 @@ UnequalSettings = Callable[[Entrant, Entrant, Sequence[str]], Sequence[SettingDi
 """Returns the unequal settings of two entrants; the third argument names config groups that may differ."""
 
 
+def _nothing_decided(_first: Score, _second: Score) -> None:
+    return None
+
+
 def recommend(
-    entrants: Sequence[Entrant], rules: Rules, *, unequal: UnequalSettings, with_doubtful: bool = False
+    entrants: Sequence[Entrant],
+    rules: Rules,
+    *,
+    unequal: UnequalSettings,
+    with_doubtful: bool = False,
+    decided: DecidedRow = _nothing_decided,
 ) -> list[Recommendation]:
     """Return a recommendation for each use case and each setup (model, GPU, workload) that was measured. Pure."""
     found: list[Recommendation] = []
@@ -40,7 +49,9 @@ def recommend(
         for entrant in taking_part:
             groups.setdefault(_group(entrant, case), []).append(entrant)
         found += [
-            _recommend_one(case, name, group, rules=rules, unequal=unequal, with_doubtful=with_doubtful)
+            _recommend_one(
+                case, name, group, rules=rules, unequal=unequal, with_doubtful=with_doubtful, decided=decided
+            )
             for name, group in groups.items()
         ]
     return found
@@ -75,6 +86,7 @@ def _recommend_one(
     rules: Rules,
     unequal: UnequalSettings,
     with_doubtful: bool,
+    decided: DecidedRow,
 ) -> Recommendation:
     own = {entrant.own_limits for entrant in entrants}
     if case.own_slo and len(own) == 1 and (limits := own.pop()) is not None:
@@ -93,7 +105,7 @@ def _recommend_one(
     if len(ranking) + len(ranked.possible) == 1:
         why = f"no other run than {ranking[0].entrant.name} can be ranked"
         return Recommendation(outcome="only one", why=why, **facts)
-    lead = lead_of(ranked, case, rules, with_doubtful=with_doubtful)
+    lead = lead_of(ranked, case, rules, with_doubtful=with_doubtful, decided=decided)
     unfair = _why_unfair(ranking, case, unequal)
     no_win: Outcome = (
         "different settings" if unfair else "one start each" if case.measure == "cold_start" else "no clear difference"

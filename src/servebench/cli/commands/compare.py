@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
 
 EXIT_REGRESSION = 1
 EXIT_NOT_JUDGED = 7
-LOOKED = (
-    "The study ended when it had decided, which the tables above do not know: their intervals and verdicts are those of a "
-    "fixed number of starts. What it has decided:"
-)
+LOOKED = "The study added starts until it had decided, and the verdicts above are its own. What it has decided:"
 
 
 @define(
@@ -71,17 +69,16 @@ def command(
     """
     from servebench.analysis.answer import answer_of
     from servebench.analysis.comparison.compare import MARGIN
-    from servebench.analysis.decided import decide_study
+    from servebench.analysis.decided import as_studies_decided
     from servebench.analysis.gate import evaluate_gate
     from servebench.analysis.pairing import pair_runs
     from servebench.analysis.run_comparison import compare_runs
-    from servebench.contracts.stored import StudyData
     from servebench.report.export.comparison import to_json, to_junit, to_markdown
     from servebench.report.files import write_file
     from servebench.report.terminal.comparison import print_comparison, print_pairs
     from servebench.report.terminal.decisions import print_decisions
     from servebench.report.terminal.tables import console
-    from servebench.store.studies import find, load_outputs
+    from servebench.store.studies import find, load_outputs, load_study
 
     named = [find(name, outputs) for name in names]
     pairs = pair_runs(named, find(baseline, outputs) if baseline else None, to_first=max_regression is not None)
@@ -89,6 +86,15 @@ def command(
     found = compare_runs(
         pairs, margin=margin or max_regression or MARGIN, with_doubtful=with_doubtful, varying=varying, earlier=earlier
     )
+    paths = dict.fromkeys(a.path.parent for a, b in pairs if a.study_id == b.study_id)
+    decided, decisions = as_studies_decided(
+        [one.comparison for one in found],
+        [load_study(path) for path in paths],
+        earlier,
+        margin=margin or max_regression,
+        varying=varying,
+    )
+    found = [replace(one, comparison=own) for one, own in zip(found, decided, strict=True)]
     gate = None if max_regression is None else evaluate_gate(found, max_regression)
     if markdown:
         write_file(markdown, to_markdown(found, gate))
@@ -100,15 +106,13 @@ def command(
         out = console()
         if out.is_terminal and not verbose and baseline is None and len(found) > 1:
             runs = list({run.run_id: run for pair in pairs for run in pair}.values())
-            decision = decide_study(named[0], earlier) if isinstance(named[0], StudyData) else None
-            print_pairs(answer_of(runs, comparisons=[one.comparison for one in found], decision=decision), out)
+            print_pairs(answer_of(runs, comparisons=decided), out)
         else:
-            for one in found:
-                print_comparison(one, out)
-        for study in named:
-            if isinstance(study, StudyData) and (decided := decide_study(study, earlier)) is not None:
-                click.echo(LOOKED)
-                print_decisions(decided, out)
+            for each in found:
+                print_comparison(each, out)
+        for one in decisions:
+            click.echo(LOOKED)
+            print_decisions(one, out)
     return 0 if gate is None else _gate_code(gate)
 
 

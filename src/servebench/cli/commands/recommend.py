@@ -67,9 +67,12 @@ def command(
     runs = [run for one in found for run in runs_of(one)]
     earlier = runs_beside(found[0]) if len(found) == 1 else ()
     # leads are those of the answer and of the report
-    decision = decide_study(found[0], earlier) if len(found) == 1 and isinstance(found[0], StudyData) else None
+    study = found[0] if len(found) == 1 and isinstance(found[0], StudyData) else None
+    decision = decide_study(study, earlier, varying=varying) if study is not None else None
     compared = answer_of(runs, earlier=earlier, varying=varying, decision=decision).comparisons
-    answers = recommend_runs(runs, rules, with_doubtful=with_doubtful, varying=varying, comparisons=compared)
+    answers = recommend_runs(
+        runs, rules, with_doubtful=with_doubtful, varying=varying, comparisons=compared, decision=decision
+    )
     labels = run_labels(runs)
     emulated = [labels[run.run_id].text for run in runs if run.emulated]
     if emulated:

@@ -8,7 +8,7 @@ import numpy as np
 
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer import answer_of
-from servebench.analysis.decided import decide_study
+from servebench.analysis.decided import as_decided, decide_study
 from servebench.analysis.limits import findings_of
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.published import compare_published
@@ -54,15 +54,22 @@ def page_of(
     pages = [run_page(run, labels[run.run_id]) for run in runs]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
     earlier = read.runs_beside(found) if with_earlier and len(readable) > 1 else []
-    decision = decide_study(found, earlier) if isinstance(found, StudyData) else None
+    decision = decide_study(found, earlier, varying=varying) if isinstance(found, StudyData) else None
     name = read.command_words(folder)
     answer = answer_of(runs, earlier=earlier, varying=varying, name=name, words=found.words, decision=decision)
     comparisons = answer.comparisons
     if with_doubtful:
         pairs = pairs_within(readable)
-        comparisons = tuple(compare_speed(pairs, with_doubtful=True, varying=varying, earlier=earlier, labels=labels))
+        accepted = compare_speed(pairs, with_doubtful=True, varying=varying, earlier=earlier, labels=labels)
+        comparisons = tuple(as_decided(one, decision) if decision is not None else one for one in accepted)
     answers = recommend_runs(
-        readable, rules, with_doubtful=with_doubtful, varying=varying, labels=labels, comparisons=answer.comparisons
+        readable,
+        rules,
+        with_doubtful=with_doubtful,
+        varying=varying,
+        labels=labels,
+        comparisons=answer.comparisons,
+        decision=decision,
     )
     at = common_level(pages)
     over = [(one.name, repeats_of(one.run)) for one in pages]

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.text import Text
 
 from servebench.analysis.decided import StudyDecision
-from servebench.report.decisions import HEADINGS, NOTE, cells_of, notes_of, title_of
+from servebench.report.decisions import HEADINGS, NOTE, cells_of, levels_line, notes_of, title_of
 from servebench.report.terminal.tables import new_table
 
 STYLES = {"faster": "green", "slower": "red", "equal": "cyan", "mixed": "yellow"}
@@ -21,8 +21,7 @@ def print_decisions(found: StudyDecision, out: Console) -> None:
             load, metric, verdict, *rest = cells_of(one, pair.margin)
             table.add_row(load, metric, Text(verdict, style=STYLES.get(one.verdict, "dim")), *rest)
         out.print(table)
-        levels = ", ".join(f"{verdict} at {level}" for level, verdict in pair.levels.items())
-        out.print(Text(f"decided: {levels}", style="bold"))
+        out.print(Text(levels_line(pair, found), style="bold"))
     for line in notes_of(found):
         out.print(line)
     out.print(NOTE, style="dim")

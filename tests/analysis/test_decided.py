@@ -1,0 +1,138 @@
+"""What a study with `study.until=decided` has decided is what every screen says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from servebench.analysis.advice import recommend_runs
+from servebench.analysis.answer import answer_of
+from servebench.analysis.decided import as_studies_decided, decide_study
+from servebench.analysis.pairing import pairs_within
+from servebench.analysis.recommendation.rules import load_rules
+from servebench.analysis.run_comparison import compare_speed
+from servebench.analysis.warnings.catalog import NOT_STATIONARY
+from servebench.store import studies as read
+from support.studies import SimulatedEngine, SimulatedLoad, with_columns
+
+DECIDING = ("output_throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
+
+
+def engine(name, slow=1.0, **more):
+    return SimulatedEngine(**{"name": name, "slow": slow, "spread": 0.05, "drift_sd": 0.003, "run_sd": 0.003, **more})
+
+
+def load(starts, *, margin="3%", config=None, **more):
+    study = {"study.until": "decided", "study.margin": margin, "study.budget": "60m"}
+    return SimulatedLoad(
+        **{"levels": (4,), "requests": 40, "starts": starts, "config": {**study, **(config or {})}, **more}
+    )
+
+
+def conclusions(path, **options):
+    """What the last screen, `compare` and `recommend` make of a stored study."""
+    study = read.load_study(path)
+    decision = decide_study(study)
+    answer = answer_of(study.runs, decision=decision)
+    compared, _ = as_studies_decided(compare_speed(pairs_within(study.runs), **options), [study], ())
+    (batch,) = [
+        one
+        for one in recommend_runs(study.runs, load_rules(None), comparisons=answer.comparisons, decision=decision)
+        if one.use_case.name == "batch"
+    ]
+    return decision, answer.workloads[0], compared, batch
+
+
+def test_two_starts_that_decide_are_a_verdict_on_every_screen(make_study):
+    path = make_study((engine("a"), load(2)), (engine("b", 1.1), load(2, seed=1)))
+    decision, workload, (compared,), batch = conclusions(path)
+    assert decision.pairs[0].levels == {"4": "slower"}
+    assert (workload.leads[0].clear, workload.leads[0].verdict, workload.leads[0].leader) == (True, True, "a")
+    assert (compared.result, compared.margin) == ("slower", 0.03)
+    assert (batch.outcome, batch.winner.entrant.run_id) == ("winner", "study/00_a_unique")
+    assert batch.lead == pytest.approx(workload.leads[0].size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("margin", "verdict", "clear"), [("2%", "slower", True), ("8%", "equal", False)])
+def test_the_margin_of_the_study_is_that_of_every_screen(make_study, margin, verdict, clear):
+    """A difference of 4% matters to a study whose margin is 2%, though it is below the usual 5%."""
+    path = make_study((engine("a"), load(6, margin=margin)), (engine("b", 1.04), load(6, margin=margin, seed=1)))
+    decision, workload, (compared,), batch = conclusions(path)
+    assert decision.pairs[0].levels == {"4": verdict}
+    assert workload.leads[0].clear is clear
+    assert workload.columns[0].cells["4"].best is clear
+    assert compared.result == {"slower": "slower", "equal": "no difference"}[verdict]
+    # the rules of `recommend` have a margin of their own, 5%
+    assert batch.outcome == "no clear difference"
+
+
+def test_what_a_study_has_not_decided_has_no_verdict_anywhere(make_study):
+    """Its number of starts follows from what was seen: TPOT, and TTFT before six starts, say nothing by a fixed number."""
+    path = make_study((engine("a"), load(4)), (engine("b", 1.1), load(4, seed=1)))
+    fixed = {row.metric.name: row.result for row in compare_speed(pairs_within(read.load_study(path).runs))[0].rows}
+    assert fixed["tpot_ms_p50"] == "slower"
+    decision, _, (compared,), _ = conclusions(path)
+    rows = {row.metric.name: row for row in compared.rows}
+    decided = {one.row.metric.name: one.verdict for one in decision.pairs[0].rows}
+    assert decided == {"output_throughput_tok_s": "slower", "ttft_ms_p50": "open", "e2e_ms_p50": "slower"}
+    assert {name for name, row in rows.items() if row.result == "slower"} == {"output_throughput_tok_s", "e2e_ms_p50"}
+    assert rows["tpot_ms_p50"].result == rows["ttft_ms_p50"].result == "not enough data"
+    assert rows["tpot_ms_p50"].low is not None, "what was measured stays"
+
+
+def test_an_open_decision_is_open_on_every_screen(make_study):
+    wild = {"run_sd": 0.05}
+    path = make_study((engine("a", **wild), load(2)), (engine("b", 1.04, **wild), load(2, seed=1)))
+    decision, workload, (compared,), batch = conclusions(path)
+    assert decision.pairs[0].levels == {"4": "open"}
+    assert not workload.leads[0].clear
+    assert compared.result == "not enough data"
+    assert "not decided" in compared.summary
+    assert batch.outcome == "no clear difference"
+
+
+def test_with_unequal_settings_nothing_is_marked_as_the_best(make_study):
+    path = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1, config={"engine.dtype": "fp8"})))
+    decision, workload, (compared,), batch = conclusions(path)
+    assert compared.result == "unequal_settings"
+    assert decision.unequal == {compared.ids: "engine.dtype"}
+    assert (workload.leads[0].clear, workload.leads[0].verdict) == (True, False)
+    assert not any(cell.best for column in workload.columns for cell in column.cells.values())
+    assert batch.outcome == "different settings"
+
+
+def test_what_is_decided_by_doubtful_points_is_provisional_until_it_is_accepted(make_study):
+    doubts = [NOT_STATIONARY.issue("x")]
+    path = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1)), doubts=doubts)
+    decision, workload, (compared,), batch = conclusions(path)
+    assert decision.pairs[0].levels == {"4": "slower"}
+    assert (compared.result, compared.rows[0].result, compared.rows[0].competes) == ("not enough data", "slower", False)
+    assert compared.summary.startswith("provisional: ")
+    assert workload.leads[0].codes == ("not_stationary",)
+    assert batch.outcome == "provisional"
+    assert conclusions(path, with_doubtful=True)[2][0].result == "slower"
+
+
+def test_of_three_engines_two_are_tied(make_study):
+    runs = [
+        (engine(name, slow, run_sd=0.001), load(4, seed=i))
+        for i, (name, slow) in enumerate((("a", 1.0), ("b", 1.001), ("c", 1.2)))
+    ]
+    decision, workload, compared, batch = conclusions(make_study(*runs))
+    verdicts = {(one.baseline[-8], one.candidate[-8]): one.levels["4"] for one in decision.pairs}
+    assert verdicts["a", "c"] == verdicts["b", "c"] == "slower"
+    assert verdicts["a", "b"] in ("open", "equal")
+    assert not workload.leads[0].clear
+    assert len(workload.leads[0].tied) == 1
+    assert not any(cell.best for column in workload.columns for cell in column.cells.values())
+    assert [one.result for one in compared].count("slower") == 2
+    assert batch.outcome == "no clear difference"
+
+
+def test_a_start_whose_id_is_no_time_costs_nothing_that_is_known(make_study):
+    study = read.load_study(make_study((engine("a"), load(2)), (engine("b", 1.1), load(2, seed=1))))
+    assert decide_study(study).engine_s > 0
+    foreign = replace(study, runs=tuple(with_columns(run, start_id="first") for run in study.runs))
+    assert decide_study(foreign).engine_s == 0
