@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from urllib.request import proxy_bypass_environment
 
 import pytest
 
@@ -153,6 +154,31 @@ def test_a_traced_engine_sends_its_spans_over_http(suite, engine, tmp_path):
     plain, variables = suite().composed(suite().context(tmp_path))
     assert not {"--otlp-traces-endpoint", "--enable-trace"} & set(plain)
     assert not any(name.startswith("OTEL_") for name in variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "own", "spared"),
+    [
+        ({}, {}, None),
+        ({"NO_PROXY": "a"}, {}, None),
+        ({"HTTP_PROXY": "http://p:1"}, {}, "127.0.0.1"),
+        ({"all_proxy": "http://p:1", "NO_PROXY": "a, b"}, {}, "a,b,127.0.0.1"),
+        ({"http_proxy": "http://p:1", "NO_PROXY": "a", "no_proxy": "127.0.0.1,c"}, {}, "127.0.0.1,c"),
+        ({}, {"HTTP_PROXY": "http://p:1", "NO_PROXY": "a"}, "a,127.0.0.1"),
+    ],
+)
+def test_spans_do_not_go_to_a_proxy(variables, own, spared, tmp_path, monkeypatch):
+    """Exporters obey the proxy of the environment, for 127.0.0.1 too; what the user leaves out of it stays so."""
+    for name in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    context = replace(TestVllm().context(tmp_path, env=own), spans_endpoint="http://127.0.0.1:4318/v1/traces")
+    _, env = TestVllm().composed(context)
+    assert env.get("no_proxy") == spared
+    assert spared is None or proxy_bypass_environment("127.0.0.1:4318", {"no": env["no_proxy"]})
+    assert env.get("NO_PROXY") == own.get("NO_PROXY", spared)
 
 
 LINE = {
