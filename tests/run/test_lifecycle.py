@@ -6,6 +6,7 @@ import pytest
 
 from servebench.contracts.exchange import StopReason
 from servebench.contracts.point_id import PointId
+from servebench.contracts.settings import EngineSettings
 from servebench.engine.pool import EnginePool
 from servebench.run import measure, session
 from servebench.run.lifecycle import execute_run
@@ -310,3 +311,27 @@ def test_a_cache_that_is_not_emptied_is_a_warning_of_each_point(bench, monkeypat
     assert warnings[0][0].mark
     assert [point.row.cache_state for point in result.outcome.points] == ["salted", "reset"]
     assert "cache_not_reset" in list(read_points(bench.folder()).doubts[0])
+
+
+def test_the_files_of_request_timings_are_new_private_and_removed(bench):
+    """They may hold prompts, also those of an engine that was killed with servebench."""
+    engine = bench.registry.kinds["engine"]["fake"]
+    kept = bench.path / "cache" / "request-timings" / "fake-1"
+    seen = []
+
+    class Keeping(engine):
+        timings_in_files = True
+        timings_sources = ("after_load",)
+
+        def timings_after_load(self, context, running):
+            seen.append((list(context.kept_folder.iterdir()), context.kept_folder.stat().st_mode & 0o777))
+            (context.kept_folder / "new").write_text("prompt")
+            return {}
+
+    bench.registry.kinds["engine"]["fake"] = Keeping
+    kept.mkdir(parents=True)
+    (kept / "old").write_text("prompt")
+    bench.run(fake_job(engine=EngineSettings(name="fake", request_timings="after_load")))
+    assert seen[0] == ([], 0o700)
+    bench.pool.stop()
+    assert not kept.exists()

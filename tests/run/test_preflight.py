@@ -93,12 +93,18 @@ def test_streams_need_file_descriptors(monkeypatch):
         ("after_load", "127.0.0.1:0", {"known": ()}, "fake has no such times; use true or false"),
         ("spans", "192.0.2.1:4318", {"known": ("spans",)}, "cannot listen at engine.spans_address=192.0.2.1:4318"),
         ("after_load", "127.0.0.1:0", {}, None),
+        ("after_load", "127.0.0.1:0", {"files": True}, "only launch=process has on this machine"),
+        ("after_load", "127.0.0.1:0", {"files": True, "needs_executable": True}, None),
+        ("after_load", "127.0.0.1:0", {"files": True, "emulated": True}, None),
+        ("after_load", "127.0.0.1:0", {"files": True, "local": False, "needs_executable": True}, "only launch=process"),
         ("spans", "127.0.0.1:0", {"known": ("spans",)}, None),
         (True, "192.0.2.1:4318", {}, None),
     ],
 )
 def test_timings_that_cannot_come_are_a_fault(source, address, flags, words):
-    engine = type("E", (FakeEngine,), {"timings_sources": flags.pop("known", ("after_load",))})()
+    flags = dict(flags)
+    own = {"timings_sources": flags.pop("known", ("after_load",)), "timings_in_files": flags.pop("files", False)}
+    engine = type("E", (FakeEngine,), own)()
     launcher = type("L", (FakeLauncher,), flags)()
     settings = fake_job(engine=EngineSettings(name="fake", request_timings=source, spans_address=address)).settings
     faults = timings_faults(settings, engine, launcher, here=True)

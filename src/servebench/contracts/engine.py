@@ -161,6 +161,9 @@ class Engine:
     timings_sources: ClassVar[Sequence[Literal["spans", "after_load"]]] = ()
     """The values of `engine.request_timings` besides true and false that `command` turns into flags: `spans` (it sends
     OpenTelemetry spans to `context.spans_endpoint`) and `after_load` (it has `timings_after_load`)."""
+    timings_in_files: ClassVar[bool] = False
+    """Whether `timings_after_load` reads files in `context.kept_folder`, which are on this machine only if servebench starts the
+    engine's program here. The folder is made before the start, for the user alone, and removed after the stop."""
     needs_gpu: ClassVar[bool] = True
     container: ClassVar[ContainerImage | None] = None
     """For `launch=docker`; null if the engine has no official image and the user must name one."""

@@ -1,6 +1,7 @@
 """Keep one engine running for as long as consecutive runs need the same one."""
 
 import contextlib
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from servebench.engine.admin import resolved_settings
 from servebench.engine.spans.receiver import PATH, SpanReceiver
 from servebench.engine.supervisor.ports import free_port
 from servebench.registry.registry import Registry
-from servebench.util.errors import EngineError, FailureKind
+from servebench.util.errors import EngineError, FailureKind, reason_of
 from servebench.util.redaction import redact_file
 from servebench.util.units import NS_PER_S
 
@@ -92,6 +93,23 @@ def same_engine(one: RunSettings, other: RunSettings) -> bool:
     return one.engine.reuse and all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
+def make_kept_folder(context: LaunchContext) -> None:
+    """Make the empty folder in which the engine keeps its request timings: with them it may write prompts, which are the user's
+    own. What an engine left there that was killed with servebench is removed. Raises EngineError."""
+    remove_kept(context)
+    try:
+        context.kept_folder.mkdir(parents=True, mode=0o700)
+    except OSError as error:
+        raise EngineError(
+            f"{context.kept_folder} cannot be made: {reason_of(error)}; free or change its disk"
+        ) from error
+
+
+def remove_kept(context: LaunchContext) -> None:
+    """Remove the folder of `make_kept_folder`, if there is one."""
+    shutil.rmtree(context.kept_folder, ignore_errors=True)
+
+
 def redact_log(path: Path) -> None:
     """Remove secrets from the log of a stopped engine: many engines print their settings, keys included."""
     # a full or read-only disk is reported elsewhere
@@ -142,6 +160,9 @@ class EnginePool:
             spans = open_receiver(context)
             if spans is not None:
                 undo.callback(spans.close)
+            if engine.timings_in_files and settings.engine.request_timings == "after_load":
+                undo.callback(remove_kept, context)
+                make_kept_folder(context)
             undo.callback(redact_log, log_path)
             context, running = self._launch(launcher, engine, context, settings, log_path)
             self._report_start(engine, "start", running)
@@ -217,5 +238,6 @@ class EnginePool:
         self._current = None
         if lease.spans is not None:
             lease.spans.close()
+        remove_kept(lease.context)
         redact_log(lease.owner_log)
         return report

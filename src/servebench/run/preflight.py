@@ -68,6 +68,11 @@ def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *,
     if not isinstance(source, bool) and source not in engine.timings_sources and (source != "spans" or launcher.local):
         known = ", ".join((*engine.timings_sources, "true or false"))
         fault = f"{engine.name} has no such times; use {known}"
+    elif source == "after_load" and engine.timings_in_files and not _writes_here(launcher):
+        fault = (
+            f"{engine.name} writes them to files, which only launch=process has on this machine; use launch=process, "
+            "spans, true or false"
+        )
     elif source == "spans" and launcher.simulated:
         fault = "launch=simulated has no server that sends spans; use launch=emulated, or true"
     elif source == "spans" and port == 0 and not launcher.local:
@@ -80,6 +85,11 @@ def timings_faults(settings: RunSettings, engine: Engine, launcher: Launcher, *,
             "machine; choose another one (port 0: any free one, for an engine that servebench starts)"
         )
     return [] if fault is None else [f"engine.request_timings={source}: {fault}"]
+
+
+def _writes_here(launcher: Launcher) -> bool:
+    """Return whether the engine's files are on this machine, and not on another or in a container."""
+    return launcher.local and (launcher.needs_executable or launcher.emulated)
 
 
 def tokenizer_faults(model: ModelSettings) -> list[str]:

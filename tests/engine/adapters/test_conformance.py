@@ -215,6 +215,22 @@ def test_the_file_of_sglang_is_read_and_emptied(tmp_path):
     assert SglangEngine().timings_after_load(context, None) == {}
 
 
+def test_a_large_file_of_sglang_is_read_line_by_line(tmp_path, monkeypatch):
+    """Its lines have the whole prompt, as text and as ids. One that is too long is left out."""
+    monkeypatch.setattr(sglang, "LINE_BYTES_MAX", 1000)
+    context = TestSglang().context(tmp_path, request_timings="after_load")
+    context.kept_folder.mkdir(parents=True)
+    lines = [json.dumps({**LINE, "id": name, "request_parameters": "x" * size}) for name, size in
+             (("a", 10), ("long", 5000), ("b", 600))]  # fmt: skip
+    path = context.kept_folder / "sglang-request-metrics-20261101_10.log"
+    path.write_text("\n".join(lines) + "\n")
+    (context.kept_folder / "sglang-request-metrics-20261101_11.log").write_text(
+        lines[0].replace('"a"', '"next hour"') + "\n"
+    )
+    assert set(SglangEngine().timings_after_load(context, None)) == {"a", "b", "next hour"}
+    assert path.stat().st_size == 0
+
+
 @pytest.mark.parametrize(
     "item",
     [

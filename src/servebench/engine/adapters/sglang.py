@@ -5,6 +5,8 @@ Checked against the flags and responses of 0.5.23 and run, patched, on the CPU.
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from servebench.contracts.engine import (
     Command,
@@ -65,8 +67,8 @@ METRICS = {
 """`sglang/srt/observability/metrics_collector.py` of 0.5.23, with `--enable-metrics`."""
 
 
-KEPT_BYTES_MAX = 256 << 20
-"""Of the times of all requests of a point: a line has one to two kilobytes."""
+LINE_BYTES_MAX = 64 << 20
+"""Of one request in the files of its metrics: with its prompt, as text and as ids."""
 
 
 class SglangEngine(Engine):
@@ -85,6 +87,7 @@ class SglangEngine(Engine):
     settings_paths = ("/server_info",)
     knobs = KNOBS
     timings_sources = ("spans", "after_load")
+    timings_in_files = True
     emulation = read_emulation("servebench.engine.adapters", "sglang")
     phases = (
         PhaseMarker("weights_loading", r"Load weight begin"),
@@ -126,32 +129,35 @@ class SglangEngine(Engine):
         """Return the times in the files of `--export-metrics-to-file`, and empty them: the server only appends, whole lines."""
         found: dict[str, ServerTimings] = {}
         for path in sorted(context.kept_folder.glob("sglang-request-metrics-*.log")):
-            try:
-                with open_regular(path) as file:
-                    lines = file.read(KEPT_BYTES_MAX)
-                found |= dict(_kept_timings(lines))
-                # not while a line is being written
-                whole = lines.endswith(b"\n") and path.stat().st_size == len(lines)
-                if whole or len(lines) == KEPT_BYTES_MAX:
-                    os.truncate(path, 0)
-            except OSError:
-                continue
+            with suppress(OSError):
+                found |= dict(_read_and_empty(path))
         return found
 
 
-def _kept_timings(lines: bytes) -> Iterator[tuple[str, ServerTimings]]:
-    """Yield the id and the times of each line, a JSON object: the `meta_info` of an answer.
+def _read_and_empty(path: Path) -> Iterator[tuple[str, ServerTimings]]:
+    """Yield what a file says, and empty it unless a line is just being written. Raises OSError."""
+    read, line = 0, b""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        while read < size and (line := file.readline(LINE_BYTES_MAX)):
+            read += len(line)
+            yield from _kept_timings(line)
+    if line.endswith(b"\n") and path.stat().st_size == read:
+        os.truncate(path, 0)
+
+
+def _kept_timings(line: bytes) -> Iterator[tuple[str, ServerTimings]]:
+    """Yield the id and the times of a line, a JSON object: the `meta_info` of an answer.
 
     Its `queue_time` is a duration; the others are moments in seconds, of which only differences count
     (`sglang/srt/observability/req_time_stats.py` and `request_metrics_exporter.py` of 0.5.23).
     """
-    for line in lines.splitlines():
-        answer = load_object(line)
-        if answer is not None and isinstance(answer.get("id"), str):
-            timings = ServerTimings(
-                queue_ms=milliseconds(answer.get("queue_time"), 1000.0),
-                prefill_ms=between(answer, "forward_entry_time", "prefill_finished_time"),
-                decode_ms=between(answer, "prefill_finished_time", "request_finished_ts"),
-                e2e_ms=between(answer, "request_received_ts", "request_finished_ts"),
-            )
-            yield answer["id"], timings
+    answer = load_object(line)
+    if answer is not None and isinstance(answer.get("id"), str):
+        timings = ServerTimings(
+            queue_ms=milliseconds(answer.get("queue_time"), 1000.0),
+            prefill_ms=between(answer, "forward_entry_time", "prefill_finished_time"),
+            decode_ms=between(answer, "prefill_finished_time", "request_finished_ts"),
+            e2e_ms=between(answer, "request_received_ts", "request_finished_ts"),
+        )
+        yield answer["id"], timings
