@@ -1,6 +1,7 @@
 """Every view of the dashboard, run by Streamlit's own test harness, without a browser."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,7 @@ from support.records import quality_records
 from support.studies import SimulatedEngine, SimulatedLoad, write_simulated_run
 
 pytest.importorskip("streamlit")
-from servebench.report.dashboard.app import VIEWS, best_points
+from servebench.report.dashboard.app import VIEWS, best_points, compared, study_page
 from servebench.store.overview import all_points
 
 APP = Path(launch.__file__).with_name("app.py")
@@ -111,6 +112,21 @@ def test_the_best_point_of_a_run_is_a_valid_one_where_it_has_any():
     rows = [("a", 10.0, "valid"), ("a", 99.0, "doubtful"), ("b", 5.0, "doubtful"), ("b", 7.0, "doubtful")]
     points = pd.DataFrame(rows, columns=["run_key", "output_throughput_tok_s", "verdict"])
     assert best_points(points)["output_throughput_tok_s"].tolist() == [10.0, 7.0]
+
+
+def test_a_study_that_ended_when_it_had_decided_has_its_own_verdicts(make_study):
+    """TPOT differs by a test for a fixed number of starts; the study has decided nothing of it."""
+    config = {"study.until": "decided", "study.margin": "2%"}
+    steady = {"spread": 0.05, "drift_sd": 0.003, "run_sd": 0.003}
+    load = SimulatedLoad(levels=(4,), requests=40, starts=4, config=config)
+    runs = [SimulatedEngine(name=name, slow=slow, **steady) for name, slow in (("a", 1.0), ("b", 1.1))]
+    path = make_study((runs[0], load), (runs[1], replace(load, seed=1)))
+    (found,) = compared(str(path.parent), ("study/00_a_unique", "study/01_b_unique"), 0, False)
+    assert found["verdict"] == "slower"
+    verdicts = {row["metric"].partition(",")[0]: row["verdict"] for row in found["rows"]}
+    assert (verdicts["output throughput"], verdicts["TPOT p50"]) == ("slower", "not enough data")
+    data, _ = study_page(str(path.parent), "study", 0)
+    assert (data.comparisons[0].result, data.comparisons[0].margin, data.with_earlier) == ("slower", 0.02, True)
 
 
 def test_an_empty_folder_says_what_to_do(tmp_path, monkeypatch):

@@ -194,7 +194,8 @@ def study_view(outputs: str, names: Sequence[str], changed: int) -> None:
         return
     data, screen = study_page(outputs, str(name), changed)
     st.html(screen)
-    st.caption("Of this study alone. 'servebench report' counts the starts of earlier studies too.")
+    if not data.with_earlier:
+        st.caption("Of this study alone. 'servebench report' counts the starts of earlier studies too.")
     series = [one.series for one in data.runs]
     found = comparing(series, data.limits)
     if not found:
@@ -315,12 +316,15 @@ def compare_view(outputs: str, points: pd.DataFrame, changed: int) -> None:
 @st.cache_data(show_spinner="comparing", max_entries=32)
 def compared(outputs: str, keys: tuple[str, ...], changed: int, with_doubtful: bool) -> list[dict[str, Any]]:
     """Compare each run with the first, as plain tables."""
+    from servebench.analysis.decided import as_studies_decided
     from servebench.analysis.run_comparison import compare_speed
     from servebench.report import comparison as texts
 
     runs = [load_run(outputs, key, changed) for key in keys]
-    pairs = [(runs[0], run) for run in runs[1:]]
-    found = compare_speed(pairs, with_doubtful=with_doubtful, earlier=read.runs_beside(runs[0]))
+    pairs, earlier = [(runs[0], run) for run in runs[1:]], read.runs_beside(runs[0])
+    own = [read.load_study(runs[0].path.parent)] if any(a.study_id == b.study_id for a, b in pairs) else []
+    compared_as_fixed = compare_speed(pairs, with_doubtful=with_doubtful, earlier=earlier)
+    found, _ = as_studies_decided(compared_as_fixed, own, earlier)
     return [
         {
             "baseline": one.baseline,

@@ -8,7 +8,7 @@ import numpy as np
 
 from servebench.analysis.advice import recommend_runs
 from servebench.analysis.answer import answer_of
-from servebench.analysis.decided import as_decided, decide_study
+from servebench.analysis.decided import as_decided, decide_study, study_settings
 from servebench.analysis.limits import findings_of
 from servebench.analysis.pairing import pairs_within
 from servebench.analysis.published import compare_published
@@ -44,7 +44,8 @@ def page_of(
     with_earlier: bool = True,
 ) -> Page:
     """Return everything that the report of a run or study shows; with what the starts of earlier studies say of how much starts
-    differ, unless there is no time to read them."""
+    differ, unless there is no time to read them. A study with `study.until=decided` has decided with them, so it always reads
+    them."""
     from servebench import __version__
 
     runs, study = read.runs_of(found), found.study_id
@@ -53,6 +54,7 @@ def page_of(
     names = {key: label.text for key, label in labels.items()}
     pages = [run_page(run, labels[run.run_id]) for run in runs]
     readable = [run for run, one in zip(runs, pages, strict=True) if one.rows]
+    with_earlier = with_earlier or any(study_settings(run) is not None for run in runs)
     earlier = read.runs_beside(found) if with_earlier and len(readable) > 1 else []
     decision = decide_study(found, earlier, varying=varying) if isinstance(found, StudyData) else None
     name = read.command_words(folder)
@@ -93,6 +95,7 @@ def page_of(
         distribution_at=at,
         repeats=[(name, found) for name, found in over if found.rows],
         limits=shared_limits(runs),
+        with_earlier=with_earlier,
     )
 
 

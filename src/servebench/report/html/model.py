@@ -36,7 +36,8 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All that a report shows. `agreements` are (baseline, candidate, result), `repeats` are by the name of the run."""
+    """All that a report shows. `agreements` are (baseline, candidate, result), `repeats` are by the name of the run,
+    `with_earlier` is whether starts of earlier studies were looked at."""
 
     title: str
     folder: str
@@ -57,6 +58,7 @@ class Page:
     distribution_at: str | None = None
     repeats: Sequence[tuple[str, RepeatSummary]] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
+    with_earlier: bool = True
     made_s: float = field(default_factory=time.time)
 
     @property
