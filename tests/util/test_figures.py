@@ -2,7 +2,7 @@
 
 import pytest
 
-from servebench.util.figures import rough, with_interval
+from servebench.util.figures import number, rough, with_interval
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,22 @@ from servebench.util.figures import rough, with_interval
 )
 def test_a_value_has_no_digit_beyond_its_interval(value, low, high, text):
     assert with_interval({"x": value, "x_low": low, "x_high": high}, "x") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (99.97, "100"),
+        (100.2, "100"),
+        (9.996, "10.0"),
+        (0.9996, "1.00"),
+        (99.4, "99.4"),
+        (-99.97, "-100"),
+        (0.01, "0.010"),
+    ],
+)
+def test_a_number_that_is_rounded_up_has_as_many_digits_as_its_neighbours(value, text):
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(

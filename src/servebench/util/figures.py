@@ -22,6 +22,9 @@ def number(value: float | int | None, digits: int = 3) -> str:
     if value in (inf, -inf):
         return "∞" if value > 0 else "-∞"
     magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    # 99.97 becomes 100, which has one decimal less
+    rounded = round(abs(value), max(0, digits - magnitude))
+    magnitude = len(str(int(rounded))) if rounded >= 1 else 0
     return f"{value:,.{max(0, digits - magnitude)}f}"
 
 
