@@ -115,6 +115,12 @@ def test_one_cold_start_each_is_no_verdict(answers):
     assert headline(found).startswith("fastest start seen (one each): a: ")
 
 
+@pytest.mark.parametrize("slow", [1.0, 1.2])
+def test_cold_starts_that_differ_little_name_nobody(answers, slow):
+    found = answers(({"name": "a"}, {}), ({"name": "b", "slow": slow}, {}))["cold_start"]
+    assert (found.outcome, found.winner, found.best) == ("no clear difference", None, "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("slow", "outcome", "best"), [(1.07, "no clear difference", "ahead"), (1.4, "winner", "best")])
 def test_a_lead_of_one_start_each_is_named_as_at_its_level(make_study, slow, outcome, best):

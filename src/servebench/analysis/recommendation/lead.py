@@ -97,7 +97,8 @@ def _provisional(first: Score, rivals: Sequence[Score], case: UseCase, confidenc
 def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confidence: float) -> Iterator[str]:
     """Why the first does not win against a rival, with undecided levels taken against the first and for the rival."""
     if case.measure == "cold_start":
-        yield "one cold start of each is stored, and cold starts differ: no verdict"
+        size = rival.value / first.value - 1 if first.value else 0.0
+        yield _once(size, rival) if size < rules.once_margin else "one cold start of each is stored: no verdict"
     elif first.worst is None:
         yield f"whether {first.entrant.name} meets the SLO is undecided: {first.undecided}"
     elif rival.best is not None:
