@@ -15,6 +15,7 @@ for an end there is no interval: a p95 takes 72, a p99 736.
 from __future__ import annotations
 
 import math
+import re
 from statistics import NormalDist
 
 import numpy as np
@@ -85,6 +86,25 @@ def values_needed(percent: float, confidence: float = CONFIDENCE) -> int:
     share = max(percent, 100 - percent) / 100
     independent = math.ceil(math.log((1 - confidence) / 2) / math.log(share))
     return independent * (LATE_TOGETHER if share >= 0.99 else 1)
+
+
+HIGH_PERCENTILE = re.compile(r"(\w+_ms)_p(9\d)(?:_all)?")
+
+
+def is_weak_percentile(row: PointRow, column: str) -> bool:
+    """Return whether a column is a percentile from p90 on of which the point has a value, and too few requests for an interval.
+
+    Gaps between tokens are many and few requests have them, so there only the interval itself says that they suffice."""
+    found = HIGH_PERCENTILE.fullmatch(column)
+    if found is None or row.get(column) is None:
+        return False
+    name, needed = found[1], values_needed(float(found[2]))
+    count = row.get(f"{name}_n")
+    if name == "itl_ms":
+        return count is not None and (count < needed or row.get(f"{column}_low") is None)
+    # result files of other tools may only say how many requests there were
+    known = int(count if count is not None else row.requests_ok or 0)
+    return known + (int(row.requests_failed or 0) if column.endswith("_all") else 0) < needed
 
 
 def missing_interval(row: PointRow, column: str) -> str | None:

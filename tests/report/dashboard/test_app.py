@@ -114,6 +114,12 @@ def test_the_best_point_of_a_run_is_a_valid_one_where_it_has_any():
     assert best_points(points)["output_throughput_tok_s"].tolist() == [10.0, 7.0]
 
 
+def test_a_p99_of_few_requests_is_left_out():
+    points = pd.DataFrame({"run_key": ["a", "b"], "output_throughput_tok_s": [1.0, 1.0], "verdict": ["valid"] * 2,
+                           "ttft_ms_p99": [5.0, 6.0], "ttft_ms_n": [735, 736]})  # fmt: skip
+    assert best_points(points)["ttft_ms_p99"].isna().tolist() == [True, False]
+
+
 def test_a_study_that_ended_when_it_had_decided_has_its_own_verdicts(make_study):
     """TPOT differs by a test for a fixed number of starts; the study has decided nothing of it."""
     config = {"study.until": "decided", "study.margin": "2%"}

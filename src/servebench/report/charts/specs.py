@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from servebench.analysis.statistics import is_weak_percentile
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.report.charts.model import METRICS, Chart, ChartMetric, ChartSet, Floats, Series, Spec
-from servebench.util.figures import number, with_interval
+from servebench.util.figures import number, rough, with_interval
 
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#56B4E9"),
@@ -117,6 +118,8 @@ def tips_of(name: str, rows: Sequence[PointRow]) -> dict[str, str]:
     for column in list(TIPS)[len(found) :]:
         if row.get(column) is not None:
             alone = f"{row[column]:,}" if isinstance(row[column], int) else with_interval(row, column)
+            if is_weak_percentile(row, column):
+                alone = f"~{rough(row[column])}, of too few requests"
             found[column] = alone if len(rows) == 1 else number(mean_of(rows, column))
     return found
 

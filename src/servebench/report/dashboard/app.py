@@ -18,6 +18,7 @@ import streamlit as st
 from servebench.analysis.fairness import unequal_settings
 from servebench.analysis.limits import findings_of
 from servebench.analysis.recommendation.rules import load_rules
+from servebench.analysis.statistics import values_needed
 from servebench.contracts.labels import run_labels
 from servebench.contracts.point_row import level_words
 from servebench.report.charts import draw
@@ -165,7 +166,10 @@ def runs_view(points: pd.DataFrame, runs: pd.DataFrame) -> None:
     best = best_points(points)
     shown = ["page", "study", "run", "engine", "workload", "level", "output_throughput_tok_s", "ttft_ms_p50", "ttft_ms_p99",
              "tpot_ms_mean", *MONEY, "verdict", "doubts", "engine_version", "model", "gpu"]  # fmt: skip
-    st.text("The point of each run with the highest output throughput: of its valid points, else of its doubtful ones")
+    st.text(
+        "The point of each run with the highest output throughput: of its valid points, else of its doubtful ones. A TTFT p99 of "
+        f"fewer than {values_needed(99)} requests is left out"
+    )
     kept = best.assign(page="?view=Study&one-study=" + best["study"].map(quote))
     # files of older versions know no labels
     kept["run"] = kept["label"].astype(object).fillna(kept["run"]) if "label" in kept else kept["run"]
@@ -184,7 +188,14 @@ def best_points(points: pd.DataFrame) -> pd.DataFrame:
     known = points.dropna(subset=["output_throughput_tok_s"])
     known = known.assign(believed=known["verdict"] == "valid").sort_values(["believed", "output_throughput_tok_s"])
     found: pd.DataFrame = known.groupby("run_key", sort=False).tail(1).sort_index()
-    return found
+    return without_weak_p99(found)
+
+
+def without_weak_p99(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points without a TTFT p99 of too few requests."""
+    if not {"ttft_ms_p99", "ttft_ms_n"} <= set(points):
+        return points
+    return points.assign(ttft_ms_p99=points["ttft_ms_p99"].mask(points["ttft_ms_n"] < values_needed(99)))
 
 
 def study_view(outputs: str, names: Sequence[str], changed: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from servebench.analysis.statistics import is_weak_percentile
 from servebench.analysis.warnings.catalog import trust_word
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.contracts.stored import mapping
@@ -16,7 +17,7 @@ from servebench.report.content import shares_prefixes
 from servebench.report.html.elements import Cells, Label, Table
 from servebench.report.html.model import Page
 from servebench.report.parts import FACTORS_NOTE
-from servebench.report.terminal.results import REPEATS_NOTE, cell_text
+from servebench.report.terminal.results import REPEATS_NOTE, WEAK_NOTE, cell_text
 from servebench.util.figures import MISSING, number, percent
 
 Section = tuple[str, Any] | None
@@ -151,9 +152,10 @@ def points(data: Page) -> Section:
         for name, row in rows
     ]
     note = " With failed: failed requests count as infinitely slow (∞)." if failed else ""
+    weak = any(is_weak_percentile(row, column) for _, row in rows for _, column in columns)
     return "noted_table", {
         "boxes": (),
-        "note": f"Times in ms; ± is half of the 95% interval.{note}",
+        "note": f"Times in ms; ± is half of the 95% interval.{f' {WEAK_NOTE}.' * weak}{note}",
         "table": Table("All points", ("run", "load", "verdict", *(title for title, _ in columns)), body),
     }
 

@@ -1,6 +1,7 @@
 """The results of a run and a study as tables and lines."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from rich.console import Console
@@ -8,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servebench.analysis.repeats import RepeatSummary
-from servebench.analysis.statistics import missing_interval, values_needed
+from servebench.analysis.statistics import is_weak_percentile, missing_interval, values_needed
 from servebench.contracts.point_row import PointRow, level_words
 from servebench.contracts.results import Doubt, Point
 from servebench.report.terminal.tables import POINTS_NOTE, new_table, verdict_text
@@ -25,7 +26,7 @@ COLUMNS = (
     ("TPOT\nmean", "tpot_ms_mean"),
     ("E2E\np50", "e2e_ms_p50"),
 )
-WEAK_P99_NOTE = f"{POINTS_NOTE}; ~ is a p99 of fewer than {values_needed(99)} requests: too few for an interval"
+WEAK_NOTE = f"~ is a percentile of too few requests for an interval (a p99 takes {values_needed(99)})"
 REPEATS_NOTE = "mean over repeats with its 95% interval (from three repeats on)"
 
 
@@ -40,15 +41,20 @@ def point_line(point: Point) -> str:
 
 
 def cell_text(row: PointRow, column: str) -> str:
-    """Return a column of a point as the table shows it."""
+    """Return a column of a point as every table shows it: throughput with its interval, and `~` before a percentile that the
+    point has too few requests for."""
     if column == "output_throughput_tok_s":
         return with_interval(row, column)
+    if is_weak_percentile(row, column):
+        return f"~{rough(row.get(column))}"
     value = row.get(column)
     return f"{value:,}" if isinstance(value, int) else number(value)
 
 
-def _is_weak_p99(row: PointRow) -> bool:
-    return row.ttft_ms_p99 is not None and (row.ttft_ms_n or 0) < values_needed(99)
+def points_note(rows: Iterable[PointRow], columns: Iterable[str]) -> str:
+    """Return the note below a table of points with these columns."""
+    weak = any(is_weak_percentile(row, column) for row, column in product(rows, tuple(columns)))
+    return f"{POINTS_NOTE}; {WEAK_NOTE}" if weak else POINTS_NOTE
 
 
 def points_table(points: Sequence[Point], title: str) -> Table:
@@ -67,11 +73,9 @@ def points_table(points: Sequence[Point], title: str) -> Table:
     for point in points:
         row = point.row
         cells = [row.level_label, *([str(row.repeat)] if repeated else [])]
-        for _, column in COLUMNS:
-            weak = column == "ttft_ms_p99" and _is_weak_p99(row)
-            cells.append(f"~{rough(row.ttft_ms_p99)}" if weak else cell_text(row, column))
+        cells += [cell_text(row, column) for _, column in COLUMNS]
         table.add_row(*cells, verdict_text(point.verdict, row.doubts))
-    note = WEAK_P99_NOTE if any(_is_weak_p99(point.row) for point in points) else POINTS_NOTE
+    note = points_note([point.row for point in points], [column for _, column in COLUMNS])
     table.caption = "; ".join([note, *_missing_notes(points)])
     return table
 
@@ -103,7 +107,8 @@ def failure_lines(points: Iterable[Point]) -> list[str]:
     """Return the latencies including failed requests, for the points that have any."""
     return [
         f"latency including failed requests as infinite (at {row.level_label}): TTFT p50 {number(row.ttft_ms_p50_all)} ms, "
-        f"p99 {number(row.ttft_ms_p99_all)} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, p99 {number(row.e2e_ms_p99_all)} ms"
+        f"p99 {cell_text(row, 'ttft_ms_p99_all')} ms; E2E p50 {number(row.e2e_ms_p50_all)} ms, "
+        f"p99 {cell_text(row, 'e2e_ms_p99_all')} ms"
         for row in (point.row for point in points)
         if row.requests_failed and row.ttft_ms_p50_all is not None
     ]

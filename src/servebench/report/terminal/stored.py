@@ -15,8 +15,8 @@ from servebench.contracts.point_row import PointRow, level_label
 from servebench.contracts.stored import RunData, StudyData, mapping
 from servebench.report.terminal.answer import print_answer
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
-from servebench.report.terminal.results import cell_text, print_repeats
-from servebench.report.terminal.tables import POINTS_NOTE, console, local_time, new_table, verdict_text
+from servebench.report.terminal.results import cell_text, points_note, print_repeats
+from servebench.report.terminal.tables import console, local_time, new_table, verdict_text
 from servebench.util.clean import clean_line
 from servebench.util.figures import MISSING, number, percent, percent_interval, seconds
 from servebench.util.short_id import short_id
@@ -116,7 +116,7 @@ def _points_table(rows: Sequence[PointRow]) -> Table:
     for row in rows:
         cells = (cell_text(row, column) for _, column in POINT_COLUMNS)
         table.add_row(row.level_label, *cells, verdict_text(row.verdict or MISSING))
-    table.caption = POINTS_NOTE
+    table.caption = points_note(rows, [column for _, column in POINT_COLUMNS])
     return table
 
 

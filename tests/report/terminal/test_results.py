@@ -1,0 +1,38 @@
+"""Cells and notes of tables of points."""
+
+import pytest
+
+from servebench.contracts.point_row import PointRow
+from servebench.report.charts.specs import tips_of
+from servebench.report.terminal.results import cell_text, points_note
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "text"),
+    [
+        ("ttft_ms_p99", {"ttft_ms_n": 735}, "~120"),
+        ("ttft_ms_p99", {"ttft_ms_n": 736}, "123"),
+        ("ttft_ms_p95", {"ttft_ms_n": 71}, "~120"),
+        ("ttft_ms_p95", {"ttft_ms_n": 72}, "123"),
+        ("ttft_ms_p50", {"ttft_ms_n": 3}, "123"),
+        ("e2e_ms_p99", {"e2e_ms_n": 400}, "~120"),
+        ("e2e_ms_p99_all", {"e2e_ms_n": 700, "requests_ok": 700, "requests_failed": 36}, "123"),
+        ("e2e_ms_p99_all", {"e2e_ms_n": 700, "requests_ok": 700, "requests_failed": 35}, "~120"),
+        # many gaps of few requests
+        ("itl_ms_p99", {"itl_ms_n": 5000}, "~120"),
+        ("itl_ms_p99", {"itl_ms_n": 5000, "itl_ms_p99_low": 100.0, "itl_ms_p99_high": 140.0}, "123"),
+        # imported from a tool that only says how many requests there were
+        ("ttft_ms_p99", {"requests_ok": 5000}, "123"),
+        ("itl_ms_p99", {"requests_ok": 5000}, "123"),
+    ],
+)
+def test_a_percentile_of_too_few_requests_is_marked(column, values, text):
+    row = PointRow(concurrency=1, **{column: 123.0}, **values)
+    assert cell_text(row, column) == text
+    assert ("~" in points_note([row], [column])) == text.startswith("~")
+    if not column.endswith("_all") and column in tips_of("run", [row]):
+        assert tips_of("run", [row])[column].startswith("~") == text.startswith("~")
+
+
+def test_a_percentile_that_is_not_known_has_no_mark():
+    assert cell_text(PointRow(), "ttft_ms_p99") == "-"
