@@ -111,7 +111,7 @@ def test_an_outputs_folder_whose_place_is_taken(tmp_path):
     """A file there, or on the way there."""
     (tmp_path / "x").write_text("")
     for path in (tmp_path / "x", tmp_path / "x" / "y"):
-        with pytest.raises(PreflightError, match=r"study\.dir.* is no folder: a file is in its place"):
+        with pytest.raises(PreflightError, match=r"study\.dir.* is not a folder: a file is in its place"):
             check_writable(path)
 
 

@@ -39,9 +39,9 @@ def test_a_secret_that_is_not_there_is_named(tmp_path):
     [
         (None, "is no study: it has no study.json"),
         ("{", "is no JSON"),
-        ("[]", "it is no object"),
+        ("[]", "it is not a JSON object"),
         ('{"schema_version": 99}', "schema version 99"),
-        ('{"schema_version": 1, "runs": [{}]}', "is no plan of a study"),
+        ('{"schema_version": 1, "runs": [{}]}', "is not the plan of a study"),
     ],
 )
 def test_a_plan_that_is_none(tmp_path, text, words):

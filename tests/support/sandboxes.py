@@ -1,4 +1,4 @@
-"""What the sandbox says of the machine, asked anew."""
+"""What this machine allows to a sandbox, asked once more for each test."""
 
 from servebench.quality import sandbox
 

@@ -98,11 +98,11 @@ signal.signal(signal.SIGTERM, term)
 open(sys.argv[1], "w").close()
 time.sleep(9999)
 '''
-seen, told, server = sys.argv[1:4]
-shard = subprocess.Popen([sys.executable, "-c", shard_code, seen, told], process_group=0)
+seen, released, server = sys.argv[1:4]
+shard = subprocess.Popen([sys.executable, "-c", shard_code, seen, released], process_group=0)
 router = subprocess.Popen([server], process_group=0)
 def stop(*_):
-    open(told, "w").close()
+    open(released, "w").close()
     time.sleep(0.3)
     router.terminate(); shard.terminate()
     router.wait(); shard.wait()
@@ -120,8 +120,8 @@ def test_only_the_launcher_gets_sigterm(tmp_path):
     router = write_stand_in(tmp_path / "router", ServerBehavior(models=("tgi",)), host="127.0.0.1", port=port)
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     launcher = tmp_path / "text-generation-launcher"
-    seen, told = tmp_path / "seen", tmp_path / "told"
-    launcher.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/launcher.py {seen} {told} {router}\n")
+    seen, released = tmp_path / "seen", tmp_path / "released"
+    launcher.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/launcher.py {seen} {released} {router}\n")
     launcher.chmod(0o755)
     context = SUITE.context(tmp_path, port=port, executable=str(launcher), stop_timeout_s=300.0)
     running = launch_process(TgiEngine(), context, log_path=tmp_path / "log")

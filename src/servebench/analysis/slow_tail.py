@@ -308,7 +308,7 @@ def block_p_value(ranks: Floats, slow: Ints, block: int) -> float:
 
 
 def _stretch(requests: pd.DataFrame, took_ms: Floats, slow: NDArray[np.bool_]) -> SlowStretch | None:
-    """Return the shortest stretch with most of the slow requests; None where it is no small part of one point."""
+    """Return the shortest stretch with most of the slow requests; None where it is a large part of the point."""
     from scipy.stats import binom
 
     places = np.flatnonzero(slow)

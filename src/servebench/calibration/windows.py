@@ -463,7 +463,7 @@ def _searched(seed: int, true: float, *, name: str) -> Outcome:
         )
         found[SEARCH_NEAR, ""] = None if level is None else float(abs(level / true - 1) <= NEAR)
         found[SEARCH_BRACKET, ""] = None if level is None else float(inside)
-    # a knee is no limit that must not be exceeded
+    # a knee is not a limit: it may be exceeded
     if name != "knee":
         found[SEARCH_ABOVE, ""] = float(level is not None and level > (1 + TRUTH_ERROR) * true)
     return found

@@ -42,7 +42,7 @@ def join_text(parts: list[str]) -> str:
 
 
 def milliseconds(value: object, unit_ms: float = 1.0) -> float | None:
-    """Return a duration in units of `unit_ms` as milliseconds; None for what is no finite number from 0 to a year."""
+    """Return a duration in units of `unit_ms` as milliseconds; None for what is not a finite number from 0 to a year."""
     if isinstance(value, str):
         try:
             value = float(value)

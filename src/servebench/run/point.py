@@ -120,7 +120,7 @@ def _measured_row(evidence: PointEvidence, disturbances: Sequence[Disturbance]) 
     row, sample = summarize(evidence.records, context=context, report=report, slo=settings.slo)
     drifts = point_drifts(sample, open_loop=level.open_loop)
     cut_s = None if row.left_out else warmup_share(drifts) * sample.window_s
-    # a change that others made is no warm-up
+    # a change caused by other processes is not a warm-up
     if cut_s and not _disturbed(context, row, cut_s):
         later = replace(context, warmup_s=context.warmup_s + cut_s)
         steady, rest = summarize(evidence.records, context=later, report=report, slo=settings.slo)

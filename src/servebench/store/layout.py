@@ -170,7 +170,9 @@ def check_writable(outputs: Path) -> None:
             probe.unlink(missing_ok=True)
         free = shutil.disk_usage(outputs).free
     except (FileExistsError, NotADirectoryError) as error:
-        raise PreflightError(f"{where} is no folder: a file is in its place; choose another with study.dir=") from error
+        raise PreflightError(
+            f"{where} is not a folder: a file is in its place; choose another with study.dir="
+        ) from error
     except OSError as error:
         raise PreflightError(
             f"{where} cannot be written: {reason_of(error)}; choose another with study.dir="

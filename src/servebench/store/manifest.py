@@ -217,7 +217,9 @@ def read_signed_manifest(path: Path) -> tuple[dict[str, Any], Origin]:
     except ValueError as error:
         raise StoreError(f"the manifest {path} is no JSON: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("config"), dict):
-        raise StoreError(f"{path} is no manifest of a run: it has no config; give the manifest.json of a run's folder")
+        raise StoreError(
+            f"{path} is not the manifest of a run: it has no config; give the manifest.json of a run's folder"
+        )
     origin = origin_of(KIND, manifest)
     manifest.pop(FIELD, None)
     return upgraded(KIND, manifest, path), origin

@@ -47,7 +47,7 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
     except ValueError as error:
         raise StoreError(f"{folder.plan} is no JSON: {error}") from error
     if not isinstance(plan, dict):
-        raise StoreError(f"{folder.plan} is no plan of a study: it is no object")
+        raise StoreError(f"{folder.plan} is not the plan of a study: it is not a JSON object")
     plan = upgraded("plan", plan, folder.plan)
     try:
         runs = tuple(
@@ -55,7 +55,7 @@ def read_plan(folder: StudyFolder) -> tuple[PlannedRun, ...]:
             for run in plan["runs"]
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder.plan} is no plan of a study: {error}") from error
+        raise StoreError(f"{folder.plan} is not the plan of a study: {error}") from error
     for run in runs:
         folder.run(run.name)
     return runs

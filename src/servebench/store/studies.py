@@ -75,7 +75,7 @@ def read_document(path: Path, faults: list[str], kind: Kind) -> dict[str, Any]:
         faults.append(f"{path.name} cannot be read: {reason}")
         return {}
     if not isinstance(value, dict):
-        faults.append(f"{path.name} is no object")
+        faults.append(f"{path.name} is not a JSON object")
         return {}
     try:
         return upgraded(kind, value, path)

@@ -49,7 +49,7 @@ JSON_OBJECTS_MAX = 20 * ITEMS_MAX
 
 
 def check_message(body: bytes, encoding: Encoding) -> None:
-    """Raise ValueError for a body that is no export of spans, or has more than ITEMS_MAX."""
+    """Raise ValueError for a body that is not an export of spans, or has more than ITEMS_MAX."""
     if encoding == "protobuf":
         items = 0
         for resource in _message(body).resource_spans:

@@ -29,7 +29,7 @@ def read_spool(path: Path) -> Iterator[Exchange]:
     """Yield the exchanges of a spool in the order in which they ended; those without an end come last, as cancelled.
 
     A last frame that was cut (the client was killed while writing it) is ignored, and so is everything from the first
-    invalid frame on (the disk corrupted it). Raises StoreError when the file is no spool or cannot be read.
+    invalid frame on (the disk corrupted it). Raises StoreError when the file is not a spool or cannot be read.
     """
     try:
         if path.stat().st_size == 0:

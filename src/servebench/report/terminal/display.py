@@ -1,6 +1,6 @@
 """The live terminal display of a study: progress, a row for each point, and the answer at the end.
 
-Progress goes to standard error, results to standard output, so that they can be piped. Where standard error is no terminal,
+Progress goes to standard error, results to standard output, so that they can be piped. Where standard error is not a terminal,
 progress is one line per event. Where standard output is none, or with `Detail.verbose`, all tables are printed; otherwise
 only the last screen.
 """

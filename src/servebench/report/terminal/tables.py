@@ -45,7 +45,7 @@ class CleanConsole(Console):
 
 
 def console(file: TextIO | None = None) -> Console:
-    """Return a console on a file (standard output by default), wide enough to cut nothing where it is no terminal."""
+    """Return a console on a file (standard output by default), wide enough to cut nothing where it is not a terminal."""
     file = file or sys.stdout
     terminal = file.isatty()
     return CleanConsole(file, soft_wrap=not terminal, width=None if terminal else PIPED_WIDTH)

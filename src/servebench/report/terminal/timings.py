@@ -46,7 +46,7 @@ REQUEST_COLUMNS = (*STAMPS, "last_event_ns", "error", "prompt_tokens", "cached_t
 
 def show_time_parts(run: RunData, *, verbose: bool = False) -> None:
     """Print where the time of a run's requests goes, and what its slowest requests have in common; the figures of both where
-    that is no terminal or `verbose`. Raises StoreError."""
+    that is not a terminal or `verbose`. Raises StoreError."""
     found, out = times_of(run, run.name), console()
     if not found.parts:
         return
