@@ -15,7 +15,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig
 
 from servebench.config.problems import Problem
-from servebench.registry.conf import ABSTRACT, EXPERIMENT, conf_dir
+from servebench.registry.conf import ABSTRACT, EXPERIMENT, NO_GROUPS, conf_dir
 from servebench.registry.registry import Registry
 
 VERSION_BASE = "1.3"
@@ -73,7 +73,7 @@ class Composer:
         self._options: dict[str, tuple[str, ...]] = {}
         self._last: tuple[tuple[str, ...], DictConfig] | None = None
         found = loader.get_group_options("", results_filter=ObjectType.GROUP)
-        self.groups = tuple(sorted({name for name in found if name != "hydra"} | {EXPERIMENT}))
+        self.groups = tuple(sorted({name for name in found if name not in NO_GROUPS} | {EXPERIMENT}))
 
     def options(self, group: str) -> tuple[str, ...]:
         """Return the options of a group, sorted."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ABSTRACT = "base"
 """The file of a group that others inherit; it is not an option itself."""
 EXPERIMENT = "experiment"
+NO_GROUPS = ("hydra", "tune")
+"""Folders of config files that no run is composed of: `tune` holds what `servebench tune` searches."""
 GROUP = "servebench"
 """The entry-point group of plugins, as `contracts.hooks` defines it; importing that would be slow."""
 
@@ -49,7 +51,7 @@ def config_groups(folders: Iterable[Path]) -> Mapping[str, tuple[str, ...]]:
     """Return the options of each config group in these folders, both sorted."""
     found: dict[str, set[str]] = {}
     for folder in folders:
-        for group in (path for path in folder.glob("*") if path.is_dir() and path.name != "hydra"):
+        for group in (path for path in folder.glob("*") if path.is_dir() and path.name not in NO_GROUPS):
             names = {file.stem for file in group.glob("*.yaml")} - {ABSTRACT}
             found.setdefault(group.name, set()).update(names)
     return {group: tuple(sorted(names)) for group, names in sorted(found.items()) if names}

@@ -41,16 +41,19 @@ def command(
 
     Nothing is started and no engine is needed. Promises: aa, answer, power5, power10, gate, recommend, coverage, width,
     open_loop, search_near, search_above, stationary, until; decided_aa, decided_equal, decided_found and decided_time of
-    `study.until=decided`. `--only price` is a table of its own: the engine time to a stated precision, of `load.until`, fixed
-    numbers of requests and the rules of AIPerf and perf_analyzer. The exit code is 1 if a promise is broken beyond doubt.
+    `study.until=decided`; tune and tune_gain of `servebench tune`. Two tables of their own: `--only tune_table` compares the
+    last with a grid and with successive halving; `--only price` has the engine time to a stated precision, of `load.until`,
+    fixed numbers of requests and the rules of AIPerf and perf_analyzer. The exit code is 1 if a promise is broken beyond doubt.
     """
     from servebench.calibration.page import page
     from servebench.calibration.price import price_page
     from servebench.calibration.run import calibrate, chosen_cells
+    from servebench.calibration.tuning import tune_page
     from servebench.report.files import write_file
 
-    if only == ("price",):
-        text = price_page(repetitions, seed, lambda line: click.echo(line, err=True))
+    if only in (("price",), ("tune_table",)):
+        table = price_page if only == ("price",) else tune_page
+        text = table(repetitions, seed, lambda line: click.echo(line, err=True))
         if output is None:
             click.echo(text, nl=False)
         else:

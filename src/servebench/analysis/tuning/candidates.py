@@ -1,0 +1,256 @@
+"""Which settings to try: the stock settings first, then rules of thumb, recipes, proposals, and random draws. Pure.
+
+Draws are random because published tuners found that enough: a plain random search tied a staged one on most cards, and a
+predictor of throughput ranked the true winner 15th of 25 in the median. The race, not the proposal, decides.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servebench.analysis.limits.roofline import weight_bytes
+from servebench.analysis.tuning.conditions import holds, value_at, with_settings
+from servebench.contracts.stored import mapping
+from servebench.contracts.tuning import (
+    STOCK,
+    Candidate,
+    Origin,
+    RefusedCandidate,
+    TuneParameter,
+    TuneSpace,
+)
+from servebench.util.figures import number
+
+CHANGES_MAX = 4
+"""So many parameters of a draw differ from the stock settings at most: a few changes can be explained, many cannot."""
+DRAWS_MAX = 200
+"""Draws for each candidate that is wanted, before a space counts as used up."""
+GIGA = 1e9
+KV_BYTES = {"fp8": 1.0, "q8_0": 1.06, "q5_1": 0.75, "q4_0": 0.56, "int8": 1.0}
+KV_KEYS = ("engine.extra_args.kv-cache-dtype", "engine.extra_args.cache_type_k", "engine.extra_args.cache-type-k")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings that somebody proposes by name."""
+
+    name: str
+    origin: Origin
+    settings: Mapping[str, Any]
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateList:
+    """The candidates of one engine, the stock settings first, and what was refused before a launch."""
+
+    candidates: tuple[Candidate, ...]
+    refused: tuple[RefusedCandidate, ...] = ()
+
+
+def free_parameters(space: TuneSpace, fixed: Iterable[str], only: Sequence[str] = ()) -> tuple[TuneParameter, ...]:
+    """Return the parameters to vary: those that the user has not `fixed` on the command line, and of `only` if it names some."""
+    taken = set(fixed)
+    return tuple(one for one in space.parameters if one.key not in taken and (not only or one.key in only))
+
+
+def rule_recipes(space: TuneSpace, config: Mapping[str, Any]) -> list[Recipe]:
+    """Return the space's rules of thumb that hold for this configuration."""
+    return [
+        Recipe(name=one.name, origin="rule", settings=one.settings) for one in space.rules if holds(one.when, config)
+    ]
+
+
+def make_candidates(
+    space: TuneSpace,
+    config: Mapping[str, Any],
+    recipes: Sequence[Recipe],
+    *,
+    free: Sequence[TuneParameter],
+    count: int,
+    seed: int,
+) -> CandidateList:
+    """Return at most `count` candidates of an engine with this stock `config`: stock, the recipes, then random draws.
+
+    Settings that equal the stock ones, that were there before, or that cannot work are left out; the last are `refused`.
+    """
+    made = _Made(space, config)
+    made.add(Candidate(name=STOCK, engine=space.engine, origin="stock"))
+    for recipe in recipes:
+        if len(made.candidates) < count:
+            made.add(_candidate(space, recipe))
+    rng = random.Random(f"{seed}/{space.engine}")
+    draws = 0
+    while len(made.candidates) < count and draws < DRAWS_MAX * count:
+        draws += 1
+        settings = draw_settings(free, config, rng)
+        made.add(_candidate(space, Recipe(name="", origin="sampled", settings=settings)))
+    return CandidateList(candidates=tuple(made.candidates), refused=tuple(made.refused))
+
+
+def draw_settings(free: Sequence[TuneParameter], config: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Return randomly drawn changes of the stock settings."""
+    settings: dict[str, Any] = {}
+    if not free:
+        return settings
+    # in the order of the space, for a condition may name an earlier parameter
+    chosen = set(rng.sample(range(len(free)), rng.randint(1, min(CHANGES_MAX, len(free)))))
+    for one in (free[index] for index in sorted(chosen)):
+        other = [value for value in one.values if value != value_at(config, one.key)]
+        if other and holds(one.when, with_settings(config, settings)):
+            settings[one.key] = rng.choice(other)
+    return settings
+
+
+def space_size(free: Sequence[TuneParameter], config: Mapping[str, Any]) -> int:
+    """Return how many settings a grid over the parameters that apply would have, the stock settings included."""
+    size = 1
+    for one in free:
+        if holds(one.when, config):
+            size *= len({repr(value) for value in one.values} | {repr(value_at(config, one.key))})
+    return size
+
+
+def take_backs(winner: Candidate) -> dict[str, Candidate]:
+    """Return, for each changed setting of a winner, the candidate without that change. There are none for a single change:
+    without it the winner is the stock settings."""
+    if len(winner.settings) < 2:
+        return {}
+    return {
+        key: replace(
+            winner,
+            name=f"{winner.name} without {short_key(key)}",
+            origin="taken back",
+            settings={name: value for name, value in winner.settings.items() if name != key},
+        )
+        for key in winner.settings
+    }
+
+
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    """Return settings as people read them: the last part of each key and its value."""
+    return " ".join(f"{short_key(key)}={value_text(value)}" for key, value in settings.items()) or STOCK
+
+
+def short_key(key: str) -> str:
+    """Return the last part of a setting's key."""
+    for prefix in ("engine.extra_args.", "engine.env.", "engine."):
+        if key.startswith(prefix):
+            return key.removeprefix(prefix)
+    return key
+
+
+def value_text(value: Any) -> str:
+    """Return a value as an override spells it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{value_text(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(value_text, value)) + "]"
+    return str(value)
+
+
+def override_words(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return settings as words of a command line, quoted for Hydra where needed."""
+    return tuple(f"{key}={_quoted(value)}" for key, value in settings.items())
+
+
+def _quoted(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_quoted(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_quoted, value)) + "]"
+    if isinstance(value, str) and (not value or not all(one.isalnum() or one in "-_./" for one in value)):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return value_text(value)
+
+
+class _Made:
+    """The candidates so far."""
+
+    def __init__(self, space: TuneSpace, config: Mapping[str, Any]) -> None:
+        self._space, self._config = space, config
+        self._seen: set[str] = set()
+        self.candidates: list[Candidate] = []
+        self.refused: list[RefusedCandidate] = []
+
+    def add(self, candidate: Candidate) -> None:
+        settings = {key: value for key, value in candidate.settings.items() if value != value_at(self._config, key)}
+        config = with_settings(self._config, settings)
+        key = repr(sorted(settings.items(), key=lambda item: item[0]))
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        problem = settings_problem(self._space, config) if settings else None
+        index = len(self.candidates)
+        name = STOCK if not settings else candidate.name or f"t{index:02d}"
+        if any(one.name == name for one in self.candidates):
+            name = f"{name} {index}"
+        made = replace(candidate, name=name, settings=settings)
+        if problem is None:
+            self.candidates.append(made)
+        elif candidate.origin != "sampled":
+            self.refused.append(RefusedCandidate(candidate=made, why=problem))
+
+
+def _candidate(space: TuneSpace, recipe: Recipe) -> Candidate:
+    return Candidate(
+        name=recipe.name,
+        engine=space.engine,
+        origin=recipe.origin,
+        settings=dict(recipe.settings),
+        answers=space.may_change_answers(recipe.settings),
+        note=recipe.note,
+    )
+
+
+def settings_problem(space: TuneSpace, config: Mapping[str, Any]) -> str | None:
+    """Return why a configuration cannot work: a combination that the space forbids, or too little memory; None if it may."""
+    for rule in space.forbidden:
+        if holds(rule.when, config):
+            return rule.why
+    return memory_problem(config)
+
+
+def memory_problem(config: Mapping[str, Any]) -> str | None:
+    """Return why model and context cannot fit the GPUs' memory; None if they may, or if too little is known to say.
+
+    The weights, and the keys and values of one request of `max_model_len`, must fit. Engines mean different things by the share
+    of the memory that they use, so it is left out: a start that it makes impossible is a result.
+    """
+    model, gpu, engine = (mapping(config.get(name)) for name in ("model", "gpu", "engine"))
+    memory, parameters = _positive(gpu.get("memory_gb")), _positive(model.get("parameters_b"))
+    gpus = _positive(engine.get("tensor_parallel_size")) or _positive(gpu.get("count"))
+    if not (memory and parameters and gpus):
+        return None
+    weights = parameters * weight_bytes(config)
+    room = memory * gpus
+    if weights > room:
+        return f"the weights take {number(weights)} GB and the memory has {number(room)} GB"
+    shape = [_positive(model.get(name)) for name in ("layers", "kv_heads", "head_dim")]
+    length = _positive(engine.get("max_model_len"))
+    if length and all(shape):
+        layers, heads, size = (one or 0.0 for one in shape)
+        kept = 2 * layers * heads * size * length * _kv_bytes(config) / GIGA
+        if weights + kept > room:
+            return (
+                f"the weights ({number(weights)} GB) and one request of engine.max_model_len={length:.0f} "
+                f"({number(kept)} GB) do not fit the memory's {number(room)} GB"
+            )
+    return None
+
+
+def _kv_bytes(config: Mapping[str, Any]) -> float:
+    names = [str(value_at(config, key) or "") for key in KV_KEYS]
+    return next((size for name in names for word, size in KV_BYTES.items() if name.startswith(word)), 2.0)
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None

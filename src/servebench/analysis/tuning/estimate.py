@@ -1,0 +1,148 @@
+"""How good each candidate is, from blocks within starts within candidates.
+
+A block's value is a logarithm, higher for better: that of candidate, plus that of the block (its prompts, and the minute in
+which all measured them), plus that of the start, plus noise. Starts vary by themselves, so ten blocks of one start are no ten
+starts: the variance between starts is a term of its own (generalised least squares; Searle, Casella and McCulloch 1992,
+"Variance Components"). Both variances are pooled over all candidates and moderated by a prior that is worth a few degrees of
+freedom (Smyth 2004), as in `comparison.decisions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from servebench.analysis.statistics import Floats
+
+START_SD, START_FREEDOM = 0.02, 4.0
+"""By how much starts of one setting are expected to differ, known as well as from so many degrees of freedom."""
+BLOCK_SD, BLOCK_FREEDOM = 0.01, 4.0
+"""The same for blocks of one start."""
+NEGLIGIBLE = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The value of one block: of which candidate, in which start of its engine, and which block (the same prompts for all)."""
+
+    candidate: str
+    start: str
+    block: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """The standard deviations between starts and between blocks of a start, and the degrees of freedom of the first."""
+
+    start: float = START_SD
+    block: float = BLOCK_SD
+    freedom: float = START_FREEDOM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimates:
+    """The candidates' estimates, up to a constant that they share, and the covariance of these."""
+
+    names: tuple[str, ...]
+    means: Floats
+    covariance: Floats
+    spread: Spread
+
+    def difference(self, a: str, b: str) -> tuple[float, float]:
+        """Return by how much the logarithm of `a` is above that of `b`, and the standard error of that."""
+        i, j = self.names.index(a), self.names.index(b)
+        variance = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]
+        return float(self.means[i] - self.means[j]), float(max(variance, NEGLIGIBLE)) ** 0.5
+
+    def interval(self, a: str, b: str, level: float) -> tuple[float, float, float]:
+        """Return that difference with its two-sided interval, which fails with probability `level`."""
+        difference, error = self.difference(a, b)
+        half = error * quantile(1 - level / 2, self.spread.freedom)
+        return difference, difference - half, difference + half
+
+    @property
+    def ranking(self) -> tuple[str, ...]:
+        """The names, best first."""
+        return tuple(self.names[index] for index in np.argsort(-self.means, kind="stable"))
+
+
+def quantile(share: float, freedom: float) -> float:
+    """Return the quantile of Student's distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, share))
+
+
+def estimate(blocks: Sequence[Measured], spread: Spread | None = None) -> Estimates:
+    """Return the estimates of all candidates in these blocks, of which there must be one. The spread is that of the blocks
+    themselves unless one is given."""
+    spread = spread or spread_of(blocks)
+    names = tuple(dict.fromkeys(one.candidate for one in blocks))
+    design = np.hstack([_dummies([one.candidate for one in blocks], names), _contrasts([one.block for one in blocks])])
+    values = np.array([one.value for one in blocks])
+    starts = [one.start for one in blocks]
+    same = np.array([[a == b for b in starts] for a in starts])
+    variance = spread.start**2 * same + spread.block**2 * np.eye(len(blocks))
+    weighted = np.linalg.solve(variance, np.column_stack([design, values]))
+    information = design.T @ weighted[:, :-1]
+    inverse: Floats = np.asarray(np.linalg.pinv(information, hermitian=True), dtype=np.float64)
+    found: Floats = inverse @ (design.T @ weighted[:, -1])
+    count = len(names)
+    return Estimates(names=names, means=found[:count], covariance=inverse[:count, :count], spread=spread)
+
+
+def spread_of(blocks: Sequence[Measured]) -> Spread:
+    """Return the spread between starts and between blocks, pooled over the candidates and moderated by the prior."""
+    within, within_freedom = _residual(blocks, [one.start for one in blocks])
+    block = _moderated(within, within_freedom, BLOCK_SD, BLOCK_FREEDOM)
+    first = _means_of_starts(blocks)
+    between, freedom = _residual(first, [one.candidate for one in first])
+    # the mean of a start carries the noise of its blocks, too
+    each = max(1.0, len(blocks) / max(len(first), 1))
+    pure = max(0.0, between - freedom * block**2 / each)
+    start = _moderated(pure, freedom, START_SD, START_FREEDOM)
+    return Spread(start=start, block=block, freedom=START_FREEDOM + freedom)
+
+
+def _moderated(squares: float, freedom: float, prior: float, prior_freedom: float) -> float:
+    return float(((squares + prior_freedom * prior**2) / (freedom + prior_freedom)) ** 0.5)
+
+
+def _residual(blocks: Sequence[Measured], groups: Sequence[str]) -> tuple[float, float]:
+    """Return the sum of squares that groups and blocks leave unexplained, and its degrees of freedom."""
+    if len(blocks) < 2:
+        return 0.0, 0.0
+    design = np.hstack([_dummies(groups, tuple(dict.fromkeys(groups))), _contrasts([one.block for one in blocks])])
+    values = np.array([one.value for one in blocks])
+    found, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    freedom = len(blocks) - int(rank)
+    return (float(((values - design @ found) ** 2).sum()), float(freedom)) if freedom > 0 else (0.0, 0.0)
+
+
+def _means_of_starts(blocks: Sequence[Measured]) -> list[Measured]:
+    """One value for each start: its mean. The block of a start is the first that it measured, which others of its round share."""
+    groups: dict[tuple[str, str], list[Measured]] = {}
+    for one in blocks:
+        groups.setdefault((one.candidate, one.start), []).append(one)
+    return [
+        Measured(candidate, start, min(one.block for one in own), float(np.mean([one.value for one in own])))
+        for (candidate, start), own in groups.items()
+    ]
+
+
+def _dummies(groups: Sequence[str], names: Sequence[str]) -> Floats:
+    index = {name: number for number, name in enumerate(names)}
+    found = np.zeros((len(groups), len(names)))
+    found[np.arange(len(groups)), [index[name] for name in groups]] = 1.0
+    return found
+
+
+def _contrasts(blocks: Iterable[int]) -> Floats:
+    """The effects of the blocks, which add up to 0."""
+    numbers = list(blocks)
+    names = sorted(set(numbers))
+    full = np.array([[float(one == name) for name in names] for one in numbers])
+    return full[:, :-1] - full[:, -1:] if len(names) > 1 else np.zeros((len(numbers), 0))

@@ -1,0 +1,468 @@
+"""The race between candidates: what to measure next, who leaves, and who wins. Pure, without clocks and files.
+
+*Rounds.* In each round every candidate that is left starts its engine once and measures the same blocks, stock first in the
+first round, in alternating directions, so that what drifts hits all alike. How many blocks a start measures follows from what
+starts and blocks cost and how much each varies: the square root of the two ratios' product is the cheapest (Cochran 1977,
+"Sampling Techniques", section 10.6).
+
+*Looks.* After round n, a candidate leaves when it is worse than the leader by more than the margin, one-sided, at the level
+error / (n + 1). One that fails the SLO, or more than a few requests, leaves at once, and so does one whose engine does not start:
+that is a result, and costs no second try. Between blocks of one start a candidate that would leave is not measured on.
+
+*Budget.* The finals are reserved first. The first round may take EXPLORE of the budget; candidates that do not fit are not
+tried. If another round of all does not fit, those with the lowest estimates leave, as `budget` says. Nothing is begun that is
+predicted to end after the budget.
+
+*Finals.* The best few, and stock, start anew on prompts that nobody has seen, interleaved. The winner is the best by all that
+was measured; its gain over stock is from the finals alone, so the luck that brought it there is not in it. Then each of its
+settings is taken back, one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Literal
+
+from servebench.analysis.tuning.estimate import Estimates, Measured, Spread, estimate, quantile, spread_of
+from servebench.contracts.tuning import STOCK
+from servebench.util.proportions import wilson
+
+Phase = Literal["race", "finals", "contributions"]
+Reason = Literal["start failed", "requests failed", "slo", "slower", "budget", "not tried", "answers"]
+
+EXPLORE = 0.6
+"""The share of the budget that the first round may take."""
+BLOCKS_MAX = 4
+"""Blocks of one start at most."""
+ROUNDS_MAX = 12
+FIRST_OF_PHASE: Mapping[Phase, int] = {"race": 0, "finals": 20, "contributions": 40}
+"""The number of the first start of a phase: each start has prompts of its own, so those of the finals are new."""
+STARTS_MAX = 60
+FAILED_SHARE = 0.01
+"""The share of failed requests above which a candidate leaves."""
+CONTRIBUTION_STARTS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceRules:
+    """The budget, in the unit of `Result.cost`, the margin and the error as shares, and the size of the finals."""
+
+    budget: float
+    margin: float = 0.03
+    error: float = 0.05
+    finalists: int = 3
+    final_starts: int = 3
+    levels: int = 1
+    attainment: float | None = None
+    """The share of requests that must meet the SLO; None for no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entrant:
+    """A candidate as the race sees it. `answers`: its answers must be checked before it may win. `take_backs` are the names of
+    the candidates without one of its changes each."""
+
+    name: str
+    answers: bool = False
+    take_backs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What to measure next: a block of a candidate at a level (0: the busiest), in a start of its engine; or, with `quality`,
+    its answers."""
+
+    candidate: str
+    phase: Phase
+    start: int
+    block: int = 0
+    level: int = 0
+    quality: bool = False
+
+    @property
+    def repeat(self) -> int:
+        """The number of the repeat, which fixes the prompts."""
+        return self.start * BLOCKS_MAX + self.block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a step gave. `value` is the objective as a logarithm, higher for better; None where nothing was measured.
+
+    `failure` says why the engine did not start or died. `good` of `tested` requests met the SLO, as if so many were independent;
+    `failed` of `sent` had no answer. `start_id` tells starts of the engine apart. `same_answers` is that of a quality step.
+    """
+
+    value: float | None = None
+    cost: float = 0.0
+    failure: str | None = None
+    good: float = 0.0
+    tested: float = 0.0
+    failed: int = 0
+    sent: int = 0
+    start_id: str = ""
+    same_answers: bool | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """Why and when a candidate left: after which round, and, if it was measured, how far behind the leader it was (a
+    logarithm with its interval)."""
+
+    reason: Reason
+    round: int
+    note: str = ""
+    leader: str = ""
+    behind: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass
+class _Own:
+    """What is known of one candidate."""
+
+    results: list[tuple[Step, Result]] = field(default_factory=list)
+    good: float = 0.0
+    tested: float = 0.0
+    failed: int = 0
+    sent: int = 0
+
+
+class Race:
+    """The race as a script that asks for one step after another. Results are added in the order in which they were asked for;
+    the same results lead to the same steps, so a race that was cut off goes on from what is stored."""
+
+    def __init__(self, rules: RaceRules, entrants: Sequence[Entrant]) -> None:
+        """The first entrant is the stock settings."""
+        self.rules = rules
+        self.entrants = {one.name: one for one in entrants}
+        self.stock = entrants[0].name
+        self.spent = 0.0
+        self.round = 0
+        self.left: dict[str, Left] = {}
+        self.finalists: tuple[str, ...] = ()
+        self.winner: str | None = None
+        self.contributions_of: tuple[str, ...] = ()
+        self.phase: Phase = "race"
+        self._own: dict[str, _Own] = {}
+        self._pending: Step | None = None
+        self._script = self._run()
+        self._checked: dict[str, bool] = {}
+
+    def next_step(self) -> Step | None:
+        """Return what to measure next; None when the race is over."""
+        if self._pending is None:
+            self._pending = next(self._script, None)
+        return self._pending
+
+    def add(self, result: Result) -> None:
+        """Take the result of the step that was asked for."""
+        step = self.next_step()
+        assert step is not None
+        self._pending = None
+        own = self._own.setdefault(step.candidate, _Own())
+        own.results.append((step, result))
+        own.good, own.tested = own.good + result.good, own.tested + result.tested
+        own.failed, own.sent = own.failed + result.failed, own.sent + result.sent
+        self.spent += result.cost
+
+    # --- what is known
+
+    def results(self, name: str) -> Sequence[tuple[Step, Result]]:
+        """Return all steps of a candidate with their results."""
+        return self._own[name].results if name in self._own else ()
+
+    @property
+    def alive(self) -> list[str]:
+        """The candidates that have not left."""
+        return [name for name in self.entrants if name not in self.left]
+
+    @property
+    def measured(self) -> list[str]:
+        """The candidates with at least one value."""
+        return [name for name in self._own if any(one.value is not None for _, one in self.results(name))]
+
+    def blocks(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> list[Measured]:
+        """Return the values of the blocks of these phases: those of one level, or the means of blocks with all levels."""
+        found: dict[tuple[str, str, int], dict[int, float]] = {}
+        for name, own in self._own.items():
+            for step, result in own.results:
+                if result.value is not None and math.isfinite(result.value) and step.phase in phases:
+                    start = f"{name}/{step.start}/{result.start_id}"
+                    found.setdefault((name, start, step.repeat), {})[step.level] = result.value
+        if level is not None:
+            return [Measured(*key, values[level]) for key, values in found.items() if level in values]
+        return [
+            Measured(*key, fmean(values.values())) for key, values in found.items() if len(values) == self.rules.levels
+        ]
+
+    def estimates(self, phases: Sequence[Phase] = ("race", "finals"), level: int | None = None) -> Estimates | None:
+        """Return the estimates from the blocks of these phases, with the spread of everything; None without blocks."""
+        blocks = self.blocks(phases, level)
+        everything = self.blocks(("race", "finals", "contributions"), level)
+        return estimate(blocks, spread_of(everything)) if blocks else None
+
+    @property
+    def leader(self) -> str | None:
+        """The best candidate that has not left; None before any was measured."""
+        found = self.estimates()
+        return self._leader_of(found) if found is not None else None
+
+    def _leader_of(self, found: Estimates) -> str | None:
+        """The best that may win: one that spoils answers must not drive out others."""
+        names = (name for name in found.ranking if name not in self.left)
+        return next((name for name in names if not self.entrants[name].answers or self._checked.get(name)), None)
+
+    # --- costs
+
+    def cost_of_start(self, blocks: int, name: str | None = None) -> float:
+        """Return what a start with so many blocks is predicted to cost; 0 as long as nothing is known."""
+        first = self._costs(name, begins=True) or self._costs(None, begins=True)
+        more = self._costs(name, begins=False) or self._costs(None, begins=False)
+        steps = blocks * self.rules.levels - 1
+        begun = median(first) if first else 0.0
+        # before a second block is known, a block is taken to be a third of a start with one
+        return begun + steps * (median(more) if more else begun / 3)
+
+    def _costs(self, name: str | None, *, begins: bool) -> list[float]:
+        owners = [self._own[name]] if name in self._own else [] if name is not None else self._own.values()
+        return [
+            result.cost
+            for own in owners
+            for step, result in own.results
+            if not step.quality and result.value is not None and (step.block + step.level == 0) == begins
+        ]
+
+    def _fits(self, cost: float, limit: float | None = None) -> bool:
+        return self.spent + cost <= (self.rules.budget if limit is None else limit)
+
+    @property
+    def reserved(self) -> float:
+        """What the finals are predicted to cost."""
+        arms = min(self.rules.finalists, max(1, len(self.alive) - 1)) + 1
+        return arms * self.rules.final_starts * self.cost_of_start(self._blocks_per_start())
+
+    def _blocks_per_start(self) -> int:
+        """How many blocks of a start are worth their cost."""
+        spread = spread_of(self.blocks())
+        one, two = self.cost_of_start(1), self.cost_of_start(2)
+        block = two - one
+        start = max(one - block, 0.0)
+        if block <= 0:
+            return 1
+        best = (spread.block**2 / max(spread.start**2, 1e-9) * start / block) ** 0.5
+        return int(max(1, min(BLOCKS_MAX, round(best))))
+
+    # --- the script
+
+    def _run(self) -> Iterator[Step]:
+        yield from self._first_round()
+        while self._another_round():
+            yield from self._later_round()
+        yield from self._finals()
+        yield from self._contributions()
+
+    def _first_round(self) -> Iterator[Step]:
+        self.round = 1
+        for name in list(self.entrants):
+            cost = self.cost_of_start(1)
+            if name != self.stock and not (
+                self._fits(cost, EXPLORE * self.rules.budget) and self._fits(cost + self.reserved)
+            ):
+                self.left[name] = Left(reason="not tried", round=1)
+                continue
+            yield from self._start(name, "race", 0, self._blocks_per_start())
+        yield from self._look()
+
+    def _another_round(self) -> bool:
+        """Whether another round is made; those that it cannot afford leave."""
+        alive, leader = self.alive, self.leader
+        if leader is None or self.round >= ROUNDS_MAX or len(alive) <= self.rules.finalists:
+            return False
+        blocks = self._blocks_per_start()
+        room = self.rules.budget - self.spent - self.reserved
+        affordable = int(room // max(self.cost_of_start(blocks), 1e-9))
+        if affordable <= self.rules.finalists:
+            self._cut(self.rules.finalists)
+            return False
+        # half of what is left, so that a round of fewer can follow
+        self._cut(max(self.rules.finalists + 1, affordable // 2 if affordable < 2 * len(alive) else len(alive)))
+        return not self._all_equal()
+
+    def _later_round(self) -> Iterator[Step]:
+        self.round += 1
+        order = self.alive
+        if self.round % 2 == 0:
+            order.reverse()
+        blocks = self._blocks_per_start()
+        for name in order:
+            if self._fits(self.cost_of_start(blocks, name) + self.reserved):
+                yield from self._start(name, "race", self.round - 1, blocks)
+        yield from self._look()
+
+    def _start(self, name: str, phase: Phase, number: int, blocks: int) -> Iterator[Step]:
+        """Ask for the blocks of one start, until it is clear that the candidate leaves."""
+        start = FIRST_OF_PHASE[phase] + number
+        for block in range(blocks):
+            for level in range(self.rules.levels):
+                if block + level and phase == "race" and name != self.stock and self._leaves_now(name, level):
+                    return
+                yield Step(candidate=name, phase=phase, start=start, block=block, level=level)
+                # stock is the baseline: it is measured on, as long as it runs
+                if self._disqualified(name) and (name != self.stock or self._own[name].results[-1][1].failure):
+                    return
+
+    def _leaves_now(self, name: str, level: int) -> bool:
+        """Whether a candidate leaves between the blocks of a start, by the busiest level where others are not measured yet: it
+        would then have to be better than the leader by the margin at each of the others."""
+        found = self.estimates(level=None if level == 0 else 0)
+        if found is None or name not in found.names:
+            return False
+        leader = self._leader_of(found) or name
+        margin = self.rules.margin * (1 if level == 0 else self.rules.levels)
+        if leader == name or not self._worse(found, name, leader, margin):
+            return False
+        self.left[name] = self._behind(found, name, leader, "slower")
+        return True
+
+    def _worse(self, found: Estimates, name: str, leader: str, margin: float) -> bool:
+        """Whether a candidate is worse than the leader by more than the margin, at this look's level."""
+        behind, error = found.difference(leader, name)
+        level = self.rules.error / (self.round + 1)
+        return behind - math.log1p(margin) > error * quantile(1 - level, found.spread.freedom)
+
+    def _disqualified(self, name: str) -> bool:
+        """Whether a candidate leaves whatever its speed: its engine failed, its requests failed, or it misses the SLO."""
+        own = self._own[name]
+        _, result = own.results[-1]
+        left: Left | None = None
+        if result.failure is not None:
+            left = Left(reason="start failed", round=self.round, note=result.failure)
+        elif own.sent and wilson(own.failed, own.sent)[0] > FAILED_SHARE:
+            left = Left(reason="requests failed", round=self.round, note=f"{own.failed} of {own.sent} requests")
+        elif self.rules.attainment is not None and own.tested:
+            high = wilson(round(own.good), max(1, round(own.tested)))[1]
+            if high < self.rules.attainment:
+                note = f"{own.good / own.tested:.1%} of the requests met it"
+                left = Left(reason="slo", round=self.round, note=note)
+        if left is not None and name not in self.left:
+            self.left[name] = left
+        return left is not None
+
+    def _look(self) -> Iterator[Step]:
+        """Let those leave that are worse than the leader by more than the margin, once its answers are known to be good."""
+        yield from self._check_answers(1)
+        found, leader = self.estimates(), self.leader
+        if found is None or leader is None:
+            return
+        for name in self.alive:
+            if name != leader and name in found.names and self._worse(found, name, leader, self.rules.margin):
+                self.left[name] = self._behind(found, name, leader, "slower")
+
+    def _behind(self, found: Estimates, name: str, leader: str, reason: Reason) -> Left:
+        behind, low, high = found.interval(leader, name, self.rules.error)
+        return Left(reason=reason, round=self.round, leader=leader, behind=behind, low=low, high=high)
+
+    def _cut(self, keep: int) -> None:
+        """Let those leave for which the budget does not suffice: all but the best `keep`."""
+        found, leader = self.estimates(), self.leader
+        if found is None or leader is None:
+            return
+        ranked = [name for name in found.ranking if name not in self.left]
+        for name in ranked[keep:]:
+            self.left[name] = self._behind(found, name, leader, "budget")
+
+    def _all_equal(self) -> bool:
+        """Whether all that are left are known to be within the margin of the leader."""
+        found, leader = self.estimates(), self.leader
+        if found is None or leader is None:
+            return True
+        margin, level = math.log1p(self.rules.margin), self.rules.error / (self.round + 1)
+        t = quantile(1 - level, found.spread.freedom)
+        pairs = [found.difference(leader, name) for name in self.alive if name != leader and name in found.names]
+        return all(abs(behind) + t * error < margin for behind, error in pairs)
+
+    def _ranked(self) -> list[str]:
+        """Those that may be in the finals, best first. For whom only the budget did not suffice may replace another."""
+        found = self.estimates()
+        names = found.ranking if found is not None else ()
+        return [name for name in names if name not in self.left or self.left[name].reason == "budget"]
+
+    def _finals(self) -> Iterator[Step]:
+        self.phase = "finals"
+        yield from self._check_answers(self.rules.finalists)
+        ranked, found = self._ranked(), self.estimates()
+        chosen = ranked[: self.rules.finalists]
+        if not chosen or found is None:
+            return
+        for name in chosen:
+            self.left.pop(name, None)
+        for name in ranked[self.rules.finalists :]:
+            self.left.setdefault(name, self._behind(found, name, chosen[0], "budget"))
+        arms = list(dict.fromkeys([*chosen, *([self.stock] if self.stock in self.measured else [])]))
+        self.finalists = tuple(arms)
+        if arms != [self.stock]:
+            yield from self._interleaved(arms, "finals", self.rules.final_starts)
+        self.winner = self._best(arms)
+
+    def _check_answers(self, best: int) -> Iterator[Step]:
+        """Ask for the answers of those that may change them, as far as they are among the best few."""
+        while True:
+            near = [name for name in self._ranked()[:best] if self.entrants[name].answers]
+            name = next((one for one in near if one not in self._checked), None)
+            if name is None:
+                return
+            for one in (self.stock, name):
+                if one not in self._checked:
+                    yield Step(candidate=one, phase="finals", start=FIRST_OF_PHASE["finals"], quality=True)
+                    _, result = self._own[one].results[-1]
+                    self._checked[one] = result.same_answers is True
+                    if one != self.stock and result.same_answers is not True:
+                        self.left[one] = Left(reason="answers", round=self.round, note=result.note)
+
+    def _interleaved(self, arms: Sequence[str], phase: Phase, starts: int) -> Iterator[Step]:
+        """Ask for starts of all arms in turns, as long as a whole round fits."""
+        blocks = self._blocks_per_start()
+        while blocks > 1 and not self._fits(starts * sum(self.cost_of_start(blocks, name) for name in arms)):
+            blocks -= 1
+        for number in range(starts):
+            running = [name for name in arms if self.left.get(name) is None or name == self.stock]
+            if not self._fits(sum(self.cost_of_start(blocks, name) for name in running)):
+                return
+            for name in running if number % 2 == 0 else reversed(running):
+                yield from self._start(name, phase, number, blocks)
+
+    def _best(self, arms: Sequence[str]) -> str | None:
+        found = self.estimates()
+        fit = [name for name in found.ranking if name in arms and name not in self.left] if found is not None else []
+        return fit[0] if fit else None
+
+    def _contributions(self) -> Iterator[Step]:
+        if self.winner is None or self.winner == self.stock:
+            return
+        arms = list(self.entrants[self.winner].take_backs)
+        if not arms:
+            return
+        self.phase = "contributions"
+        cost = (len(arms) + 1) * self.cost_of_start(1)
+        if self._fits(cost):
+            self.contributions_of = tuple(arms)
+            yield from self._interleaved([self.winner, *arms], "contributions", CONTRIBUTION_STARTS)
+
+
+def replay(race: Race, result_of: Callable[[Step], Result | None]) -> Step | None:
+    """Feed a race with stored results, and return the first step without one; None if the race is over."""
+    while (step := race.next_step()) is not None:
+        result = result_of(step)
+        if result is None:
+            return step
+        race.add(result)
+    return None
+
+
+__all__ = ["STOCK", "Entrant", "Left", "Race", "RaceRules", "Result", "Spread", "Step", "replay"]

@@ -1,0 +1,174 @@
+"""What `servebench tune` searches: the question, the space of one engine's settings, and the candidates drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from servebench.contracts.precision import seconds_of, share_of
+
+Origin = Literal["stock", "rule", "recipe", "limit", "sampled", "taken back"]
+"""Where a candidate comes from: the engine's stock settings, the space's rule of thumb, a file of the user, the finding of what
+limits the engine, a random draw, or a winner with one of its settings taken back."""
+
+STOCK = "stock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A quantity to improve: the column of a point that holds it, and whether more is better."""
+
+    name: str
+    column: str
+    unit: str
+    higher: bool = False
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    one.name: one
+    for one in (
+        Objective(name="output_throughput", column="output_throughput_tok_s", unit="tok/s", higher=True),
+        Objective(name="request_throughput", column="request_throughput_req_s", unit="req/s", higher=True),
+        Objective(name="goodput", column="goodput_req_s", unit="req/s", higher=True),
+        Objective(name="max_load", column="", unit="users", higher=True),
+        Objective(name="cost_usd_per_mtok", column="cost_usd_per_mtok", unit="USD/Mtok"),
+        # failed requests are infinitely slow in these
+        Objective(name="ttft_p50", column="ttft_ms_p50_all", unit="ms"),
+        Objective(name="ttft_p99", column="ttft_ms_p99_all", unit="ms"),
+        Objective(name="e2e_p50", column="e2e_ms_p50_all", unit="ms"),
+        Objective(name="e2e_p99", column="e2e_ms_p99_all", unit="ms"),
+        Objective(name="tpot_mean", column="tpot_ms_mean", unit="ms"),
+        Objective(name="itl_mean", column="itl_ms_mean", unit="ms"),
+    )
+}
+"""The objectives by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneQuestion:
+    """The `tune.` words of a command.
+
+    `levels` are the load levels at which the objective counts (null: the busiest of `load`). `budget` is engine time, `trials`
+    instead a number of engine starts. Settings that differ by less than `margin` count as equal; `error` is the share of wrong
+    exclusions that the race accepts. `only` limits the search to some parameters; `space` is a file in place of the engine's
+    own, `candidates` a file with settings to try besides; at most `count` candidates are tried. `out` is where the winner's
+    engine file goes.
+    """
+
+    objective: str = "output_throughput"
+    levels: tuple[float, ...] | None = None
+    budget: str | float = "60m"
+    trials: int | None = None
+    margin: str | float = "3%"
+    error: str | float = "5%"
+    seed: int = 0
+    count: int = 24
+    finalists: int = 3
+    final_starts: int = 3
+    only: tuple[str, ...] = ()
+    space: str | None = None
+    candidates: str | None = None
+    quality_margin: str | float = "5%"
+    out: str | None = None
+
+    @property
+    def budget_s(self) -> float:
+        """The engine time in seconds. Raises ValueError with one line."""
+        return seconds_of("tune.budget", self.budget)
+
+    @property
+    def margin_share(self) -> float:
+        """The margin as a share. Raises ValueError with one line."""
+        return share_of("tune.margin", self.margin)
+
+    @property
+    def error_share(self) -> float:
+        """The error as a share. Raises ValueError with one line."""
+        return share_of("tune.error", self.error)
+
+    @property
+    def target(self) -> Objective:
+        """The objective."""
+        return OBJECTIVES[self.objective]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneParameter:
+    """A setting that may be varied: its config key and the values to try; null is the engine's own default.
+
+    It is only varied where `when` holds. `answers`: another value may change the answers of the model. `source` says where the
+    engine documents it.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    unit: str = ""
+    source: str = ""
+    answers: bool = False
+    when: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRule:
+    """A rule of thumb: settings to try where `when` holds."""
+
+    name: str
+    settings: Mapping[str, Any]
+    when: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForbiddenSettings:
+    """Settings that cannot work together, and why: they are refused before a launch."""
+
+    when: Mapping[str, Any]
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSpace:
+    """The space of one engine, from its YAML in the config group `tune`."""
+
+    engine: str
+    file: str
+    source: str = ""
+    parameters: tuple[TuneParameter, ...] = ()
+    rules: tuple[TuneRule, ...] = ()
+    forbidden: tuple[ForbiddenSettings, ...] = ()
+
+    def parameter(self, key: str) -> TuneParameter | None:
+        """Return the parameter of a key; None for a key that the space does not know."""
+        return next((one for one in self.parameters if one.key == key), None)
+
+    def may_change_answers(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether one of these settings may change what the model answers. Unknown settings count as such only if they
+        name a precision or a draft model."""
+        return any(_changes_answers(key, self.parameter(key)) for key, value in settings.items() if value is not None)
+
+
+ANSWERING_WORDS = ("dtype", "quant", "cache_type", "cache-type", "specul", "model.", "lora")
+
+
+def _changes_answers(key: str, known: TuneParameter | None) -> bool:
+    return known.answers if known is not None else any(word in key for word in ANSWERING_WORDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Settings to try: what they change from the stock settings of their engine. `note` says more about the origin."""
+
+    name: str
+    engine: str
+    origin: Origin
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    answers: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedCandidate:
+    """A candidate that is not started, and why."""
+
+    candidate: Candidate
+    why: str

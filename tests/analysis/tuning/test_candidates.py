@@ -1,0 +1,167 @@
+"""Which settings are tried."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from servebench.analysis.tuning.candidates import (
+    Recipe,
+    describe_settings,
+    draw_settings,
+    free_parameters,
+    make_candidates,
+    memory_problem,
+    override_words,
+    rule_recipes,
+    space_size,
+    take_backs,
+)
+from servebench.analysis.tuning.conditions import holds, value_at, with_settings
+from servebench.contracts.tuning import (
+    Candidate,
+    ForbiddenSettings,
+    TuneParameter,
+    TuneRule,
+    TuneSpace,
+)
+
+CONFIG = {
+    "engine": {"name": "x", "max_num_seqs": None, "extra_args": {"cpuparams.poll": 5}, "tensor_parallel_size": None},
+    "gpu": {"name": "h100", "memory_gb": 80.0, "count": 1},
+    "model": {"name": "m", "parameters_b": 8.0, "layers": 32, "kv_heads": 8, "head_dim": 128},
+}
+SEQS = TuneParameter(key="engine.max_num_seqs", values=(None, 8, 16))
+TOKENS = TuneParameter(key="engine.extra_args.tokens", values=(4, 64), when={"engine.max_num_seqs": "!= null"})
+KV = TuneParameter(key="engine.extra_args.kv-cache-dtype", values=(None, "fp8"), answers=True)
+SPACE = TuneSpace(
+    engine="x",
+    file="x.yaml",
+    parameters=(SEQS, TOKENS, KV),
+    rules=(
+        TuneRule(name="large", settings={"engine.max_num_seqs": 16}, when={"gpu.memory_gb": ">= 70"}),
+        TuneRule(name="small", settings={"engine.max_num_seqs": 8}, when={"gpu.memory_gb": "< 70"}),
+    ),
+    forbidden=(
+        ForbiddenSettings(
+            when={"engine.max_num_seqs": "> engine.extra_args.tokens"}, why="too few tokens for so many requests"
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("when", "true"),
+    [
+        ({}, True),
+        ({"gpu.name": "h100"}, True),
+        ({"gpu.name": ["a100", "h100"]}, True),
+        ({"gpu.name": "!= h100"}, False),
+        ({"engine.max_num_seqs": None}, True),
+        ({"engine.max_num_seqs": "!= null"}, False),
+        ({"engine.max_num_seqs": "> 4"}, False),
+        ({"gpu.memory_gb": ">= 80", "gpu.count": "< 2"}, True),
+        ({"engine.extra_args.cpuparams.poll": 5}, True),
+        ({"gpu.count": "< model.layers"}, True),
+        ({"gpu.count": "< model.none"}, False),
+        ({"none.at.all": None}, True),
+    ],
+)
+def test_conditions(when, true):
+    assert holds(when, CONFIG) is true
+
+
+def test_settings_at_dotted_keys():
+    changed = with_settings(CONFIG, {"engine.extra_args.cpuparams.poll": 7, "engine.max_num_seqs": 3})
+    assert value_at(changed, "engine.extra_args.cpuparams.poll") == 7
+    assert value_at(changed, "engine.max_num_seqs") == 3
+    assert value_at(CONFIG, "engine.extra_args.cpuparams.poll") == 5
+
+
+def made(count=12, recipes=(), seed=0):
+    return make_candidates(SPACE, CONFIG, list(recipes), free=SPACE.parameters, count=count, seed=seed)
+
+
+def test_stock_is_first_and_nothing_is_tried_twice():
+    found = made(recipes=rule_recipes(SPACE, CONFIG)).candidates
+    assert found[0].origin == "stock"
+    assert not found[0].settings
+    assert (found[1].name, found[1].origin) == ("large", "rule")
+    settings = [tuple(sorted(map(repr, one.settings.items()))) for one in found]
+    assert len(set(settings)) == len(settings)
+    assert len({one.name for one in found}) == len(found)
+    assert found == made(recipes=rule_recipes(SPACE, CONFIG)).candidates
+    assert found != made(recipes=rule_recipes(SPACE, CONFIG), seed=1).candidates
+
+
+def test_a_small_space_is_used_up():
+    """Of 3 x 2 x 2 settings, the tokens count only with a number of requests, and two combinations are forbidden."""
+    assert len(made(count=100).candidates) == 2 + 2 * 2 * 3 - 2 * 2
+    assert space_size(SPACE.parameters, CONFIG) == 6
+
+
+def test_impossible_settings_are_refused_and_those_of_people_say_why():
+    bad = Recipe(name="bad", origin="recipe", settings={"engine.max_num_seqs": 16, "engine.extra_args.tokens": 4})
+    found = made(count=100, recipes=[bad])
+    assert [(one.candidate.name, one.why) for one in found.refused] == [("bad", "too few tokens for so many requests")]
+    assert all(
+        not (one.settings.get("engine.max_num_seqs") and one.settings.get("engine.extra_args.tokens") == 4)
+        for one in found.candidates
+    )
+
+
+def test_what_may_change_answers_is_marked():
+    recipes = [Recipe(name="a", origin="recipe", settings={key: "fp8"}) for key in (KV.key, "engine.quantization")]
+    marks = {one.name: one.answers for one in made(count=4, recipes=recipes).candidates}
+    assert marks["a"] is True
+    assert marks["a 2"] is True
+    assert marks["stock"] is False
+
+
+def test_what_the_user_fixed_is_not_varied():
+    assert free_parameters(SPACE, [SEQS.key]) == (TOKENS, KV)
+    assert free_parameters(SPACE, [], only=[KV.key]) == (KV,)
+    assert draw_settings((), CONFIG, random.Random(0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"model.parameters_b": 70.0}, "the weights take 140 GB"),
+        ({"model.parameters_b": 70.0, "engine.quantization": "fp8"}, None),
+        ({"model.parameters_b": 70.0, "engine.tensor_parallel_size": 2}, None),
+        ({"engine.max_model_len": 1_000_000}, "one request of engine.max_model_len=1000000"),
+        ({"engine.max_model_len": 450_000}, None),
+        ({"engine.gpu_memory_fraction": 0.1}, None),
+        ({"gpu.memory_gb": None}, None),
+        ({"model.parameters_b": None}, None),
+    ],
+)
+def test_memory_that_cannot_fit(changes, said):
+    found = memory_problem(with_settings(CONFIG, changes))
+    assert (found is None) if said is None else said in (found or "")
+
+
+def test_taking_back_one_setting_at_a_time():
+    winner = Candidate(name="t3", engine="x", origin="sampled", settings={"engine.a": 1, "engine.extra_args.b": 2})
+    found = take_backs(winner)
+    assert {key: dict(one.settings) for key, one in found.items()} == {
+        "engine.a": {"engine.extra_args.b": 2},
+        "engine.extra_args.b": {"engine.a": 1},
+    }
+    assert found["engine.extra_args.b"].name == "t3 without b"
+    assert take_backs(Candidate(name="t", engine="x", origin="sampled", settings={"engine.a": 1})) == {}
+
+
+def test_settings_in_words():
+    settings = {"engine.a": None, "engine.b": True, "engine.extra_args.c": {"m": "n gram", "k": 3}, "engine.d": "8,5"}
+    assert override_words(settings) == (
+        "engine.a=null",
+        "engine.b=true",
+        'engine.extra_args.c={m:"n gram",k:3}',
+        'engine.d="8,5"',
+    )
+    assert describe_settings({"engine.extra_args.c": 1, "engine.b": True}) == "c=1 b=true"
+    assert describe_settings({}) == "stock"

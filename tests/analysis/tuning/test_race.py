@@ -1,0 +1,194 @@
+"""The race between candidates, on values that are given."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from servebench.analysis.tuning.answer import gain_of
+from servebench.analysis.tuning.estimate import Measured, Spread, estimate, spread_of
+from servebench.analysis.tuning.race import Entrant, Race, RaceRules, Result, replay
+
+START, BLOCK = 60.0, 20.0
+
+
+def run(means, *, budget=1e6, entrants=None, results=None, levels=1, sd=0.0, seed=0, **rules):
+    """Run a race; `means` maps names to values, `results` names to a result or a function of the step."""
+    entrants = entrants or [Entrant(name=name) for name in means]
+    race = Race(RaceRules(budget=budget, levels=levels, **rules), entrants)
+    steps = []
+    while (step := race.next_step()) is not None:
+        steps.append(step)
+        own = (results or {}).get(step.candidate)
+        own = own(step) if callable(own) else own
+        race.add(own or result_of(means, step, sd, seed))
+    return race, steps
+
+
+def result_of(means, step, sd=0.0, seed=0):
+    speed = random.Random(f"{seed}/{step.candidate}/{step.start}").gauss(0, sd)
+    noise = random.Random(f"{seed}/{step.candidate}/{step.start}/{step.block}/{step.level}").gauss(0, sd / 2)
+    first = step.block + step.level == 0
+    name = step.candidate.partition(" ")[0]
+    value = means.get(step.candidate, means.get(name, 0.0)) + speed + noise
+    return Result(value=value, cost=BLOCK + START * first, start_id=f"{step.candidate}{step.start}", sent=100)
+
+
+MEANS = {"stock": 0.0, "a": 0.2, "b": -0.3, "c": 0.15, "d": 0.0, "e": -0.1}
+
+
+def test_the_best_wins_and_its_gain_is_from_the_finals():
+    race, steps = run(MEANS, sd=0.005)
+    assert race.winner == "a"
+    gain = gain_of(race)
+    assert gain is not None
+    assert gain.low <= math.expm1(0.2) <= gain.high
+    assert {step.candidate for step in steps if step.phase == "finals"} == set(race.finalists)
+    assert "stock" in race.finalists
+    of_race, of_finals = ({step.repeat for step in steps if step.phase == phase} for phase in ("race", "finals"))
+    assert not of_race & of_finals, "the finals have prompts of their own"
+    assert race.left["b"].reason == "slower"
+    assert race.left["b"].behind == pytest.approx(0.5, abs=0.05)
+
+
+def test_all_measure_the_same_blocks_and_rounds_alternate():
+    _, steps = run({**MEANS, **{f"n{i}": 0.19 + i / 1000 for i in range(6)}}, sd=0.02)
+    rounds = {}
+    for step in steps:
+        if step.phase == "race" and step.block == 0:
+            rounds.setdefault(step.start, []).append(step.candidate)
+    assert len(rounds) >= 2
+    first, second = rounds[0], rounds[1]
+    assert [name for name in reversed(first) if name in second] == second
+
+
+def test_a_start_that_fails_is_a_result_and_costs_no_second_try():
+    race, steps = run(MEANS, results={"a": Result(failure="out of memory", cost=20.0)})
+    assert race.winner == "c"
+    assert [step.candidate for step in steps].count("a") == 1
+    assert (race.left["a"].reason, race.left["a"].note) == ("start failed", "out of memory")
+
+
+def test_a_candidate_that_fails_requests_or_the_slo_leaves_though_it_is_fast():
+    failing = Result(value=1.0, cost=80.0, failed=5, sent=100)
+    slow = Result(value=1.0, cost=80.0, good=60, tested=100, sent=100)
+    fine = Result(value=0.0, cost=80.0, good=100, tested=100, sent=100)
+    race, _ = run(
+        dict.fromkeys(("stock", "a", "b"), 0.0), results={"stock": fine, "a": failing, "b": slow}, attainment=0.95
+    )
+    assert race.left["a"].reason == "requests failed"
+    assert race.left["b"].reason == "slo"
+    assert race.winner == "stock"
+    one = Result(value=1.0, cost=80.0, failed=1, sent=100, good=99, tested=100)
+    race, _ = run({"stock": 0.0, "a": 0.0}, results={"stock": fine, "a": one}, attainment=0.99)
+    assert race.winner == "a", "one failed request may be chance"
+
+
+def test_infinitely_slow_is_no_number_to_reckon_with():
+    race, _ = run({"stock": 0.0, "a": -math.inf, "b": 0.1})
+    assert race.winner == "b"
+
+
+def test_stock_is_as_good():
+    race, _ = run({"stock": 0.3, "a": 0.0, "b": 0.1})
+    assert race.winner == "stock"
+    assert gain_of(race) is None
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+def test_the_budget_is_kept(share):
+    means = {f"n{i:02d}": -i / 50 for i in range(20)}
+    budget = share * 20 * 3 * (START + 3 * BLOCK)
+    race, _ = run(means, budget=budget, sd=0.02)
+    assert race.spent <= budget
+    assert race.winner is not None
+
+
+def test_a_budget_for_a_few_tries_a_few():
+    race, _ = run({f"n{i:02d}": i / 10 for i in range(20)}, budget=1600.0)
+    assert sum(left.reason == "not tried" for left in race.left.values()) >= 10
+    assert race.winner is not None
+    assert race.spent <= 1600.0
+
+
+def test_answers_are_checked_before_a_candidate_may_win():
+    entrants = [
+        Entrant(name="stock"),
+        Entrant(name="a", answers=True),
+        Entrant(name="b", answers=True),
+        Entrant(name="c"),
+    ]
+    means = {"stock": 0.0, "a": 0.5, "b": 0.4, "c": 0.1}
+
+    def answers(same):
+        return lambda step: Result(cost=5.0, same_answers=same, note="1 of 8 differ") if step.quality else None
+
+    race, steps = run(
+        means, entrants=entrants, finalists=1, results={"stock": answers(True), "a": answers(False), "b": answers(True)}
+    )
+    assert race.winner == "b"
+    assert (race.left["a"].reason, race.left["a"].note) == ("answers", "1 of 8 differ")
+    assert [step.candidate for step in steps if step.quality] == ["stock", "a", "b"]
+
+
+def test_each_setting_of_the_winner_is_taken_back():
+    entrants = [Entrant(name="stock"), Entrant(name="a", take_backs=("a -x", "a -y"))]
+    race, steps = run({"stock": 0.0, "a": 0.3, "a -x": 0.1, "a -y": 0.3}, entrants=entrants)
+    assert race.contributions_of == ("a -x", "a -y")
+    last = [step for step in steps if step.phase == "contributions"]
+    assert {step.candidate for step in last} == {"a", "a -x", "a -y"}
+    found = race.estimates(("finals", "contributions"))
+    assert found is not None
+    assert found.difference("a", "a -x")[0] == pytest.approx(0.2)
+    race, steps = run({"stock": 0.0, "a": 0.3}, entrants=entrants, budget=800.0)
+    assert not any(step.phase == "contributions" for step in steps)
+
+
+def test_the_same_results_lead_to_the_same_steps():
+    means = {f"n{i:02d}": -i / 40 for i in range(12)}
+    race, steps = run(means, budget=4000.0, sd=0.02)
+    for cut in (0, 1, 7, len(steps) - 1):
+        again = Race(race.rules, list(race.entrants.values()))
+        stored = {step: result_of(means, step, 0.02) for step in steps[:cut]}
+        assert replay(again, stored.get) == steps[cut]
+
+
+def test_the_busiest_level_comes_first_and_ends_a_hopeless_start():
+    means = {"stock": 0.0, "a": 0.01, "bad": -1.0}
+    race, steps = run(means, levels=3)
+    assert [step.level for step in steps if step.candidate == "a"][:3] == [0, 1, 2]
+    assert race.left["bad"].reason in ("slower", "budget")
+    assert race.winner in ("a", "stock")
+
+
+def test_starts_that_differ_more_make_wider_intervals():
+    rng = random.Random(1)
+
+    def blocks(sd):
+        return [Measured(name, f"{name}{start}", start, rng.gauss(0, sd)) for name in "abcd" for start in range(5)]
+
+    narrow, wide = (estimate(blocks(sd)).interval("a", "b", 0.05) for sd in (0.002, 0.1))
+    assert wide[2] - wide[1] > 3 * (narrow[2] - narrow[1])
+
+
+def test_blocks_of_one_start_are_no_starts():
+    """A start that is 10% faster in all its ten blocks says as little as one start does."""
+    rows = [Measured("a", "a0", block, 0.1) for block in range(10)] + [
+        Measured("b", "b0", block, 0.0) for block in range(10)
+    ]
+    _, error = estimate(rows, Spread(start=0.05, block=0.01)).difference("a", "b")
+    assert error == pytest.approx(math.sqrt(2 * (0.05**2 + 0.01**2 / 10)), rel=1e-6)
+
+
+def test_what_all_blocks_share_is_no_spread():
+    rows = [
+        Measured(name, f"{name}{start}", 10 * start + block, 0.5 * start + 0.1 * block)
+        for name in "abc"
+        for start in range(4)
+        for block in range(2)
+    ]
+    found = spread_of(rows)
+    assert found.start < 0.015
+    assert found.block < 0.008

@@ -1,0 +1,39 @@
+"""The race on simulated candidates: a small part of the table in docs/tune.md."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from servebench.calibration.tuning import LANDSCAPES, MARGIN, SimulatedTune, grid, race, successive_halving, tune_page
+
+
+@pytest.mark.parametrize("landscape", LANDSCAPES, ids=lambda one: one.name)
+def test_the_race_finds_what_is_good_in_less_than_half_of_the_time_of_a_grid(landscape):
+    found = [(SimulatedTune(landscape, seed), seed) for seed in range(8)]
+    chosen = [race(study) for study, _ in found]
+    assert sum(one.regret > MARGIN for one in chosen) <= 1
+    assert all(one.seconds <= 0.5 * study.grid_s for one, (study, _) in zip(chosen, found, strict=True))
+
+
+def test_a_study_is_the_same_for_all_methods_and_each_spends_what_it_says():
+    for method in (grid, lambda study: successive_halving(study, 4000.0)):
+        study = SimulatedTune(LANDSCAPES[0], 3)
+        chosen = method(study)
+        assert study.means == SimulatedTune(LANDSCAPES[0], 3).means
+        assert chosen.seconds == study.spent_s > 0
+        assert chosen.regret < MARGIN
+
+
+def test_landscapes_have_an_engine_that_starts_as_stock():
+    for landscape in LANDSCAPES:
+        for seed in range(20):
+            means = landscape.means(random.Random(seed))
+            assert means[0] is not None
+            assert len(means) == 24
+
+
+def test_the_table_has_a_line_for_each_landscape_and_method():
+    lines = tune_page(2, 0, lambda _: None, {"servebench tune": lambda study, _: race(study)}).splitlines()
+    assert len(lines) == 2 + len(LANDSCAPES)
