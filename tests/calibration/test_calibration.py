@@ -81,8 +81,8 @@ def test_lines_show_wilson_intervals():
 def test_the_page_has_every_line():
     """With its bar and verdict, and the command that writes it."""
     lines = [line(SHARE, [0.0] * 40), line(BIAS, [0.5, 0.5, 0.501])]
-    text = page(lines, repetitions=40, seed=3, only=["p"])
-    assert "servebench calibrate --repetitions 40 --seed 3 --only p" in text
+    text = page(lines, repetitions=40, seed=3, only=["p"], cell="1 user")
+    assert "servebench calibrate --repetitions 40 --seed 3 --only p --cell '1 user'" in text
     assert "| c | 40 | 0.0% | 0.0% to 8.8% | ≤ 5% | met |" in text
     assert "| not met |" in text
     assert "**1 of 2 lines are met, 0 are open, 1 are not met**" in text

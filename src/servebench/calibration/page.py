@@ -26,14 +26,14 @@ than a real one: what is kept here may still be broken there, and what is broken
 FORMS = {"share": "{:.1%}", "bias": "{:+.1%}", "width": "{:.1f}"}
 
 
-def page(lines: Sequence[Line], *, repetitions: int, seed: int, only: Sequence[str] = ()) -> str:
-    """Return the page as Markdown."""
+def page(lines: Sequence[Line], *, repetitions: int, seed: int, only: Sequence[str] = (), cell: str = "") -> str:
+    """Return the page as Markdown, with the options that chose its cells."""
     verdicts = [line.verdict for line in lines]
     nothing = verdicts.count("no data")
     head = HEAD.format(
         repetitions=repetitions,
         seed=seed,
-        only="".join(f" --only {pattern}" for pattern in only),
+        only="".join(f" --only {pattern}" for pattern in only) + (f" --cell '{cell}'" if cell else ""),
         met=verdicts.count("met"),
         all=len(lines),
         open=verdicts.count("open"),
@@ -50,6 +50,11 @@ def _section(promise: Promise, lines: Sequence[Line]) -> str:
     return "\n".join([f"## {promise.name}", "", f"Promise: {promise.text}.", "", *table(columns, rows), ""])
 
 
+def measured_text(line: Line) -> str:
+    """Return what was measured, in the form of its promise; "-" without data."""
+    return "-" if line.measured is None else FORMS[line.promise.kind].format(line.measured)
+
+
 def _row(line: Line) -> list[str]:
     promise = line.promise
     sign = "±" if promise.kind == "bias" else "≤ " if promise.at_most else "≥ "
@@ -59,4 +64,4 @@ def _row(line: Line) -> list[str]:
         return [line.cell, trials, "-", "-", bar, line.verdict]
     form = FORMS[promise.kind]
     interval = f"{form.format(line.low)} to {form.format(line.high)}"
-    return [line.cell, trials, form.format(line.measured), interval, bar, line.verdict]
+    return [line.cell, trials, measured_text(line), interval, bar, line.verdict]

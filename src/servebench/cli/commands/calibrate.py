@@ -66,15 +66,17 @@ def command(
         found.extend(lines)
         if output is not None:
             # cells take minutes: a run that is stopped keeps those that have ended
-            write_file(output, page(found, repetitions=repetitions, seed=seed, only=only))
+            write_file(output, page(found, repetitions=repetitions, seed=seed, only=only, cell=cell))
 
     calibrate(chosen_cells(only, cell), repetitions=repetitions, seed=seed, processes=processes, progress=keep)
     if output is None:
-        click.echo(page(found, repetitions=repetitions, seed=seed, only=only), nl=False)
+        click.echo(page(found, repetitions=repetitions, seed=seed, only=only, cell=cell), nl=False)
     return 1 if any(line.verdict == "not met" for line in found) else 0
 
 
 def _show(lines: "Sequence[Line]") -> None:
+    from servebench.calibration.page import measured_text
+
     for line in lines:
-        measured = "-" if line.measured is None else f"{line.measured:.3g}"
-        click.echo(f"{line.promise.name}: {line.cell}: {measured} of {line.trials}: {line.verdict}", err=True)
+        text = f"{line.promise.name}: {line.cell}: {measured_text(line)}, {line.trials} repetitions: {line.verdict}"
+        click.echo(text, err=True)
