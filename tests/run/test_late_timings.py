@@ -21,7 +21,7 @@ def answered(**changes):
 
 def session_of(source, **parts):
     defaults = {"spans": None, "launcher": SimpleNamespace(simulated=False), "context": None, "running": None}
-    settings = SimpleNamespace(engine=SimpleNamespace(request_timings=source))
+    settings = SimpleNamespace(engine=SimpleNamespace(name="e", request_timings=source))
     return SimpleNamespace(settings=settings, display=RecordingDisplay(), **{**defaults, **parts})
 
 
@@ -54,12 +54,12 @@ def test_spans_are_joined_by_trace():
     found = with_late_timings(session, "s/00/c1-r0", records)
     assert [one.timings_from for one in found] == [None, "spans", None]
     assert len(asked) == 2, "failed requests are not waited for"
-    (doubt,) = missing_timings(session, found)
+    (doubt,) = missing_timings(session.settings.engine, found)
     assert doubt.code == "timings_missing"
     assert "no spans for 1 of 2 requests" in doubt.message
     assert doubt.mark
-    assert missing_timings(session, found[1:]) == []
-    assert missing_timings(session_of(True), records) == []
+    assert missing_timings(session.settings.engine, found[1:]) == []
+    assert missing_timings(session_of(True).settings.engine, records) == []
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_an_engine_that_gives_none_is_not_asked_for_ever(hasty):
     session = session_of("after_load", engine=engine)
     found = with_late_timings(session, "t", [answered(response_id="a"), answered(response_id=None)])
     assert [one.timings_from for one in found] == [None, None]
-    assert "request timings of e for 2 of 2 requests" in missing_timings(session, found)[0].message
+    assert "request timings of e for 2 of 2 requests" in missing_timings(session.settings.engine, found)[0].message
 
 
 def test_an_engine_that_cannot_is_said():

@@ -115,6 +115,18 @@ def rows(folder):
     return pq.read_table(folder.points).to_pylist()
 
 
+def test_lost_spans_of_a_recovered_point_are_marked(outputs):
+    """They were in the memory of the process that was killed: their columns are null, and the point says so."""
+    words = (*WORDS, "engine.request_timings=spans", "engine.spans_address=127.0.0.1:4318")
+    folder = write_killed(outputs, words=words)[1]
+    write_spool(folder, "c1-r0", 3, 3)
+    assert recover() == 0
+    found = read_requests(folder)
+    assert found[["timings_from", "server_queue_ms"]].isna().all(axis=None)
+    (row,) = rows(folder)
+    assert "timings_missing" in row["doubts"]
+
+
 def test_a_killed_point_is_recovered(folder, capsys):
     write_spool(folder, "c1-r0", 3, 2, cut=b"\x02half")
     assert recover() == 0

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from servebench.analysis.warnings import catalog
 from servebench.contracts.engine import ServerTimings
 from servebench.contracts.results import Doubt, Record
+from servebench.contracts.settings import EngineSettings
 from servebench.measure.timings import timing_columns
 from servebench.run.requests import traceparent
 from servebench.run.session import RunSession
@@ -68,12 +69,12 @@ def with_timings(record: Record, said: ServerTimings | None, source: str) -> Rec
     return replace(record, **timing_columns(ServerTimings(**merged), *times, source=sources))
 
 
-def missing_timings(session: RunSession, records: Sequence[Record]) -> list[Doubt]:
-    """Warn when spans, or what the engine has kept, are missing for many requests that were asked for."""
-    source = session.settings.engine.request_timings
+def missing_timings(engine: EngineSettings, records: Sequence[Record]) -> list[Doubt]:
+    """Warn when spans, or what the engine has kept, are missing for many requests although the config wants them."""
+    source = engine.request_timings
     ok = [record for record in records if record.measured and record.outcome == "ok"]
     missing = sum(source not in (record.timings_from or "").split("+") for record in ok)
     if source not in ("spans", "after_load") or missing <= MISSING_SHARE_MAX * len(ok):
         return []
-    what = "spans" if source == "spans" else f"request timings of {session.engine.name}"
+    what = "spans" if source == "spans" else f"request timings of {engine.name}"
     return [catalog.TIMINGS_MISSING.issue(f"no {what} for {missing} of {len(ok)} requests")]

@@ -137,7 +137,7 @@ def _warnings(session: RunSession, level: Level, report: PhaseReport, records: S
             "the engine was more than twice as fast as in the warm-up"
         )
         warnings.append(catalog.SUPPLY_EXHAUSTED.issue(message))
-    warnings += missing_timings(session, records)
+    warnings += missing_timings(session.settings.engine, records)
     # the GPU of a server on another machine, and of an emulated one, is known only from the config
     if session.launcher.local and not session.launcher.emulated:
         gpu = wrong_gpu(session.settings, session.gpus)

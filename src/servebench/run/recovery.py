@@ -17,6 +17,7 @@ from servebench.engine.pool import redact_log
 from servebench.load.client.spool_reader import read_spool
 from servebench.load.plan.levels import Level, level_of, plan_levels
 from servebench.registry.registry import registry
+from servebench.run.late_timings import missing_timings
 from servebench.run.outcome import BROKEN
 from servebench.run.phase import PhaseFacts, discard_spools, records_of
 from servebench.run.point import PointEvidence, build_point, planned_count
@@ -219,7 +220,9 @@ def _point(
         requests=known.requests(),
         readings=readings,
     )
-    return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=_end_warnings(level, records))
+    # spans, and what an engine keeps until after the load, are lost with the process that would have read them
+    extra = [*_end_warnings(level, records), *missing_timings(job.settings.engine, records)]
+    return build_point(evidence, unknown=UNKNOWN_COLUMNS, extra=extra)
 
 
 def _end_warnings(level: Level, records: Sequence[Record]) -> list[Doubt]:
