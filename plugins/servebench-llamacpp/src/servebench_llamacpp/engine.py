@@ -44,6 +44,9 @@ SPARE_HTTP_THREADS = 1024
 """A connection occupies an HTTP thread while it waits for a slot. With the default (slots + 4) a second queue would form in
 front of the server's own, and its order would be lost."""
 
+PROGRAM_FLAGS = {"n_batch": "batch-size", "n_ubatch": "ubatch-size"}
+"""What `llama-server` calls parameters of the embedded server, so that one argument of the command sets both."""
+
 FLAGS = FlagTable(
     flags={"max_num_seqs": "--parallel", "max_model_len": "--ctx-size", "seed": "--seed"},
     switches={"prefix_caching": (["--cache-prompt"], ["--no-cache-prompt"])},
@@ -193,7 +196,8 @@ class LlamaCppEngine(Engine):
         length = settings.max_model_len and slots * settings.max_model_len
         arguments += FLAGS.arguments(replace(settings, max_num_seqs=slots, max_model_len=length))
         if settings.executable is not None:
-            argv = (settings.executable, *arguments, *extra_arguments(settings.extra_args))
+            extra = {PROGRAM_FLAGS.get(name, name): value for name, value in settings.extra_args.items()}
+            argv = (settings.executable, *arguments, *extra_arguments(extra))
             return Command(argv=argv, env=dict(settings.env))
         for name, parameter in settings.extra_args.items():
             arguments += ["--set", f"{name}={parameter}"]
