@@ -1,11 +1,15 @@
 """What limits an engine: each rule by facts on both sides of its threshold, proposals that commands take, and the roofline."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from servebench.analysis.limits import LevelFacts, find_limit
 from servebench.analysis.limits.decide import MEMORY_SHARE
+from servebench.analysis.limits.facts import _stamps
 from servebench.analysis.limits.proposals import default_running_limit, with_proposals
 from servebench.analysis.limits.roofline import Pace, compute_share, memory_share
 from servebench.calibration.limits import BOTTLENECKS, HEALTHY, found_in
@@ -111,36 +115,41 @@ def test_nothing_is_guessed_without_times_and_without_a_gpu():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llamacpp"])
-def test_the_knobs_of_an_engine_are_its_own_flags(engine):
+@pytest.mark.parametrize(
+    ("engine", "program"),
+    [("vllm", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm-serve"), ("llamacpp", "llama-server")],
+)
+def test_the_knobs_of_an_engine_are_its_own_flags(engine, program):
     """Each override composes, and brings the flag that its proposal names into the engine's command."""
     words = [
         f"engine={engine}",
         "launch=simulated",
         "gpu=h100",
-        "gpu.count=2",
         "model=qwen2.5-7b-instruct",
         "model.path=/m.gguf",
     ]
+    program = f"engine.executable={program}"
     knobs = registry().engine(engine).knobs
     assert default_running_limit(knobs)
     for code in (
         Limit.RUNNING,
+        Limit.QUEUE,
         Limit.TOKEN_BUDGET,
         Limit.FRONT_END,
         Limit.KV_CACHE,
         Limit.MEMORY_BANDWIDTH,
         Limit.COMPUTE,
     ):
-        found = with_proposals(find_limit(facts()), facts(), {}, {code: knobs[code]} | {Limit.NONE: knobs[code]})
+        config = compose_jobs(words, registry())[0].resolved
+        found = with_proposals(find_limit(facts()), facts(), config, {Limit.NONE: knobs[code]})
         for knob, proposal in zip(knobs[code], found.proposals, strict=True):
             assert proposal.cost
             assert knob.flag in proposal.action
-            if proposal.override is None or knob.key.startswith("engine.extra_args.n_"):
+            if proposal.override is None:
                 continue
-            settings = compose_jobs([*words, proposal.override], registry())[0].settings
+            settings = compose_jobs([*words, program, proposal.override], registry())[0].settings
             context = launch_context(settings, settings_folder(), lambda _: 1)
-            argv = " ".join(registry().engine(engine).command(context).argv)
+            argv = registry().engine(engine).command(context).argv
             assert knob.flag in argv
 
 
@@ -152,6 +161,8 @@ def settings_folder():
 
 def test_values_follow_from_the_config():
     config = {
+        "gpu": {"count": 2},
+        "load": {"workers": "auto"},
         "engine": {"max_num_seqs": 4, "gpu_memory_fraction": 0.6, "extra_args": {"b": 64}},
         "model": {"name": "m-fp8"},
     }
@@ -162,17 +173,80 @@ def test_values_follow_from_the_config():
         Knob(key="engine.extra_args.b", factor=4.0, cost="c"),
         Knob(key="engine.quantization", way="set", value="fp8", cost="the weights have eight bits already"),
         Knob(key="engine.tensor_parallel_size", cost="nothing known to start from"),
+        Knob(key="load.workers", cost="cores"),
         Knob(flag="--elsewhere", way="set", cost="no setting"),
     ]
     found = with_proposals(find_limit(facts()), facts(in_flight=16.0, running=4.0), config, {Limit.NONE: knobs})
     assert [one.override for one in found.proposals] == [
         "engine.max_num_seqs=16", "engine.max_num_seqs=2", "engine.gpu_memory_fraction=0.95", "engine.extra_args.b=256",
-        None, None,
+        None, "load.workers=2", None,
     ]  # fmt: skip
-    more = with_proposals(
-        find_limit(facts(idle=0.5, level="2.5/s", open_loop=True)), facts(level="2.5/s", open_loop=True), {}, {}
-    )
-    assert [one.override for one in more.proposals] == ["load.rate=[5]"]
+
+
+MAX, LEAST = "engine.max_num_seqs", Knob(key="engine.max_num_seqs", way="lower", cost="c")
+TWO_GPUS = Knob(key="engine.tensor_parallel_size", flag="--tp-size", default=1, cost="c")
+STEP = Knob(key="engine.extra_args.max-num-batched-tokens", flag="--max-num-batched-tokens", default=2048, cost="c")
+
+
+@pytest.mark.parametrize(
+    ("knob", "config", "override"),
+    [
+        # nothing is left of it
+        (LEAST, {"engine": {"max_num_seqs": 1}}, ()),
+        (Knob(key="engine.gpu_memory_fraction", default=0.9, most=0.95, cost="c"), {"engine": {"gpu_memory_fraction": 0.95}}, ()),
+        (Knob(key="engine.gpu_memory_fraction", default=0.9, most=0.95, cost="c"), {"engine": {"gpu_memory_fraction": 0.97}}, ()),
+        # the config has it by the engine's own flag, in another spelling
+        (STEP, {"engine": {"extra_args": {"max_num_batched_tokens": 64}}}, "engine.extra_args.max_num_batched_tokens=128"),
+        (Knob(key=MAX, flag="--max-num-seqs", default=256, cost="c"), {"engine": {"extra_args": {"max-num-seqs": 20}}},
+         "engine.extra_args.max-num-seqs=40"),
+        (Knob(key="engine.extra_args.n_batch", flag="--batch-size", default=2048, cost="c"),
+         {"engine": {"extra_args": {"batch-size": 512}}}, "engine.extra_args.batch-size=1024"),
+        # the config has as much, or another of the same kind
+        (Knob(key="engine.extra_args.kv-cache-dtype", way="set", value="fp8", cost="c"),
+         {"engine": {"extra_args": {"kv_cache_dtype": "fp8_e5m2"}}}, ()),
+        (Knob(key="engine.extra_args.kv-cache-dtype", way="set", value="fp8", cost="c"),
+         {"engine": {"extra_args": {"kv_cache_dtype": "bfloat16"}}}, "engine.extra_args.kv_cache_dtype=fp8"),
+        (Knob(key="engine.extra_args.num_postprocess_workers", way="set", value=4, cost="c"),
+         {"engine": {"extra_args": {"num_postprocess_workers": 8}}}, ()),
+        (Knob(key="engine.quantization", way="set", value="fp8", cost="c"), {"engine": {"quantization": "modelopt"}}, ()),
+        # GPUs that the config does not have
+        (TWO_GPUS, {"gpu": {"count": 1}}, "gpu.count=2"),
+        (TWO_GPUS, {"gpu": {"count": 2}, "engine": {"tensor_parallel_size": 1}}, "engine.tensor_parallel_size=2"),
+        # its default is at least what ran
+        (Knob(key=MAX, default=8, cost="c"), {}, "engine.max_num_seqs=24"),
+        (Knob(key="load.workers", cost="c"), {"load": {"workers": "ray"}}, None),
+        (Knob(key="load.workers", cost="c"), {"load": {"workers": 3}}, "load.workers=6"),
+    ],
+)  # fmt: skip
+def test_nothing_is_proposed_that_the_run_has_already(knob, config, override):
+    found = with_proposals(find_limit(facts()), facts(at_most=12.0), config, {Limit.NONE: [knob]})
+    assert [one.override for one in found.proposals] == ([] if override == () else [override])
+
+
+@pytest.mark.parametrize(
+    ("level", "load", "override"),
+    [
+        ("2.5/s", {"rate": [2.5]}, "load.rate=[5]"),
+        ("2.5/s", {"rate": [1, 2.5, 8]}, ()),
+        ("8", {"concurrency": [1, 8]}, "load.concurrency=[16]"),
+        ("1", {"concurrency": [1, 8]}, ()),
+        ("4", {"search": {"for": "slo"}}, ()),
+        ("2.5/s", {"trace": {"path": "x"}, "time_scale": 1.0}, "load.time_scale=0.5"),
+        ("-", {"trace": {"path": "x"}}, "load.time_scale=0.5"),
+        ("-", {}, None),
+    ],
+)
+def test_a_heavier_load_is_proposed_in_the_words_of_the_load(level, load, override):
+    idle = facts(idle=0.5, level=level, open_loop="/s" in level)
+    found = with_proposals(find_limit(idle), idle, {"load": load}, {})
+    assert [one.override for one in found.proposals] == ([] if override == () else [override])
+
+
+def test_settings_of_a_server_that_was_started_elsewhere_are_not_those_of_the_config():
+    knobs = {Limit.RUNNING: [Knob(key=MAX, flag="--max-num-seqs", default=256, cost="c")]}
+    full = facts(queue=500.0, **FULL)
+    (proposal,) = with_proposals(find_limit(full), full, {}, knobs, attached=True).proposals
+    assert (proposal.override, proposal.action) == (None, "raise --max-num-seqs of the server")
 
 
 def test_the_roofline_is_that_of_the_data_sheet():
@@ -200,3 +274,21 @@ def test_a_planted_bottleneck_is_named(one):
     assert found.code in one.codes, found.statement
     assert (run.rows[0].telemetry_samples or 0) > 5
     assert all(fact.at_least != MEMORY_SHARE for fact in found.evidence)
+
+
+@pytest.mark.parametrize(("lost", "at_most"), [(0, 4.0), (1, 4.0), (10, None)])
+def test_times_of_some_requests_do_not_say_how_many_run(lost, at_most):
+    """Four at once of 40, of which spans were lost: without half of them only two would seem to run."""
+    ms = 1_000_000
+    sent = [25 * ms * index for index in range(40)]
+    times = {
+        "scheduled_ns": sent, "sent_ns": sent, "first_event_ns": [at + 20 * ms for at in sent],
+        "ended_ns": [at + 100 * ms for at in sent],
+        "network_ms": 0.0, "server_queue_ms": 0.0, "server_prefill_ms": 20.0, "server_kv_transfer_ms": np.nan,
+        "server_decode_ms": 80.0,
+    }  # fmt: skip
+    requests = pd.DataFrame({"point": "c4-r0", "outcome": "ok", **times})
+    requests.loc[requests.index[20 : 20 + lost], ["network_ms", "server_prefill_ms", "server_decode_ms"]] = None
+    found = _stamps(SimpleNamespace(point="c4-r0", window_ns=(100 * ms, 900 * ms)), requests)
+    assert found.at_most == at_most
+    assert found.idle == 0.0

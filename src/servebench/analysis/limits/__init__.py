@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from servebench.analysis.limits.decide import find_limit
 from servebench.analysis.limits.facts import level_facts
-from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, Proposal
-from servebench.analysis.limits.proposals import engine_knobs_of, with_proposals
+from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding, Proposal, level_load
+from servebench.analysis.limits.proposals import engine_knobs_of, starts_engine, with_proposals
 from servebench.contracts.labels import run_labels
 from servebench.contracts.limits import Limit
 from servebench.contracts.point_row import level_words
@@ -32,8 +32,9 @@ RUNS_MAX = 6
 def findings(run: RunData) -> list[LimitFinding]:
     """Return one finding for each load level of a run that has a point which is not void, with what to try: `override` of a
     proposal is the argument of the next command. Raises StoreError."""
-    knobs = engine_knobs_of(run)
-    return [with_proposals(find_limit(facts), facts, run.config, knobs) for facts in level_facts(run, knobs)]
+    knobs, attached = engine_knobs_of(run), not starts_engine(run)
+    known = level_facts(run, knobs, attached=attached)
+    return [with_proposals(find_limit(facts), facts, run.config, knobs, attached=attached) for facts in known]
 
 
 def findings_of(runs: Sequence[RunData]) -> list[tuple[str, LimitFinding]]:
@@ -51,7 +52,7 @@ def limit_lines(runs: Sequence[RunData]) -> list[str]:
     for label, one in findings_of(runs):
         if one.code is Limit.NONE:
             continue
-        load = float(one.level.removesuffix("/s"))
+        load = level_load(one.level)
         where = level_words(one.level) if len(runs) == 1 else f"{label} at {level_words(one.level)}"
         override = next((proposal.override for proposal in one.proposals if proposal.override), None)
         line = f"Limit: {where}: {one.statement}" + (f"; try {override}" if override else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MS_PER_S = 1e3
+REPORTED_MIN = 0.95
+"""The share of the requests of which the engine's times must be known: some are lost on the way (`timings_missing`)."""
 NEAR_MOST = 0.95
 """So much of the most counts as the most: between two steps one of many is already done and the next not begun."""
 
@@ -40,9 +42,9 @@ class _Stamps:
     at_limit: float | None = None
 
 
-def level_facts(run: RunData, knobs: Knobs) -> list[LevelFacts]:
-    """Return the facts of each level of a run that has a point which is not void; `knobs` are those of its engine. Raises
-    StoreError."""
+def level_facts(run: RunData, knobs: Knobs, *, attached: bool = False) -> list[LevelFacts]:
+    """Return the facts of each level of a run that has a point which is not void; `knobs` are those of its engine, whose defaults
+    say nothing of a server that was `attached`. Raises StoreError."""
     levels: dict[str, list[PointRow]] = {}
     for row in run.point_rows:
         if row.verdict != "void" and row.window_ns is not None and row.ttft_ms_mean and row.e2e_ms_mean:
@@ -50,11 +52,18 @@ def level_facts(run: RunData, knobs: Knobs) -> list[LevelFacts]:
     whole = [one for one in time_parts(run) if one.metric == "E2E" and one.group == "all"] if levels else []
     # without times of the engine its parts are those of the client's stamps
     parts = {one.level: one.parts for one in whole if one.reported}
-    return [_facts(run, rows, parts.get(level, {}), knobs) for level, rows in levels.items()]
+    running_limit = configured(run.config, knobs.get(Limit.RUNNING, ()))
+    if running_limit is None and not attached:
+        running_limit = default_running_limit(knobs)
+    budget = configured(run.config, knobs.get(Limit.TOKEN_BUDGET, ()))
+    limits = {"running_limit": running_limit, "token_budget": budget}
+    return [_facts(run, rows, parts.get(level, {}), limits) for level, rows in levels.items()]
 
 
-def _facts(run: RunData, rows: Sequence[PointRow], parts: Mapping[str, float], knobs: Knobs) -> LevelFacts:
-    """Return the facts of a level from its points."""
+def _facts(
+    run: RunData, rows: Sequence[PointRow], parts: Mapping[str, float], limits: Mapping[str, float | None]
+) -> LevelFacts:
+    """Return the facts of a level from its points; `limits` are those of the engine's settings."""
     requests = run.requests
     stamps = [one for row in rows if (one := _stamps(row, requests)) is not None]
 
@@ -68,22 +77,14 @@ def _facts(run: RunData, rows: Sequence[PointRow], parts: Mapping[str, float], k
         found = of_stamps(name)
         return mean(column) if found is None else found
 
-    client, rate = of_stamps("client_ms"), mean("request_throughput_req_s")
-    ttft, e2e, waiting = (
-        mean("ttft_ms_mean") or 0.0,
-        mean("e2e_ms_mean") or 0.0,
+    client, rate, waiting = (
+        of_stamps("client_ms"),
+        mean("request_throughput_req_s"),
         either("waiting", "server_waiting_mean"),
     )
-    cpu, front = mean("engine_cpu_cores_mean"), mean("front_end_cores_mean")
+    ttft, e2e = mean("ttft_ms_mean") or 0.0, mean("e2e_ms_mean") or 0.0
     preempted, answered = mean("server_preemptions"), mean("requests_ok")
-    pace = Pace(
-        step_ms=mean("itl_ms_mean"),
-        request_rate=rate,
-        decode_ms=e2e - ttft,
-        input_tokens=mean("input_tokens_mean"),
-        output_tokens=mean("output_tokens_mean"),
-        hit_rate=mean("prefix_cache_hit_rate") or 0.0,
-    )
+    pace = _pace(mean)
     return LevelFacts(
         level=rows[0].level_label,
         engine=run.fact("engine") or "the engine",
@@ -98,8 +99,6 @@ def _facts(run: RunData, rows: Sequence[PointRow], parts: Mapping[str, float], k
         waiting=waiting,
         at_most=of_stamps("at_most"),
         at_limit=of_stamps("at_limit"),
-        running_limit=configured(run.config, knobs.get(Limit.RUNNING, ())) or default_running_limit(knobs),
-        token_budget=configured(run.config, knobs.get(Limit.TOKEN_BUDGET, ())),
         request_rate=rate,
         itl_ms=pace.step_ms,
         input_tokens=pace.input_tokens,
@@ -108,15 +107,33 @@ def _facts(run: RunData, rows: Sequence[PointRow], parts: Mapping[str, float], k
         preempted=preempted / answered if preempted is not None and answered else None,
         connect_ms=mean("connect_ms_mean"),
         front_end_ms=of_stamps("front_end_ms"),
-        front_end_cores=front,
-        other_cores=cpu - front if cpu is not None and front is not None else None,
         memory_share=memory_share(run.config, pace),
         compute_share=compute_share(run.config, pace),
         idle=of_stamps("idle"),
         open_loop=rows[0].rate is not None,
         kept_up=mean("kept_up"),
         in_flight=mean("average_in_flight"),
+        **limits,
+        **_cores(mean("engine_cpu_cores_mean"), mean("front_end_cores_mean")),
     )
+
+
+def _pace(mean: Callable[[str], float | None]) -> Pace:
+    """Return how fast a level went, by the means of the columns of its points."""
+    return Pace(
+        step_ms=mean("itl_ms_mean"),
+        request_rate=mean("request_throughput_req_s"),
+        decode_ms=(mean("e2e_ms_mean") or 0.0) - (mean("ttft_ms_mean") or 0.0),
+        input_tokens=mean("input_tokens_mean"),
+        output_tokens=mean("output_tokens_mean"),
+        hit_rate=mean("prefix_cache_hit_rate") or 0.0,
+    )
+
+
+def _cores(engine: float | None, front_end: float | None) -> dict[str, float | None]:
+    """Return the cores of the process that takes the requests, and of the engine's others."""
+    others = engine - front_end if engine is not None and front_end is not None else None
+    return {"front_end_cores": front_end, "other_cores": others}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -153,8 +170,17 @@ def _stamps(row: PointRow, requests: pd.DataFrame) -> _Stamps | None:
         "idle": float(widths[in_flight == 0].sum() / widths.sum()),
         "front_end_ms": _front_end_ms(inside),
     }
-    timed = own[own["server_prefill_ms"].notna() & own["server_decode_ms"].notna()] if "network_ms" in own else own[:0]
-    return _Stamps(**found, **(_activity(timed, start, end) if len(timed) else {}))
+    timed = _timed(own)
+    # without the others too few would seem to run
+    enough = 0 < REPORTED_MIN * len(inside) <= len(_timed(inside))
+    return _Stamps(**found, **(_activity(timed, start, end) if enough else {}))
+
+
+def _timed(requests: pd.DataFrame) -> pd.DataFrame:
+    """Return the requests of which the engine reported prefill and decode."""
+    if "network_ms" not in requests:
+        return requests[:0]
+    return requests[requests["server_prefill_ms"].notna() & requests["server_decode_ms"].notna()]
 
 
 def _front_end_ms(requests: pd.DataFrame) -> float | None:

@@ -62,6 +62,19 @@ class LevelFacts:
     kept_up: float | None = None
     in_flight: float | None = None
 
+    @property
+    def load(self) -> float:
+        """Its requests in flight or a second; 0 where the run does not say."""
+        return level_load(self.level)
+
+
+def level_load(level: str) -> float:
+    """Return the number of a level's label (`8`, `2.5/s`); 0 for a level that is not known."""
+    try:
+        return float(level.removesuffix("/s"))
+    except ValueError:
+        return 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from servebench.analysis.limits.model import LevelFacts, LimitFinding, Proposal
@@ -15,7 +16,10 @@ from servebench.util.errors import ConfigError
 from servebench.util.figures import number
 
 Knobs = Mapping[Limit, Sequence[Knob]]
-MAX_NUM_SEQS, QUANTIZATION = "engine.max_num_seqs", "engine.quantization"
+MAX_NUM_SEQS, QUANTIZATION, EXTRA_ARGS = "engine.max_num_seqs", "engine.quantization", "engine.extra_args."
+TENSOR_PARALLEL, GPU_COUNT = "engine.tensor_parallel_size", "gpu.count"
+STREAMS_PER_WORKER = 2000
+"""Of `load.workers=auto`."""
 WORKERS = Knob(key="load.workers", default=1, cost="CPU cores, which an engine on this machine then lacks")
 OUTSIDE: Knobs = {
     Limit.CLIENT: (WORKERS,),
@@ -37,64 +41,131 @@ def default_running_limit(knobs: Knobs) -> float | None:
     return next((knob.default for knob in knobs.get(Limit.RUNNING, ()) if knob.key == MAX_NUM_SEQS), None)
 
 
-def with_proposals(finding: LimitFinding, facts: LevelFacts, config: Mapping[str, Any], knobs: Knobs) -> LimitFinding:
-    """Return the finding with what to try, in order. `knobs` are those of the engine."""
+def starts_engine(run: RunData) -> bool:
+    """Return whether servebench started the engine of a run: only then its config says what the engine's settings are."""
+    try:
+        return registry().launcher(run.fact("launch") or "").local
+    except ConfigError:
+        return True
+
+
+def with_proposals(
+    finding: LimitFinding, facts: LevelFacts, config: Mapping[str, Any], knobs: Knobs, *, attached: bool = False
+) -> LimitFinding:
+    """Return the finding with what to try, in order; nothing that the config has already. `knobs` are those of the engine, which
+    no argument changes if it is `attached`."""
     if finding.code is Limit.LOAD:
-        return replace(finding, proposals=(_more_load(facts),))
+        return replace(finding, proposals=_more_load(facts, config))
     of_both = (Limit.FRONT_END, Limit.NETWORK) if finding.code is Limit.BEFORE_ENGINE else (finding.code,)
     found = [knob for code in of_both for knob in (*knobs.get(code, ()), *OUTSIDE.get(code, ()))]
-    new = [knob for knob in found if not _is_set(knob, config)]
-    return replace(finding, proposals=tuple(_proposal(knob, facts, config) for knob in new))
+    own = [
+        _of_server(knob) if attached and knob.key.startswith("engine.") else _proposal(knob, facts, config)
+        for knob in found
+        if attached or not _is_set(knob, config)
+    ]
+    return replace(finding, proposals=tuple(one for one in own if one is not None))
 
 
 def _is_set(knob: Knob, config: Mapping[str, Any]) -> bool:
-    """Return whether a config has the value of a knob already; a model with quantized weights is quantized."""
-    if knob.key == QUANTIZATION and weight_bytes(config) <= 1.0:
-        return True
-    return knob.value is not None and value_at(config, knob.key) == knob.value
+    """Return whether a config has the value of a knob already: the same, as much, or another of its family (`fp8_e5m2`). A model
+    with quantized weights is quantized, and so is an engine with a method of its own."""
+    found = value_at(config, knob)
+    if knob.key == QUANTIZATION:
+        return bool(found) or weight_bytes(config) <= 1.0
+    if knob.value is None or found is None:
+        return False
+    if isinstance(knob.value, str):
+        return str(found).partition("_")[0] == knob.value.partition("_")[0]
+    return isinstance(found, (int, float)) and bool(found >= knob.value)
 
 
 def configured(config: Mapping[str, Any], knobs: Sequence[Knob]) -> float | None:
     """Return the number to which a config sets the first of some settings; None without one."""
-    return number_at(config, knobs[0].key) if knobs else None
+    return number_at(config, knobs[0]) if knobs else None
 
 
-def value_at(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value that a config has at a key with dots; None if it has none."""
+def value_at(config: Mapping[str, Any], knob: Knob) -> Any:
+    """Return the value that a config has for a knob; None if it has none."""
     value: Any = config
-    for part in key.split("."):
+    for part in _key_in(config, knob).split("."):
         value = mapping(value).get(part)
     return value
 
 
-def number_at(config: Mapping[str, Any], key: str) -> float | None:
-    """Return the number that a config has at a key with dots; None if it has none."""
-    value = value_at(config, key)
+def _key_in(config: Mapping[str, Any], knob: Knob) -> str:
+    """Return the key by which a config sets a knob: its own, or the engine's flag among `engine.extra_args`, in any spelling."""
+    names = {_plain(knob.flag), _plain(knob.key.removeprefix(EXTRA_ARGS))} - {""}
+    extra = mapping(mapping(config.get("engine")).get("extra_args"))
+    return next((f"{EXTRA_ARGS}{name}" for name in extra if _plain(str(name)) in names), knob.key)
+
+
+def _plain(flag: str) -> str:
+    return flag.lstrip("-").replace("_", "-")
+
+
+def number_at(config: Mapping[str, Any], knob: Knob) -> float | None:
+    """Return the number that a config has for a knob; None if it has none."""
+    value = value_at(config, knob)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _more_load(facts: LevelFacts) -> Proposal:
-    key = "load.rate" if facts.open_loop else "load.concurrency"
-    more = 2 * float(facts.level.removesuffix("/s"))
-    cost = "latency rises as the engine fills up"
-    return Proposal(action=f"raise {key} to {number(more)}", override=f"{key}=[{more:g}]", cost=cost)
+def _more_load(facts: LevelFacts, config: Mapping[str, Any]) -> tuple[Proposal, ...]:
+    """Return the next heavier load: none where the run has one already, or looks for it."""
+    load, cost = mapping(config.get("load")), "latency rises as the engine fills up"
+    if load.get("trace") is not None:
+        scale = load.get("time_scale")
+        text = f"{(scale if isinstance(scale, (int, float)) else 1.0) / 2:.4g}"
+        return (Proposal(action=f"lower load.time_scale to {text}", override=f"load.time_scale={text}", cost=cost),)
+    name = "rate" if facts.open_loop else "concurrency"
+    listed = load.get(name)
+    measured = (
+        [float(one) for one in listed if isinstance(one, (int, float))] if isinstance(listed, (list, tuple)) else []
+    )
+    if load.get("search") is not None or any(one > facts.load for one in measured):
+        return ()
+    more = 2 * facts.load
+    override = f"load.{name}=[{more:g}]" if more else None
+    return (Proposal(action=f"raise load.{name}{f' to {number(more)}' if more else ''}", override=override, cost=cost),)
 
 
-def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Proposal:
+def _of_server(knob: Knob) -> Proposal:
+    """Return what to change where the server is started, in its own words: the config does not say how it is set."""
+    value = f" to {_text(knob.value)}" if knob.way == "set" and knob.value is not None else ""
+    return Proposal(action=f"{knob.way} {knob.flag or knob.key}{value} of the server", cost=knob.cost)
+
+
+def _proposal(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> Proposal | None:
+    """Return what to try of a knob; None where nothing is left of it."""
     name = f"{knob.key} ({knob.flag})" if knob.key and knob.flag else knob.key or knob.flag
     if knob.way == "set":
         text = _text(knob.value) if knob.value is not None else ""
-        override = f"{knob.key}={text}" if knob.key and text else None
+        override = f"{_key_in(config, knob)}={text}" if knob.key and text else None
         action = f"set {name}{f' to {text}' if text else ''}" if knob.key else f"use {name}"
         return Proposal(action=action, override=override, cost=knob.cost)
-    now = number_at(config, knob.key) or knob.default
-    if now is None and knob.key == MAX_NUM_SEQS:
-        now = facts.at_most
-    to = _next_value(knob, now, facts) if now is not None else None
-    if to is None or to == now:
+    now = number_at(config, knob) or _default(knob, facts, config)
+    if now is None:
         return Proposal(action=f"{knob.way} {name}", cost=knob.cost)
-    text = f"{to:.4g}" if to < 1 else f"{to:.0f}"
-    return Proposal(action=f"{knob.way} {name} to {text}", override=f"{knob.key}={text}", cost=knob.cost)
+    to = _next_value(knob, now, facts)
+    if to >= now if knob.way == "lower" else to <= now:
+        return None
+    text, key = f"{to:.4g}" if to < 1 else f"{to:.0f}", _key_in(config, knob)
+    gpus = mapping(config.get("gpu")).get("count")
+    if knob.key == TENSOR_PARALLEL and isinstance(gpus, int) and gpus < to:
+        # so many GPUs are used, unless the config says otherwise
+        name, key = f"{name} and {GPU_COUNT}", GPU_COUNT
+    return Proposal(action=f"{knob.way} {name} to {text}", override=f"{key}={text}", cost=knob.cost)
+
+
+def _default(knob: Knob, facts: LevelFacts, config: Mapping[str, Any]) -> float | None:
+    """Return the value that a knob has without a config's: of running requests at least as many as ran."""
+    if knob.key == WORKERS.key:
+        # `auto` and `ray` set no number
+        return (
+            None if value_at(config, knob) == "ray" else max(1.0, ceil((facts.in_flight or 0.0) / STREAMS_PER_WORKER))
+        )
+    if knob.key == MAX_NUM_SEQS:
+        return max((one for one in (knob.default, facts.at_most) if one is not None), default=None)
+    return knob.default
 
 
 def _next_value(knob: Knob, now: float, facts: LevelFacts) -> float:
