@@ -61,6 +61,35 @@ def test_equal_engines_have_no_best(make_study):
     assert "no clear difference" in found.workloads[0].sentence
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_engines_that_are_shown_to_be_equal_are_not_only_not_clearly_different(make_study, count):
+    steady = {"spread": 0.05, "drift_sd": 0.003, "run_sd": 0.002}
+    runs = [
+        (replace(FAST, name=f"e{i}", **steady), load(levels=(4,), requests=40, starts=5, seed=i)) for i in range(count)
+    ]
+    found = answer(make_study(*runs))
+    (lead,) = found.workloads[0].leads
+    bounds = [
+        next(row.bound for row in one.rows if row.metric.name == "output_throughput_tok_s") for one in found.comparisons
+    ]
+    assert (len(bounds), lead.clear) == (count * (count - 1) // 2, False)
+    assert lead.within == pytest.approx(max(bounds), rel=0.01)
+    assert "no difference larger than" in found.workloads[0].sentence
+
+
+def test_what_differs_in_latency_only_is_said_where_throughput_does_not(make_study):
+    """At a rate of arrivals all engines complete what is sent."""
+    steady = {"spread": 0.05, "drift_sd": 0.003, "run_sd": 0.002}
+    runs = [(replace(FAST, name=name, ttft_ms=ttft, tpot_ms=tpot, **steady), load(levels=(4,), requests=40, starts=4, seed=seed))
+            for name, ttft, tpot, seed in (("a", 40.0, 8.0, 0), ("b", 80.0, 7.0, 1))]  # fmt: skip
+    found = answer(make_study(*runs))
+    (workload,) = found.workloads
+    assert not workload.leads[0].clear
+    assert found.comparisons[0].result in ("slower", "mixed")
+    assert "b is slower than a: TTFT p50 " in workload.sentence
+
+
 def test_one_start_each_may_lead_by_what_starts_differ(make_study):
     """A lead of 7% whose own interval leaves no doubt is no lead of the engine: another start may be as much slower."""
     path = make_study((FAST, load()), (replace(SLOW, slow=1.07), load()))
@@ -70,7 +99,7 @@ def test_one_start_each_may_lead_by_what_starts_differ(make_study):
         assert (lead.clear, lead.over_starts) == (False, False)
         assert lead.size < starts_may_differ() == pytest.approx(0.112, abs=0.001)
     assert (
-        "no clear difference between fast and slow (fast is 7% ahead at 8 users, but chance and another start may make"
+        "no clear difference in tok/s between fast and slow (fast is 7% ahead at 8 users, but chance and another start may"
         in workload.sentence
     )
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
@@ -88,7 +117,7 @@ def test_numbers_of_wide_intervals_have_no_best(make_study):
     ]  # fmt: skip
     (found,) = answer_of(wide).workloads
     assert not any(lead.clear for lead in found.leads)
-    assert "fast is 50% ahead at 8 users, but chance and another start may make" in found.sentence
+    assert "fast is 50% ahead at 8 users, but chance and another start may" in found.sentence
 
 
 @pytest.mark.slow

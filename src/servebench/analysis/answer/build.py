@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from servebench.analysis.answer.leads import find_lead, leads_in_words
+from servebench.analysis.answer.leads import find_lead, leads_in_words, other_metrics
 from servebench.analysis.answer.model import Answer, AnswerCell, AnswerColumn, WorkloadAnswer
 from servebench.analysis.answer.next_steps import next_steps
 from servebench.analysis.answer.notes import caveats, inequalities, is_mark, remarks
@@ -89,13 +89,15 @@ def _workload_answer(
         )
         for run in runs
     ]
+    own = [one for one in comparisons if set(one.ids) <= set(cells)]
+    said = "; ".join(filter(None, (leads_in_words(leads), other_metrics(leads, own))))
     return WorkloadAnswer(
         workload=workload,
         title=_title(workload, runs),
         levels=tuple(levels),
         columns=tuple(columns),
         leads=tuple(leads),
-        sentence=leads_in_words(leads) or _alone([one for one in columns if one.cells], levels, of=len(columns)),
+        sentence=said or _alone([one for one in columns if one.cells], levels, of=len(columns)),
     )
 
 

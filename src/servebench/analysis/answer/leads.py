@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import combinations, groupby
 
 from servebench.analysis.answer.model import AnswerCell, LevelLead
 from servebench.analysis.comparison.compare import SIGNIFICANCE
 from servebench.analysis.comparison.decisions import starts_may_differ
-from servebench.analysis.comparison.model import Comparison, ComparisonRow
+from servebench.analysis.comparison.model import FAILED, Comparison, ComparisonRow
 from servebench.contracts.labels import RunLabel
 from servebench.contracts.point_row import level_words
 from servebench.util.figures import number
@@ -61,7 +61,14 @@ def find_lead(
         verdict=all(row is not None and row.competes and row.result == "faster" for row in rows.values()),
         unequal=tuple(dict.fromkeys(unequal)),
         codes=tuple(dict.fromkeys(code for one in rows.values() if one is not None for code in one.doubts)),
+        within=_equal_within(row_between(a, b, level, comparisons) for a, b in combinations(order, 2)),
     )
+
+
+def _equal_within(rows: Iterable[ComparisonRow | None]) -> float | None:
+    """Return the largest difference that there may be between any two runs, where none of them differ; else None."""
+    bounds = [one.bound if one and one.competes and one.result == "no difference" else None for one in rows]
+    return max((one for one in bounds if one is not None), default=None) if None not in bounds else None
 
 
 def _is_clear(row: ComparisonRow | None, bound: float, margin: float) -> bool:
@@ -73,7 +80,7 @@ def _is_clear(row: ComparisonRow | None, bound: float, margin: float) -> bool:
     if row is None or row.effect is None or row.low is None or row.high is None or row.low <= 0 or row.high <= margin:
         return False
     if row.p_corrected is not None:
-        return row.p_corrected < SIGNIFICANCE
+        return row.p_corrected < SIGNIFICANCE and (row.bound is None or row.bound > margin)
     return row.effect > bound
 
 
@@ -122,17 +129,23 @@ def _ahead(leads: Sequence[LevelLead]) -> str:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
-    return f" ({most.leader} is {most.size:.0%} ahead{at}, but chance and another start may make {most.bound:.0%})"
+    return (
+        f" ({most.leader} is {most.size:.0%} ahead{at}, but chance and another start may account for {most.bound:.0%})"
+    )
 
 
 NAMED_MAX = 4
 """More runs without a difference are only counted."""
+PAIRS_MAX = 3
+"""More pairs that differ in other metrics are only counted."""
 
 
 def leads_in_words(leads: Sequence[LevelLead]) -> str:
     """Return who leads where: neighbouring levels with the same leader share a clause, with the lead at the highest of them."""
     clauses = []
-    for (_, clear), found in groupby(leads, key=lambda lead: (lead.leader if lead.clear else None, lead.clear)):
+    for (_, clear, same), found in groupby(
+        leads, key=lambda lead: (lead.leader if lead.clear else None, lead.clear, lead.within is not None)
+    ):
         group = list(found)
         last = group[-1]
         begin = "" if len(group) == 1 else f"{level_words(group[0].level, short=True)} to "
@@ -144,8 +157,33 @@ def leads_in_words(leads: Sequence[LevelLead]) -> str:
             names = list(dict.fromkeys(name for lead in group for name in (lead.leader, *lead.tied)))
             if len(names) > NAMED_MAX:
                 names = [*names[: NAMED_MAX - 1], f"{len(names) - NAMED_MAX + 1} others"]
-            text = f"no clear difference between {', '.join(names[:-1])} and {names[-1]}{_ahead(group)}"
+            between = f"in tok/s between {', '.join(names[:-1])} and {names[-1]}"
+            bound = max(lead.within or 0.0 for lead in group)
+            text = f"no difference larger than {bound:.1%} {between}" if same else f"no clear difference {between}"
+            text += "" if same else _ahead(group)
         but = ["provisional"] * any(lead.codes for lead in group)
         but += ["different settings"] * any(lead.clear and lead.unequal for lead in group)
         clauses.append(f"{begin}{level_words(last.level)}: {text}" + (f" ({', '.join(but)})" if but else ""))
     return "; ".join(clauses)
+
+
+def other_metrics(leads: Sequence[LevelLead], comparisons: Iterable[Comparison]) -> str:
+    """Return what differs by the comparisons at levels whose throughput does not, such as latency at a rate that all engines
+    complete: of each pair the largest change."""
+    unclear = {lead.level for lead in leads if not lead.clear}
+    found = []
+    for one in comparisons:
+        rows = [
+            row
+            for row in one.rows
+            if row.level in unclear
+            and row.competes
+            and row.result in ("faster", "slower")
+            and row.metric.name != THROUGHPUT
+        ]
+        if rows:
+            row = max(rows, key=lambda row: abs(row.effect or 0.0))
+            worse = "worse" if row.metric is FAILED else row.result
+            found.append(f"{one.candidate} is {worse} than {one.baseline}: {row.description}")
+    more = [f"{len(found) - PAIRS_MAX} more pairs differ"] if len(found) > PAIRS_MAX else []
+    return "; ".join([*found[:PAIRS_MAX], *more])

@@ -55,7 +55,7 @@ class LevelLead:
     differ by, as a share. `over_starts`: the interval says by how much starts differ, too.
     `verdict`: it is one on the engines, by several starts, and
     not only a difference of these starts. `tied` are the runs that it is not clear against, `unequal` settings that differ and
-    matter, `codes` warnings of unknown size, which make it provisional.
+    matter, `codes` warnings of unknown size, which make it provisional. `within`: no two runs differ by more.
     """
 
     level: str
@@ -71,6 +71,7 @@ class LevelLead:
     tied: tuple[str, ...] = ()
     unequal: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
+    within: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from servebench.analysis.fairness import SettingDifference
 from servebench.analysis.statistics import Floats
-from servebench.contracts.point_row import PointRow
+from servebench.contracts.point_row import PointRow, level_words
 from servebench.util.figures import change, change_interval
 
 VALUES_MIN = 12
@@ -176,9 +176,9 @@ class ComparisonRow:
     def description(self) -> str:
         """What changed, by how much, and where."""
         if self.effect is None or self.low is None or self.high is None:
-            return f"{self.metric.title} at {self.level}"
+            return f"{self.metric.title} at {level_words(self.level)}"
         size = f"{100 * self.effect:+.1f} points" if self.metric is FAILED else change(self.effect)
-        return f"{self.metric.title} {size} {change_interval(self.low, self.high)} at {self.level}"
+        return f"{self.metric.title} {size} {change_interval(self.low, self.high)} at {level_words(self.level)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,9 +111,9 @@ def _objections_to_decision(first: Score, rival: Score, row: ComparisonRow, rule
         undecided = first.undecided if first.worst is not first.level else rival.undecided
         yield f"the lead over {rival.entrant.name} depends on the SLO point: {undecided}"
     elif row.result == "no difference":
-        yield f"study.until=decided found it equal to {rival.entrant.name} within {percent(row.bound)}"
+        yield f"{row.metric.title} does not differ from that of {rival.entrant.name} by more than {percent(row.bound)}"
     elif row.result != "faster":
-        yield f"study.until=decided has not found it to differ from {rival.entrant.name}"
+        yield f"study.until=decided has not decided {row.metric.title} against {rival.entrant.name}"
     elif abs(row.effect or 0.0) < rules.margin:
         yield _below_margin(abs(row.effect or 0.0), rival, rules)
 
