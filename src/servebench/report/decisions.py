@@ -9,7 +9,8 @@ from servebench.util.figures import MISSING, change, change_interval, percent
 HEADINGS = ("load", "metric", "verdict", "difference [interval]", "starts")
 NOTE = (
     "Intervals: 95%, of 'equal' 90% (two one-sided tests); they hold for all looks together. One metric that differs decides a "
-    "level, which is not measured any further."
+    "level, which is not measured any further. P-values are corrected for the number of levels, metrics and pairs, so where a "
+    "verdict is still open the interval may leave out 0."
 )
 
 
@@ -40,8 +41,10 @@ def levels_line(pair: PairDecision, found: StudyDecision) -> str:
     shown = [
         f"{f'({verdict})' if verdict in DIFFERENT and level not in firm else verdict} at {level}"
         for level, verdict in pair.levels.items()
+        if verdict != "open"
     ]
-    return f"decided: {', '.join(shown)}"
+    lines = [f"decided: {', '.join(shown)}"] if shown else []
+    return "; ".join([*lines, *([f"not decided: {', '.join(pair.open_levels)}"] if pair.open_levels else [])])
 
 
 def _minutes(found: StudyDecision) -> str:
@@ -91,6 +94,7 @@ def _open_lines(pair: PairDecision, found: StudyDecision) -> list[str]:
                 * sum(found.start_seconds.get(one, 0.0) for one in (pair.baseline, pair.candidate))
                 / 60
             )
-            more = f"would take about {needed - starts} more starts of each, {max(1, round(minutes))} engine minutes"
+            count = f"{needed - starts} more start{'s' * (needed - starts > 1)} of each"
+            more = f"would take about {count}, {max(1, round(minutes))} engine minutes"
         lines.append(f"{title_of(pair, found)} at {level}: undecided: {more}")
     return lines
