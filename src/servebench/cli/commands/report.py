@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +71,7 @@ def command(
     data = page_of(found, load_rules(rules_path), with_doubtful=with_doubtful, varying=varying)
     target = out or found.path / "report.html"
     write_file(target, page(data))
-    click.echo(_as_json(data, target) if as_json else target)
+    click.echo(_as_json(data, target).rstrip() if as_json else target)
     if opened:
         click.launch(str(target))
     return 0
@@ -81,10 +80,12 @@ def command(
 def _as_json(data: Page, target: Path) -> str:
     """Return what the first screen of a page says, as JSON."""
     from servebench.report.terminal import advice, answer
+    from servebench.util.plain_json import to_json as plain_json
 
     found = {"report": str(target), "id": data.title, "folder": data.folder, "words": list(data.words)}
-    parts = {"answer": answer.to_json(data.answer), "recommendations": advice.to_json(data.answers)}
-    return json.dumps({**found, **{name: json.loads(text) for name, text in parts.items()}}, indent=2)
+    return plain_json(
+        {**found, "answer": answer.as_plain(data.answer), "recommendations": advice.as_plain(data.answers)}
+    )
 
 
 def _print_as(tool: str, name: str, *, as_json: bool, outputs: Path) -> int:

@@ -47,8 +47,13 @@ def command(*, name: str, request_id: str | None, verbose: bool, as_json: bool, 
         return 0
     if isinstance(found, StudyData):
         if len(found.runs) != 1:
-            answer = None if as_json else study_answer(found.path)
-            numbers = number_runs(found.path.parent)
+            numbers, answer = number_runs(found.path.parent), None
+            try:
+                answer = study_answer(found.path, last=not as_json)
+            except StoreError:
+                # what can be read is data, too
+                if not as_json:
+                    raise
             show_study(found, as_json=as_json, numbers=numbers, answer=answer, verbose=verbose)
             return 0
         found = found.runs[0]

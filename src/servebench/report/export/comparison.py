@@ -1,7 +1,5 @@
 """Comparisons as JSON, as Markdown for a pull request, and as JUnit XML for a pipeline."""
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -15,11 +13,12 @@ from servebench.analysis.run_comparison import RunComparison
 from servebench.report.comparison import HEADINGS, cells_of, change_of, reason_of, starts_note, verdict_of
 from servebench.util import markdown
 from servebench.util.clean import clean_markdown, clean_xml
+from servebench.util.plain_json import to_json as plain_json
 
 
 def to_json(found: Sequence[RunComparison]) -> str:
     """Return all comparisons as JSON."""
-    return json.dumps([_as_dict(one) for one in found], indent=2) + "\n"
+    return plain_json([_as_dict(one) for one in found])
 
 
 def _as_dict(found: RunComparison) -> dict[str, Any]:
@@ -40,13 +39,13 @@ def _as_dict(found: RunComparison) -> dict[str, Any]:
 
 
 def _row_dict(row: ComparisonRow) -> dict[str, Any]:
-    """A row as plain data, infinite numbers as null."""
+    """A row as plain data."""
     plain = {item.name: getattr(row, item.name) for item in fields(row) if item.name not in ("doubts", "starts")}
     plain["metric"] = row.metric.name
     known = row.starts
     plain["starts"] = None if known is None else [int(known.baseline.size), int(known.candidate.size)]
     plain["paired"] = row.paired
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
+    return plain
 
 
 def _agreement_dict(one: Agreement) -> dict[str, Any]:

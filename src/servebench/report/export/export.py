@@ -13,6 +13,7 @@ from servebench.contracts.point_row import PointRow
 from servebench.contracts.stored import RunData, mapping
 from servebench.store.tables import csv_cell
 from servebench.util.clean import clean_csv
+from servebench.util.plain_json import to_json as plain_json
 
 LLM_D_VERSION = "0.2.1"
 STATISTICS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
@@ -50,7 +51,7 @@ def to_json(runs: Sequence[RunData]) -> str:
         }
         for run in runs
     ]
-    return json.dumps(plain, indent=2, default=str) + "\n"
+    return plain_json(plain)
 
 
 def llm_d_reports(run: RunData) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """The output of `servebench recommend`, in the terminal and as JSON."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.text import Text
 from servebench.analysis.recommendation.model import Recommendation, Score
 from servebench.contracts.point_row import level_words
 from servebench.util.figures import change, change_interval, number
+from servebench.util.plain_json import to_json as plain_json
 
 STYLES = {
     "winner": "green",
@@ -129,7 +129,12 @@ def _short_name(score: Score, found: Recommendation) -> str:
 
 def to_json(found: Sequence[Recommendation]) -> str:
     """Return all recommendations as JSON."""
-    return json.dumps([_as_dict(one) for one in found], indent=2) + "\n"
+    return plain_json(as_plain(found))
+
+
+def as_plain(found: Sequence[Recommendation]) -> list[dict[str, Any]]:
+    """Return all recommendations as plain data."""
+    return [_as_dict(one) for one in found]
 
 
 def _run_of(score: Score) -> str:

@@ -1,9 +1,9 @@
 """The last screen of a study: tables, the answer, warnings, and what to run next."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from string import ascii_lowercase
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -24,6 +24,7 @@ from servebench.analysis.warnings.catalog import WIDE
 from servebench.contracts.point_row import level_words
 from servebench.report.terminal.tables import VERDICT_STYLES, new_table
 from servebench.util.figures import MISSING, number
+from servebench.util.plain_json import to_json as plain_json
 
 CELL_WIDTH = 15
 """The width that a column of throughputs takes at most, with its mark."""
@@ -125,8 +126,15 @@ def _print_step(step: NextStep, out: Console) -> None:
 
 
 def to_json(answer: Answer) -> str:
-    """Return an answer as JSON, without the comparisons that it rests on: `compare --json` prints these."""
-    return json.dumps(asdict(replace(answer, comparisons=())), indent=2, default=str)
+    """Return an answer as JSON."""
+    return plain_json(as_plain(answer))
+
+
+def as_plain(answer: Answer) -> dict[str, Any]:
+    """Return an answer as plain data, without the comparisons that it rests on: `compare --json` prints these."""
+    found = asdict(replace(answer, comparisons=()))
+    del found["comparisons"]
+    return found
 
 
 def duration(seconds: float) -> str:

@@ -1,6 +1,5 @@
 """A run's numbers by another load generator's definitions, next to servebench's, with the cause of each difference."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from servebench.contracts.stored import RunData
 from servebench.measure.dialects import ToolDefinition, retell
 from servebench.report.terminal.tables import new_table
 from servebench.util.figures import change, number
+from servebench.util.plain_json import to_json as plain_json
 
 TITLES = {
     "output_throughput_tok_s": "output tok/s",
@@ -75,7 +75,7 @@ def write_json(points: Sequence[ToolPoint], tool: str, notes: Sequence[str]) -> 
         }
         for point in points
     ]
-    sys.stdout.write(json.dumps({"as": tool, "notes": list(notes), "points": plain}, indent=2) + "\n")
+    sys.stdout.write(plain_json({"as": tool, "notes": list(notes), "points": plain}))
 
 
 def points_as_tool(runs: Sequence[RunData], dialect: ToolDefinition) -> list[ToolPoint]:

@@ -236,7 +236,7 @@ class Display:
         self._points = []
         self._pause()
         if self._options.as_json:
-            self.out.print(to_json(answer), soft_wrap=True)
+            self.out.print(to_json(answer), soft_wrap=True, end="")
         else:
             print_answer(answer, self.out, complete=self.complete, verbose=self._options.verbose)
         self._resume()

@@ -1,6 +1,5 @@
 """The output of `servebench ls`. It imports no analysis: a list has to be there at once."""
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -15,6 +14,7 @@ from servebench.report.points import best_row, count_verdicts, valid_count
 from servebench.report.terminal.tables import STATUS_STYLES, console, local_time, new_table
 from servebench.store.studies import command_words
 from servebench.util.figures import MISSING, number, with_interval
+from servebench.util.plain_json import to_json as plain_json
 from servebench.util.short_id import short_id
 
 RIGHT_ALIGNED = ("best tok/s", "TTFT p50 ms")
@@ -130,4 +130,4 @@ def _faults(studies: Sequence[StudyData]) -> Iterable[tuple[str, Sequence[str]]]
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    sys.stdout.write(plain_json(value))

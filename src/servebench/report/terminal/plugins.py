@@ -1,6 +1,5 @@
 """The table of `servebench plugins`."""
 
-import json
 import sys
 from dataclasses import asdict
 
@@ -8,6 +7,7 @@ from rich.table import Table
 
 from servebench.registry.registry import Registry
 from servebench.report.terminal.tables import console
+from servebench.util.plain_json import to_json as plain_json
 
 COLUMNS = ("name", "distribution", "version", "status", "hooks", "error")
 
@@ -21,7 +21,7 @@ def show_plugins(registry: Registry, *, as_json: bool) -> None:
             "offers": offers,
             "faults": list(registry.faults),
         }
-        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+        sys.stdout.write(plain_json(facts))
         return
     out = console()
     table = Table(header_style="bold", pad_edge=False)

@@ -13,7 +13,7 @@ from servebench.analysis.repeats import RepeatSummary
 from servebench.analysis.warnings.catalog import explain
 from servebench.contracts.point_row import PointRow, level_label
 from servebench.contracts.stored import RunData, StudyData, mapping
-from servebench.report.terminal.answer import print_answer
+from servebench.report.terminal.answer import as_plain, print_answer
 from servebench.report.terminal.listing import list_runs, print_json, run_facts
 from servebench.report.terminal.results import cell_text, points_note, print_repeats
 from servebench.report.terminal.tables import console, local_time, new_table, verdict_text
@@ -125,8 +125,10 @@ def show_study(
 ) -> None:
     """Print a study: its answer, and its runs where that is not a terminal or `verbose`."""
     if as_json:
-        facts = {"study": study.study_id, "path": str(study.path), **study.state}
-        print_json({**facts, "id": short_id(study.study_id), "runs": [run_facts(run) for run in study.runs]})
+        state = {key: value for key, value in study.state.items() if key not in ("seal", "pid", "pid_started")}
+        facts = {"study": study.study_id, "path": str(study.path), **state, "id": short_id(study.study_id)}
+        runs, said = [run_facts(run) for run in study.runs], as_plain(answer) if answer is not None else None
+        print_json({**facts, "runs": runs, "answer": said})
         return
     console().print(Text(short_id(study.study_id), style="bold"))
     started, ended = study.state.get("started_s"), study.state.get("ended_s")

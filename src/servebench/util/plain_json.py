@@ -1,0 +1,22 @@
+"""JSON for other programs."""
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON, a number that is not finite as null: JSON knows no infinity, and readers such as jq refuse it."""
+    return json.dumps(finite(value), indent=2, default=str, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """Return a value with None for each number in it that is not finite."""
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return value
