@@ -17,6 +17,7 @@ import psutil
 
 from servebench.contracts.engine import RunningEngine
 from servebench.contracts.telemetry import CLIENT_ONLY, Reading, Subject, TelemetrySource
+from servebench.telemetry.backends import Backends
 from servebench.telemetry.processes import common_readings
 
 PROC = Path("/proc")
@@ -117,6 +118,7 @@ class CpuUse:
     """Who used the CPUs between two looks. `look` returns cores by reading and label, and nothing the first time."""
 
     engine: int | None = None
+    backends: frozenset[int] = frozenset()
     proc: Path = PROC
     own: int = field(default_factory=os.getpid)
     usable: frozenset[int] = field(default_factory=usable_cpus)
@@ -160,7 +162,7 @@ class CpuUse:
 
     def _own_tasks(self, tasks: Mapping[int, Task]) -> set[int]:
         """Return the processes of servebench and the engine: their trees, and the sessions that they began."""
-        roots = {self.own, self.engine}
+        roots = {self.own, self.engine, *self.backends}
         roots |= {pid for pid, task in tasks.items() if (pid, task.began) in self._ours or task.program == RAY_WORKER}
         ours: set[int] = set()
         # the second time all leaders of sessions are known
@@ -235,6 +237,7 @@ def busy_now(
 class MachineSource(TelemetrySource):
     """Samples this machine while load runs. Of other processes it keeps name and pid, never their arguments.
 
+    Of an attached server on this machine the servers behind it count as the engine, too (`backends`).
     An engine on another machine is not seen: then these readings are about the client's machine only.
     """
 
@@ -246,6 +249,7 @@ class MachineSource(TelemetrySource):
         super().__init__(subject)
         self._proc, self._cpus = proc, cpus
         self._use: CpuUse | None = None
+        self._backends: Backends | None = None
         self._last: dict[str, tuple[float, float]] = {}
 
     def open(self) -> str | None:
@@ -255,12 +259,16 @@ class MachineSource(TelemetrySource):
         pid, reason = engine_pid(self.subject.running)
         if reason is None:
             self._use = CpuUse(engine=pid, proc=self._proc)
+            if pid is not None and self.subject.running.pid is None:
+                self._backends = Backends(pid)
         return reason
 
     def sample(self) -> dict[tuple[str, str], float]:
         """Return the readings by name and labels."""
         assert self._use is not None
         now_s = time.monotonic()
+        if self._backends is not None:
+            self._use.backends = self._backends.look(now_s)
         found = {
             ("machine_cores", "" if self._use.engine else CLIENT_ONLY): float(len(self._use.usable)),
             **self._use.look(now_s),
