@@ -107,6 +107,12 @@ def test_a_queue_without_a_time_is_the_full_slots():
     assert find_limit(facts(**waiting)).code is Limit.BEFORE_ENGINE
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "(from only 1 request)"), (29, "(from only 29 requests)"), (30, None)])
+def test_a_finding_of_few_requests_says_so(count, said):
+    statement = find_limit(facts(queue=500.0, **FULL, requests=count)).statement
+    assert (said is None and "only" not in statement) or statement.endswith(said)
+
+
 def test_nothing_is_guessed_without_times_and_without_a_gpu():
     said = find_limit(facts(**NO_TIMES, queue_ms=None, memory_share=None, compute_share=None)).statement
     assert "decode is 98% of E2E" in said
@@ -264,6 +270,9 @@ def test_the_roofline_is_that_of_the_data_sheet():
     for gone in ("bandwidth_gb_s", "count"):
         assert memory_share({**config, "gpu": {**gpu, gone: None}}, pace) is None
     assert compute_share({**config, "model": {"name": "m"}}, pace) is None
+    # more than the peak: another GPU, or several tokens a step
+    assert memory_share(config, replace(pace, step_ms=5.0)) is None
+    assert compute_share(config, replace(pace, request_rate=9.0)) is None
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ and what is before the engine), a load that leaves the engine idle, and how near
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from servebench.analysis.limits.model import Fact, LevelFacts, LimitFinding
 from servebench.contracts.limits import Limit
 from servebench.util.figures import number, short_percent
@@ -47,17 +49,22 @@ DECODE_SHARE = 0.5
 """The part of E2E that decoding must be for its bandwidth to matter most."""
 PROMPT_STEPS = 2.0
 """Steps for a prompt: with one there is nothing to gain."""
+REQUESTS_MIN = 30
+"""Of the level, for a mean to rest on: with fewer a point is doubtful (`too_few_requests`)."""
 PREFILL_SHARE = 0.5
 """The part of TTFT that prefill must be for the number of its steps to matter most."""
 
 
 def find_limit(facts: LevelFacts) -> LimitFinding:
     """Return what limits the engine at a level, with its evidence; `none` where no rule has enough."""
-    for rule in (_client, _preempted, _waits, _small_budget, _idle, _compute, _memory):
-        found = rule(facts)
-        if found is not None:
-            return found
-    return _none(facts)
+    rules = (_client, _preempted, _waits, _small_budget, _idle, _compute, _memory)
+    found = next((one for rule in rules if (one := rule(facts)) is not None), None)
+    if found is None:
+        return _none(facts)
+    if facts.requests < REQUESTS_MIN:
+        few = f"{facts.requests} request{'' if facts.requests == 1 else 's'}"
+        found = replace(found, statement=f"{found.statement} (from only {few})")
+    return found
 
 
 def _share(part: float | None, whole: float) -> float:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MS_PER_S = 1e3
+SAMPLES_MIN = 5
+"""Of a point's telemetry, so that CPU time is more than the noise of its ends."""
 REPORTED_MIN = 0.95
 """The share of the requests of which the engine's times must be known: some are lost on the way (`timings_missing`)."""
 NEAR_MOST = 0.95
@@ -114,7 +116,7 @@ def _facts(
         kept_up=mean("kept_up"),
         in_flight=mean("average_in_flight"),
         **limits,
-        **_cores(mean("engine_cpu_cores_mean"), mean("front_end_cores_mean")),
+        **_cores([row for row in rows if (row.telemetry_samples or 0) >= SAMPLES_MIN]),
     )
 
 
@@ -130,8 +132,11 @@ def _pace(mean: Callable[[str], float | None]) -> Pace:
     )
 
 
-def _cores(engine: float | None, front_end: float | None) -> dict[str, float | None]:
+def _cores(rows: Sequence[PointRow]) -> dict[str, float | None]:
     """Return the cores of the process that takes the requests, and of the engine's others."""
+    engine, front_end = (
+        _mean(row.get(name) for row in rows) for name in ("engine_cpu_cores_mean", "front_end_cores_mean")
+    )
     others = engine - front_end if engine is not None and front_end is not None else None
     return {"front_end_cores": front_end, "other_cores": others}
 

@@ -10,6 +10,8 @@ from servebench.contracts.stored import mapping
 from servebench.emulator.cost import weight_bytes_per_parameter
 
 GIGA, TERA, MS_PER_S = 1e9, 1e12, 1e3
+SHARE_MAX = 1.05
+"""Of a peak, with the rounding of data sheets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class Pace:
 
 def memory_share(config: Mapping[str, Any], pace: Pace) -> float | None:
     """Return the bytes that a decode step must read (weights, and keys and values of its requests) over what the GPUs' memory
-    could deliver in its time; None unless the config describes model and GPU.
+    could deliver in its time; None unless the config describes model and GPU, and for more than all of it.
 
     By Little's law, request rate times decode time requests decode at once.
     """
@@ -42,12 +44,12 @@ def memory_share(config: Mapping[str, Any], pace: Pace) -> float | None:
     touched = 1.0 if active >= 1.0 else 1.0 - (1.0 - active) ** together
     context = together * ((pace.input_tokens or 0.0) + (pace.output_tokens or 0.0) / 2)
     read = parameters * GIGA * weight_bytes(config) * touched + context * 2 * layers * kv_heads * head_dim * 2.0
-    return read / ((bandwidth or 0.0) * GIGA * gpus * (pace.step_ms or 0.0) / MS_PER_S)
+    return _possible(read / ((bandwidth or 0.0) * GIGA * gpus * (pace.step_ms or 0.0) / MS_PER_S))
 
 
 def compute_share(config: Mapping[str, Any], pace: Pace) -> float | None:
     """Return the operations of the tokens that were computed (two for each active parameter; attention left out) over what
-    the GPUs could do in that time; None unless the config describes model and GPU."""
+    the GPUs could do in that time; None unless the config describes model and GPU, and for more than all of it."""
     model, gpu = mapping(config.get("model")), mapping(config.get("gpu"))
     active = _number(model.get("active_parameters_b")) or _number(model.get("parameters_b"))
     fp8 = _number(gpu.get("fp8_tflops")) if weight_bytes(config) <= 1.0 else None
@@ -55,7 +57,13 @@ def compute_share(config: Mapping[str, Any], pace: Pace) -> float | None:
     if not (active and peak and gpus and pace.request_rate and pace.input_tokens and pace.output_tokens):
         return None
     tokens = pace.input_tokens * (1.0 - pace.hit_rate) + pace.output_tokens
-    return 2 * active * GIGA * tokens * pace.request_rate / (peak * TERA * gpus)
+    return _possible(2 * active * GIGA * tokens * pace.request_rate / (peak * TERA * gpus))
+
+
+def _possible(share: float) -> float | None:
+    """Return a share of a peak; None for more than there is: then the described GPU or model is not the one that was measured, or
+    a step gives several tokens (speculation), and nothing follows."""
+    return share if share <= SHARE_MAX else None
 
 
 def weight_bytes(config: Mapping[str, Any]) -> float:
