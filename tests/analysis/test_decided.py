@@ -13,6 +13,7 @@ from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.warnings.catalog import NOT_STATIONARY
+from servebench.report.decisions import cells_of, levels_line
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -126,6 +127,7 @@ def test_of_three_engines_two_are_tied(make_study):
     assert verdicts["a", "b"] in ("open", "equal")
     assert not workload.leads[0].clear
     assert len(workload.leads[0].tied) == 1
+    assert "ahead" not in workload.sentence
     assert not any(cell.best for column in workload.columns for cell in column.cells.values())
     assert [one.result for one in compared].count("slower") == 2
     assert batch.outcome == "no clear difference"
@@ -136,3 +138,39 @@ def test_a_start_whose_id_is_no_time_costs_nothing_that_is_known(make_study):
     assert decide_study(study).engine_s > 0
     foreign = replace(study, runs=tuple(with_columns(run, start_id="first") for run in study.runs))
     assert decide_study(foreign).engine_s == 0
+
+
+def test_what_is_said_of_all_leads_does_not_advise_what_has_been_done(make_study):
+    """More starts change nothing about different settings or warnings."""
+    fp8 = {"engine.dtype": "fp8"}
+    unequal = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1, config=fp8)), name="unequal")
+    doubts = [NOT_STATIONARY.issue("x")]
+    doubtful = make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1)), name="doubtful", doubts=doubts)
+    for path in (unequal, doubtful):
+        study = read.load_study(path)
+        found = answer_of(study.runs, decision=decide_study(study))
+        assert found.workloads[0].leads[0].clear
+        assert not any("study.until" in one for one in found.caveats)
+
+
+def test_verdicts_that_do_not_count_are_in_brackets(make_study):
+    config = {"engine.dtype": "fp8"}
+    study = read.load_study(make_study((engine("a"), load(2)), (engine("b", 1.2), load(2, seed=1, config=config))))
+    found = decide_study(study)
+    (pair,) = found.pairs
+    assert [cells_of(one, pair, found)[2] for one in pair.rows] == ["(slower)", "open", "(slower)"]
+    assert "engine.dtype" in levels_line(pair, found)
+    fair = decide_study(study, varying="engine.dtype")
+    assert [cells_of(one, pair, fair)[2] for one in pair.rows] == ["slower", "open", "slower"]
+    assert levels_line(pair, fair) == "decided: slower at 4"
+
+
+def test_a_lead_that_is_not_decided_is_said_with_its_size(make_study):
+    """A study that was killed in its first round."""
+    earlier = make_study((engine("a"), load(6, seed=4)), (engine("b", 1.2), load(6, seed=5)), name="earlier")
+    study = read.load_study(make_study((engine("a"), load(1)), (engine("b", 1.2), load(1, seed=1))))
+    stored = read.load_study(earlier).runs
+    (workload,) = answer_of(study.runs, earlier=stored, decision=decide_study(study, stored)).workloads
+    assert (workload.leads[0].clear, workload.leads[0].over_starts) == (False, True)
+    assert workload.leads[0].low > 0.1
+    assert "a is 20% ahead of b, which may still be chance" in workload.sentence

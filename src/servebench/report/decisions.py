@@ -51,11 +51,12 @@ def _minutes(found: StudyDecision) -> str:
     return f"{found.engine_s / 60:.1f} of {found.budget_s / 60:.3g} engine minutes"
 
 
-def cells_of(one: Decision, margin: float) -> tuple[str, ...]:
-    """Return the cells of a row under HEADINGS."""
+def cells_of(one: Decision, pair: PairDecision, found: StudyDecision) -> tuple[str, ...]:
+    """Return the cells of a row under HEADINGS. A verdict in brackets is provisional, or one that fairness refuses."""
     row = one.row
-    text = f"equal within {percent(margin)}" if one.verdict == "equal" else one.verdict
-    shown = text if row.competes or one.verdict in ("open", "not compared") else f"({text})"
+    text = f"equal within {percent(pair.margin)}" if one.verdict == "equal" else one.verdict
+    counts = row.competes and (pair.baseline, pair.candidate) not in found.unequal
+    shown = text if counts or one.verdict in ("open", "not compared") else f"({text})"
     size = (
         MISSING
         if row.effect is None or not one.starts

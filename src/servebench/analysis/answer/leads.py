@@ -123,12 +123,15 @@ def lead_text(lead: LevelLead) -> str:
 
 
 def _ahead(leads: Sequence[LevelLead]) -> str:
-    """The largest of leads of one start each that are more than chance, but not more than two starts may differ by."""
-    ahead = [lead for lead in leads if lead.low is not None and lead.low > 0 and not lead.over_starts]
+    """The largest of leads whose interval leaves out 0 and that are not clear: starts may differ by as much, or a level is one of
+    many questions."""
+    ahead = [lead for lead in leads if lead.low is not None and lead.low > 0]
     if not ahead:
         return ""
     most = max(ahead, key=lambda lead: lead.size)
     at = f" at {level_words(most.level)}" if len(leads) > 1 else ""
+    if most.over_starts:
+        return f" ({most.leader} is {most.size:.0%} ahead of {most.rival}{at}, which may still be chance)"
     return (
         f" ({most.leader} is {most.size:.0%} ahead{at}, but chance and another start may account for {most.bound:.0%})"
     )

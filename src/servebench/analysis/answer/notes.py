@@ -127,7 +127,8 @@ def caveats(runs: Sequence[RunData], workloads: Sequence[WorkloadAnswer]) -> Ite
     if leads and not any(lead.verdict for lead in leads):
         if one_start(runs):
             yield "One start of each: these are differences of these starts, not yet a verdict on the engines."
-        else:
+        # what is provisional, or of different settings, is so in the sentence: more starts would not change it
+        elif not all(lead.codes or lead.unequal for lead in leads):
             yield "No lead is a verdict on the engines yet: study.until=decided adds starts until there is one."
 
     wide = {code for run in runs for row in run.point_rows for code in row.doubts}

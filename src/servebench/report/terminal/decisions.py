@@ -18,7 +18,7 @@ def print_decisions(found: StudyDecision, out: Console) -> None:
         for name in HEADINGS:
             table.add_column(name, justify="left" if name in ("metric", "verdict") else "right", no_wrap=True)
         for one in pair.rows:
-            load, metric, verdict, *rest = cells_of(one, pair.margin)
+            load, metric, verdict, *rest = cells_of(one, pair, found)
             table.add_row(load, metric, Text(verdict, style=STYLES.get(one.verdict, "dim")), *rest)
         out.print(table)
         out.print(Text(levels_line(pair, found), style="bold"))
