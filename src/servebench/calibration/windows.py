@@ -12,6 +12,7 @@ from statistics import fmean
 from servebench.calibration.cells import CalibrationCell, Outcome, Promise, Shown
 from servebench.calibration.simulate import EPOCH_NS, STEADY, Plant, simulate_run, simulate_search
 from servebench.contracts.emulation import Variation
+from servebench.contracts.point_row import PointRow
 from servebench.measure.points import HEADLINES
 from servebench.util.units import NS_PER_S
 
@@ -234,23 +235,23 @@ def _covered(seed: int, truth: Mapping[str, float], *, scenario: Scenario, reque
     row = simulate_run(scenario.plant(requests), f"{seed}", seed=seed).rows[0]
     outcome: dict[tuple[Promise, str], float | Shown | None] = {}
     for name, true in truth.items():
+        outcome[COVERAGE, name] = _holds(row, name, true)
         low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-        known = low is not None and high is not None
-        outcome[COVERAGE, name] = float(low <= true <= high) if known else None
-        outcome[WIDTH, name] = (row[name], (high - low) / 2) if known else None
+        outcome[WIDTH, name] = None if low is None or high is None else (row[name], (high - low) / 2)
     return outcome
+
+
+def _holds(row: PointRow, name: str, true: float) -> float | None:
+    """Return whether the interval of a column holds the truth; None without an interval."""
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    return None if low is None or high is None else float(low <= true <= high)
 
 
 def _stopped(seed: int, truth: Mapping[str, float], *, scenario: Scenario, until: str) -> Outcome:
     """Return by metric whether the interval of a point that ended by itself holds the long-run value; None without interval."""
     plant = Plant(words=(*scenario.words, f"load.until={until}"), variation=scenario.variation)
     row = simulate_run(plant, f"{seed}", seed=seed).rows[0]
-    outcome: dict[tuple[Promise, str], float | None] = {}
-    for name in UNTIL_METRICS:
-        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-        known = low is not None and high is not None
-        outcome[UNTIL, name] = float(low <= truth[name] <= high) if known else None
-    return outcome
+    return {(UNTIL, name): _holds(row, name, truth[name]) for name in UNTIL_METRICS}
 
 
 def _alarmed(seed: int, _truth: None, *, scenario: Scenario, requests: int) -> Outcome:
