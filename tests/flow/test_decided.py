@@ -7,6 +7,8 @@ import json
 import pandas as pd
 import pytest
 
+from servebench.store import studies as read
+from servebench.study.summary import note
 from support.commands import servebench_started
 from support.waiting import wait_until
 
@@ -46,7 +48,9 @@ def test_a_slower_engine_is_decided_with_two_starts(run_main, tmp_path):
     assert "slowdown=1.2 vs slowdown=1.0" in done.stdout
     # the answer is the decision, though two starts are too few for a comparison with a fixed number of them
     assert "slowdown=1.0 leads, at 4 users with" in done.stdout
-    assert "no clear difference" not in done.stdout + run_main("recommend", "s").stdout
+    assert "no clear difference" not in done.stdout
+    chosen = {one["use_case"]: one["winner"] for one in json.loads(run_main("recommend", "s", "--json").stdout)}
+    assert (chosen["batch"], chosen["one_user"]) == (f"s/{FAST}", f"s/{FAST}")
     manifest = json.loads((tmp_path / "outputs/s" / SLOW / "manifest.json").read_text())
     assert manifest["cold_start"]["phases"]
     compared = run_main("compare", "s")
@@ -68,7 +72,15 @@ def test_equal_engines_are_equal_and_a_decided_level_is_measured_no_more(run_mai
     counts = found.groupby("concurrency").size()
     assert counts[1] >= 6, "TTFT takes six starts"
     assert "equal at 1" in done.stdout
-    assert f"{list(counts)}" == f"{list(points(tmp_path, SLOW).groupby('concurrency').size())}"
+    assert list(counts) == list(points(tmp_path, SLOW).groupby("concurrency").size())
+    # no screen names one of them, and MLflow's description says what the last screen says
+    said = json.loads(run_main("report", "s", "--json").stdout)
+    assert not any(lead["clear"] for one in said["answer"]["workloads"] for lead in one["leads"])
+    assert not any(one["winner"] for one in said["recommendations"])
+    (compared,) = json.loads(run_main("compare", "s", "--json").stdout)
+    assert (compared["verdict"], compared["margin"]) == ("no difference", 0.08)
+    described = " ".join(note(read.load_study(tmp_path / "outputs/s")).split())
+    assert said["answer"]["workloads"][0]["sentence"] in described
 
 
 @pytest.mark.slow
