@@ -119,6 +119,8 @@ CASES = {
         rate=10.0),
     "in step": case("lock_step", ["4 streams", "90%", "TTFT p50 of 50 ms"], lock_step=0.9),
     "few": case("too_few_requests", ["29"], ttft_ms_n=29),
+    "none": case("too_few_requests", ["no request"], void=True, ttft_ms_n=0, e2e_ms_n=0),
+    "none with content": case("too_few_requests", ["0 requests"], ttft_ms_n=0, e2e_ms_n=200),
     "short": case("too_short", ["4.99 s", "5 s"], window_s=4.99),
     "a queue that grows": case("not_stationary", ["queue grew", "30%"], concurrency=None, rate=10.0, kept_up=0.7),
     "worker died": case("worker_died", ["SIGKILL", "17 of 200"], void=True,

@@ -93,10 +93,15 @@ def lock_step(point: MeasuredPoint) -> Doubt | None:
 
 
 def too_few_requests(point: MeasuredPoint) -> Doubt | None:
-    """Warn when too few requests lie in the window."""
+    """Warn when too few requests lie in the window; without any the point is void."""
     count = point.row.ttft_ms_n or 0
     if count >= REQUESTS_MIN:
         return None
+    if not count and not point.row.e2e_ms_n:
+        text = (
+            "no request was answered that was sent inside the window, so there is nothing that a number could rest on"
+        )
+        return catalog.TOO_FEW_REQUESTS.issue(text, void=True)
     return catalog.TOO_FEW_REQUESTS.issue(
         f"every number rests on {count} requests (ok and sent inside the window), means and medians too"
     )
