@@ -3,6 +3,7 @@
 import pytest
 from tests.support.records import failed_record, record_ms
 
+from servebench.analysis.disturbance import Disturbance
 from servebench.contracts.exchange import EndReason
 from servebench.run.looks import Looks
 
@@ -94,3 +95,23 @@ def test_the_time_is_over_when_there_are_enough_requests_or_never_will_be():
     assert found.is_due(40, 1.5)
     assert found.take(records(44), 1.5)
     assert found.ended_by is EndReason.TIME
+
+
+def test_requests_that_others_disturbed_are_sent_again():
+    """The finished point leaves their stretch out, so a point of 300 must not end with 250 of them."""
+    found = looks(least=300, disturbances=lambda: [stretch(2.0, 5.0)])
+    assert looks(least=300).take(records(350), 9.0)
+    assert not found.take(records(350), 9.0)
+    assert not found.is_due(400, 10.0)
+    assert found.is_due(440, 11.0)
+    assert found.take(records(440), 11.0)
+
+
+def test_what_comes_from_the_load_itself_is_not_left_out():
+    found = looks(least=300, disturbances=lambda: [stretch(2.0, 5.0, inherent=True)])
+    assert found.take(records(350), 9.0)
+
+
+def stretch(start_s, end_s, **more):
+    moments = {"start_ns": round(start_s * 1e9), "end_ns": round(end_s * 1e9)}
+    return Disturbance(who="other", took="took 2 of 2 cores", **moments, **more)

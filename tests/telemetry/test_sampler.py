@@ -105,3 +105,12 @@ def test_what_is_missing_is_named_and_all_is_closed():
 
 def test_telemetry_that_is_off_opens_nothing():
     assert Telemetry.open([Broken], None, TelemetrySettings(enabled=False)).facts()["sources"] == []
+
+
+def test_some_sources_can_be_read_while_the_phase_goes_on():
+    """What cannot be parsed is counted once, when the phase is over."""
+    with Sampler([Unreadable(), Counting()], 1e6) as sampler:
+        assert [one.source for one in sampler.so_far(("counting", "unreadable"))] == ["counting"]
+        assert sampler.so_far(("unreadable",)) == []
+    sampler.readings()
+    assert sampler.failures == {"unreadable": 2}

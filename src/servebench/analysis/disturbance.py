@@ -55,6 +55,8 @@ NAMED_MAX = 3
 LISTED_MAX = 20
 """So many of the largest are in the row of a point."""
 GPU_SOURCES = ("gpu", "amd_gpu")
+SOURCES = ("machine", *GPU_SOURCES)
+"""The telemetry that shows others on the machine."""
 READING = ("t_ns", "source", "name", "raw_name", "labels", "value")
 UNSEEN, STEAL = "processes that came and went or cannot be seen", "other virtual machines (steal time)"
 
@@ -114,7 +116,7 @@ def readings_of(telemetry: pd.DataFrame, point: str) -> list[Reading]:
     """Return the readings of a point that say who used the machine."""
     if not {"point", *READING} <= set(telemetry.columns):
         return []
-    own = telemetry[(telemetry["point"] == point) & telemetry["source"].isin(("machine", *GPU_SOURCES))]
+    own = telemetry[(telemetry["point"] == point) & telemetry["source"].isin(SOURCES)]
     return [Reading(**dict(zip(READING, row, strict=True))) for row in own[list(READING)].itertuples(index=False)]
 
 

@@ -180,10 +180,14 @@ def summarize(
     return PointRow(**found), sample
 
 
-def point_sample(records: Sequence[Record], concurrency: int | None, *, warmup_s: float = 0.0) -> PointSample:
+def point_sample(
+    records: Sequence[Record], concurrency: int | None, *, warmup_s: float = 0.0, disturbed: Spans = ()
+) -> PointSample:
     """Return the sample of a point from its measured records, as `summarize` does; the window is empty without any."""
     ok = [r for r in records if r.outcome == "ok" and r.sent_ns is not None]
     window = find_window(records, concurrency, warmup_s)
+    if window is not None and disturbed:
+        window = leave_out(window, disturbed, records, open_loop=concurrency is None)
     inside = sorted((r for r in ok if window is not None and _sent_inside(r, window)), key=lambda r: r.sent_ns or 0)
     return _sample(ok, inside, window)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from servebench.analysis.disturbance import Disturbance, disturbed_spans
 from servebench.analysis.drift import point_drifts, warmup_share
 from servebench.analysis.precision import LOOK_GROWTH, MetricLook, is_out_of_reach, is_precise, look
 from servebench.analysis.statistics import span_of
@@ -14,6 +15,7 @@ from servebench.contracts.results import Record
 from servebench.load.plan.levels import UNTIL_LIMIT
 from servebench.measure.points import point_sample
 from servebench.util.figures import short_percent
+from servebench.util.spans import Spans
 
 
 @dataclass(kw_only=True)
@@ -30,6 +32,8 @@ class Looks:
     warmup_s: float = 0.0
     with_tokens: Callable[[Sequence[Record]], Sequence[Record]] = tuple
     """Counts the tokens of answers whose server did not."""
+    disturbances: Callable[[], Sequence[Disturbance]] = tuple
+    """Returns what is known so far of others on the machine."""
     ended_by: EndReason | None = None
     metrics: Sequence[MetricLook] = field(default_factory=tuple)
 
@@ -52,12 +56,14 @@ class Looks:
         measured = [one for one in records if one.measured and one.outcome != "cancelled" and one.sent_ns is not None]
         self._next = max(self._next + 1, math.ceil(LOOK_GROWTH * len(measured)))
         counted = self.with_tokens(measured)
-        sample = point_sample(counted, self.concurrency, warmup_s=self.warmup_s)
+        disturbed = self._disturbed(measured)
+        sample = point_sample(counted, self.concurrency, warmup_s=self.warmup_s, disturbed=disturbed)
         cut_s = warmup_share(point_drifts(sample, open_loop=self.concurrency is None)) * sample.window_s
-        if cut_s:
+        # a change that others made is no warm-up
+        if cut_s and not disturbed:
             sample = point_sample(counted, self.concurrency, warmup_s=self.warmup_s + cut_s)
         self.metrics = look(sample, self.targets)
-        # those sent before the level was reached do not count
+        # those sent before the level was reached, and while others had the machine, do not count
         self._wanted = self.least + sum(one.outcome == "ok" for one in measured) - sample.e2e_ms.size
         if not self._is_enough(len(measured), elapsed_s):
             self._next = max(len(measured) + 1, min(self._next, self._wanted))
@@ -70,6 +76,11 @@ class Looks:
         elif elapsed_s >= self.budget_s:
             self.ended_by = EndReason.TIME
         return self.ended_by is not None
+
+    def _disturbed(self, records: Sequence[Record]) -> Spans:
+        """Return the stretches that the finished point will leave out, as far as they are known by now."""
+        stamps = [stamp for one in records for stamp in (one.sent_ns, one.ended_ns) if stamp is not None]
+        return disturbed_spans(self.disturbances(), min(stamps), max(stamps)) if stamps else ()
 
     @property
     def note(self) -> str:

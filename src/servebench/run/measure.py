@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from servebench.analysis.disturbance import SOURCES, find_disturbances
 from servebench.analysis.warnings import catalog
 from servebench.analysis.warnings.point import wrong_gpu
 from servebench.contracts.engine import RunningEngine
-from servebench.contracts.exchange import EndReason, PhaseReport, PlannedRequest, StopReason
+from servebench.contracts.exchange import EndReason, PhaseReport, PointPlan, StopReason
 from servebench.contracts.request import Request
 from servebench.contracts.results import Doubt, Point, Record
 from servebench.engine.admin import reset_cache
@@ -33,6 +34,7 @@ from servebench.run.session import RunSession
 from servebench.run.simulated import drive_simulated, reset_virtual_cache, virtual_readings
 from servebench.run.watchdog import Watcher
 from servebench.store.prompts import SizedPrompts
+from servebench.telemetry.sampler import Sampler
 from servebench.util.errors import ConfigError, EngineError, ServebenchError
 from servebench.util.units import NS_PER_S
 
@@ -84,9 +86,9 @@ def measure_level(session: RunSession, level: Level) -> MeasuredLevel:
     fillers = _prepare_fillers(session, level, prompts)
     facts = _facts(session, level, prompts, fillers, warmup=False, cache_state=cache_state)
     with session.telemetry.sampler() as sampler:
-        report, records = _run_phase(
-            session, level, (*prompts.requests, *fillers), facts, label=label, answer_s=answer_s
-        )
+        looks = looks_at(session, level, sampler)
+        sent = (*prompts.requests, *fillers)
+        report, records = _run_phase(session, level, sent, facts, label=label, answer_s=answer_s, looks=looks)
         if report.stopped is None and died_at_end(session.running, records):
             report = replace(report, stopped=StopReason.ENGINE_DIED)
     readings = sampler.readings()
@@ -280,52 +282,27 @@ def _run_phase(
     *,
     label: str,
     answer_s: float | None = None,
+    looks: Looks | None = None,
 ) -> tuple[PhaseReport, list[Record]]:
     """Drive the requests of a warm-up or a measurement, and store their records, also when the load raises."""
     warmup = facts.warmup
-    settings = session.settings
-    planned = planned_requests(session.engine, session.running, settings, requests, facts.trace)
-    if not warmup:
-        planned = schedule_requests(level, settings.load, planned, settings.workload.seed)
-    plan = point_plan(
-        level,
-        settings.load,
-        planned,
-        warmup=warmup,
-        answer_s=answer_s,
-        seed=settings.workload.seed,
-        fillers=len(facts.fillers),
-    )
-    plan = replace(plan, answer_bytes_max=answer_bytes_max(requests))
-    if any(request.holes for request in planned):
-        plan = replace(plan, reader=ANSWER_READER)
-    ids = {request.request_id for request in planned}
+    plan = _plan(session, level, requests, facts, answer_s)
+    ids = {request.request_id for request in plan.requests}
     facts = replace(facts, planned={name: one for name, one in facts.planned.items() if name in ids})
-    watch = Watcher(
-        session.display,
-        session.running,
-        label,
-        plan.measured,
-        None if warmup else level.duration_s,
-        patience_s=plan.timeout_s + SILENCE_MARGIN_S,
-    )
-    looks = None if warmup else looks_at(session, level)
+    patience_s = plan.timeout_s + SILENCE_MARGIN_S
+    duration_s = None if warmup else level.duration_s
+    watch = Watcher(session.display, session.running, label, plan.measured, duration_s, patience_s=patience_s)
+    nodes, workers = _load_generators(session, level, plan, warmup=warmup)
     spool = session.folder.spool(f"{level.point}{'-warmup' if warmup else ''}")
-    nodes, workers = _load_generators(session, level, planned, plan.concurrency, warmup=warmup)
     spools = worker_spools(spool, workers)
     if session.spans is not None:
         session.spans.discard()
     try:
         if session.launcher.simulated:
-            sampled = session.settings.telemetry.enabled and not warmup
+            telemetry = session.settings.telemetry
+            every_s = telemetry.interval_s if telemetry.enabled and not warmup else None
             report, records = drive_simulated(
-                session.running,
-                plan,
-                facts,
-                watch,
-                looks,
-                workers=workers,
-                sample_every_s=session.settings.telemetry.interval_s if sampled else None,
+                session.running, plan, facts, watch, looks, workers=workers, sample_every_s=every_s
             )
         else:
             report, records = drive_phase(
@@ -346,7 +323,21 @@ def _run_phase(
     return report, records
 
 
-def looks_at(session: RunSession, level: Level) -> Looks | None:
+def _plan(
+    session: RunSession, level: Level, requests: Sequence[Request], facts: PhaseFacts, answer_s: float | None
+) -> PointPlan:
+    """Return what the load of a phase sends, and how."""
+    load, seed = session.settings.load, session.settings.workload.seed
+    planned = planned_requests(session.engine, session.running, session.settings, requests, facts.trace)
+    if not facts.warmup:
+        planned = schedule_requests(level, load, planned, seed)
+    fillers = len(facts.fillers)
+    plan = point_plan(level, load, planned, warmup=facts.warmup, answer_s=answer_s, seed=seed, fillers=fillers)
+    reader = ANSWER_READER if any(request.holes for request in planned) else plan.reader
+    return replace(plan, answer_bytes_max=answer_bytes_max(requests), reader=reader)
+
+
+def looks_at(session: RunSession, level: Level, sampler: Sampler) -> Looks | None:
     """Return the looks that may end a point early; None for one of a fixed length."""
     if not level.targets or level.duration_s is None:
         return None
@@ -357,6 +348,7 @@ def looks_at(session: RunSession, level: Level) -> Looks | None:
         budget_s=level.duration_s,
         warmup_s=session.settings.load.warmup_s,
         with_tokens=lambda records: _counted(session, records, wait=False),
+        disturbances=lambda: find_disturbances(sampler.so_far(SOURCES)),
     )
 
 
@@ -368,11 +360,9 @@ def _end_reason(level: Level, report: PhaseReport) -> EndReason | None:
     return EndReason.REQUESTS if used_up else EndReason.TIME
 
 
-def _load_generators(
-    session: RunSession, level: Level, planned: Sequence[PlannedRequest], concurrency: int, *, warmup: bool
-) -> tuple[Sequence[str], int]:
+def _load_generators(session: RunSession, level: Level, plan: PointPlan, *, warmup: bool) -> tuple[Sequence[str], int]:
     """Return the Ray nodes and the number of workers that generate the load of a phase."""
-    in_flight = min(concurrency, max(1, len(planned)))
+    in_flight = min(plan.concurrency, max(1, len(plan.requests)))
     nodes = session.nodes[:in_flight]
     workers = len(nodes) or worker_count(
         session.settings.load.workers,

@@ -1,9 +1,10 @@
-"""Sample all sources at their intervals, in threads besides the load; nothing is parsed until the load is over."""
+"""Sample all sources at their intervals, in threads besides the load; little is parsed until the load is over."""
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -72,6 +73,16 @@ class Sampler:
                 self.failures[source.name] += 1
             else:
                 self._samples.append((source, t_ns, sample))
+
+    def so_far(self, names: Collection[str]) -> list[Reading]:
+        """Return the readings of these sources while the phase goes on, in order of time."""
+        readings: list[Reading] = []
+        for source, t_ns, sample in sorted(self._samples, key=lambda one: one[1]):
+            if source.name in names:
+                # counted when the phase is over
+                with suppress(Exception):
+                    readings += source.readings(t_ns, sample)
+        return readings
 
     def readings(self) -> list[Reading]:
         """Return all readings in order of time, without samples that cannot be parsed. Call it when the phase is over."""
