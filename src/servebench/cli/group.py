@@ -13,7 +13,21 @@ from servebench.cli.completion import complete_words
 from servebench.util.errors import ConfigError
 
 COMMANDS = (
-    *("run", "preview", "plugins", "resume", "work", "sync", "recover", "ls", "show", "compare", "recommend", "report"),
+    *(
+        "run",
+        "tune",
+        "preview",
+        "plugins",
+        "resume",
+        "work",
+        "sync",
+        "recover",
+        "ls",
+        "show",
+        "compare",
+        "recommend",
+        "report",
+    ),
     *("demo", "published", "selfcheck", "calibrate", "fleet", "export", "import", "dashboard", "help"),
 )
 """The commands, as help lists them; each is `command` in `cli/commands/<name>.py`."""

@@ -102,7 +102,7 @@ def check_question(values: Mapping[str, Any]) -> TuneQuestion:
         near = nearest_name(question.objective, list(OBJECTIVES))
         hint = f"did you mean {near}?" if near else f"use one of {', '.join(OBJECTIVES)}"
         faults.append(f"tune.objective={question.objective}: unknown objective; {hint}")
-    for name in ("budget_s", "margin_share", "error_share"):
+    for name in ("budget_s", "margin_share", "error_share", "quality_share"):
         try:
             getattr(question, name)
         except ValueError as error:

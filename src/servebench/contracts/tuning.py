@@ -88,6 +88,11 @@ class TuneQuestion:
         return share_of("tune.error", self.error)
 
     @property
+    def quality_share(self) -> float:
+        """By how much the share of right answers may fall. Raises ValueError with one line."""
+        return share_of("tune.quality_margin", self.quality_margin)
+
+    @property
     def target(self) -> Objective:
         """The objective."""
         return OBJECTIVES[self.objective]

@@ -124,6 +124,10 @@ class StudyFolder(_Folder):
     """What was planned and how far it got."""
     plan = _Entry("plan.json")
     """Its runs with their configs, as they were before the first started."""
+    tune = _Entry("tune.json")
+    """The question and the candidates of `servebench tune`."""
+    tune_page = _Entry("tune.html")
+    """Its answer as a page."""
     tracking = _Entry("tracking.json")
     """What was sent to MLflow."""
     prompts = _Entry("prompts")

@@ -108,7 +108,7 @@ def run_study(words: Sequence[str], registry: Registry, *, trusted: bool = False
     check_writable(outputs)
     check_study(jobs, jobs[0].launcher, registry)
     folder = create_study(outputs, jobs[0].settings.study.name, study_label(jobs))
-    with _exclusive(folder, "choose another study.name"):
+    with exclusive(folder, "choose another study.name"):
         if folder.state.exists():
             raise StoreError(f"another servebench has just created {folder.path}; choose another study.name")
         plan = planned_runs(jobs)
@@ -137,7 +137,7 @@ def continue_study(
 
     Raises ConfigError, PreflightError or StoreError before anything is started.
     """
-    with _exclusive(folder, "it cannot be resumed before that ends"):
+    with exclusive(folder, "it cannot be resumed before that ends"):
         confirm_study(folder, registry, trusted=trusted, adopt=True, on_cluster=not here)
         remaining = remaining_runs(folder, registry, retry_failed=retry_failed, better=better)
         print_remaining(folder, remaining)
@@ -163,7 +163,7 @@ def continue_study(
 
 
 @contextmanager
-def _exclusive(folder: StudyFolder, remedy: str) -> Iterator[None]:
+def exclusive(folder: StudyFolder, remedy: str) -> Iterator[None]:
     """Keep other processes from working on the study. Raises ConfigError when one does."""
     with holding(folder) as ours:
         if not ours:
@@ -269,25 +269,30 @@ def resumed_state(before: StudyState) -> StudyState:
 
 def execute_here(session: StudySession, tasks: Sequence[RunTask], registry: Registry) -> bool:
     """Execute the runs in this process. Returns whether the study was interrupted. Raises KeyboardInterrupt."""
-    display = session.display
-    pool = EnginePool(registry, display, cache_folder())
-    prompts = shared_prompts(session.folder, session.state)
+    pool = EnginePool(registry, session.display, cache_folder())
     try:
-        if any(is_timed(task.job, registry) for task in tasks) and (busy := busy_now()) is not None:
-            display.say(f"{busy}; what they disturb is left out of the results or named in a warning")
-        floor = measured_floor([task.job for task in tasks], registry, display)
-        context = RunContext(
-            session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {}, prompts
-        )
+        context = open_context(session, [task.job for task in tasks], registry, pool)
 
         def execute(task: RunTask, following: RunSettings | None, label: str) -> RunOutcome:
             return run_task(context, task, following, label)
 
         if tasks[0].job.settings.study.until is not None:
-            return execute_until_decided(session.folder, tasks, execute, session.add_outcome, display)
+            return execute_until_decided(session.folder, tasks, execute, session.add_outcome, session.display)
         return execute_in_order(tasks, execute, session.add_outcome)
     finally:
         pool.stop()
+
+
+def open_context(session: StudySession, jobs: Sequence[Job], registry: Registry, pool: EnginePool) -> RunContext:
+    """Return what all runs of a study in this process share; measures the client's precision if that is not known."""
+    display = session.display
+    prompts = shared_prompts(session.folder, session.state)
+    if any(is_timed(job, registry) for job in jobs) and (busy := busy_now()) is not None:
+        display.say(f"{busy}; what they disturb is left out of the results or named in a warning")
+    floor = measured_floor(jobs, registry, display)
+    return RunContext(
+        session.folder, session.state.words, display, pool, registry, capture_machine(), floor, {}, prompts
+    )
 
 
 def is_timed(job: Job, registry: Registry) -> bool:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
 
-from servebench.analysis.tuning.race import Phase, Race
+from servebench.analysis.tuning.candidates import describe_settings, short_key, value_text
+from servebench.analysis.tuning.conditions import value_at
+from servebench.analysis.tuning.race import Left, Phase, Race
+from servebench.analysis.tuning.results import shown_value
+from servebench.contracts.tuning import Candidate, Objective, TuneQuestion, TuneSpace
+from servebench.util.figures import change, change_interval, percent
 
 LEVEL = 0.05
+GRID_REPEATS = 3
+Verdict = Literal["better", "as good", "open", "stock", "none"]
+"""What is known of the winner: better than stock; not known to be better, and by less than the margin; by more, but that is not
+proven; stock itself; nobody won."""
+ALL: tuple[Phase, ...] = ("race", "finals", "contributions")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +31,90 @@ class Change:
     low: float
     high: float
 
+    @property
+    def text(self) -> str:
+        """The change as text."""
+        return f"{change(self.value)} {change_interval(self.low, self.high)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a candidate's points showed, as means over them: each None where it is unknown."""
+
+    throughput: float | None = None
+    ttft_ms: float | None = None
+    doubtful: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A candidate in the answer: its value of the objective, how far it is from stock, and how it ended. `run` is its run."""
+
+    run: str
+    name: str
+    origin: str
+    settings: str
+    status: str
+    starts: int = 0
+    blocks: int = 0
+    value: float | None = None
+    from_stock: Change | None = None
+    figures: Figures = Figures()
+    on_front: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """What one of the winner's settings gains: the change from the winner without it."""
+
+    key: str
+    before: str
+    after: str
+    gain: Change | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneAnswer:
+    """The whole answer. Minutes are engine minutes; `next_steps` are command lines with why to run them."""
+
+    study: str
+    question: TuneQuestion
+    levels: tuple[float, ...]
+    finished: bool
+    verdict: Verdict
+    winner: str | None
+    winner_name: str
+    settings: Mapping[str, object]
+    value: float | None
+    stock_value: float | None
+    gain: Change | None
+    contributions: tuple[Contribution, ...]
+    as_good: tuple[str, ...]
+    tried: tuple[Tried, ...]
+    refused: tuple[tuple[str, str], ...]
+    spent: float
+    budget: float
+    grid: float
+    space_size: int
+    would_change: tuple[str, ...]
+    engine_file: str = ""
+    engine_command: str = ""
+    next_steps: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def objective(self) -> Objective:
+        """What was improved."""
+        return self.question.target
+
+    @property
+    def unit(self) -> str:
+        """The unit of the costs."""
+        return "engine minutes" if self.question.trials is None else "engine starts"
+
+    def cost(self, value: float) -> float:
+        """Return a cost in that unit."""
+        return value / 60 if self.question.trials is None else value
+
 
 def gain_of(race: Race) -> Change | None:
     """Return the winner's gain over stock, from the finals alone; None if one of them was not in the finals.
@@ -28,10 +124,10 @@ def gain_of(race: Race) -> Change | None:
     if race.winner is None or race.winner == race.stock:
         return None
     rivals = max(1, len(race.finalists) - 1)
-    return change(race, race.winner, race.stock, ("finals",), level=LEVEL / rivals)
+    return change_of(race, race.winner, race.stock, ("finals",), level=LEVEL / rivals)
 
 
-def change(race: Race, one: str, other: str, phases: Sequence[Phase], *, level: float = LEVEL) -> Change | None:
+def change_of(race: Race, one: str, other: str, phases: Sequence[Phase], *, level: float = LEVEL) -> Change | None:
     """Return by how much a candidate's objective is above another's, as a share; None if one was not measured in these
     phases."""
     found = race.estimates(phases)
@@ -39,3 +135,238 @@ def change(race: Race, one: str, other: str, phases: Sequence[Phase], *, level: 
         return None
     value, low, high = (math.expm1(part) for part in found.interval(one, other, level))
     return Change(value=value, low=low, high=high)
+
+
+def verdict_of(race: Race, gain: Change | None, margin: float) -> Verdict:
+    """Return what is known of the winner."""
+    if race.winner is None:
+        return "none"
+    if race.winner == race.stock:
+        return "stock"
+    if gain is None:
+        return "open"
+    if gain.low > 0:
+        return "better"
+    return "as good" if gain.value < margin else "open"
+
+
+def answer_of(
+    race: Race,
+    candidates: Mapping[str, Candidate],
+    *,
+    study: str,
+    question: TuneQuestion,
+    levels: tuple[float, ...],
+    finished: bool,
+    stock_config: Mapping[str, object],
+    figures: Mapping[str, Figures],
+    refused: Sequence[tuple[str, str]] = (),
+    space_size: int = 0,
+    spaces: Sequence[TuneSpace] = (),
+) -> TuneAnswer:
+    """Return the answer of a race. `candidates` are those of its entrants, and those without one of their settings each."""
+    gain = gain_of(race)
+    winner = candidates[race.winner] if race.winner is not None else None
+    tried = _with_front([_tried(race, name, candidates[name], question, figures) for name in race.entrants])
+    return TuneAnswer(
+        study=study,
+        question=question,
+        levels=levels,
+        finished=finished,
+        verdict=verdict_of(race, gain, question.margin_share),
+        winner=race.winner,
+        winner_name=winner.name if winner is not None else "",
+        settings=dict(winner.settings) if winner is not None else {},
+        value=_value(race, race.winner, question),
+        stock_value=_value(race, race.stock, question),
+        gain=gain,
+        contributions=tuple(_contributions(race, candidates, stock_config)),
+        as_good=tuple(candidates[name].name for name in as_good(race, question.margin_share)),
+        tried=tuple(sorted(tried, key=lambda one: -(one.from_stock.value if one.from_stock else -math.inf))),
+        refused=tuple(refused),
+        spent=race.spent,
+        budget=race.rules.budget,
+        grid=grid_cost(race, per_start=question.trials is not None),
+        space_size=space_size,
+        would_change=tuple(_would_change(race, candidates, question, levels=levels, spaces=spaces)),
+    )
+
+
+def as_good(race: Race, margin: float) -> list[str]:
+    """Return the candidates that are known to be within the margin of the winner, or not known to be outside of it."""
+    if race.winner is None:
+        return []
+    found = race.estimates()
+    if found is None:
+        return []
+    others = [name for name in found.ranking if name != race.winner and name not in _unfit(race)]
+    return [name for name in others if found.interval(race.winner, name, LEVEL)[1] < math.log1p(margin)]
+
+
+def _unfit(race: Race) -> set[str]:
+    return {
+        name for name, left in race.left.items() if left.reason in ("start failed", "requests failed", "slo", "answers")
+    }
+
+
+def grid_cost(race: Race, *, per_start: bool) -> float:
+    """Return what a grid over the same candidates with three repeats would have cost: starts that measure as many blocks as those
+    of the finals, and one try of each engine that does not start."""
+    works = [
+        name
+        for name in race.entrants
+        if name in race.measured or race.left.get(name, None) is None or _untried(race, name)
+    ]
+    failed = sum(
+        result.cost for name in race.entrants for _, result in race.results(name) if result.failure is not None
+    )
+    blocks = max((step.block + 1 for name in race.entrants for step, _ in race.results(name)), default=1)
+    each = 1.0 if per_start else race.cost_of_start(blocks)
+    return GRID_REPEATS * each * len(works) + failed
+
+
+def _untried(race: Race, name: str) -> bool:
+    left = race.left.get(name)
+    return left is not None and left.reason == "not tried"
+
+
+def _values(race: Race, name: str) -> list[float]:
+    """The logarithms of a candidate's blocks: those of the finals where there are some."""
+    for phases in (("finals", "contributions"), ("race",)):
+        found = [
+            result.value
+            for step, result in race.results(name)
+            if step.phase in phases and result.value is not None and math.isfinite(result.value)
+        ]
+        if found:
+            return found
+    return []
+
+
+def _value(race: Race, name: str | None, question: TuneQuestion) -> float | None:
+    values = _values(race, name) if name is not None else []
+    return shown_value(fmean(values), question.target) if values else None
+
+
+def _tried(
+    race: Race, name: str, candidate: Candidate, question: TuneQuestion, figures: Mapping[str, Figures]
+) -> Tried:
+    steps = [(step, result) for step, result in race.results(name) if result.value is not None]
+    return Tried(
+        run=name,
+        name=candidate.name,
+        origin=candidate.origin,
+        settings=describe_settings(candidate.settings),
+        status=_status(race, name),
+        starts=len({(step.start, result.start_id) for step, result in steps}),
+        blocks=len(steps),
+        value=_value(race, name, question),
+        from_stock=change_of(race, name, race.stock, ("race", "finals")) if name != race.stock else None,
+        figures=figures.get(name, Figures()),
+    )
+
+
+def _status(race: Race, name: str) -> str:
+    if name == race.winner:
+        return "winner"
+    left = race.left.get(name)
+    if name in race.finalists and (left is None or left.reason in ("slower", "budget")):
+        return "finalist"
+    if left is None:
+        return "in the race" if race.results(name) else "not tried yet"
+    return left_text(left)
+
+
+def left_text(left: Left) -> str:
+    """Return why a candidate left, as people say it."""
+    behind = ""
+    if left.behind is not None and left.low is not None and left.high is not None:
+        share = [math.expm1(part) for part in (left.behind, left.low, left.high)]
+        behind = f"{percent(share[0])} behind the leader {change_interval(share[1], share[2])}"
+    return {
+        "start failed": f"did not start: {left.note}",
+        "requests failed": f"requests failed: {left.note}",
+        "slo": f"missed the SLO: {left.note}",
+        "slower": f"left after round {left.round}: {behind}",
+        "budget": f"not in the finals: {behind}",
+        "not tried": "not tried: no budget",
+        "answers": f"changes answers: {left.note}",
+    }[left.reason]
+
+
+def _with_front(tried: Sequence[Tried]) -> list[Tried]:
+    """Mark those of which no other has both more throughput and a shorter TTFT."""
+    from dataclasses import replace
+
+    def beaten(one: Tried) -> bool:
+        a = one.figures
+        return any(
+            (b.figures.throughput or 0) >= (a.throughput or 0)
+            and (b.figures.ttft_ms or math.inf) <= (a.ttft_ms or math.inf)
+            and b.figures != a
+            for b in tried
+            if b.figures.throughput is not None
+        )
+
+    known = [one for one in tried if one.figures.throughput is not None and one.figures.ttft_ms is not None]
+    front = {one.run for one in known if not beaten(one)}
+    return [replace(one, on_front=one.run in front) for one in tried]
+
+
+def _contributions(
+    race: Race, candidates: Mapping[str, Candidate], stock_config: Mapping[str, object]
+) -> Iterator[Contribution]:
+    """What each setting of the winner gains. A single one gains the whole."""
+    if race.winner is None or race.winner == race.stock:
+        return
+    settings = candidates[race.winner].settings
+    without = {next(iter(set(settings) - set(candidates[name].settings))): name for name in race.contributions_of}
+    for key, value in settings.items():
+        name = without.get(key)
+        gain = change_of(race, race.winner, name, ("finals", "contributions")) if name is not None else None
+        if len(settings) == 1:
+            gain = gain_of(race)
+        yield Contribution(key=key, before=value_text(value_at(stock_config, key)), after=value_text(value), gain=gain)
+
+
+def _would_change(
+    race: Race,
+    candidates: Mapping[str, Candidate],
+    question: TuneQuestion,
+    *,
+    levels: Sequence[float],
+    spaces: Sequence[TuneSpace],
+) -> Iterator[str]:
+    """What could lead to another answer."""
+    gain = gain_of(race)
+    at = ", ".join(f"{one:g}" for one in levels)
+    yield f"another load: the objective counts at {at} only"
+    untried = sum(_untried(race, name) for name in race.entrants)
+    if untried:
+        yield f"more budget: {untried} of {len(race.entrants)} candidates were not tried"
+    cut = [name for name, left in race.left.items() if left.reason == "budget"]
+    near = [name for name in as_good(race, question.margin_share) if name in cut]
+    if near:
+        names = ", ".join(candidates[name].name for name in near[:4])
+        yield f"more starts: {names} were not in the finals and may be as good"
+    if gain is not None and gain.low <= 0:
+        yield "more starts: the gain over stock is smaller than what starts differ by"
+    if race.winner is not None:
+        for key, value in candidates[race.winner].settings.items():
+            edge = _edge(key, value, spaces)
+            if edge:
+                yield f"values beyond {short_key(key)}={value_text(value)}, the {edge} that was offered"
+
+
+def _edge(key: str, value: object, spaces: Sequence[TuneSpace]) -> str:
+    """Whether a number is the smallest or the largest value of its parameter."""
+    for space in spaces:
+        parameter = space.parameter(key)
+        numbers = [one for one in parameter.values if _number(one)] if parameter is not None else []
+        if _number(value) and len(numbers) > 2:
+            return "largest" if value == max(numbers) else "smallest" if value == min(numbers) else ""
+    return ""
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -37,7 +37,10 @@ EXPLORE = 0.6
 """The share of the budget that the first round may take."""
 BLOCKS_MAX = 4
 """Blocks of one start at most."""
-ROUNDS_MAX = 12
+ROUNDS = 3
+"""Rounds at most: as many starts as a grid with three repeats would give each candidate."""
+CONTRIBUTIONS_SHARE = 0.15
+"""Of the budget, that is kept for taking back the winner's settings."""
 FIRST_OF_PHASE: Mapping[Phase, int] = {"race": 0, "finals": 20, "contributions": 40}
 """The number of the first start of a phase: each start has prompts of its own, so those of the finals are new."""
 STARTS_MAX = 60
@@ -56,6 +59,7 @@ class RaceRules:
     finalists: int = 3
     final_starts: int = 3
     levels: int = 1
+    rounds: int = ROUNDS
     attainment: float | None = None
     """The share of requests that must meet the SLO; None for no limit."""
 
@@ -243,9 +247,13 @@ class Race:
 
     @property
     def reserved(self) -> float:
-        """What the finals are predicted to cost."""
+        """What the finals are predicted to cost, and taking back the settings of the leader, if that is not too much."""
         arms = min(self.rules.finalists, max(1, len(self.alive) - 1)) + 1
-        return arms * self.rules.final_starts * self.cost_of_start(self._blocks_per_start())
+        finals = arms * self.rules.final_starts * self.cost_of_start(self._blocks_per_start())
+        leader = self.leader
+        back = len(self.entrants[leader].take_backs) if leader is not None else 0
+        contributions = (back + 1) * self.cost_of_start(1) if back else 0.0
+        return finals + (contributions if contributions <= CONTRIBUTIONS_SHARE * self.rules.budget else 0.0)
 
     def _blocks_per_start(self) -> int:
         """How many blocks of a start are worth their cost."""
@@ -282,7 +290,7 @@ class Race:
     def _another_round(self) -> bool:
         """Whether another round is made; those that it cannot afford leave."""
         alive, leader = self.alive, self.leader
-        if leader is None or self.round >= ROUNDS_MAX or len(alive) <= self.rules.finalists:
+        if leader is None or self.round >= self.rules.rounds or len(alive) <= self.rules.finalists:
             return False
         blocks = self._blocks_per_start()
         room = self.rules.budget - self.spent - self.reserved

@@ -44,11 +44,16 @@ def command(
     from servebench.registry.registry import registry
     from servebench.report.terminal.display import Detail
     from servebench.store.studies import named_studies
+    from servebench.store.tune import is_tune
     from servebench.study.resume import newest_unfinished
     from servebench.study.study import continue_study
 
     folder = named_studies([study or "last"], outputs)[0] if study or better else newest_unfinished(outputs)
     detail = Detail(verbose=verbose, as_json=as_json)
+    if is_tune(folder):
+        from servebench.study.tune import continue_tune
+
+        return continue_tune(folder, registry(), trusted=trusted, detail=detail)
     return continue_study(
         folder, registry(), retry_failed=failed, here=here, trusted=trusted, better=better, detail=detail
     )

@@ -52,7 +52,8 @@ BUNDLE = "@vega-bundle@"
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the environment of the page's templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -95,8 +96,8 @@ class Drawing:
 
 def page(data: Page) -> str:
     """Return the page as HTML."""
-    environment, drawing = _environment(), Drawing()
-    macros: Any = environment.get_template("sections.html").make_module({"drawing": drawing})
+    templates, drawing = environment(), Drawing()
+    macros: Any = templates.get_template("sections.html").make_module({"drawing": drawing})
     shown = []
     for name, title, build in SECTIONS:
         content = build(data)
@@ -105,7 +106,7 @@ def page(data: Page) -> str:
             shown.append((name, title, getattr(macros, macro)(section)))
     script = (files(__package__) / "templates" / "page.js").read_text(encoding="utf-8") if drawing.specs else ""
     bundle = draw.javascript() if drawing.specs else ""
-    text = environment.get_template("page.html").render(
+    text = templates.get_template("page.html").render(
         data=data,
         sections=shown,
         created=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(data.made_s)),
@@ -120,7 +121,7 @@ def page(data: Page) -> str:
 
 def answer_part(data: Page) -> str:
     """Return the first screen alone with its style, as a part of another page."""
-    macros: Any = _environment().get_template("sections.html").make_module({"drawing": Drawing()})
+    macros: Any = environment().get_template("sections.html").make_module({"drawing": Drawing()})
     style = (files(__package__) / "templates" / "style.css").read_text(encoding="utf-8")
     body = macros.first_screen(first_screen(data)[1])
     return clean_html(f'<style>@scope (.servebench) {{\n{style}}}</style><div class="servebench">{body}</div>')

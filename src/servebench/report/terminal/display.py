@@ -24,6 +24,7 @@ from rich.text import Text
 from servebench.analysis.answer import Answer
 from servebench.analysis.decided import StudyDecision
 from servebench.analysis.repeats import RepeatSummary
+from servebench.analysis.tuning.answer import TuneAnswer
 from servebench.contracts.results import Point, QualitySummary, RunOutcome
 from servebench.report.content import content_lines, quality_line, quality_lines
 from servebench.report.terminal.answer import duration, print_answer, to_json
@@ -38,6 +39,7 @@ from servebench.report.terminal.results import (
     warning_lines,
 )
 from servebench.report.terminal.tables import console
+from servebench.report.terminal.tuning import print_tuning
 from servebench.util.figures import number, seconds
 from servebench.util.redaction import redact_text
 from servebench.util.stdio import best_effort
@@ -245,6 +247,16 @@ class Display:
         """Print what a study has decided on standard output, unless that is for JSON."""
         self._pause()
         print_decisions(found, self.err if self._options.as_json else self.out)
+        self._resume()
+
+    def tuning(self, answer: TuneAnswer, as_json: str) -> None:
+        """Print the answer of a tune on standard output, or as JSON."""
+        self._points = []
+        self._pause()
+        if self._options.as_json:
+            self.out.print(as_json, soft_wrap=True)
+        else:
+            print_tuning(answer, self.out, complete=self.complete)
         self._resume()
 
     def where(self, folder: Path) -> None:

@@ -1,0 +1,101 @@
+"""The files of `servebench tune` in a study's folder: `tune.json`, with the question and what no table holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from servebench.contracts.results import SCHEMA_VERSION
+from servebench.contracts.tuning import Candidate, RefusedCandidate, TuneQuestion
+from servebench.store.files import write_text
+from servebench.store.layout import StudyFolder
+from servebench.util.bounded_file import STUDY_BYTES_MAX, read_json
+from servebench.util.errors import StoreError, reason_of
+from servebench.util.redaction import redact
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredCandidate:
+    """A candidate of a study and the name of its run. `take_back_of` is the run of the winner from which one setting, `key`, was
+    taken back."""
+
+    run: str
+    candidate: Candidate
+    take_back_of: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedResult:
+    """A result that no table of a run holds: a start that failed, or answers that were compared."""
+
+    failure: str | None = None
+    cost: float = 0.0
+    same_answers: bool | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneState:
+    """`tune.json`. `levels` are the load levels at which the objective counts, busiest first; `more` is what `--continue` has
+    added to the budget, in `continued` commands. `noted` are results by step; `space_size` is the number of settings that a
+    whole grid would have; `quality` is the config of the test that a candidate must pass which may change answers. `proposed`:
+    the proposals of what limits stock are among the candidates."""
+
+    question: TuneQuestion
+    levels: tuple[float, ...]
+    candidates: tuple[StoredCandidate, ...]
+    refused: tuple[RefusedCandidate, ...] = ()
+    spaces: tuple[str, ...] = ()
+    space_size: int = 0
+    quality: dict[str, Any] = field(default_factory=dict)
+    more: float = 0.0
+    continued: int = 0
+    noted: dict[str, NotedResult] = field(default_factory=dict)
+    proposed: bool = False
+
+    @property
+    def budget(self) -> float:
+        """The whole budget: engine starts for `tune.trials`, else seconds."""
+        question = self.question
+        return self.more + (float(question.trials) if question.trials is not None else question.budget_s)
+
+    def with_noted(self, key: str, result: NotedResult) -> TuneState:
+        """Return the state with another noted result."""
+        return replace(self, noted={**self.noted, key: result})
+
+    def by_run(self, run: str) -> StoredCandidate:
+        """Return the candidate of a run."""
+        return next(one for one in self.candidates if one.run == run)
+
+
+def is_tune(folder: StudyFolder) -> bool:
+    """Return whether a study is one of `servebench tune`."""
+    return folder.tune.exists()
+
+
+def write_tune(folder: StudyFolder, state: TuneState) -> None:
+    """Write `tune.json`, without secrets. Raises StoreError."""
+    document = {"schema_version": SCHEMA_VERSION, **redact(json.loads(json.dumps(asdict(state), default=str)))}
+    write_text(folder.tune, json.dumps(document, indent=1) + "\n")
+
+
+def read_tune(folder: StudyFolder) -> TuneState:
+    """Read `tune.json`. Raises StoreError."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        document: Any = read_json(folder.tune, STUDY_BYTES_MAX)
+        if not isinstance(document, dict):
+            raise StoreError(f"{folder.tune} is no state of a tune: it is no object")
+        document.pop("schema_version", None)
+        return TypeAdapter(TuneState).validate_json(json.dumps(document))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise StoreError(f"{folder.tune} cannot be read: {where}: {first['msg'].lower()}") from error
+    except OSError as error:
+        raise StoreError(f"{folder.tune} cannot be read: {reason_of(error)}") from error
+    except ValueError as error:
+        raise StoreError(f"{folder.tune} cannot be read: {error}") from error

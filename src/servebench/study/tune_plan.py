@@ -1,0 +1,292 @@
+"""What a tune does before anything starts: its stock jobs, its candidates, and the files from which it can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servebench.analysis.tuning.candidates import (
+    CandidateList,
+    Recipe,
+    free_parameters,
+    make_candidates,
+    override_words,
+    rule_recipes,
+    short_key,
+    space_size,
+    take_backs,
+)
+from servebench.analysis.tuning.conditions import with_settings
+from servebench.analysis.tuning.race import BLOCKS_MAX, STARTS_MAX, Entrant
+from servebench.config import Job, compose_jobs, settings_from_dict
+from servebench.config.arguments import parse_arguments
+from servebench.config.tuning import load_recipes, load_space, parse_question, split_words
+from servebench.contracts.tuning import Candidate, RefusedCandidate, TuneQuestion, TuneSpace
+from servebench.registry.registry import Registry
+from servebench.run.preflight import check_jobs
+from servebench.store.layout import slug
+from servebench.store.plan import PlannedRun
+from servebench.store.tune import StoredCandidate, TuneState
+from servebench.util.errors import ConfigError, PreflightError
+
+GUARD, GUARD_ITEMS = "parity", 32
+"""How answers are compared with those of stock unless `quality=` names another test, and with how many prompts."""
+SLO_KEYS = ("ttft_ms", "tpot_ms", "e2e_ms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunePlan:
+    """The stock job of each engine, all planned runs, and the state to store."""
+
+    jobs: tuple[Job, ...]
+    runs: tuple[PlannedRun, ...]
+    state: TuneState
+
+
+def plan_tune(words: Sequence[str], registry: Registry) -> TunePlan:
+    """Return what the words of `servebench tune` ask for. Raises ConfigError, PreflightError."""
+    own, rest = split_words(words)
+    question = parse_question(own)
+    composed = compose_jobs([*rest, *([] if {"-m", "--multirun"} & set(rest) else ["-m"])], registry)
+    _check_composed(composed, question)
+    levels = _levels(composed[0], question)
+    jobs = tuple(_stock_job(job, levels, registry) for job in composed)
+    check_jobs(jobs, registry)
+    found = [_candidates(job, question, rest, registry, count=max(2, question.count // len(jobs))) for job in jobs]
+    quality = _quality_config(composed[0], rest, registry)
+    stored: list[StoredCandidate] = []
+    runs: list[PlannedRun] = []
+    refused: list[RefusedCandidate] = []
+    for job, each in zip(jobs, found, strict=True):
+        refused += each.list.refused
+        for candidate in each.list.candidates:
+            name = run_name(len(stored), candidate)
+            made = candidate_job(job, candidate, registry)
+            fault = None if not candidate.settings else _fault(made, registry)
+            if fault is not None or isinstance(made, str):
+                refused.append(RefusedCandidate(candidate=candidate, why=fault or str(made)))
+                continue
+            stored.append(StoredCandidate(run=name, candidate=candidate))
+            runs.append(PlannedRun(name=name, overrides=made.overrides, config=made.resolved))
+    state = TuneState(
+        question=question,
+        levels=levels,
+        candidates=tuple(stored),
+        refused=tuple(refused),
+        spaces=tuple(each.space.file for each in found),
+        space_size=sum(each.size for each in found),
+        quality=quality,
+    )
+    return TunePlan(jobs=jobs, runs=tuple(runs), state=state)
+
+
+def _check_composed(jobs: Sequence[Job], question: TuneQuestion) -> None:
+    """Check that the jobs are one question. Raises ConfigError."""
+    first = jobs[0].settings
+    engines = [job.chosen("engine") for job in jobs]
+    faults = []
+    if len(set(engines)) < len(jobs):
+        faults.append("a tune compares the settings of engines, so only engine= may have several values")
+    for job in jobs:
+        settings = job.settings
+        if job.launcher is not None:
+            faults.append("servebench tune runs on one machine: leave out hydra/launcher")
+        if settings.launch.name == "attach":
+            faults.append("launch=attach: servebench cannot change the settings of a server that it does not start")
+        if settings.study.until is not None or settings.study.starts > 1:
+            faults.append(
+                "study.starts and study.until have no meaning in a tune: it decides how many starts each candidate has"
+            )
+        if settings.load.search is not None or settings.load.trace is not None:
+            faults.append(f"load={settings.load.name}: a tune measures at fixed levels, such as load.concurrency=[32]")
+        if not settings.engine.reuse:
+            faults.append("engine.reuse=false would start the engine for each block; leave it out")
+    if question.objective == "goodput" and all(getattr(first.slo, key) is None for key in SLO_KEYS):
+        faults.append(
+            "tune.objective=goodput needs limits: choose slo=interactive, or set slo.ttft_ms, slo.tpot_ms or slo.e2e_ms"
+        )
+    if question.objective == "cost_usd_per_mtok" and first.gpu.price_usd_per_hour is None:
+        faults.append("tune.objective=cost_usd_per_mtok needs gpu.price_usd_per_hour")
+    if faults:
+        raise ConfigError(list(dict.fromkeys(faults)))
+
+
+def _levels(job: Job, question: TuneQuestion) -> tuple[float, ...]:
+    """Return the levels at which the objective counts, busiest first: the busiest of `load` unless the question names some."""
+    load = job.settings.load
+    of_load = load.concurrency or load.rate or ()
+    chosen = question.levels or (max(of_load),)
+    if load.concurrency and any(one != int(one) for one in chosen):
+        raise ConfigError(f"tune.levels={list(chosen)}: a concurrency is a whole number")
+    return tuple(sorted(set(chosen), reverse=True))
+
+
+def _stock_job(job: Job, levels: Sequence[float], registry: Registry) -> Job:
+    """Return a job of which every block is a repeat of the levels, and nothing else is measured."""
+    load = job.settings.load
+    of = "concurrency" if load.concurrency else "rate"
+    values = [int(one) for one in levels] if of == "concurrency" else list(levels)
+    config = with_settings(
+        job.resolved,
+        {f"load.{of}": values, "load.repeats": BLOCKS_MAX, "load.order": "ascending", "study.starts": STARTS_MAX},
+    )
+    config["quality"] = {"name": "none"}
+    return replace(job, settings=settings_from_dict(config, registry), resolved=config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    space: TuneSpace
+    list: CandidateList
+    size: int
+
+
+def _candidates(job: Job, question: TuneQuestion, words: Sequence[str], registry: Registry, *, count: int) -> _Found:
+    """Return the candidates of one engine. Raises ConfigError."""
+    engine = job.settings.engine.name
+    space = load_space(engine, registry, parse_arguments(words).config_dirs, question.space)
+    fixed = [word.lstrip("+").partition("=")[0] for word in job.overrides]
+    unknown = [key for key in question.only if space.parameter(key) is None]
+    if unknown:
+        known = ", ".join(one.key for one in space.parameters)
+        raise ConfigError(f"tune.only: {space.file} has no parameter {', '.join(unknown)}; known are {known}")
+    free = free_parameters(space, fixed, question.only)
+    recipes = rule_recipes(space, job.resolved)
+    if question.candidates is not None:
+        given = load_recipes(question.candidates, engine)
+        recipes = [*(Recipe(name=name, origin="recipe", settings=own) for name, own in given), *recipes]
+    recipes = [one for one in recipes if one.origin == "recipe" or not set(one.settings) & set(fixed)]
+    if question.only:
+        recipes = [one for one in recipes if one.origin == "recipe" or set(one.settings) <= set(question.only)]
+    found = make_candidates(space, job.resolved, recipes, free=free, count=count, seed=question.seed)
+    if len(found.candidates) < 2:
+        why = (
+            "; ".join(one.why for one in found.refused) or f"{space.file} has no other value for any of its parameters"
+        )
+        raise ConfigError(f"there is nothing to tune for engine={engine}: {why}")
+    return _Found(space=space, list=_without_answers(found, job, registry), size=space_size(free, job.resolved))
+
+
+def _without_answers(found: CandidateList, job: Job, registry: Registry) -> CandidateList:
+    """Refuse what may change answers where there are no answers to check."""
+    if not registry.launcher(job.settings.launch.name).simulated:
+        return found
+    why = "it may change answers, and launch=simulated has none to check"
+    return CandidateList(
+        candidates=tuple(one for one in found.candidates if not one.answers),
+        refused=(
+            *found.refused,
+            *(RefusedCandidate(candidate=one, why=why) for one in found.candidates if one.answers),
+        ),
+    )
+
+
+def _quality_config(job: Job, words: Sequence[str], registry: Registry) -> dict[str, Any]:
+    """Return the config of the quality test that a candidate must pass; empty without answers. Raises ConfigError."""
+    if registry.launcher(job.settings.launch.name).simulated:
+        return {}
+    if job.settings.quality.name != "none":
+        return dict(job.resolved["quality"])
+    # one engine is enough, for the engine does not matter here
+    plain = [word for word in words if word not in ("-m", "--multirun") and not word.startswith("engine=")]
+    (guarded,) = compose_jobs(
+        [*plain, f"engine={job.chosen('engine')}", f"quality={GUARD}", f"quality.items={GUARD_ITEMS}"], registry
+    )
+    return dict(guarded.resolved["quality"])
+
+
+def run_name(index: int, candidate: Candidate) -> str:
+    """Return the name of a candidate's run."""
+    return f"{index:02d}_{slug(candidate.engine)}_{slug(candidate.name)}"
+
+
+def candidate_job(stock: Job, candidate: Candidate, registry: Registry) -> Job | str:
+    """Return the job of a candidate, or why its settings are not valid."""
+    if not candidate.settings:
+        return stock
+    config = with_settings(stock.resolved, candidate.settings)
+    try:
+        settings = settings_from_dict(config, registry)
+    except ConfigError as error:
+        return "; ".join(error.faults)
+    return replace(
+        stock, overrides=(*stock.overrides, *override_words(candidate.settings)), settings=settings, resolved=config
+    )
+
+
+def _fault(job: Job | str, registry: Registry) -> str | None:
+    """Return why a candidate cannot start, before it does."""
+    if isinstance(job, str):
+        return job
+    try:
+        check_jobs([job], registry)
+    except PreflightError as error:
+        return str(error).splitlines()[0]
+    except ConfigError as error:
+        return error.faults[0]
+    return None
+
+
+def entrants_of(candidates: Iterable[StoredCandidate]) -> list[Entrant]:
+    """Return the entrants of the race, by the names of their runs."""
+    return [
+        Entrant(name=one.run, answers=one.candidate.answers, take_backs=tuple(each.run for each in take_backs_of(one)))
+        for one in candidates
+    ]
+
+
+def take_backs_of(winner: StoredCandidate) -> list[StoredCandidate]:
+    """Return the candidates without one of a winner's changes each, with the names of their runs."""
+    return [
+        StoredCandidate(
+            run=f"{winner.run}_without-{slug(short_key(key))}", candidate=one, take_back_of=winner.run, key=key
+        )
+        for key, one in take_backs(winner.candidate).items()
+    ]
+
+
+def proposed_candidates(
+    state: TuneState, proposals: Sequence[tuple[str, str]], stock: Job, registry: Registry
+) -> tuple[StoredCandidate, ...]:
+    """Return new candidates from what a finding of limits proposes: pairs of an override and why."""
+    known = [
+        dict(one.candidate.settings) for one in state.candidates if one.candidate.engine == stock.settings.engine.name
+    ]
+    fixed = {word.lstrip("+").partition("=")[0] for word in stock.overrides}
+    space = TuneSpace(engine=stock.settings.engine.name, file="")
+    found: list[StoredCandidate] = []
+    for override, why in proposals:
+        key, _, text = override.partition("=")
+        settings = {key: _plain(text)}
+        if not key.startswith("engine.") or key in fixed or settings in known:
+            continue
+        candidate = Candidate(
+            name=f"limit {len(found) + 1}",
+            engine=space.engine,
+            origin="limit",
+            settings=settings,
+            answers=space.may_change_answers(settings),
+            note=why,
+        )
+        job = candidate_job(stock, candidate, registry)
+        if _fault(job, registry) is None and (state.quality or not candidate.answers):
+            known.append(settings)
+            found.append(
+                StoredCandidate(run=run_name(len(state.candidates) + len(found), candidate), candidate=candidate)
+            )
+    return tuple(found)
+
+
+def _plain(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "null": None}.get(text, text)
+
+
+def base_engines(jobs: Sequence[Job]) -> Mapping[str, Job]:
+    """Return the stock jobs by the name of their engine."""
+    return {job.settings.engine.name: job for job in jobs}

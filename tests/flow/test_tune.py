@@ -1,0 +1,165 @@
+"""`servebench tune` through the public command: on a virtual clock, and with emulated engines."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import yaml
+
+from support.commands import servebench_started
+from support.waiting import wait_until
+
+SPACE = """
+parameters:
+  engine.max_num_seqs: {values: [2, 4, 8, 16, 32], source: here}
+  engine.extra_args.kv-cache-dtype: {values: [null, fp8], answers: true, source: here}
+"""
+WORDS = (
+    *("engine=llamacpp", "launch=simulated", "gpu=rtx4090", "model=qwen2.5-1.5b-instruct", "workload=unique"),
+    *("workload.output_tokens=16", "load.concurrency=[32]", "load.requests=100", "tracking=none", "study.name=t"),
+    *("launch.wander_sd=0.005", "launch.start_sd=0.005", "tune.space=space.yaml", "tune.budget=20m"),
+)
+
+
+@pytest.fixture
+def space(tmp_path):
+    (tmp_path / "space.yaml").write_text(SPACE)
+    return tmp_path
+
+
+def state(tmp_path, run=""):
+    return json.loads((tmp_path / "outputs/t" / run / ("run.json" if run else "study.json")).read_text())["status"]
+
+
+def answer(tmp_path):
+    return json.loads((tmp_path / "outputs/t/tune_answer.json").read_text())
+
+
+def points(tmp_path):
+    files = sorted((tmp_path / "outputs/t").glob("*/points.parquet"))
+    return pd.concat([pd.read_parquet(file).assign(run=file.parent.name) for file in files])
+
+
+@pytest.mark.slow
+def test_the_best_settings_become_an_engine(run_main, space):
+    done = run_main("tune", *WORDS)
+    assert done.returncode == 0, done.stderr
+    found = answer(space)
+    assert (found["verdict"], found["settings"]) == ("better", {"engine.max_num_seqs": 32})
+    assert found["gain"]["low"] > 0.3
+    assert found["spent"] <= found["budget"]
+    assert "is best: max_num_seqs=32" in done.stdout
+    assert state(space) == "finished"
+    assert {state(space, path.parent.name) for path in (space / "outputs/t").glob("*/run.json")} == {"finished"}
+    assert (space / "outputs/t/tune.html").read_text().startswith("<!doctype html>")
+    file = space / "outputs/t/conf/engine/llamacpp_tuned.yaml"
+    assert yaml.safe_load(file.read_text())["max_num_seqs"] == 32
+    shown = run_main("--config-dir", "outputs/t/conf", "engine=llamacpp_tuned", "--cfg", "job", "-p", "engine")
+    assert "max_num_seqs: 32" in shown.stdout
+    # all candidates had the same prompts, those of the finals were new, and what was refused is said
+    rows = points(space)
+    in_race = rows[rows["repeat"] < 80]
+    assert set(in_race[in_race["repeat"] == 0]["run"]) == set(rows["run"])
+    assert rows["repeat"].max() >= 80
+    assert "refused before a launch" in done.stdout
+    # a finished tune has nothing left to measure
+    again = run_main("resume", "t")
+    assert again.returncode == 0, again.stderr
+    assert len(points(space)) == len(rows)
+    assert "is best: max_num_seqs=32" in again.stdout
+    for command in ("show", "report", "ls"):
+        assert run_main(command, *(["t"] if command != "ls" else [])).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_killed_tune_goes_on_and_answers_the_same(servebench, run_main, space):
+    """What was measured is kept, and the race takes the way that it would have taken."""
+    path = space / "outputs/t"
+    with servebench_started(space, "tune", *WORDS) as process:
+        wait_until(lambda: len(list(path.glob("*/points.parquet"))) >= 3, process=process)
+    before = points(space)
+    assert state(space) != "finished"
+    done = servebench("resume", "t")
+    assert done.returncode == 0, done.stderr
+    after = points(space)
+    kept = after.merge(before[["run", "point", "window_start_ns"]], on=["run", "point"], suffixes=("", "_before"))
+    assert len(kept) == len(before)
+    assert (kept["window_start_ns"] == kept["window_start_ns_before"]).all()
+    assert after.groupby(["run", "repeat", "concurrency"]).size().max() == 1
+    assert answer(space)["settings"] == {"engine.max_num_seqs": 32}
+
+
+@pytest.mark.slow
+def test_more_budget_continues_it(run_main, space):
+    words = [word for word in WORDS if not word.startswith("tune.budget")]
+    done = run_main("tune", *words, "tune.trials=6", "tune.final_starts=2", "tune.finalists=1")
+    assert done.returncode == 0, done.stderr
+    assert answer(space)["spent"] <= 6
+    measured = len(points(space))
+    assert "tune --continue t tune.trials=6" in done.stdout
+    done = run_main("tune", "--continue", "t", "tune.trials=14")
+    assert done.returncode == 0, done.stderr
+    assert 6 < answer(space)["spent"] <= 20
+    assert len(points(space)) > measured
+    assert answer(space)["settings"] == {"engine.max_num_seqs": 32}
+    wrong = run_main("tune", "--continue", "t", "tune.budget=5m")
+    assert wrong.returncode == 2
+    assert "t has tune.trials; continue it with tune.trials=" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_settings_that_kill_the_engine_do_not_end_the_study(run_main, tmp_path):
+    """Here it has no time to become ready. Each is started once, and the answer says why it left."""
+    (tmp_path / "space.yaml").write_text(
+        "parameters:\n  engine.max_num_seqs: {values: [2, 8]}\n  engine.ready_timeout_s: {values: [0.05]}\n"
+    )
+    (tmp_path / "mine.yaml").write_text(
+        "- {name: mine, set: {engine.max_num_seqs: 16}}\n- {set: {engine.threads: many}}\n"
+    )
+    done = run_main(
+        *("tune", "engine=vllm", "launch=emulated", "gpu=rtx5090", "model=qwen2.5-7b-instruct", "workload=unique"),
+        *("workload.input_tokens=16", "workload.output_tokens=8", "load.concurrency=[16]", "load.requests=32"),
+        *("tracking=none", "study.name=t", "tune.space=space.yaml", "tune.candidates=mine.yaml", "tune.trials=12"),
+        *("tune.final_starts=2", "tune.finalists=1", "tune.count=6"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = answer(tmp_path)
+    dead = [one for one in found["tried"] if one["status"].startswith("did not start")]
+    assert dead
+    assert all("ready_timeout_s=0.05" in one["settings"] for one in dead)
+    assert found["winner"] is not None
+    assert state(tmp_path) == "finished"
+    assert "mine" in {one["name"] for one in found["tried"]}
+    assert "recipe 2: engine.threads: unknown key" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("engine=openai", "launch=attach", "launch.base_url=http://127.0.0.1:1/v1"),
+            "launch=attach: servebench cannot",
+        ),
+        (("launch=simulated", "load=search_saturation"), "a tune measures at fixed levels"),
+        (("launch=simulated", "workload=unique,short"), "only engine= may have several values"),
+        (("launch=simulated", "study.starts=3"), "study.starts and study.until have no meaning"),
+        (("launch=simulated", "tune.objective=goodput"), "tune.objective=goodput needs limits"),
+        (("launch=simulated", "tune.objective=cost_usd_per_mtok"), "needs gpu.price_usd_per_hour"),
+        (("launch=simulated", "tune.only=[engine.none]"), "has no parameter engine.none"),
+        (("launch=simulated", "tune.space=none.yaml"), "none.yaml cannot be read"),
+        (("launch=simulated", "tune.levels=[1.5]"), "a concurrency is a whole number"),
+        (("launch=simulated", "tune.budget=9"), "tune.budget must be a duration"),
+        (("launch=simulated", "engine.max_num_seqs=2", "tune.space=one.yaml"), "there is nothing to tune"),
+        (("--continue", "none"), "none"),
+        (("--trust", "launch=simulated"), "are for --continue STUDY"),
+    ],
+)
+def test_a_wrong_question_is_one_line(run_main, tmp_path, words, said):
+    (tmp_path / "one.yaml").write_text("parameters: {engine.max_num_seqs: {values: [2, 3]}}")
+    done = run_main("tune", *words)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("outputs/*/study.json"))
