@@ -13,7 +13,7 @@ from servebench.analysis.pairing import pairs_within
 from servebench.analysis.recommendation.rules import load_rules
 from servebench.analysis.run_comparison import compare_speed
 from servebench.analysis.warnings.catalog import NOT_STATIONARY
-from servebench.report.decisions import cells_of, levels_line
+from servebench.report.decisions import cells_of, levels_line, notes_of
 from servebench.store import studies as read
 from support.studies import SimulatedEngine, SimulatedLoad, with_columns
 
@@ -174,3 +174,11 @@ def test_a_lead_that_is_not_decided_is_said_with_its_size(make_study):
     assert (workload.leads[0].clear, workload.leads[0].over_starts) == (False, True)
     assert workload.leads[0].low > 0.1
     assert "a is 20% ahead of b, which may still be chance" in workload.sentence
+
+
+def test_a_reason_is_said_once_with_its_places(make_study):
+    doubts = [NOT_STATIONARY.issue("x")]
+    runs = [(engine(name), load(2, levels=(1, 4), seed=seed)) for seed, name in enumerate("abc")]
+    notes = notes_of(decide_study(read.load_study(make_study(*runs, doubts=doubts))))
+    (said,) = [one for one in notes if "not_stationary" in one]
+    assert said.count(" vs ") == 6

@@ -68,11 +68,12 @@ def cells_of(one: Decision, pair: PairDecision, found: StudyDecision) -> tuple[s
 def notes_of(found: StudyDecision) -> list[str]:
     """Return what is open and what it would take, how much starts differ, and why rows are provisional or missing."""
     lines = [line for pair in found.pairs for line in _open_lines(pair, found)]
+    places: dict[str, dict[str, None]] = {}
     for pair in found.pairs:
-        reasons = dict.fromkeys(
-            f"{one.level}, {one.row.metric.title}: {one.row.why}" for one in pair.rows if one.row.why
-        )
-        lines += [f"{title_of(pair, found)} at {reason}" for reason in reasons]
+        for one in pair.rows:
+            if one.row.why:
+                places.setdefault(one.row.why, {})[f"{title_of(pair, found)} at {one.level}"] = None
+    lines += [f"{why}: {'; '.join(where)}" for why, where in places.items()]
     for name, spread in found.spreads.items():
         if spread.between is not None:
             lines.append(

@@ -119,6 +119,8 @@ def test_one_cold_start_each_is_no_verdict(answers):
 def test_cold_starts_that_differ_little_name_nobody(answers, slow):
     found = answers(({"name": "a"}, {}), ({"name": "b", "slow": slow}, {}))["cold_start"]
     assert (found.outcome, found.winner, found.best) == ("no clear difference", None, "")
+    # the reason has the number of the lead
+    assert f"{abs(100 * found.lead):.1f}%" in found.why
 
 
 @pytest.mark.slow

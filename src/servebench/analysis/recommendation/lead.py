@@ -98,7 +98,11 @@ def _objections(first: Score, rival: Score, case: UseCase, rules: Rules, confide
     """Why the first does not win against a rival, with undecided levels taken against the first and for the rival."""
     if case.measure == "cold_start":
         size = rival.value / first.value - 1 if first.value else 0.0
-        yield _once(size, rival) if size < rules.once_margin else "one cold start of each is stored: no verdict"
+        yield (
+            _once(_shown(size, case), rival)
+            if size < rules.once_margin
+            else "one cold start of each is stored: no verdict"
+        )
     elif first.worst is None:
         yield f"whether {first.entrant.name} meets the SLO is undecided: {first.undecided}"
     elif rival.best is not None:
@@ -133,16 +137,21 @@ def _objections_to_lead(
     found = log_lead(case.metric, worst, best, confidence)
     if found is None:
         if size < rules.once_margin:
-            yield _once(size, rival)
+            yield _once(_shown(size, case), rival)
         return
     if found.interval[0] <= 0 <= found.interval[1]:
         level = f"{percent(confidence)} " * (confidence > CONFIDENCE)
         yield f"the {level}interval of the lead over {rival.entrant.name} includes 0%"
     elif found.starts < STARTS_MIN and not _exceeds_starts(case.metric, size, found, rules):
-        ahead = f"{first.entrant.name} is {size:.0%} ahead of {rival.entrant.name}"
+        ahead = f"{first.entrant.name} is {_shown(size, case):.0%} ahead of {rival.entrant.name}"
         yield f"{ahead}, but starts of one engine may differ by as much: {STARTS_ADVICE}"
     elif size < rules.margin:
-        yield _below_margin(size, rival, rules)
+        yield _below_margin(_shown(size, case), rival, rules)
+
+
+def _shown(size: float, case: UseCase) -> float:
+    """Return a lead as it is shown, as a share of the rival's value: 80 ms are 20% less than 100 ms, which are 25% more."""
+    return size / (1 + size) if case.lower_is_better else size
 
 
 def _below_margin(size: float, rival: Score, rules: Rules) -> str:

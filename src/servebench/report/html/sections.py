@@ -15,7 +15,7 @@ from servebench.report.terminal.tables import local_time
 from servebench.util.figures import change, number, seconds
 
 COMPARISON_NOTE = (
-    "Change from baseline to candidate with its 95% interval over starts of the engine. With one start each the interval is that "
+    "Change from baseline to candidate with its interval over starts of the engine. With one start each the interval is that "
     "of these two starts, and there is no verdict on the engines. P-values are corrected for their number (Holm); points that "
     "are not valid do not compete and are in brackets."
 )
@@ -40,6 +40,7 @@ def comparison(data: Page) -> Section:
                 "title": f"{one.candidate} vs {one.baseline}",
                 "result": Label.of(str(one.result)),
                 "summary": one.summary,
+                "note": texts.starts_note(one),
                 "table": Table("Each metric and load", texts.HEADINGS, rows, left=(1,), prose=(5,)),
             }
         )
